@@ -1,0 +1,149 @@
+"""Builds `tf_libra/_tf_libra.so`: the op, its engines and the Grappler pass, in one library.
+
+It is compiled against the TensorFlow that is installed. Without one, TF-Libra is installed
+without the library: planning and simulation work, training does not. The local part of the
+version says which it is: `+tf2.21.0` or `+planning.only`.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+VERSION = "0.1.0"
+SUPPORTED = ("2.18", "2.21")
+
+# Prints the folder and the version of the installed TensorFlow without importing it.
+FIND_TENSORFLOW = """
+import importlib.metadata, importlib.util, json
+spec = importlib.util.find_spec("tensorflow")
+names = importlib.metadata.packages_distributions().get("tensorflow") if spec else None
+if names:
+    print(json.dumps([spec.submodule_search_locations[0], importlib.metadata.version(names[0])]))
+"""
+FIND_FLAGS = """
+import json, tensorflow.sysconfig as s
+print(json.dumps([s.get_compile_flags(), s.get_link_flags()]))
+"""
+
+
+def ask_python(code: str) -> str:
+    """Runs `code` in this environment's Python, outside of pip's build isolation.
+
+    pip isolates a build by setting PYTHONPATH, so `-E` sees the environment that is installed
+    into. The last line printed is the answer; imports may print lines before it.
+    """
+    isolated = "pip-build-env" in os.environ.get("PYTHONPATH", "")
+    command = [sys.executable, *(["-E"] if isolated else []), "-c", code]
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    output = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, cwd="/", env=quiet
+    ).stdout
+    return output.strip().rpartition("\n")[2]
+
+
+class Library(Extension):
+    """The shared library, and where its objects are kept between builds."""
+
+    def __init__(self, folder: str, version: str) -> None:
+        super().__init__("tf_libra._tf_libra", sources=[])
+        key = hashlib.sha256(folder.encode()).hexdigest()[:8]
+        self.build_dir = Path("build") / f"tensorflow-{version}-{key}"
+        self.output = self.build_dir / "_tf_libra.so"
+
+    def flags(self) -> tuple[list[str], list[str]]:
+        """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
+        kept = self.build_dir / "flags.json"
+        if not kept.exists():
+            kept.write_text(ask_python(FIND_FLAGS))
+        compile_flags, link_flags = json.loads(kept.read_text())
+        return compile_flags, link_flags
+
+    def ninja_file(self) -> str:
+        """One edge per source, one to link; ninja learns the headers from the compiler."""
+        patterns = ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")
+        found = sorted(path for pattern in patterns for path in Path().glob(pattern))
+        sources = [path for path in found if not path.name.endswith("_test.cc")]
+        compile_flags, link_flags = self.flags()
+        # -isystem: warnings in TensorFlow's headers are not ours to mend.
+        # NDEBUG: inline code of its headers has to agree with the code in its libraries.
+        headers = " ".join(flag.replace("-I", "-isystem ", 1) for flag in compile_flags)
+        lines = [
+            f"builddir = {self.build_dir}",
+            f"cxx = {os.environ.get('CXX', 'g++')}",
+            f"cxxflags = {headers} -I. -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra"
+            " -Wno-unused-parameter -Wno-sign-compare",
+            # -z defs: a symbol that is missing fails here, not in the user's import.
+            f"ldflags = -shared -pthread -Wl,-z,defs {' '.join(link_flags)}",
+            "rule compile",
+            "  command = $cxx $cxxflags -MMD -MF $out.d -c $in -o $out",
+            "  description = $cxx $in",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "rule link",
+            "  command = $cxx $in $ldflags -o $out",
+            "  description = link $out",
+        ]
+        objects = {str(path): str(self.build_dir / path.with_suffix(".o")) for path in sources}
+        lines += [f"build {out}: compile {source}" for source, out in objects.items()]
+        lines.append(f"build {self.output}: link {' '.join(objects.values())}")
+        return "\n".join(lines) + "\n"
+
+
+class BuildLibrary(build_ext):
+    """Compiles with ninja, and copies the library to where setuptools wants it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Without the suffix of CPython modules: TensorFlow loads it, Python does not."""
+        return fullname.replace(".", os.sep) + ".so"
+
+    def build_extension(self, ext: Library) -> None:
+        """Brings `ext` up to date."""
+        ext.build_dir.mkdir(parents=True, exist_ok=True)
+        ninja_file = ext.build_dir / "build.ninja"
+        ninja_file.write_text(ext.ninja_file())
+        jobs = self.parallel or len(os.sched_getaffinity(0))
+        subprocess.run(
+            [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)],
+            check=True,
+        )
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: a process that has the old one loaded keeps it.
+        fresh = target.with_suffix(".new")
+        self.copy_file(str(ext.output), str(fresh))
+        fresh.replace(target)
+
+
+def main() -> None:
+    """Decides what to build from the TensorFlow that is there."""
+    os.chdir(Path(__file__).resolve().parent)
+    answer = ask_python(FIND_TENSORFLOW)
+    if not answer:
+        print(
+            "tf-libra: no TensorFlow in this environment, so only the planning part is installed;"
+            f" to train, install TensorFlow {' or '.join(SUPPORTED)} and then tf-libra again.",
+            file=sys.stderr,
+        )
+        setup(version=f"{VERSION}+planning.only")
+        return
+    folder, version = json.loads(answer)
+    if ".".join(version.split(".")[:2]) not in SUPPORTED:
+        raise SystemExit(
+            f"tf-libra: TensorFlow {version} is not supported; supported are"
+            f" {' and '.join(f'{v}.x' for v in SUPPORTED)}."
+        )
+    setup(
+        version=f"{VERSION}+tf{version.replace('+', '.')}",
+        ext_modules=[Library(folder, version)],
+        cmdclass={"build_ext": BuildLibrary},
+    )
+
+
+if __name__ == "__main__":
+    main()
