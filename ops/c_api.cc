@@ -1,0 +1,178 @@
+#include "ops/c_api.h"
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/engine_slot.h"
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/mesh.h"
+#include "ops/lanes/socket.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace tf_libra {
+namespace {
+
+thread_local std::string last_error;
+thread_local std::string returned_text;
+
+int Report(const Status& status) {
+  if (!status.ok()) last_error = status.message();
+  return static_cast<int>(status.code());
+}
+
+Status NotRunning() {
+  return Status(StatusCode::kFailedPrecondition, "no engine is running in this process");
+}
+
+// The listener between TfLibraListen and TfLibraConnect.
+struct Waiting {
+  std::mutex mutex;
+  Socket listener;
+};
+
+Waiting& TheWaiting() {
+  static Waiting* const waiting = new Waiting;
+  return *waiting;
+}
+
+std::string WithLengths(const std::vector<std::string>& messages) {
+  std::string packed;
+  for (const std::string& message : messages) {
+    uint64_t size = message.size();
+    for (int i = 0; i < 8; ++i, size >>= 8) packed += static_cast<char>(size & 0xff);
+    packed += message;
+  }
+  return packed;
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+using tf_libra::ActiveEngine;
+using tf_libra::ExchangeActiveEngine;
+using tf_libra::last_error;
+using tf_libra::NotRunning;
+using tf_libra::Report;
+using tf_libra::returned_text;
+using tf_libra::Status;
+using tf_libra::StatusCode;
+
+extern "C" {
+
+const char* TfLibraLastError() { return last_error.c_str(); }
+
+int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
+  const Status status = tf_libra::InterfaceAddress(interface_name, &returned_text);
+  *host = returned_text.c_str();
+  return Report(status);
+}
+
+int TfLibraListen(const char* host, int* port) {
+  tf_libra::Socket listener;
+  tf_libra::Address bound;
+  const Status status = tf_libra::Listen(host, 0, &listener, &bound);
+  if (status.ok()) {
+    tf_libra::Waiting& waiting = tf_libra::TheWaiting();
+    const std::lock_guard<std::mutex> lock(waiting.mutex);
+    waiting.listener = std::move(listener);
+    *port = bound.port;
+  }
+  return Report(status);
+}
+
+int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
+                   const uint8_t* secret, int num_lanes, double timeout_seconds,
+                   double stall_warning_seconds) {
+  if (ActiveEngine() != nullptr) {
+    return Report(Status(StatusCode::kFailedPrecondition,
+                         "an engine is running in this process; close it first"));
+  }
+  tf_libra::MeshOptions options;
+  options.rank = rank;
+  for (int i = 0; i < world_size; ++i) {
+    options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
+  }
+  std::memcpy(options.secret.caller.data(), secret, tf_libra::JobSecret::kHalf);
+  std::memcpy(options.secret.callee.data(), secret + tf_libra::JobSecret::kHalf,
+              tf_libra::JobSecret::kHalf);
+  options.num_lanes = num_lanes;
+  options.timeout_seconds = timeout_seconds;
+  tf_libra::Socket listener;
+  {
+    tf_libra::Waiting& waiting = tf_libra::TheWaiting();
+    const std::lock_guard<std::mutex> lock(waiting.mutex);
+    listener = std::move(waiting.listener);
+  }
+  if (!listener.valid()) {
+    return Report(Status(StatusCode::kFailedPrecondition, "call TfLibraListen first"));
+  }
+  tf_libra::Mesh mesh;
+  Status status = tf_libra::ConnectMesh(options, std::move(listener), &mesh);
+  if (status.ok()) {
+    tf_libra::LaneEngineOptions engine_options;
+    engine_options.timeout_seconds = timeout_seconds;
+    engine_options.stall_warning_seconds = stall_warning_seconds;
+    engine_options.warn = [](const std::string& text) { LOG(WARNING) << "TF-Libra: " << text; };
+    ExchangeActiveEngine(
+        std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
+  }
+  return Report(status);
+}
+
+int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
+                     int64_t* all_num_bytes) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  std::vector<std::string> messages;
+  const Status status = engine->AllGather(std::string(message, num_bytes), &messages);
+  returned_text = tf_libra::WithLengths(messages);
+  *all = returned_text.data();
+  *all_num_bytes = static_cast<int64_t>(returned_text.size());
+  return Report(status);
+}
+
+int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** received,
+                     int64_t* received_num_bytes) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  returned_text.assign(message, num_bytes);
+  const Status status = engine->Broadcast(0, &returned_text);
+  *received = returned_text.data();
+  *received_num_bytes = static_cast<int64_t>(returned_text.size());
+  return Report(status);
+}
+
+int TfLibraSetStep(int64_t step) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  engine->SetStep(step);
+  return Report(Status());
+}
+
+int TfLibraDrainTelemetry(const char** json) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  uint64_t dropped = 0;
+  const auto records = engine->telemetry()->Drain(&dropped);
+  returned_text = tf_libra::TelemetryJson(records, dropped);
+  *json = returned_text.c_str();
+  return Report(Status());
+}
+
+int TfLibraAbort(const char* reason) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  engine->Abort(Status(StatusCode::kUnavailable, reason));
+  return Report(Status());
+}
+
+int TfLibraClose() {
+  ExchangeActiveEngine(nullptr);
+  return Report(Status());
+}
+
+}  // extern "C"

@@ -1,0 +1,52 @@
+// What Python calls, through ctypes: to start and end the engine, to let ranks speak to each
+// other, and to read what happened. Functions return 0, or a StatusCode with the reason in
+// TfLibraLastError. Texts that are returned live until the same thread calls again.
+#ifndef TF_LIBRA_OPS_C_API_H_
+#define TF_LIBRA_OPS_C_API_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char* TfLibraLastError();
+
+// The numeric IPv4 address of a network interface.
+int TfLibraInterfaceAddress(const char* interface_name, const char** host);
+
+// Starts to listen on `host` alone; `port` receives where. The listener waits in this process
+// until TfLibraConnect takes it.
+int TfLibraListen(const char* host, int* port);
+
+// Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
+// have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.
+int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
+                   const uint8_t* secret, int num_lanes, double timeout_seconds,
+                   double stall_warning_seconds);
+
+// Every rank's message, in a buffer of 8-byte little-endian lengths and bytes, rank by rank.
+int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
+                     int64_t* all_num_bytes);
+
+// Rank 0's message.
+int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** received,
+                     int64_t* received_num_bytes);
+
+// The number that telemetry and messages give to what follows.
+int TfLibraSetStep(int64_t step);
+
+// JSON, see TelemetryJson. Takes the records away.
+int TfLibraDrainTelemetry(const char** json);
+
+// Tells the peers why this rank gives up and ends all work; the engine stays, failed.
+int TfLibraAbort(const char* reason);
+
+// Ends the engine and joins its threads. No-op where none runs.
+int TfLibraClose();
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // TF_LIBRA_OPS_C_API_H_

@@ -1,0 +1,321 @@
+#include "ops/lanes/exchange.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+namespace tf_libra {
+namespace {
+
+// Parts of the own chunk are summed a block at a time, while they are in the cache.
+constexpr size_t kBlockBytes = 128 * 1024;
+// Bytes per system call: large enough to amortise it, small enough to take turns.
+constexpr size_t kCallBytes = 512 * 1024;
+constexpr size_t kMaxRuns = 64;
+
+// What is still to be exchanged with one peer. Each direction carries a header, then the part
+// of the receiver's chunk, then the sender's own chunk, summed.
+struct Peer {
+  int rank = 0;
+  int fd = -1;
+  ByteRange chunk;  // owned by this peer
+  size_t header_sent = 0;
+  size_t part_sent = 0;  // of `chunk`
+  size_t sum_sent = 0;   // of the own chunk
+  ExchangeHeader header;
+  size_t header_received = 0;
+  size_t part_received = 0;  // of the own chunk
+  size_t sum_received = 0;   // of `chunk`
+  char* block = nullptr;     // holds [summed, summed + kBlockBytes) of the own chunk
+};
+
+enum class Step { kProgress, kBlocked, kFailed };
+
+class Exchange {
+ public:
+  Exchange(const ExchangeOptions& options, std::vector<char>* scratch)
+      : options_(options),
+        element_size_(ElementSize(static_cast<ElementType>(options.header.element_type))) {
+    const size_t world_size = options.peers->size();
+    own_chunk_ = Part(options.slice, element_size_, world_size, options.rank);
+    scratch->resize((world_size - 1) * kBlockBytes);
+    for (size_t rank = 0; rank < world_size; ++rank) {
+      if (static_cast<int>(rank) == options.rank) continue;
+      Peer peer;
+      peer.rank = static_cast<int>(rank);
+      peer.fd = (*options.peers)[rank].fd();
+      peer.chunk = Part(options.slice, element_size_, world_size, rank);
+      peer.block = scratch->data() + peers_.size() * kBlockBytes;
+      peers_.push_back(peer);
+    }
+    parts_.resize(world_size);
+  }
+
+  ExchangeResult Run() {
+    TimePoint last_progress = Clock::now();
+    bool warned = false;
+    while (!Done()) {
+      bool progress = SumReadyBlocks();
+      for (Peer& peer : peers_) {
+        const Step received = Receive(&peer);
+        const Step sent = received == Step::kFailed ? Step::kFailed : Send(&peer);
+        if (sent == Step::kFailed) return result_;
+        progress = progress || received == Step::kProgress || sent == Step::kProgress;
+      }
+      if (progress) {
+        last_progress = Clock::now();
+        warned = false;
+      } else if (!Wait(last_progress, &warned)) {
+        return result_;
+      }
+    }
+    return result_;
+  }
+
+ private:
+  bool SentAll(const Peer& peer) const {
+    return peer.sum_sent == own_chunk_.size() && peer.part_sent == peer.chunk.size() &&
+           peer.header_sent == sizeof(ExchangeHeader);
+  }
+
+  bool ReceivedAll(const Peer& peer) const {
+    return peer.sum_received == peer.chunk.size() && peer.part_received == own_chunk_.size() &&
+           peer.header_received == sizeof(ExchangeHeader);
+  }
+
+  bool Done() const {
+    return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+      return SentAll(peer) && ReceivedAll(peer);
+    });
+  }
+
+  size_t BlockEnd() const { return std::min(summed_ + kBlockBytes, own_chunk_.size()); }
+
+  // Sums every block of the own chunk of which all parts are there.
+  bool SumReadyBlocks() {
+    bool progress = false;
+    while (summed_ < own_chunk_.size()) {
+      const size_t end = BlockEnd();
+      for (const Peer& peer : peers_) {
+        if (peer.part_received < end) return progress;
+      }
+      size_t at = 0;  // within the block
+      options_.buffers->ForEachRun(
+          {own_chunk_.begin + summed_, own_chunk_.begin + end},
+          [&](const char* input, char* output, size_t size) {
+            for (const Peer& peer : peers_) parts_[peer.rank] = peer.block + at;
+            parts_[options_.rank] = input;
+            ReduceBlock(static_cast<ElementType>(options_.header.element_type),
+                        static_cast<Reduction>(options_.header.reduction), parts_,
+                        size / element_size_, output);
+            at += size;
+            return true;
+          });
+      summed_ = end;
+      progress = true;
+    }
+    return progress;
+  }
+
+  Step Fail(StatusCode code, const Peer& peer, const std::string& what) {
+    result_.status = Status(code, "rank " + std::to_string(peer.rank) + " " + what);
+    return Step::kFailed;
+  }
+
+  // Gathers runs of `range` for one system call: inputs to send, or outputs to receive into.
+  template <typename Choose>
+  size_t Gather(ByteRange range, iovec* runs, Choose choose) const {
+    size_t count = 0;
+    options_.buffers->ForEachRun(range, [&](const char* input, char* output, size_t size) {
+      runs[count++] = iovec{choose(input, output), size};
+      return count < kMaxRuns;
+    });
+    return count;
+  }
+
+  // `bytes` > 0 moved, or what errno says; zero means that the peer has closed.
+  Step Outcome(const Peer& peer, ssize_t bytes) {
+    if (bytes > 0) return Step::kProgress;
+    if (bytes == 0) return Fail(StatusCode::kUnavailable, peer, "closed the connection");
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return Step::kBlocked;
+    return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
+  }
+
+  Step SendRuns(Peer* peer, iovec* runs, size_t count, size_t* sent) {
+    msghdr message{};
+    message.msg_iov = runs;
+    message.msg_iovlen = count;
+    const ssize_t bytes = sendmsg(peer->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const Step step = Outcome(*peer, bytes);
+    if (step == Step::kProgress) *sent += static_cast<size_t>(bytes);
+    return step;
+  }
+
+  Step ReceiveRuns(Peer* peer, iovec* runs, size_t count, size_t* received) {
+    msghdr message{};
+    message.msg_iov = runs;
+    message.msg_iovlen = count;
+    const ssize_t bytes = recvmsg(peer->fd, &message, MSG_DONTWAIT);
+    const Step step = Outcome(*peer, bytes);
+    if (step == Step::kProgress) {
+      *received += static_cast<size_t>(bytes);
+      if (result_.first_byte_nanos == 0) result_.first_byte_nanos = WallNanos();
+    }
+    return step;
+  }
+
+  Step Send(Peer* peer) {
+    iovec runs[kMaxRuns];
+    if (peer->header_sent < sizeof(ExchangeHeader)) {
+      auto* bytes = reinterpret_cast<const char*>(&options_.header);
+      runs[0] = iovec{const_cast<char*>(bytes) + peer->header_sent,
+                      sizeof(ExchangeHeader) - peer->header_sent};
+      return SendRuns(peer, runs, 1, &peer->header_sent);
+    }
+    if (peer->part_sent < peer->chunk.size()) {
+      const size_t begin = peer->chunk.begin + peer->part_sent;
+      const size_t end = std::min(begin + kCallBytes, peer->chunk.end);
+      const size_t count = Gather({begin, end}, runs, [](const char* input, char*) {
+        return const_cast<char*>(input);
+      });
+      return SendRuns(peer, runs, count, &peer->part_sent);
+    }
+    if (peer->sum_sent < summed_) {
+      const size_t begin = own_chunk_.begin + peer->sum_sent;
+      const size_t end = std::min(begin + kCallBytes, own_chunk_.begin + summed_);
+      const size_t count =
+          Gather({begin, end}, runs, [](const char*, char* output) { return output; });
+      return SendRuns(peer, runs, count, &peer->sum_sent);
+    }
+    return Step::kBlocked;
+  }
+
+  // What this peer may deliver now; zero while its block is full and waits for other ranks.
+  bool WantsToReceive(const Peer& peer) const {
+    if (peer.header_received < sizeof(ExchangeHeader)) return true;
+    if (peer.part_received < own_chunk_.size()) return peer.part_received < BlockEnd();
+    return peer.sum_received < peer.chunk.size();
+  }
+
+  bool WantsToSend(const Peer& peer) const {
+    return peer.header_sent < sizeof(ExchangeHeader) || peer.part_sent < peer.chunk.size() ||
+           peer.sum_sent < summed_;
+  }
+
+  Step Receive(Peer* peer) {
+    if (!WantsToReceive(*peer)) return Step::kBlocked;
+    iovec runs[kMaxRuns];
+    if (peer->header_received < sizeof(ExchangeHeader)) {
+      runs[0] = iovec{reinterpret_cast<char*>(&peer->header) + peer->header_received,
+                      sizeof(ExchangeHeader) - peer->header_received};
+      const Step step = ReceiveRuns(peer, runs, 1, &peer->header_received);
+      if (step != Step::kProgress || peer->header_received < sizeof(ExchangeHeader)) return step;
+      return CheckHeader(*peer);
+    }
+    if (peer->part_received < own_chunk_.size()) {
+      runs[0] = iovec{peer->block + (peer->part_received - summed_),
+                      BlockEnd() - peer->part_received};
+      return ReceiveRuns(peer, runs, 1, &peer->part_received);
+    }
+    const size_t begin = peer->chunk.begin + peer->sum_received;
+    const size_t end = std::min(begin + kCallBytes, peer->chunk.end);
+    const size_t count =
+        Gather({begin, end}, runs, [](const char*, char* output) { return output; });
+    return ReceiveRuns(peer, runs, count, &peer->sum_received);
+  }
+
+  Step CheckHeader(const Peer& peer) {
+    const ExchangeHeader& mine = options_.header;
+    const ExchangeHeader& theirs = peer.header;
+    std::ostringstream what;
+    if (theirs.magic != mine.magic) {
+      what << "sent something that is no all-reduce";
+    } else if (theirs.sequence != mine.sequence) {
+      what << "is at all-reduce " << theirs.sequence << ", this rank at " << mine.sequence;
+    } else if (theirs.group != mine.group) {
+      what << "reduces group " << theirs.group << ", this rank group " << mine.group;
+    } else if (theirs.num_bytes != mine.num_bytes) {
+      what << "reduces " << theirs.num_bytes << " bytes, this rank " << mine.num_bytes;
+    } else if (theirs.num_threads != mine.num_threads) {
+      what << "uses " << theirs.num_threads << " thread(s), this rank " << mine.num_threads;
+    } else if (theirs.element_type != mine.element_type || theirs.reduction != mine.reduction) {
+      what << "reduces another dtype or by another reduction than this rank";
+    } else if (theirs.digest != mine.digest) {
+      what << "reduces other tensors or follows another plan than this rank";
+    } else {
+      return Step::kProgress;
+    }
+    return Fail(StatusCode::kFailedPrecondition, peer, what.str());
+  }
+
+  std::string WaitedFor() const {
+    std::string ranks;
+    for (const Peer& peer : peers_) {
+      if (ReceivedAll(peer) && SentAll(peer)) continue;
+      // A peer whose block is full is not late; it waits for the others as we do.
+      if (!WantsToReceive(peer) && peer.part_sent == peer.chunk.size()) continue;
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer.rank);
+    }
+    return ranks;
+  }
+
+  // Sleeps until a peer is ready. False when the deadline has passed.
+  bool Wait(TimePoint last_progress, bool* warned) {
+    const double silent = -SecondsUntil(last_progress);
+    if (silent >= options_.timeout_seconds) {
+      std::ostringstream what;
+      what << "waited " << options_.timeout_seconds << " s for rank(s) " << WaitedFor();
+      result_.status = Status(StatusCode::kDeadlineExceeded, what.str());
+      return false;
+    }
+    double limit = options_.timeout_seconds;
+    if (!*warned && options_.stall_warning_seconds < options_.timeout_seconds) {
+      if (silent >= options_.stall_warning_seconds) {
+        *warned = true;
+        if (options_.on_stall) options_.on_stall(WaitedFor(), silent);
+      } else {
+        limit = options_.stall_warning_seconds;
+      }
+    }
+    entries_.clear();
+    for (const Peer& peer : peers_) {
+      short events = 0;
+      if (WantsToReceive(peer)) events |= POLLIN;
+      if (WantsToSend(peer)) events |= POLLOUT;
+      // poll(2) skips negative descriptors: a peer that is through may well have left.
+      entries_.push_back({SentAll(peer) && ReceivedAll(peer) ? -1 : peer.fd, events, 0});
+    }
+    poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
+    // A peer that died while nothing was expected of it is still a peer that died.
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const bool broken = (entries_[i].revents & (POLLERR | POLLNVAL)) != 0;
+      const bool hung_up = (entries_[i].revents & POLLHUP) != 0 && !WantsToReceive(peers_[i]);
+      if (broken || hung_up) {
+        Fail(StatusCode::kUnavailable, peers_[i], "closed the connection");
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const ExchangeOptions& options_;
+  const size_t element_size_;
+  ByteRange own_chunk_;
+  size_t summed_ = 0;  // bytes of the own chunk that are final
+  std::vector<Peer> peers_;
+  std::vector<const void*> parts_;
+  std::vector<pollfd> entries_;
+  ExchangeResult result_;
+};
+
+}  // namespace
+
+ExchangeResult RunExchange(const ExchangeOptions& options, std::vector<char>* scratch) {
+  return Exchange(options, scratch).Run();
+}
+
+}  // namespace tf_libra

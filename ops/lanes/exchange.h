@@ -1,0 +1,61 @@
+// The all-reduce of one slice over one lane: a direct reduce-scatter, then a direct all-gather.
+//
+// A lane has one connection to every other rank. Its slice is cut into one chunk per rank, and
+// rank k owns chunk k. Every rank sends its part of chunk k to rank k, which adds the parts in
+// rank order and sends the result back to everyone. Bytes on the wire per rank are those of a
+// ring, 2(N-1)/N of the slice each way (LIBRA Eq. 4), but a chunk makes two hops instead of
+// 2(N-1), and the order of summation is fixed. Nothing is packed: bytes go from the input
+// tensors to the wire and from the wire to the output tensors; only the parts of the own chunk
+// wait in a scratch block until every rank's part of that block is there.
+#ifndef TF_LIBRA_OPS_LANES_EXCHANGE_H_
+#define TF_LIBRA_OPS_LANES_EXCHANGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/buffers.h"
+#include "ops/lanes/element.h"
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// Precedes the payload on every connection of a lane and is compared before any of it is used.
+struct ExchangeHeader {
+  uint64_t magic = 0x3141525f4942494cu;
+  uint64_t sequence = 0;  // counts the all-reduces of this engine
+  uint64_t digest = 0;    // of tensor names, plan, group, reduction
+  uint64_t num_bytes = 0;
+  int32_t group = -1;
+  uint16_t num_threads = 0;
+  uint8_t element_type = 0;
+  uint8_t reduction = 0;
+};
+static_assert(sizeof(ExchangeHeader) == 40, "the header goes over the wire as it is");
+
+struct ExchangeOptions {
+  int rank = 0;
+  const std::vector<Socket>* peers = nullptr;  // [rank], own entry invalid
+  ExchangeHeader header;
+  const Buffers* buffers = nullptr;
+  ByteRange slice;
+  double timeout_seconds = 600;
+  double stall_warning_seconds = 30;
+  // Called once per stall with the ranks that are waited for.
+  std::function<void(const std::string& ranks, double seconds)> on_stall;
+};
+
+struct ExchangeResult {
+  Status status;
+  int64_t first_byte_nanos = 0;  // when the first byte of any peer arrived
+};
+
+// Runs in the caller's thread until done, failed, or no peer has made progress for
+// `timeout_seconds`. `scratch` is kept between calls to save allocations.
+ExchangeResult RunExchange(const ExchangeOptions& options, std::vector<char>* scratch);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_EXCHANGE_H_

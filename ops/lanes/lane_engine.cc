@@ -1,0 +1,219 @@
+#include "ops/lanes/lane_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+
+namespace tf_libra {
+namespace {
+
+// How long a failing rank listens for what its peers have to say about the cause.
+constexpr double kFarewellSeconds = 0.5;
+
+}  // namespace
+
+LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
+    : options_(options),
+      rank_(mesh.rank),
+      world_size_(mesh.world_size),
+      control_(mesh.rank, std::move(mesh.control)),
+      lane_sockets_(std::move(mesh.lanes)) {
+  for (size_t i = 0; i < lane_sockets_.size(); ++i) lanes_.push_back(std::make_unique<Lane>());
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i]->thread = std::thread([this, i] { LaneMain(static_cast<int>(i)); });
+  }
+}
+
+LaneEngine::~LaneEngine() {
+  Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  for (auto& lane : lanes_) {
+    {
+      const std::lock_guard<std::mutex> lock(lane->mutex);
+      lane->stop = true;
+    }
+    lane->wake.notify_one();
+  }
+  for (auto& lane : lanes_) lane->thread.join();
+}
+
+void LaneEngine::AllReduce(AllReduceRequest request) {
+  const OperationInfo& operation = *request.operation;
+  if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
+    request.done(Status(StatusCode::kInvalidArgument,
+                        "num_threads must be between 1 and the engine's " +
+                            std::to_string(max_threads()) + " lane(s), got " +
+                            std::to_string(operation.num_threads) + " for " +
+                            operation.Describe()));
+    return;
+  }
+  auto job = std::make_shared<Job>();
+  job->request = std::move(request);
+  job->buffers = Buffers(job->request.tensors);
+  job->record.operation = job->request.operation;
+  job->record.step = step_;
+  job->record.num_bytes = job->buffers.num_bytes();
+  job->record.enqueued_nanos = WallNanos();
+  job->header.digest = operation.digest;
+  job->header.num_bytes = job->buffers.num_bytes();
+  job->header.group = operation.group;
+  job->header.num_threads = static_cast<uint16_t>(operation.num_threads);
+  job->header.element_type = static_cast<uint8_t>(job->request.element_type);
+  job->header.reduction = static_cast<uint8_t>(operation.reduction);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queue_.push_back(std::move(job));
+  }
+  StartNext();
+}
+
+void LaneEngine::StartNext() {
+  for (;;) {
+    std::shared_ptr<Job> job;
+    Status failure;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (current_ != nullptr || queue_.empty()) return;
+      job = queue_.front();
+      queue_.pop_front();
+      failure = failure_;
+      if (failure.ok()) {
+        job->header.sequence = job->record.sequence = next_sequence_++;
+        current_ = job;
+      }
+    }
+    if (!failure.ok()) {
+      job->request.done(failure);
+      continue;
+    }
+    const int num_lanes = job->request.operation->num_threads;
+    job->lanes_left = num_lanes;
+    for (int i = 0; i < num_lanes; ++i) {
+      {
+        const std::lock_guard<std::mutex> lock(lanes_[i]->mutex);
+        lanes_[i]->job = job;
+      }
+      lanes_[i]->wake.notify_one();
+    }
+    return;
+  }
+}
+
+void LaneEngine::LaneMain(int index) {
+  Lane& lane = *lanes_[index];
+  std::vector<char> scratch;
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      std::unique_lock<std::mutex> lock(lane.mutex);
+      lane.wake.wait(lock, [&lane] { return lane.stop || lane.job != nullptr; });
+      // A job that was handed over is finished even when stopping: somebody waits for it.
+      if (lane.job == nullptr) return;
+      job = std::move(lane.job);
+      lane.job = nullptr;
+    }
+    RunSlice(index, job.get(), &scratch);
+    if (job->lanes_left.fetch_sub(1) == 1) Finish(job);
+  }
+}
+
+void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
+  int64_t unset = 0;
+  job->started_nanos.compare_exchange_strong(unset, WallNanos());
+  const size_t element_size = ElementSize(job->request.element_type);
+  const size_t num_lanes = static_cast<size_t>(job->request.operation->num_threads);
+  ExchangeOptions options;
+  options.rank = rank_;
+  options.peers = &lane_sockets_[index];
+  options.header = job->header;
+  options.buffers = &job->buffers;
+  options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, index);
+  options.timeout_seconds = options_.timeout_seconds;
+  options.stall_warning_seconds = options_.stall_warning_seconds;
+  if (index == 0 && options_.warn) {
+    options.on_stall = [this, job](const std::string& ranks, double seconds) {
+      options_.warn("rank " + std::to_string(rank_) + " has waited " +
+                    std::to_string(static_cast<int>(seconds)) + " s for rank(s) " + ranks +
+                    " in " + job->request.operation->Describe() + ", step " +
+                    std::to_string(job->record.step) + "; still waiting");
+    };
+  }
+  const ExchangeResult result = RunExchange(options, scratch);
+  unset = 0;
+  job->first_byte_nanos.compare_exchange_strong(unset, result.first_byte_nanos);
+  if (result.status.ok()) return;
+  {
+    const std::lock_guard<std::mutex> lock(job->mutex);
+    if (!job->status.ok()) return;
+    job->status = result.status;
+  }
+  // Wakes the other lanes and the peers; the cause is worded once all lanes have stopped.
+  for (auto& lane : lane_sockets_) {
+    for (Socket& socket : lane) socket.Shutdown();
+  }
+}
+
+void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
+  job->record.finished_nanos = WallNanos();
+  job->record.started_nanos = job->started_nanos;
+  job->record.first_byte_nanos = job->first_byte_nanos;
+  Status status = job->status;
+  if (status.ok()) {
+    telemetry_.Add(job->record);
+  } else {
+    status = Fail(Explain(status, *job));
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    current_ = nullptr;
+  }
+  job->request.done(status);
+  StartNext();
+}
+
+Status LaneEngine::Explain(const Status& status, const Job& job) {
+  if (Status known = failure(); !known.ok()) return known;
+  std::string message = "rank " + std::to_string(rank_) + ", " +
+                        job.request.operation->Describe() + ": " + status.message();
+  if (status.code() == StatusCode::kUnavailable) {
+    const std::string words = control_.HearFarewells(kFarewellSeconds);
+    if (!words.empty()) message += " (" + words + ")";
+  }
+  return Status(status.code(),
+                message + "; step " + std::to_string(job.record.step) + " was not completed");
+}
+
+Status LaneEngine::failure() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+Status LaneEngine::Fail(const Status& cause) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    failure_ = cause;
+  }
+  control_.Farewell(cause.message());
+  for (auto& lane : lane_sockets_) {
+    for (Socket& socket : lane) socket.Shutdown();
+  }
+  control_.Shutdown();
+  StartNext();  // ends what is queued
+  return cause;
+}
+
+void LaneEngine::Abort(const Status& reason) { Fail(reason); }
+
+Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
+  if (Status known = failure(); !known.ok()) return known;
+  Status status = control_.AllGather(mine, options_.timeout_seconds, all);
+  return status.ok() ? status : Fail(status);
+}
+
+Status LaneEngine::Broadcast(int root, std::string* message) {
+  if (Status known = failure(); !known.ok()) return known;
+  Status status = control_.Broadcast(root, options_.timeout_seconds, message);
+  return status.ok() ? status : Fail(status);
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,95 @@
+// The engine over TCP lanes: a persistent pool of threads, each with its own connections.
+#ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
+#define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/control.h"
+#include "ops/lanes/engine.h"
+#include "ops/lanes/exchange.h"
+#include "ops/lanes/mesh.h"
+
+namespace tf_libra {
+
+struct LaneEngineOptions {
+  double timeout_seconds = 600;
+  double stall_warning_seconds = 30;
+  std::function<void(const std::string&)> warn;  // must be callable from any thread
+};
+
+class LaneEngine : public Engine {
+ public:
+  LaneEngine(const LaneEngineOptions& options, Mesh mesh);
+  // Aborts what is still running and joins the lanes.
+  ~LaneEngine() override;
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  int max_threads() const override { return static_cast<int>(lane_sockets_.size()); }
+  void AllReduce(AllReduceRequest request) override;
+  Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
+  Status Broadcast(int root, std::string* message) override;
+  void Abort(const Status& reason) override;
+  void SetStep(int64_t step) override { step_ = step; }
+  Telemetry* telemetry() override { return &telemetry_; }
+
+ private:
+  // One all-reduce in flight, shared by the lanes that work on it.
+  struct Job {
+    AllReduceRequest request;
+    Buffers buffers;
+    ExchangeHeader header;
+    AllReduceRecord record;
+    std::atomic<int> lanes_left{0};
+    std::atomic<int64_t> started_nanos{0};
+    std::atomic<int64_t> first_byte_nanos{0};
+    std::mutex mutex;
+    Status status;  // of the first lane that failed, guarded by mutex
+  };
+  // A thread's mailbox.
+  struct Lane {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::shared_ptr<Job> job;
+    bool stop = false;
+    std::thread thread;
+  };
+
+  void LaneMain(int index);
+  void RunSlice(int index, Job* job, std::vector<char>* scratch);
+  // Starts the next job in the queue if none is in flight. Called without locks held.
+  void StartNext();
+  void Finish(const std::shared_ptr<Job>& job);
+  // Records the first cause and wakes everybody. Returns the first cause.
+  Status Fail(const Status& cause);
+  Status failure();
+  // Adds what was being done, who did it, and what the peers said about it.
+  Status Explain(const Status& status, const Job& job);
+
+  const LaneEngineOptions options_;
+  const int rank_;
+  const int world_size_;
+  ControlPlane control_;
+  std::vector<std::vector<Socket>> lane_sockets_;  // [lane][rank]
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<int64_t> step_{-1};
+  Telemetry telemetry_;
+
+  std::mutex mutex_;  // guards what follows
+  std::deque<std::shared_ptr<Job>> queue_;
+  std::shared_ptr<Job> current_;
+  uint64_t next_sequence_ = 0;
+  Status failure_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_LANE_ENGINE_H_

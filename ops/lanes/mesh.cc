@@ -1,0 +1,197 @@
+#include "ops/lanes/mesh.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tf_libra {
+namespace {
+
+constexpr int32_t kControlLane = -1;
+constexpr double kStrangerSeconds = 5;
+constexpr size_t kMaxPendingStrangers = 256;
+constexpr double kRetrySeconds = 0.05;
+
+// What the connecting side sends first. Fixed size, plain integers of one byte order: all
+// machines of a job are of one kind, which the ranks compare before training.
+struct Hello {
+  char magic[8];
+  std::array<uint8_t, JobSecret::kHalf> secret;
+  int32_t rank;
+  int32_t lane;
+  int32_t world_size;
+  int32_t num_lanes;
+};
+static_assert(sizeof(Hello) == 56, "Hello goes over the wire as it is");
+
+constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '1'};
+
+using Secret = std::array<uint8_t, JobSecret::kHalf>;
+
+// Takes the same time wherever the first difference is.
+bool SameSecret(const Secret& left, const Secret& right) {
+  uint8_t difference = 0;
+  for (size_t i = 0; i < left.size(); ++i) difference |= left[i] ^ right[i];
+  return difference == 0;
+}
+
+Socket* Slot(Mesh* mesh, int lane, int rank) {
+  return lane == kControlLane ? &mesh->control[rank] : &mesh->lanes[lane][rank];
+}
+
+// A listener may not be up yet on a slow host, or the network may drop the first packet: try
+// again until the deadline.
+Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline,
+                 Socket* result) {
+  Hello hello;
+  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+  hello.secret = options.secret.caller;
+  hello.rank = options.rank;
+  hello.lane = lane;
+  hello.world_size = static_cast<int32_t>(options.addresses.size());
+  hello.num_lanes = options.num_lanes;
+  for (;;) {
+    Socket socket;
+    Status status = Connect(options.addresses[rank], deadline, &socket);
+    if (status.ok()) status = SendAll(socket, &hello, sizeof(hello), deadline);
+    Secret answer;
+    if (status.ok()) status = ReceiveAll(socket, answer.data(), answer.size(), deadline);
+    if (status.ok() && !SameSecret(answer, options.secret.callee)) {
+      return Status(StatusCode::kFailedPrecondition,
+                    "rank " + std::to_string(rank) + "'s port is held by another program");
+    }
+    if (status.ok()) {
+      *result = std::move(socket);
+      return Status();
+    }
+    if (SecondsUntil(deadline) <= kRetrySeconds) {
+      return Status(status.code(), "rank " + std::to_string(options.rank) +
+                                       " cannot reach rank " + std::to_string(rank) + ": " +
+                                       status.message());
+    }
+    poll(nullptr, 0, static_cast<int>(kRetrySeconds * 1e3));
+  }
+}
+
+// A connection that has not yet shown who it is.
+struct Pending {
+  Socket socket;
+  Hello hello;
+  size_t received = 0;
+  TimePoint deadline;
+};
+
+// Reads what is there. Returns false when the connection is to be dropped.
+bool ReadHello(Pending* pending) {
+  char* bytes = reinterpret_cast<char*>(&pending->hello);
+  const ssize_t received = recv(pending->socket.fd(), bytes + pending->received,
+                                sizeof(Hello) - pending->received, 0);
+  if (received > 0) {
+    pending->received += static_cast<size_t>(received);
+    return true;
+  }
+  return received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
+bool Welcome(const MeshOptions& options, const Hello& hello) {
+  const int world_size = static_cast<int>(options.addresses.size());
+  return std::memcmp(hello.magic, kMagic, sizeof(kMagic)) == 0 &&
+         SameSecret(hello.secret, options.secret.caller) && hello.world_size == world_size &&
+         hello.num_lanes == options.num_lanes && hello.rank > options.rank &&
+         hello.rank < world_size && hello.lane >= kControlLane && hello.lane < options.num_lanes;
+}
+
+std::string MissingRanks(const MeshOptions& options, Mesh* mesh) {
+  std::string missing;
+  for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
+    bool complete = true;
+    for (int lane = kControlLane; lane < options.num_lanes; ++lane) {
+      complete = complete && Slot(mesh, lane, rank)->valid();
+    }
+    if (!complete) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return missing;
+}
+
+Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, TimePoint deadline,
+                         Mesh* mesh) {
+  const int higher = mesh->world_size - options.rank - 1;
+  int expected = higher * (options.num_lanes + 1);
+  std::vector<Pending> pending;
+  while (expected > 0) {
+    std::vector<pollfd> entries;
+    TimePoint wake = deadline;
+    const bool room = pending.size() < kMaxPendingStrangers;
+    entries.push_back({listener.fd(), static_cast<short>(room ? POLLIN : 0), 0});
+    for (const Pending& one : pending) {
+      entries.push_back({one.socket.fd(), POLLIN, 0});
+      wake = std::min(wake, one.deadline);
+    }
+    poll(entries.data(), entries.size(), PollMilliseconds(wake));
+    if (SecondsUntil(deadline) <= 0) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    "rank " + std::to_string(options.rank) + " waited " +
+                        std::to_string(static_cast<int>(options.timeout_seconds)) +
+                        " s for rank(s) " + MissingRanks(options, mesh) + " to connect");
+    }
+    std::vector<Pending> still_pending;
+    for (size_t i = 0; i < pending.size(); ++i) {
+      Pending& one = pending[i];
+      if (entries[i + 1].revents != 0 && !ReadHello(&one)) continue;
+      if (one.received < sizeof(Hello)) {
+        if (SecondsUntil(one.deadline) > 0) still_pending.push_back(std::move(one));
+        continue;
+      }
+      if (!Welcome(options, one.hello)) continue;
+      Socket* slot = Slot(mesh, one.hello.lane, one.hello.rank);
+      const Secret& answer = options.secret.callee;
+      if (!SendAll(one.socket, answer.data(), answer.size(), deadline).ok()) continue;
+      // The same rank and lane again: its first attempt broke off on the way.
+      if (!slot->valid()) --expected;
+      *slot = std::move(one.socket);
+    }
+    pending = std::move(still_pending);
+    if (entries[0].revents != 0) {
+      Socket socket;
+      if (Status status = Accept(listener, &socket); !status.ok()) return status;
+      if (socket.valid()) {
+        Pending one;
+        one.socket = std::move(socket);
+        one.deadline = After(kStrangerSeconds);
+        pending.push_back(std::move(one));
+      }
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
+  const TimePoint deadline = After(options.timeout_seconds);
+  Mesh result;
+  result.rank = options.rank;
+  result.world_size = static_cast<int>(options.addresses.size());
+  result.control.resize(result.world_size);
+  result.lanes.resize(options.num_lanes);
+  for (auto& lane : result.lanes) lane.resize(result.world_size);
+  // Lower ranks listen before anybody connects and accept after having connected themselves:
+  // rank 0 accepts at once, so the chain always moves.
+  for (int rank = 0; rank < options.rank; ++rank) {
+    for (int lane = kControlLane; lane < options.num_lanes; ++lane) {
+      Status status = ConnectTo(options, rank, lane, deadline, Slot(&result, lane, rank));
+      if (!status.ok()) return status;
+    }
+  }
+  if (Status status = AcceptHigherRanks(options, listener, deadline, &result); !status.ok()) {
+    return status;
+  }
+  *mesh = std::move(result);
+  return Status();
+}
+
+}  // namespace tf_libra

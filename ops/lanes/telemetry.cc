@@ -1,0 +1,130 @@
+#include "ops/lanes/telemetry.h"
+
+#include <cstdio>
+#include <map>
+#include <utility>
+
+namespace tf_libra {
+namespace {
+
+// FNV-1a: names two ranks' operations the same; it need not withstand an adversary.
+class Fnv {
+ public:
+  void Add(const std::string& text) {
+    for (const char c : text) AddByte(static_cast<uint8_t>(c));
+    AddByte(0xff);  // "ab", "c" is not "a", "bc"
+  }
+  void Add(int64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(value >> shift));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void AddByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\u%04x", c);
+      out += code;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string OperationJson(const OperationInfo& operation) {
+  std::string out = "{\"plan\":" + Quoted(operation.plan) +
+                    ",\"group\":" + std::to_string(operation.group) +
+                    ",\"num_threads\":" + std::to_string(operation.num_threads) +
+                    ",\"tensor_names\":[";
+  for (size_t i = 0; i < operation.tensor_names.size(); ++i) {
+    out += (i == 0 ? "" : ",") + Quoted(operation.tensor_names[i]);
+  }
+  return out + "]}";
+}
+
+}  // namespace
+
+void OperationInfo::ComputeDigest() {
+  Fnv fnv;
+  fnv.Add(plan);
+  fnv.Add(group);
+  fnv.Add(num_threads);
+  fnv.Add(static_cast<int64_t>(reduction));
+  for (const std::string& name : tensor_names) fnv.Add(name);
+  digest = fnv.value();
+}
+
+std::string OperationInfo::Describe() const {
+  std::string text = group >= 0 ? "group " + std::to_string(group) : "an unplanned gradient";
+  if (!tensor_names.empty()) {
+    text += " (" + tensor_names.front();
+    if (tensor_names.size() > 1) {
+      text += " and " + std::to_string(tensor_names.size() - 1) + " more";
+    }
+    text += ")";
+  }
+  if (!plan.empty()) text += " of plan " + plan;
+  return text;
+}
+
+void Telemetry::Add(AllReduceRecord record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  records_.push_back(std::move(record));
+  if (records_.size() > kMaxRecords) {
+    records_.pop_front();
+    ++dropped_;
+  }
+}
+
+std::vector<AllReduceRecord> Telemetry::Drain(uint64_t* dropped) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  *dropped = std::exchange(dropped_, 0);
+  std::vector<AllReduceRecord> taken(std::make_move_iterator(records_.begin()),
+                                     std::make_move_iterator(records_.end()));
+  records_.clear();
+  return taken;
+}
+
+std::string TelemetryJson(const std::vector<AllReduceRecord>& records, uint64_t dropped) {
+  std::map<std::string, const OperationInfo*> operations;
+  std::string rows;
+  for (const AllReduceRecord& record : records) {
+    char row[320];
+    std::snprintf(row, sizeof(row),
+                  "%s{\"operation\":\"%016llx\",\"step\":%lld,\"sequence\":%llu,"
+                  "\"num_bytes\":%llu,\"enqueued_ns\":%lld,\"started_ns\":%lld,"
+                  "\"first_byte_ns\":%lld,\"finished_ns\":%lld}",
+                  rows.empty() ? "" : ",",
+                  static_cast<unsigned long long>(record.operation->digest),
+                  static_cast<long long>(record.step),
+                  static_cast<unsigned long long>(record.sequence),
+                  static_cast<unsigned long long>(record.num_bytes),
+                  static_cast<long long>(record.enqueued_nanos),
+                  static_cast<long long>(record.started_nanos),
+                  static_cast<long long>(record.first_byte_nanos),
+                  static_cast<long long>(record.finished_nanos));
+    rows += row;
+    char key[20];
+    std::snprintf(key, sizeof(key), "%016llx",
+                  static_cast<unsigned long long>(record.operation->digest));
+    operations.emplace(key, record.operation.get());
+  }
+  std::string table;
+  for (const auto& [key, operation] : operations) {
+    table += (table.empty() ? "\"" : ",\"") + key + "\":" + OperationJson(*operation);
+  }
+  return "{\"dropped\":" + std::to_string(dropped) + ",\"operations\":{" + table +
+         "},\"records\":[" + rows + "]}";
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,61 @@
+// What was all-reduced, when, on how many lanes. Bounded; drained by whoever is interested.
+#ifndef TF_LIBRA_OPS_LANES_TELEMETRY_H_
+#define TF_LIBRA_OPS_LANES_TELEMETRY_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/element.h"
+
+namespace tf_libra {
+
+// What an operation is, as opposed to one execution of it.
+struct OperationInfo {
+  std::string plan;
+  int group = -1;
+  int num_threads = 1;
+  Reduction reduction = Reduction::kAverage;
+  std::vector<std::string> tensor_names;
+  uint64_t digest = 0;  // of all of the above, the same on every rank
+
+  void ComputeDigest();
+  // "group 2 (conv/kernel and 3 more) of plan 1a2b", for messages.
+  std::string Describe() const;
+};
+
+// One executed all-reduce. Times are nanoseconds since the epoch, the profiler's clock.
+struct AllReduceRecord {
+  std::shared_ptr<const OperationInfo> operation;
+  int64_t step = -1;
+  uint64_t sequence = 0;
+  uint64_t num_bytes = 0;
+  int64_t enqueued_nanos = 0;
+  int64_t started_nanos = 0;     // the first lane began
+  int64_t first_byte_nanos = 0;  // the first byte of a peer arrived: the wait is over
+  int64_t finished_nanos = 0;    // the last lane ended
+};
+
+class Telemetry {
+ public:
+  static constexpr size_t kMaxRecords = 65536;
+
+  void Add(AllReduceRecord record);
+  // Takes all records; `dropped` receives how many older ones were lost since the last call.
+  std::vector<AllReduceRecord> Drain(uint64_t* dropped);
+
+ private:
+  std::mutex mutex_;
+  std::deque<AllReduceRecord> records_;
+  uint64_t dropped_ = 0;
+};
+
+// {"dropped": 0, "operations": {"<digest>": {...}}, "records": [{"operation": "<digest>", ...}]}
+std::string TelemetryJson(const std::vector<AllReduceRecord>& records, uint64_t dropped);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_TELEMETRY_H_

@@ -1,0 +1,106 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "ops/engine_slot.h"
+#include "ops/lanes/engine.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+namespace {
+
+ElementType ElementTypeOf(tensorflow::DataType type) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return ElementType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return ElementType::kBFloat16;
+    case tensorflow::DT_DOUBLE:
+      return ElementType::kFloat64;
+    default:  // the op's registration admits no other
+      return ElementType::kFloat32;
+  }
+}
+
+absl::Status ToTensorFlow(const Status& status) {
+  const std::string message = "LibraAllReduce: " + status.message();
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return absl::InvalidArgumentError(message);
+    case StatusCode::kFailedPrecondition:
+      return absl::FailedPreconditionError(message);
+    case StatusCode::kUnavailable:
+      return absl::UnavailableError(message);
+    case StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(message);
+  }
+  return absl::InternalError(message);
+}
+
+// Hands its tensors to the active engine; all else is the engine's.
+class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit LibraAllReduceKernel(tensorflow::OpKernelConstruction* context)
+      : AsyncOpKernel(context) {
+    auto operation = std::make_shared<OperationInfo>();
+    std::string reduction;
+    OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
+    OP_REQUIRES_OK(context, context->GetAttr("group", &operation->group));
+    OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
+    OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &operation->tensor_names));
+    OP_REQUIRES_OK(context, context->GetAttr("reduction", &reduction));
+    OP_REQUIRES(context, static_cast<int>(operation->tensor_names.size()) == num_inputs(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("tensor_names must name each of the ", num_inputs(),
+                                 " tensors, got ", operation->tensor_names.size(), " names")));
+    operation->reduction = reduction == "sum" ? Reduction::kSum : Reduction::kAverage;
+    operation->ComputeDigest();
+    operation_ = std::move(operation);
+  }
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    const std::shared_ptr<Engine> engine = ActiveEngine();
+    OP_REQUIRES_ASYNC(context, engine != nullptr,
+                      absl::FailedPreconditionError(
+                          "LibraAllReduce: no engine is running in this process"),
+                      done);
+    AllReduceRequest request;
+    request.operation = operation_;
+    request.element_type = ElementTypeOf(input_type(0));
+    request.tensors.reserve(num_inputs());
+    for (int i = 0; i < num_inputs(); ++i) {
+      const tensorflow::Tensor& input = context->input(i);
+      const void* const data = input.data();
+      const size_t num_bytes = input.TotalBytes();
+      tensorflow::Tensor* output = nullptr;
+      OP_REQUIRES_OK_ASYNC(
+          context,
+          context->forward_input_or_allocate_output({i}, i, input.shape(), &output),
+          done);
+      request.tensors.push_back({data, output->data(), num_bytes});
+    }
+    request.done = [context, done = std::move(done)](const Status& status) {
+      if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+      done();
+    };
+    engine->AllReduce(std::move(request));
+  }
+
+  // Only enqueues: not worth a hop to another thread.
+  bool IsExpensive() override { return false; }
+
+ private:
+  std::shared_ptr<const OperationInfo> operation_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),
+                        LibraAllReduceKernel);
+
+}  // namespace
+}  // namespace tf_libra
