@@ -1,0 +1,106 @@
+# make setup | test | demo | lint | format | bench | cc-test | sanitize | clean | distclean
+#
+#   TENSORFLOW=2.18               the second supported version, in an environment of its own
+#   TENSORFLOW_PACKAGE=tensorflow the wheel with GPU support instead of the CPU one
+#   PYTHON=python3.11             the interpreter that the environment is made from
+
+PYTHON ?= python3
+TENSORFLOW ?= 2.21
+TENSORFLOW_PACKAGE ?= tensorflow-cpu
+PYTEST_ARGS ?=
+BENCH_ROUNDS ?= 100
+
+SUPPORTED := 2.18 2.21
+ifeq ($(filter $(TENSORFLOW),$(SUPPORTED)),)
+  $(error TENSORFLOW=$(TENSORFLOW) is not supported; supported are $(SUPPORTED))
+endif
+ifeq ($(filter $(TENSORFLOW_PACKAGE),tensorflow tensorflow-cpu),)
+  $(error TENSORFLOW_PACKAGE=$(TENSORFLOW_PACKAGE) is neither tensorflow nor tensorflow-cpu)
+endif
+
+# .venv, .venv-2.18, .venv-2.21-tensorflow: two TensorFlows never share an environment.
+FLAVOUR := $(TENSORFLOW)-$(TENSORFLOW_PACKAGE)
+VENV := .venv$(patsubst %,-%,$(filter-out 2.21,$(FLAVOUR:-tensorflow-cpu=)))
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Named in every call of pip, so that no later one moves what TensorFlow depends on.
+REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
+
+CXX_FILES := $(wildcard ops/*.cc ops/*.h ops/lanes/*.cc ops/lanes/*.h passes/*.cc passes/*.h)
+
+.DELETE_ON_ERROR:
+.PHONY: setup test demo lint format bench cc-tests cc-test sanitize clean distclean
+
+# The extension is looked at every time (ninja compiles what changed); the rest when one of the
+# files that say what belongs in the environment is newer than it.
+setup: $(VENV)/.ready
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+
+$(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install $(REQUIREMENT) "setuptools>=77" ninja
+	$(PIP) install $(REQUIREMENT) --no-build-isolation --editable ".[dev]"
+	$(BIN)/python tools/build_horovod.py
+	@touch $@
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" tf-libra run -np 2 python examples/digits.py
+
+bench: setup
+	@mkdir -p build
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.step_time --np 2 --model cnn5m \
+	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
+	  --json build/step_time.json
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+# C++ tests without TensorFlow: each *_test.cc of ops/lanes is a program, linked with the rest of
+# that folder. They are built plainly, and with each set of sanitizers.
+CXX ?= g++
+CC_TESTS := $(notdir $(basename $(wildcard ops/lanes/*_test.cc)))
+CC_OBJECTS := $(patsubst ops/lanes/%.cc,%.o,$(filter-out %_test.cc,$(wildcard ops/lanes/*.cc)))
+CC_FLAGS := -std=c++17 -I. -pthread -g -Wall -Wextra
+CC_FLAGS_plain := -O2
+CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CC_FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
+
+define cc_variant
+build/cc/$(1)/%.o: ops/lanes/%.cc Makefile
+	@mkdir -p $$(@D)
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+
+$(CC_TESTS:%=build/cc/$(1)/%): %: %.o $(CC_OBJECTS:%=build/cc/$(1)/%)
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
+
+.PHONY: cc-run-$(1)
+cc-run-$(1): $(CC_TESTS:%=build/cc/$(1)/%)
+	@for program in $$^; do echo "$$$$program" && $$$$program || exit 1; done
+endef
+$(foreach variant,plain asan tsan,$(eval $(call cc_variant,$(variant))))
+.SECONDARY:
+-include $(wildcard build/cc/*/*.d)
+
+cc-tests: $(CC_TESTS:%=build/cc/plain/%)
+
+cc-test: cc-run-plain
+
+sanitize: cc-run-asan cc-run-tsan
+
+clean:
+	rm -rf build dist *.egg-info tf_libra/_tf_libra.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-*
