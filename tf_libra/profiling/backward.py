@@ -1,0 +1,298 @@
+"""When backward computation starts and each gradient is produced, from op events.
+
+Pure functions of events; nothing here drives TensorFlow.
+"""
+
+import bisect
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.events import Events
+
+# tf.GradientTape puts its ops under this scope. Prefixes come before it: of an inlined call
+# (StatefulPartitionedCall/), of a loop (while/body/_1/), of a Grappler rewrite.
+_BACKWARD_SCOPE = "gradient_tape/"
+
+
+class IncompleteTraceError(ValueError):
+    """The events of a step do not tell when its gradients were produced."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Productions:
+    """When each gradient of one step was produced.
+
+    Attributes:
+      names: the tensors, in the caller's order.
+      produced_ns: int64 array (tensors,), CLOCK_REALTIME nanoseconds.
+      inferred: tensors whose producer has no event, each with what its time was taken from.
+    """
+
+    names: tuple[str, ...]
+    produced_ns: np.ndarray
+    inferred: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepProduction(Productions):
+    """Productions of one step, with the start of its backward computation.
+
+    Attributes:
+      backward_start_ns: start of the first op of backward computation.
+    """
+
+    backward_start_ns: int
+
+    @property
+    def offset_seconds(self) -> np.ndarray:
+        """Production times in seconds since the start of backward, shape (tensors,), >= 0."""
+        return np.maximum(self.produced_ns - self.backward_start_ns, 0) * 1e-9
+
+    @property
+    def last_ns(self) -> int:
+        """When the last gradient was produced: the end of backward computation."""
+        return int(self.produced_ns.max())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredProfile:
+    """A profile with how it was come by.
+
+    Attributes:
+      profile: medians over the steps, in backward order.
+      spread_seconds: float array (tensors,), interquartile range over the steps of the time at
+        which each tensor of `profile` was produced.
+      num_steps: steps used.
+      dropped: (index in `steps`, reason) of every step that was not.
+      inferred: tensors whose production was never seen directly, with what it was taken from.
+    """
+
+    profile: BackwardProfile
+    spread_seconds: np.ndarray
+    num_steps: int
+    dropped: tuple[tuple[int, str], ...]
+    inferred: Mapping[str, str]
+
+
+def production_times(
+    events: Events,
+    producers: Mapping[str, str],
+    window: tuple[int, int],
+    inputs: Mapping[str, Sequence[str]] | None = None,
+) -> Productions:
+    """Finds when each gradient was produced: the end of the op that produces it.
+
+    A producer may have no event: the executor does not trace cheap ops, and Grappler and
+    oneDNN fuse or rename nodes. Such a tensor's time is inferred, and reported as such:
+
+    - if `inputs` knows the node, it is the time at which the nearest traced ops among its
+      ancestors were all done (a cheap op takes no time to speak of); the start of the window if
+      there are none, as for a constant;
+    - otherwise the later of its nearest neighbours in `producers` whose time is known.
+
+    Args:
+      events: op events of one or more steps.
+      producers: tensor name to node name, in backward order as far as the caller knows it.
+      window: (start_ns, stop_ns) of the step.
+      inputs: node name to the names of its data inputs, from the executed graph.
+
+    Raises:
+      ValueError: if `producers` is empty.
+      IncompleteTraceError: if no producer, nor an ancestor of one, has an event in the window, or
+        a producer has several (not one step, then).
+    """
+    if not producers:
+        raise ValueError("producers must name at least one tensor, got none")
+    inside = events.within(window)
+    runs = np.bincount(inside.node, minlength=len(events.node_names))
+    end_ns = np.full(len(events.node_names), np.iinfo(np.int64).min)
+    np.maximum.at(end_ns, inside.node, inside.end_ns)
+    seen: dict[str, int] = {}
+    count: Counter[str] = Counter()
+    for label in np.flatnonzero(runs).tolist():
+        name = events.node_names[label]
+        seen[name] = max(int(end_ns[label]), seen.get(name, 0))
+        count[name] += int(runs[label])
+
+    known: dict[str, int] = {}
+    inferred: dict[str, str] = {}
+    any_seen = False
+    for tensor, node in producers.items():
+        if node in seen:
+            if count[node] > 1:
+                raise IncompleteTraceError(
+                    f"{node}, which produces {tensor}, ran {count[node]} times in the window"
+                )
+            known[tensor] = seen[node]
+            any_seen = True
+        elif inputs is not None and node in inputs:
+            ancestors = _nearest_traced(node, inputs, seen)
+            if ancestors:
+                last = max(ancestors, key=lambda name: (seen[name], name))
+                known[tensor] = seen[last]
+                inferred[tensor] = f"{node} has no event: when its ancestor {last} ended"
+                any_seen = True
+            else:
+                known[tensor] = window[0]
+                inferred[tensor] = f"{node} has no event, nor any ancestor: there from the start"
+    if not any_seen:
+        raise IncompleteTraceError("no producer of a gradient has an event in the window")
+
+    names = tuple(producers)
+    resolved = [i for i, tensor in enumerate(names) if tensor in known]
+    produced_ns = np.empty(len(names), dtype=np.int64)
+    for i, tensor in enumerate(names):
+        later = tensor
+        if tensor not in known:
+            right = bisect.bisect(resolved, i)
+            neighbours = [names[j] for j in resolved[max(right - 1, 0) : right + 1]]
+            later = max(neighbours, key=lambda name: known[name])
+            inferred[tensor] = f"{producers[tensor]} has no event: with its neighbour {later}"
+        produced_ns[i] = known[later]
+    return Productions(names, produced_ns, inferred)
+
+
+def backward_start(events: Events, window: tuple[int, int], first_production_ns: int) -> int:
+    """Finds when backward computation starts.
+
+    Backward ops stand under `gradient_tape/`, at whatever depth. The first of them is not always
+    the start: small ones that depend on shapes alone may run during forward computation, and
+    small forward ops (metrics) after backward has begun. So of all starts of backward ops before
+    the first production the one is taken that parts the two best: the least time in backward ops
+    before it and in other ops after it; of equals the earliest.
+
+    Args:
+      events: op events.
+      window: (start_ns, stop_ns) of the step.
+      first_production_ns: when the first gradient was produced.
+
+    Raises:
+      IncompleteTraceError: if no backward op starts before the first production.
+    """
+    inside = events.within(window)
+    scoped = np.array([_BACKWARD_SCOPE in name for name in events.node_names], dtype=bool)
+    early = np.flatnonzero(inside.start_ns < first_production_ns)
+    early = early[np.argsort(inside.start_ns[early], kind="stable")]
+    start_ns = inside.start_ns[early]
+    duration_ns = inside.end_ns[early] - start_ns
+    is_backward = scoped[inside.node[early]]
+    if not is_backward.any():
+        raise IncompleteTraceError("no backward op has an event before the first production")
+    backward_before = np.cumsum(np.where(is_backward, duration_ns, 0)) - duration_ns
+    others_after = np.cumsum(np.where(is_backward, 0, duration_ns)[::-1])[::-1]
+    candidates = np.flatnonzero(is_backward)
+    best = candidates[np.argmin((backward_before + others_after)[candidates])]
+    return int(start_ns[best])
+
+
+def step_production(
+    events: Events,
+    producers: Mapping[str, str],
+    window: tuple[int, int],
+    inputs: Mapping[str, Sequence[str]] | None = None,
+) -> StepProduction:
+    """Productions of one step and the start of its backward computation.
+
+    Arguments and errors are those of `production_times` and `backward_start`.
+    """
+    productions = production_times(events, producers, window, inputs)
+    direct = [name not in productions.inferred for name in productions.names]
+    # A constant's production, the start of the window, says nothing about the first.
+    seen_ns = productions.produced_ns[direct] if any(direct) else productions.produced_ns
+    start_ns = backward_start(events, window, int(seen_ns[seen_ns > window[0]].min()))
+    return StepProduction(
+        productions.names, productions.produced_ns, productions.inferred, start_ns
+    )
+
+
+def measured_profile(
+    steps: Sequence[StepProduction],
+    num_bytes: Mapping[str, int],
+    min_steps: int = 3,
+    dtypes: Mapping[str, str] | None = None,
+) -> MeasuredProfile:
+    """Builds a profile from steps that communicated after backward, so without contention.
+
+    A tensor's time is the median over the steps of when it was produced, seconds since the start
+    of backward. Tensors are ordered by it, ties as in `steps[0].names`; `compute_seconds` are the
+    differences, the first from the start. A step in which a tensor's production is inferred
+    although most steps saw it lacks events and is dropped.
+
+    Args:
+      steps: at least `min_steps`, of the same tensors in the same order.
+      num_bytes: size of each of these tensors.
+      min_steps: fewest usable steps.
+      dtypes: dtype name of each of these tensors, where known.
+
+    Raises:
+      ValueError: if there are no steps, they differ in tensors, or a size is missing.
+      IncompleteTraceError: if fewer than `min_steps` steps are usable.
+    """
+    if min_steps < 1:
+        raise ValueError(f"min_steps must be at least 1, got {min_steps}")
+    if len(steps) < min_steps:
+        raise IncompleteTraceError(f"{len(steps)} steps were traced, at least {min_steps} needed")
+    names = steps[0].names
+    for index, step in enumerate(steps):
+        if step.names != names:
+            raise ValueError(f"steps[{index}] has other tensors than steps[0], or another order")
+    missing = [name for name in names if name not in num_bytes]
+    if missing:
+        raise ValueError(f"num_bytes lacks {missing[0]!r} and {len(missing) - 1} more")
+
+    times_inferred = Counter(name for step in steps for name in step.inferred)
+    rarely_seen = {name for name, times in times_inferred.items() if 2 * times >= len(steps)}
+    used: list[StepProduction] = []
+    dropped: list[tuple[int, str]] = []
+    for index, step in enumerate(steps):
+        lacking = [name for name in step.inferred if name not in rarely_seen]
+        if lacking:
+            dropped.append((index, f"{lacking[0]}: {step.inferred[lacking[0]]}"))
+        else:
+            used.append(step)
+    if len(used) < min_steps:
+        reasons = "; ".join(f"step {index}: {reason}" for index, reason in dropped)
+        raise IncompleteTraceError(
+            f"{len(used)} of {len(steps)} steps are usable, at least {min_steps} needed ({reasons})"
+        )
+
+    offsets = np.stack([step.offset_seconds for step in used])
+    medians = np.median(offsets, axis=0)
+    spread = np.subtract(*np.percentile(offsets, [75, 25], axis=0))
+    order = np.argsort(medians, kind="stable")
+    ordered = [names[i] for i in order]
+    profile = BackwardProfile.from_arrays(
+        [num_bytes[name] for name in ordered],
+        np.diff(medians[order], prepend=0.0),
+        ordered,
+        None if dtypes is None else [dtypes[name] for name in ordered],
+    )
+    inferred = {
+        name: next(step.inferred[name] for step in used if name in step.inferred)
+        for name in ordered
+        if any(name in step.inferred for step in used)
+    }
+    return MeasuredProfile(profile, spread[order], len(used), tuple(dropped), inferred)
+
+
+def _nearest_traced(
+    node: str, inputs: Mapping[str, Sequence[str]], traced: Mapping[str, int]
+) -> list[str]:
+    """The traced nodes nearest to `node` on every path of data inputs that leads to it."""
+    found: list[str] = []
+    visited = {node}
+    pending = list(inputs[node])
+    while pending:
+        name = pending.pop()
+        if name in visited:
+            continue
+        visited.add(name)
+        if name in traced:
+            found.append(name)
+        else:
+            pending.extend(inputs.get(name, ()))
+    return found

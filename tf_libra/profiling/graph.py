@@ -1,0 +1,98 @@
+"""The graphs that TensorFlow executes, and what in them produces the gradients.
+
+Names in a trace are those of the executed graph, which is not the traced function's: inlining
+adds prefixes, Grappler fuses and renames, and oneDNN's rewrite, after Grappler, drops further
+nodes (a convolution's BiasAddGrad becomes the second output of its Conv2DBackpropFilter).
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.ops import summary_ops_v2
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientSources:
+    """Which node produces each gradient, and the data inputs of every node around it.
+
+    Attributes:
+      producers: tensor name to the name of the node that produces it, in the order of the
+        all-reduces in the graph.
+      inputs: node name to the names of its data inputs.
+    """
+
+    producers: Mapping[str, str]
+    inputs: Mapping[str, tuple[str, ...]]
+
+
+class GraphCapture:
+    """Captures the executed graphs of the functions instantiated inside the `with` block.
+
+    A function is instantiated by its first call, and by its first call under another config (and
+    so under another plan); later calls leave no graph. Where the user has switched on graph
+    collection (`tf.summary.trace_on`), this capture stands back: `unavailable` says so.
+
+    Attributes:
+      graphs: the partitions of every captured function, once the block has ended.
+      unavailable: why nothing could be captured, else empty.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: tuple[graph_pb2.GraphDef, ...] = ()
+        self.unavailable = ""
+
+    def __enter__(self) -> Self:
+        if getattr(summary_ops_v2, "_current_trace_context", None) is not None:
+            self.unavailable = "busy: tf.summary.trace_on is collecting graphs"
+        else:
+            context.context().enable_graph_collection()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.unavailable:
+            return
+        metadata = context.context().export_run_metadata()
+        context.context().disable_graph_collection()
+        self.graphs = tuple(
+            graph for function in metadata.function_graphs for graph in function.partition_graphs
+        )
+
+
+def gradient_sources(graphs: Iterable[Any], op: str = "LibraAllReduce") -> GradientSources:
+    """Finds the producers of the gradients: what feeds the all-reduces.
+
+    Args:
+      graphs: executed graphs (GraphDef), one step's worth.
+      op: type of the all-reduces; its attribute `tensor_names` names its inputs in order.
+
+    Raises:
+      ValueError: if no graph holds such an op, or a tensor is named twice (a graph that holds
+        several copies of a step).
+    """
+    producers: dict[str, str] = {}
+    inputs: dict[str, tuple[str, ...]] = {}
+    for graph in graphs:
+        if not any(node.op == op for node in graph.node):
+            continue
+        for node in graph.node:
+            sources = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
+            inputs[node.name] = sources
+            if node.op != op:
+                continue
+            for name, source in zip(node.attr["tensor_names"].list.s, sources, strict=True):
+                tensor = name.decode()
+                if tensor in producers:
+                    raise ValueError(f"tensor_names: {tensor!r} is all-reduced twice in the graph")
+                producers[tensor] = source
+    if not producers:
+        raise ValueError(f"graphs: none holds a node of type {op}")
+    return GradientSources(producers, inputs)

@@ -1,0 +1,211 @@
+"""Overlap samples and the measured timeline of a step, from its all-reduces' telemetry.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tf_libra.cost_model import OverlapSample
+from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.backward import StepProduction
+
+if TYPE_CHECKING:
+    from tf_libra.runtime.telemetry import AllReduceRecord
+
+# An all-reduce cannot start before its tensors are there. What is more than clocks and event
+# ends can differ by means that record and trace are not of the same step.
+_CLOCK_TOLERANCE_NS = 200_000
+# An overlap this short lies within the error of the two clocks: the all-reduce ran alone.
+_SHORTEST_OVERLAP_NS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledStep:
+    """What one traced step gives to the fit.
+
+    Attributes:
+      samples: one per all-reduce used, in order of start.
+      dropped: (group, reason) of every all-reduce that was not.
+    """
+
+    samples: tuple[OverlapSample, ...]
+    dropped: tuple[tuple[int, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredGroup:
+    """One executed all-reduce; seconds since the start of backward.
+
+    Attributes:
+      group: index in the plan.
+      num_threads: communication threads it ran on.
+      num_bytes: its size.
+      ready_seconds: when the last of its tensors was produced.
+      start_seconds: when it started.
+      end_seconds: when it ended.
+    """
+
+    group: int
+    num_threads: int
+    num_bytes: int
+    ready_seconds: float
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTimeline:
+    """What a step did, to be laid beside what a plan predicts.
+
+    Attributes:
+      groups: the all-reduces in order of start.
+      compute_seconds: from the start of backward to the last production.
+      backward_seconds: from the start of backward to the later of the last production and the
+        last all-reduce's end; what LIBRA's Eq. 7 sums up.
+    """
+
+    groups: tuple[MeasuredGroup, ...]
+    compute_seconds: float
+    backward_seconds: float
+
+
+def work_done(
+    times_ns: ArrayLike, production: StepProduction, profile: BackwardProfile
+) -> np.ndarray:
+    """Backward computation done by given times, W(t), in contention-free seconds.
+
+    At a production, W has grown by that tensor's `compute_seconds`; between two productions it
+    grows evenly (LIBRA's assumption of uniform processing speed, Eqs. 9-11). It is 0 up to the
+    start of backward, never falls, and is the profile's sum from the last production on.
+
+    Args:
+      times_ns: times, any shape.
+      production: the step's productions.
+      profile: of the same tensors.
+
+    Returns:
+      Seconds, in the shape of `times_ns`.
+
+    Raises:
+      ValueError: if profile and production are of different tensors.
+    """
+    compute_seconds = {tensor.name: tensor.compute_seconds for tensor in profile.tensors}
+    if compute_seconds.keys() != set(production.names):
+        odd = sorted(compute_seconds.keys() ^ set(production.names))
+        raise ValueError(f"profile and production differ in {len(odd)} tensors, first {odd[0]!r}")
+    # Whole nanoseconds since the start: a float holds these, not those since 1970, exactly.
+    produced = np.maximum(production.produced_ns - production.backward_start_ns, 0)
+    order = np.argsort(produced, kind="stable")
+    work = np.cumsum([compute_seconds[production.names[i]] for i in order])
+    # Of tensors produced at the same time only the last says how much was done by then.
+    last = np.append(np.diff(produced[order]) > 0, True)
+    at, done = produced[order][last], work[last]
+    if at[0] > 0:
+        at, done = np.append(0, at), np.append(0.0, done)
+    since = np.asarray(times_ns, dtype=np.int64) - production.backward_start_ns
+    return np.interp(since, at, done, left=0.0)
+
+
+def overlap_samples(
+    records: Sequence[AllReduceRecord], production: StepProduction, profile: BackwardProfile
+) -> SampledStep:
+    """Turns the all-reduces of one traced step into samples for the fit.
+
+    Each all-reduce's time, from start to finish, is split at the last production: before it
+    communication overlapped with computation, after it communication ran alone.
+
+    Args:
+      records: the all-reduces of the step.
+      production: the step's productions.
+      profile: measured without contention, of the same tensors.
+
+    Raises:
+      ValueError: if profile and production are of different tensors.
+    """
+    samples: list[OverlapSample] = []
+    dropped: list[tuple[int, str]] = []
+    for record in sorted(records, key=lambda r: (r.started_ns, r.group)):
+        reason = _unusable(record, production)
+        if reason:
+            dropped.append((record.group, reason))
+            continue
+        overlap_end_ns = min(record.finished_ns, production.last_ns)
+        overlap_ns = overlap_end_ns - record.started_ns
+        compute_seconds = 0.0
+        if overlap_ns > _SHORTEST_OVERLAP_NS:
+            before, after = work_done([record.started_ns, overlap_end_ns], production, profile)
+            compute_seconds = max(float(after - before), 0.0)
+        else:
+            overlap_ns = 0
+        samples.append(
+            OverlapSample(
+                num_bytes=record.num_bytes,
+                num_threads=record.num_threads,
+                compute_seconds=compute_seconds,
+                overlap_seconds=overlap_ns * 1e-9,
+                residual_seconds=(record.finished_ns - record.started_ns - overlap_ns) * 1e-9,
+                step=record.step,
+                group=record.group,
+                plan=record.plan,
+            )
+        )
+    return SampledStep(tuple(samples), tuple(dropped))
+
+
+def measured_timeline(
+    records: Sequence[AllReduceRecord], production: StepProduction
+) -> MeasuredTimeline:
+    """Lays the all-reduces of one traced step along its backward computation.
+
+    Raises:
+      ValueError: if a record holds a tensor that `production` does not know.
+    """
+    start_ns = production.backward_start_ns
+    produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
+    groups = []
+    for record in sorted(records, key=lambda r: (r.started_ns, r.group)):
+        unknown = [name for name in record.tensor_names if name not in produced_ns]
+        if unknown:
+            raise ValueError(f"group {record.group} holds {unknown[0]!r}, which the step has not")
+        ready_ns = max((produced_ns[name] for name in record.tensor_names), default=start_ns)
+        groups.append(
+            MeasuredGroup(
+                group=record.group,
+                num_threads=record.num_threads,
+                num_bytes=record.num_bytes,
+                ready_seconds=max(ready_ns - start_ns, 0) * 1e-9,
+                start_seconds=(record.started_ns - start_ns) * 1e-9,
+                end_seconds=(record.finished_ns - start_ns) * 1e-9,
+            )
+        )
+    compute_seconds = max(production.last_ns - start_ns, 0) * 1e-9
+    return MeasuredTimeline(
+        tuple(groups),
+        compute_seconds,
+        max([compute_seconds, *(group.end_seconds for group in groups)]),
+    )
+
+
+def _unusable(record: AllReduceRecord, production: StepProduction) -> str:
+    """Why a record makes no sample; empty if it does."""
+    if record.num_bytes == 0:
+        return "no bytes"
+    if record.finished_ns <= record.started_ns:
+        return "took no time"
+    if record.started_ns < production.backward_start_ns:
+        return "started before backward: not of this step"
+    produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
+    for name in record.tensor_names:
+        if name not in produced_ns:
+            return f"holds {name!r}, which the step has not"
+        early_ns = produced_ns[name] - record.started_ns
+        if early_ns > _CLOCK_TOLERANCE_NS and name not in production.inferred:
+            return f"started {early_ns * 1e-9:.6f} s before its {name!r} was produced"
+    return ""

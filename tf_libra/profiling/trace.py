@@ -1,0 +1,124 @@
+"""Traces of TensorFlow steps, in memory: start and stop the profiler, read the op events."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from tensorflow.python.framework import errors
+from tensorflow.python.profiler import trace as tf_trace
+from tensorflow.python.profiler.internal import _pywrap_profiler
+from tensorflow.tsl.profiler.protobuf import trace_events_pb2
+
+from tf_libra.profiling.events import Events
+
+# Ops, no Python calls, no device tracer. (TensorFlow 2.21 ignores these and uses its defaults,
+# which on a CPU record the same.)
+_OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 0}
+_HOST_PLANE = "/host:CPU"
+# Trace timestamps count from the start of the session. Events of this name carry the wall
+# clock, so that a trace can be laid beside timestamps taken elsewhere.
+_CLOCK_EVENT = "tf_libra_clock"
+_CLOCK_ARGUMENT = "realtime_ns"
+_NUM_CLOCK_EVENTS = 5
+
+
+class TraceSession:
+    """Profiles what runs inside the `with` block, unless someone else is profiling already.
+
+    TensorFlow allows one profiler session in a process. Where one is active, a user's own or
+    the profiler server's, this session stands back: it raises nothing, `trace` stays None and
+    `unavailable` says why. Nothing is written to disk.
+
+    Keep the block short, a step or a few: nobody else can profile meanwhile.
+
+    Attributes:
+      trace: serialized trace for `read_events`, once the block has ended; None without one.
+      unavailable: why there is no trace, empty if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.trace: bytes | None = None
+        self.unavailable = ""
+        self._session: _pywrap_profiler.ProfilerSession | None = None
+
+    def __enter__(self) -> Self:
+        session = _pywrap_profiler.ProfilerSession()
+        try:
+            session.start("", _OPTIONS)
+        except errors.AlreadyExistsError:
+            self.unavailable = "busy: another profiler session is active"
+        except errors.OpError as error:
+            self.unavailable = f"the profiler did not start: {error.message}"
+        else:
+            self._session = session
+            for _ in range(_NUM_CLOCK_EVENTS):
+                with tf_trace.Trace(_CLOCK_EVENT, **{_CLOCK_ARGUMENT: time.time_ns()}):
+                    pass
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is None:
+            return
+        session, self._session = self._session, None
+        try:
+            self.trace = session.stop()
+        except errors.OpError as error:
+            self.unavailable = f"the profiler did not stop: {error.message}"
+
+
+def read_events(trace: bytes) -> Events:
+    """Reads the op events of a trace that `TraceSession` recorded.
+
+    Args:
+      trace: serialized `tsl.profiler.Trace` with the session's clock events.
+
+    Returns:
+      The events, in the trace's order (by thread, then by time).
+
+    Raises:
+      ValueError: if `trace` cannot be parsed or was not recorded by `TraceSession`.
+    """
+    message = trace_events_pb2.Trace()
+    try:
+        message.ParseFromString(trace)
+    except Exception as error:  # DecodeError moves between protobuf versions
+        raise ValueError(f"trace: not a serialized profiler trace ({error})") from error
+    host_ids = {i for i, device in message.devices.items() if device.name == _HOST_PLANE}
+    labels: dict[str, int] = {}
+    node: list[int] = []
+    start_ps: list[int] = []
+    duration_ps: list[int] = []
+    clock_offsets_ns: list[int] = []
+    for event in message.trace_events:
+        arguments = event.args
+        if "long_name" in arguments:  # only ops, and tf.data's iterators, have one
+            if event.device_id in host_ids:
+                node.append(labels.setdefault(arguments["long_name"], len(labels)))
+                start_ps.append(event.timestamp_ps)
+                duration_ps.append(event.duration_ps)
+        elif event.name == _CLOCK_EVENT:
+            clock_offsets_ns.append(int(arguments[_CLOCK_ARGUMENT]) - event.timestamp_ps // 1000)
+    if not clock_offsets_ns:
+        raise ValueError(f"trace: no {_CLOCK_EVENT} event; record it with TraceSession")
+    # An event starts a little after its clock was read: the largest offset is the closest.
+    offset_ns = max(clock_offsets_ns)
+
+    split = [label.rpartition(":") for label in labels]
+    is_op = np.array([bool(name) and "::" not in name for name, _, _ in split], dtype=bool)
+    index = np.array(node, dtype=np.int32)
+    start = np.array(start_ps, dtype=np.int64)
+    end = start + np.array(duration_ps, dtype=np.int64)
+    keep = is_op[index]
+    return Events(
+        node_names=tuple(name for name, _, _ in split),
+        op_types=tuple(op_type for _, _, op_type in split),
+        node=index[keep],
+        start_ns=offset_ns + start[keep] // 1000,
+        end_ns=offset_ns + end[keep] // 1000,
+    )
