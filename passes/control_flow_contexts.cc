@@ -1,0 +1,124 @@
+#include "passes/control_flow_contexts.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/grappler/op_types.h"
+
+namespace tf_libra {
+namespace {
+
+// A condition is a branch (predicate node, its port, branch taken) or a loop frame (name).
+using Condition = std::tuple<int, int, int, std::string>;
+using Conditions = std::set<Condition>;
+
+bool IsSwitchOp(const tensorflow::NodeDef& node) {
+  return tensorflow::grappler::IsSwitch(node) || node.op() == "_SwitchN";
+}
+
+// Gives equal sets of conditions equal numbers.
+class Interner {
+ public:
+  Interner() { Intern({}); }
+
+  int Intern(Conditions conditions) {
+    const auto [found, added] =
+        ids_.emplace(std::move(conditions), static_cast<int>(by_id_.size()));
+    if (added) by_id_.push_back(&found->first);
+    return found->second;
+  }
+
+  int Union(int a, int b) {
+    if (a == b || b == 0) return a;
+    if (a == 0) return b;
+    const std::pair<int, int> key(std::min(a, b), std::max(a, b));
+    const auto found = unions_.find(key);
+    if (found != unions_.end()) return found->second;
+    Conditions all = *by_id_[a];
+    all.insert(by_id_[b]->begin(), by_id_[b]->end());
+    return unions_[key] = Intern(std::move(all));
+  }
+
+  int Intersection(int a, int b) {
+    if (a == b) return a;
+    Conditions both;
+    std::set_intersection(by_id_[a]->begin(), by_id_[a]->end(), by_id_[b]->begin(),
+                          by_id_[b]->end(), std::inserter(both, both.begin()));
+    return Intern(std::move(both));
+  }
+
+ private:
+  std::map<Conditions, int> ids_;
+  std::vector<const Conditions*> by_id_;
+  std::map<std::pair<int, int>, int> unions_;
+};
+
+std::string FrameName(const tensorflow::NodeDef& enter) {
+  const auto found = enter.attr().find("frame_name");
+  return found == enter.attr().end() ? std::string() : found->second.s();
+}
+
+}  // namespace
+
+std::vector<int> ControlFlowContexts(const tensorflow::GraphDef& graph,
+                                     const std::vector<std::vector<Fanin>>& fanins,
+                                     const std::vector<int>& order) {
+  std::vector<int> contexts(graph.node_size(), 0);
+  if (std::none_of(graph.node().begin(), graph.node().end(), [](const tensorflow::NodeDef& node) {
+        return IsSwitchOp(node) || tensorflow::grappler::ModifiesFrameInfo(node);
+      })) {
+    return contexts;
+  }
+
+  Interner interner;
+  std::unordered_map<std::string, int> outside_of_frame;
+  std::vector<std::string> frames(graph.node_size());  // innermost frame of each node
+  for (const int i : order) {
+    const tensorflow::NodeDef& node = graph.node(i);
+    const bool is_merge = tensorflow::grappler::IsMerge(node);
+    // Along a Switch's output the branch taken is a condition; the Switch itself always runs.
+    const auto context_of = [&](const Fanin& fanin) {
+      const tensorflow::NodeDef& from = graph.node(fanin.node);
+      if (fanin.port < 0 || !IsSwitchOp(from) || fanins[fanin.node].size() < 2) {
+        return contexts[fanin.node];
+      }
+      const Fanin& predicate = fanins[fanin.node][1];
+      return interner.Union(
+          contexts[fanin.node],
+          interner.Intern({Condition(predicate.node, predicate.port, fanin.port, "")}));
+    };
+    int context = 0;
+    bool first = true;
+    for (const Fanin& fanin : fanins[i]) {
+      const int incoming = context_of(fanin);
+      // A Merge runs as soon as one of its data inputs arrives.
+      context = first                         ? incoming
+                : is_merge && fanin.port >= 0 ? interner.Intersection(context, incoming)
+                                              : interner.Union(context, incoming);
+      first = false;
+      if (!frames[fanin.node].empty()) frames[i] = frames[fanin.node];
+    }
+    if (tensorflow::grappler::IsEnter(node)) {
+      const std::string frame = FrameName(node);
+      int& outside = outside_of_frame.emplace(frame, context).first->second;
+      outside = interner.Union(outside, context);
+      frames[i] = frame;
+      context = interner.Union(context, interner.Intern({Condition(-1, -1, -1, frame)}));
+    } else if (tensorflow::grappler::IsExit(node)) {
+      context = outside_of_frame[frames[i]];
+      frames[i].clear();
+    }
+    contexts[i] = context;
+  }
+  return contexts;
+}
+
+}  // namespace tf_libra

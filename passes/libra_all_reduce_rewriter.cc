@@ -1,0 +1,24 @@
+#include "passes/libra_all_reduce_rewriter.h"
+
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace tf_libra {
+
+void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef* node) const {
+  const PlanGroup& group = fused.plan.groups[fused.group];
+  const tensorflow::NodeDef& first = *fused.members.front();
+  node->set_op("LibraAllReduce");
+  for (const char* shared : {"T", "reduction"}) {
+    // An attribute that has its default may have been stripped.
+    const auto attr = first.attr().find(shared);
+    if (attr != first.attr().end()) (*node->mutable_attr())[shared] = attr->second;
+  }
+  tensorflow::AddNodeAttr("N", static_cast<int>(fused.members.size()), node);
+  tensorflow::AddNodeAttr("tensor_names", fused.tensor_names, node);
+  tensorflow::AddNodeAttr("num_threads", group.num_threads, node);
+  tensorflow::AddNodeAttr("group", fused.group, node);
+  tensorflow::AddNodeAttr("stream", group.stream, node);
+  tensorflow::AddNodeAttr("plan", fused.plan.id, node);
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,101 @@
+#include "passes/libra_optimizer.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "passes/fuse_groups.h"
+#include "passes/plan_registry.h"
+#include "passes/rewrite_report.h"
+#include "passes/rewriter.h"
+#include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/grappler/grappler_item.h"
+#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+
+namespace tf_libra {
+namespace {
+
+NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
+  NodesToKeep keep;
+  for (const std::string& name : item.NodesToPreserve()) {
+    keep.fetched.emplace(tensorflow::ParseTensorName(name).node());
+  }
+  for (const auto& feed : item.feed) {
+    keep.fed.emplace(tensorflow::ParseTensorName(feed.first).node());
+  }
+  return keep;
+}
+
+// One line for a user, the rest for who asks for it.
+void LogSkipped(const std::string& plan_id, const std::string& graph_id,
+                const GraphReport& report) {
+  if (report.skipped.empty()) return;
+  const Skipped& first = report.skipped.front();
+  LOG(WARNING) << "TF-Libra: plan " << plan_id << " does not fit graph " << graph_id
+               << " in all parts: " << first.name << ": " << first.reason
+               << (report.skipped.size() > 1
+                       ? absl::StrCat(" (and ", report.skipped.size() - 1, " more)")
+                       : "");
+  for (const Skipped& skipped : report.skipped) {
+    VLOG(1) << "plan " << plan_id << ", graph " << graph_id << ": " << skipped.name << ": "
+            << skipped.reason;
+  }
+}
+
+}  // namespace
+
+absl::Status LibraOptimizer::Init(const tensorflow::RewriterConfig_CustomGraphOptimizer* config) {
+  const auto read = [config](const char* key) {
+    if (config == nullptr) return std::string();
+    const auto found = config->parameter_map().find(key);
+    return found == config->parameter_map().end() ? std::string() : found->second.s();
+  };
+  plan_id_ = read("plan");
+  digest_ = read("digest");
+  op_ = read("op");
+  return absl::OkStatus();
+}
+
+absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
+                                      const tensorflow::grappler::GrapplerItem& item,
+                                      tensorflow::GraphDef* optimized_graph) {
+  RewriteReports& reports = RewriteReports::Global();
+  GraphReport last = reports.Find(plan_id_, item.id);
+  const bool is_first = last.groups.empty() && last.skipped.empty();
+
+  GraphReport report;
+  bool changed = false;
+  const std::shared_ptr<const RegisteredPlan> plan = PlanRegistry::Global().Find(plan_id_);
+  const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_);
+  const auto refuse = [&](std::string reason) {
+    if (!HasMarkedAllReduce(item.graph)) return;
+    report.skipped.push_back({Skipped::Kind::kPlan, plan_id_, std::move(reason)});
+  };
+  if (plan == nullptr) {
+    refuse("is not registered");
+  } else if (plan->digest != digest_) {
+    refuse(absl::StrCat("is registered with digest '", plan->digest, "', not '", digest_, "'"));
+  } else if (rewriter == nullptr) {
+    refuse(absl::StrCat("no rewriter writes op '", op_, "', only LibraAllReduce"));
+  } else {
+    changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
+  }
+
+  const bool refused = plan == nullptr || plan->digest != digest_ || rewriter == nullptr;
+  if (changed || refused || is_first) {
+    LogSkipped(plan_id_, item.id, report);
+    VLOG(1) << "plan " << plan_id_ << ", graph " << item.id << ": wrote " << report.groups.size()
+            << " all-reduces";
+    if (changed || !report.skipped.empty()) reports.Record(plan_id_, item.id, std::move(report));
+  } else {
+    // Grappler runs each optimizer more than once; in between, others may rename what feeds ours.
+    RefreshReport(item.graph, &last);
+    reports.Record(plan_id_, item.id, std::move(last));
+  }
+  return changed ? absl::OkStatus() : absl::AbortedError("nothing to fuse");
+}
+
+REGISTER_GRAPH_OPTIMIZER_AS(LibraOptimizer, "tf_libra");
+
+}  // namespace tf_libra

@@ -1,0 +1,76 @@
+#include "passes/plan_registry.h"
+
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tf_libra {
+
+absl::Status ValidatePlan(const RegisteredPlan& plan) {
+  if (plan.id.empty()) return absl::InvalidArgumentError("plan id is empty");
+  if (plan.groups.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan '", plan.id, "': number of groups is 0, must be at least 1"));
+  }
+  std::unordered_set<std::string> seen;
+  for (size_t k = 0; k < plan.groups.size(); ++k) {
+    const PlanGroup& group = plan.groups[k];
+    const std::string where = absl::StrCat("plan '", plan.id, "', group ", k, ": ");
+    if (group.tensor_names.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(where, "has 0 tensors, must have at least 1"));
+    }
+    if (group.num_threads < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, "num_threads is ", group.num_threads, ", must be at least 1"));
+    }
+    if (group.stream < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, "stream is ", group.stream, ", must be at least 0"));
+    }
+    for (const std::string& name : group.tensor_names) {
+      if (name.empty()) return absl::InvalidArgumentError(where + "a tensor name is empty");
+      if (!seen.insert(name).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, "tensor name '", name, "' stands in the plan more than once"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+PlanRegistry& PlanRegistry::Global() {
+  static PlanRegistry* const registry = new PlanRegistry;
+  return *registry;
+}
+
+absl::Status PlanRegistry::Register(RegisteredPlan plan) {
+  if (absl::Status status = ValidatePlan(plan); !status.ok()) return status;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = plans_.find(plan.id);
+  if (found == plans_.end()) {
+    std::string id = plan.id;
+    plans_.emplace(std::move(id), std::make_shared<const RegisteredPlan>(std::move(plan)));
+    return absl::OkStatus();
+  }
+  if (found->second->digest == plan.digest) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("plan '", plan.id, "' is registered with digest '",
+                                               found->second->digest, "', not '", plan.digest,
+                                               "'"));
+}
+
+absl::Status PlanRegistry::Unregister(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (plans_.erase(id) == 0) {
+    return absl::NotFoundError(absl::StrCat("plan '", id, "' is not registered"));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const RegisteredPlan> PlanRegistry::Find(const std::string& id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = plans_.find(id);
+  return found == plans_.end() ? nullptr : found->second;
+}
+
+}  // namespace tf_libra

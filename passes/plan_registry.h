@@ -1,0 +1,55 @@
+// Plans handed to the pass library, read-only once registered.
+
+#ifndef TF_LIBRA_PASSES_PLAN_REGISTRY_H_
+#define TF_LIBRA_PASSES_PLAN_REGISTRY_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace tf_libra {
+
+// One tensor group: what is reduced together, by how many threads.
+struct PlanGroup {
+  std::vector<std::string> tensor_names;  // backward order
+  int num_threads = 1;
+  int stream = 0;
+};
+
+struct RegisteredPlan {
+  std::string id;
+  std::string digest;
+  std::vector<PlanGroup> groups;  // in the order in which they are to start
+  // No group starts before every gradient has been produced.
+  bool after_backward = false;
+};
+
+// InvalidArgument naming the field, its value and what is allowed.
+absl::Status ValidatePlan(const RegisteredPlan& plan);
+
+// Thread-safe map from plan id to plan.
+class PlanRegistry {
+ public:
+  // The registry of this process: the C functions write it, the pass reads it.
+  static PlanRegistry& Global();
+
+  // Registering the same id and digest again does nothing; another digest under the same id is
+  // AlreadyExists.
+  absl::Status Register(RegisteredPlan plan);
+  // NotFound for an id that is not registered. Whoever holds the plan may go on using it.
+  absl::Status Unregister(const std::string& id);
+  // Null for an id that is not registered.
+  std::shared_ptr<const RegisteredPlan> Find(const std::string& id) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const RegisteredPlan>> plans_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_PLAN_REGISTRY_H_

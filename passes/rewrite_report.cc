@@ -1,0 +1,128 @@
+#include "passes/rewrite_report.h"
+
+#include <cstdio>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/tensor_id.h"
+
+namespace tf_libra {
+namespace {
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(c));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+template <typename Items, typename ToText>
+std::string Array(const Items& items, ToText to_text) {
+  return absl::StrCat("[",
+                      absl::StrJoin(items, ", ",
+                                    [&](std::string* out, const auto& item) {
+                                      absl::StrAppend(out, to_text(item));
+                                    }),
+                      "]");
+}
+
+std::string TensorJson(const ReportedTensor& tensor) {
+  return absl::StrCat("{\"name\": ", Quoted(tensor.name),
+                      ", \"producer\": ", Quoted(tensor.producer), ", \"port\": ", tensor.port,
+                      "}");
+}
+
+std::string GroupJson(const ReportedGroup& group) {
+  return absl::StrCat("{\"group\": ", group.group, ", \"copy\": ", group.copy,
+                      ", \"node\": ", Quoted(group.node), ", \"num_threads\": ", group.num_threads,
+                      ", \"dtype\": ", Quoted(group.dtype),
+                      ", \"tensors\": ", Array(group.tensors, TensorJson),
+                      ", \"control_inputs\": ", Array(group.control_inputs, Quoted), "}");
+}
+
+std::string SkippedJson(const Skipped& skipped) {
+  const char* key = skipped.kind == Skipped::Kind::kNode     ? "node"
+                    : skipped.kind == Skipped::Kind::kTensor ? "tensor"
+                                                             : "plan";
+  return absl::StrCat("{\"", key, "\": ", Quoted(skipped.name),
+                      ", \"reason\": ", Quoted(skipped.reason), "}");
+}
+
+}  // namespace
+
+void RefreshReport(const tensorflow::GraphDef& graph, GraphReport* report) {
+  std::unordered_map<std::string, const tensorflow::NodeDef*> nodes;
+  for (const tensorflow::NodeDef& node : graph.node()) nodes.emplace(node.name(), &node);
+  for (ReportedGroup& group : report->groups) {
+    const auto found = nodes.find(group.node);
+    if (found == nodes.end()) continue;
+    group.control_inputs.clear();
+    size_t next_tensor = 0;
+    for (const std::string& input : found->second->input()) {
+      const tensorflow::TensorId id = tensorflow::ParseTensorName(input);
+      if (id.index() == tensorflow::Graph::kControlSlot) {
+        group.control_inputs.emplace_back(id.node());
+      } else if (next_tensor < group.tensors.size()) {
+        ReportedTensor& tensor = group.tensors[next_tensor++];
+        tensor.producer = std::string(id.node());
+        tensor.port = id.index();
+      }
+    }
+  }
+}
+
+RewriteReports& RewriteReports::Global() {
+  static RewriteReports* const reports = new RewriteReports;
+  return *reports;
+}
+
+void RewriteReports::Record(const std::string& plan_id, const std::string& graph_id,
+                            GraphReport report) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reports_[plan_id][graph_id] = std::move(report);
+}
+
+GraphReport RewriteReports::Find(const std::string& plan_id, const std::string& graph_id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto plan = reports_.find(plan_id);
+  if (plan == reports_.end()) return {};
+  const auto graph = plan->second.find(graph_id);
+  return graph == plan->second.end() ? GraphReport{} : graph->second;
+}
+
+void RewriteReports::Erase(const std::string& plan_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reports_.erase(plan_id);
+}
+
+std::string RewriteReports::ToJson(const std::string& plan_id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = reports_.find(plan_id);
+  static const auto* const kNone = new std::map<std::string, GraphReport>;
+  const auto& graphs = found == reports_.end() ? *kNone : found->second;
+  return absl::StrCat("{\"plan\": ", Quoted(plan_id), ", \"graphs\": ",
+                      Array(graphs,
+                            [](const auto& entry) {
+                              return absl::StrCat(
+                                  "{\"graph\": ", Quoted(entry.first),
+                                  ", \"groups\": ", Array(entry.second.groups, GroupJson),
+                                  ", \"skipped\": ", Array(entry.second.skipped, SkippedJson), "}");
+                            }),
+                      "}");
+}
+
+}  // namespace tf_libra

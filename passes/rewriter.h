@@ -1,0 +1,37 @@
+// Which op the pass writes: one small rewriter each.
+
+#ifndef TF_LIBRA_PASSES_REWRITER_H_
+#define TF_LIBRA_PASSES_REWRITER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "passes/plan_registry.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace tf_libra {
+
+// What goes into one fused node: tensors of one plan group that share dtype, device and reduction.
+struct FusedGroup {
+  const RegisteredPlan& plan;
+  int group;                              // index in the plan
+  std::vector<std::string> tensor_names;  // one per member, in plan order
+  // The op of each tensor as it was traced; all have the same "T" and "reduction".
+  std::vector<const tensorflow::NodeDef*> members;
+};
+
+// Writes the op and its attributes. Input i and output i of the node belong to tensor i; the pass
+// itself sets name, device, inputs and the attributes that start with '_'.
+class Rewriter {
+ public:
+  virtual ~Rewriter() = default;
+  virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
+};
+
+// The rewriter for an op, null where there is none. `op` is what the configuration names.
+std::unique_ptr<Rewriter> MakeRewriter(const std::string& op);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_REWRITER_H_
