@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+import itertools
 
 import numpy as np
 import pytest
@@ -8,21 +8,10 @@ from hypothesis import strategies as st
 from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.samples import measured_timeline, overlap_samples, work_done
+from tf_libra.runtime.telemetry import AllReduceRecord
 
 START = 1_795_000_000_000_000_000  # nanoseconds since 1970: more than a float holds exactly
 MS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Record:
-    started_ns: int
-    finished_ns: int
-    tensor_names: tuple[str, ...] = ()
-    num_bytes: int = 1024
-    num_threads: int = 2
-    group: int = 0
-    step: int = 7
-    plan: str = "p"
 
 
 def production(*produced_ms: float, names: tuple[str, ...] | None = None) -> StepProduction:
@@ -37,8 +26,23 @@ def profile(*compute_ms: float) -> BackwardProfile:
     )
 
 
-def record(start_ms: float, end_ms: float, *names: str, **fields: int) -> Record:
-    return Record(START + round(start_ms * MS), START + round(end_ms * MS), names, **fields)
+def record(
+    start_ms: float, end_ms: float, *names: str, group: int = 0, num_bytes: int = 1024
+) -> AllReduceRecord:
+    started_ns = START + round(start_ms * MS)
+    return AllReduceRecord(
+        step=7,
+        sequence=0,
+        plan="p",
+        group=group,
+        num_threads=2,
+        num_bytes=num_bytes,
+        enqueued_ns=started_ns,
+        started_ns=started_ns,
+        first_byte_ns=started_ns,
+        finished_ns=START + round(end_ms * MS),
+        tensor_names=names,
+    )
 
 
 def test_work_is_interpolated_between_productions() -> None:
@@ -144,7 +148,7 @@ def test_work_never_falls_and_ends_at_the_sum(step, times_ms) -> None:
 def test_samples_of_consecutive_all_reduces_share_out_the_profile(step, cuts_ms) -> None:
     produced, measured = step
     cuts = sorted(cuts_ms)
-    records = [record(a, b, group=i) for i, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False))]
+    records = [record(a, b, group=i) for i, (a, b) in enumerate(itertools.pairwise(cuts))]
     sampled = overlap_samples(records, produced, measured)
     total = measured.compute_seconds.sum()
     assert sum(sample.compute_seconds for sample in sampled.samples) <= total + 1e-12

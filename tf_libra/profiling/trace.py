@@ -12,9 +12,9 @@ from tensorflow.tsl.profiler.protobuf import trace_events_pb2
 
 from tf_libra.profiling.events import Events
 
-# Ops, no Python calls, no device tracer. (TensorFlow 2.21 ignores these and uses its defaults,
-# which on a CPU record the same.)
-_OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 0}
+# The defaults record ops and no Python calls. TensorFlow 2.21 takes no option from here: it warns
+# of each and uses its defaults.
+_OPTIONS: dict[str, int] = {}
 _HOST_PLANE = "/host:CPU"
 # Trace timestamps count from the start of the session. Events of this name carry the wall
 # clock, so that a trace can be laid beside timestamps taken elsewhere.
