@@ -5,9 +5,11 @@ without the library: planning and simulation work, training does not. The local 
 version says which it is: `+tf2.21.0` or `+planning.only`.
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +42,10 @@ def ask_python(code: str) -> str:
     """
     isolated = "pip-build-env" in os.environ.get("PYTHONPATH", "")
     command = [sys.executable, *(["-E"] if isolated else []), "-c", code]
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    output = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, cwd="/", env=quiet
-    ).stdout
-    return output.strip().rpartition("\n")[2]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    if done.returncode:
+        raise SystemExit(f"tf-libra: cannot look at TensorFlow:\n{done.stderr}")
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 class Library(Extension):
@@ -72,14 +73,14 @@ class Library(Extension):
         compile_flags, link_flags = self.flags()
         # -isystem: warnings in TensorFlow's headers are not ours to mend.
         # NDEBUG: inline code of its headers has to agree with the code in its libraries.
-        headers = " ".join(flag.replace("-I", "-isystem ", 1) for flag in compile_flags)
+        headers = shlex.join(flag.replace("-I", "-isystem", 1) for flag in compile_flags)
         lines = [
             f"builddir = {self.build_dir}",
             f"cxx = {os.environ.get('CXX', 'g++')}",
             f"cxxflags = {headers} -I. -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra"
             " -Wno-unused-parameter -Wno-sign-compare",
             # -z defs: a symbol that is missing fails here, not in the user's import.
-            f"ldflags = -shared -pthread -Wl,-z,defs {' '.join(link_flags)}",
+            f"ldflags = -shared -pthread -Wl,-z,defs {shlex.join(link_flags)}",
             "rule compile",
             "  command = $cxx $cxxflags -MMD -MF $out.d -c $in -o $out",
             "  description = $cxx $in",
@@ -105,19 +106,20 @@ class BuildLibrary(build_ext):
     def build_extension(self, ext: Library) -> None:
         """Brings `ext` up to date."""
         ext.build_dir.mkdir(parents=True, exist_ok=True)
-        ninja_file = ext.build_dir / "build.ninja"
-        ninja_file.write_text(ext.ninja_file())
         jobs = self.parallel or len(os.sched_getaffinity(0))
-        subprocess.run(
-            [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)],
-            check=True,
-        )
+        ninja_file = ext.build_dir / "build.ninja"
+        ninja = [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)]
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: a process that has the old one loaded keeps it.
-        fresh = target.with_suffix(".new")
-        self.copy_file(str(ext.output), str(fresh))
-        fresh.replace(target)
+        with open(ext.build_dir / "lock", "w") as lock:  # one build at a time in this folder
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            ninja_file.write_text(ext.ninja_file())
+            if subprocess.run(ninja).returncode:
+                raise SystemExit("tf-libra: the extension does not compile, see above")
+            # Renamed into place: a process that has the old one loaded keeps it.
+            fresh = target.with_suffix(".new")
+            self.copy_file(str(ext.output), str(fresh))
+            fresh.replace(target)
 
 
 def main() -> None:
