@@ -1,0 +1,56 @@
+"""TF-Libra: tensor fusion and communication threads, chosen together, for data-parallel TensorFlow.
+
+Names are imported when first used (PEP 562), so that planning works where TensorFlow and Horovod
+are not installed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tf_libra import strategies
+    from tf_libra.cost_model import ContentionModel, OverlapSample
+    from tf_libra.decorator import Optimized, optimize
+    from tf_libra.plan import Plan, TensorGroup
+    from tf_libra.planning import make_plan
+    from tf_libra.profile import BackwardProfile, GradientTensor
+    from tf_libra.simulation import simulate
+
+__all__ = [
+    "BackwardProfile",
+    "ContentionModel",
+    "GradientTensor",
+    "Optimized",
+    "OverlapSample",
+    "Plan",
+    "TensorGroup",
+    "make_plan",
+    "optimize",
+    "simulate",
+    "strategies",
+]
+
+_HOME = {
+    "BackwardProfile": "tf_libra.profile",
+    "ContentionModel": "tf_libra.cost_model",
+    "GradientTensor": "tf_libra.profile",
+    "Optimized": "tf_libra.decorator",
+    "OverlapSample": "tf_libra.cost_model",
+    "Plan": "tf_libra.plan",
+    "TensorGroup": "tf_libra.plan",
+    "make_plan": "tf_libra.planning",
+    "optimize": "tf_libra.decorator",
+    "simulate": "tf_libra.simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "strategies":
+        return importlib.import_module("tf_libra.strategies")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

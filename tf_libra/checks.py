@@ -1,0 +1,141 @@
+"""Checks on values that come from outside.
+
+Each raises `ValueError` that names the field, the value and what is allowed.
+"""
+
+import json
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+MAX_JSON_CHARACTERS = 16 * 2**20
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+
+
+def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
+    """Returns `value` as an int in [minimum, maximum]; whole floats count, booleans do not."""
+    number = value
+    if isinstance(value, float) and value.is_integer():
+        number = int(value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(number)
+    except TypeError:
+        raise ValueError(f"{field} must be an integer, got {value!r}") from None
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{field} must be from {minimum} to {maximum}, got {number}")
+    return number
+
+
+def real(
+    field: str, value: Any, *, minimum: float | None = None, above: float | None = None
+) -> float:
+    """Returns `value` as a finite float, at least `minimum` and greater than `above`."""
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{field} must be a finite number, got {_short(value)}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{field} must be a finite number, got {number}")
+    if minimum is not None and number < minimum:
+        raise ValueError(f"{field} must be at least {minimum:g}, got {number!r}")
+    if above is not None and number <= above:
+        raise ValueError(f"{field} must be greater than {above:g}, got {number!r}")
+    return number
+
+
+def text(field: str, value: Any) -> str:
+    """Returns `value`, a string that can be encoded as UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError(f"{field} must be a string, got {_short(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{field} must be valid Unicode, got {_short(value)}") from None
+    return value
+
+
+def boolean(field: str, value: Any) -> bool:
+    """Returns `value`, a bool."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{field} must be true or false, got {_short(value)}")
+    return value
+
+
+def sequence(field: str, value: Any) -> tuple[Any, ...]:
+    """Returns the items of `value`: an iterable, but no string and no mapping."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ValueError(f"{field} must be a list, got {_short(value)}")
+    return tuple(value)
+
+
+def keys(
+    field: str, value: Any, required: Collection[str], optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns `value`, a dict with all of `required` and nothing beyond `optional`."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{field} must be an object, got {_short(value)}")
+    missing = sorted(set(required) - value.keys())
+    if missing:
+        raise ValueError(f"{field} lacks the keys {missing}")
+    unknown = sorted(value.keys() - set(required) - set(optional))
+    if unknown:
+        raise ValueError(
+            f"{field} has unknown keys {_short(unknown)}; "
+            f"known are {sorted({*required, *optional})}"
+        )
+    return value
+
+
+def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
+    """Parses a JSON object marked with `format` and `version`, and returns its other entries.
+
+    Args:
+      kind: what the entry `format` must be, also the field that errors name.
+      version: what the entry `version` must be.
+      document: the JSON text.
+
+    Raises:
+      ValueError: not JSON, too long, nested too deep, repeated keys, NaN or infinite numbers, or
+        of another format or version.
+    """
+    document = text(kind, document)
+    if len(document) > MAX_JSON_CHARACTERS:
+        raise ValueError(
+            f"{kind} must have at most {MAX_JSON_CHARACTERS} characters, got {len(document)}"
+        )
+    try:
+        value = json.loads(document, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError(f"{kind} is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"{kind} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{kind} must be a JSON object, got {_short(value)}")
+    found = (value.pop("format", None), value.pop("version", None))
+    if found[0] != kind:
+        raise ValueError(f"format must be {kind!r}, got {_short(found[0])}")
+    if found[1] != version or isinstance(found[1], bool):
+        raise ValueError(f"version of {kind} must be {version}, got {_short(found[1])}")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a finite number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object repeats a key")
+    return value
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

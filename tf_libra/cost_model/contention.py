@@ -1,0 +1,226 @@
+"""LIBRA's contention model (section III-A): formulas g, p, q and the startup overhead a."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra cost model"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ContentionModel:
+    """What all-reduces and backward computation cost, alone and overlapped.
+
+    Methods take scalars or arrays, which broadcast, and return float64. A rate that is not positive
+    at the asked number of threads raises `ValueError`; with one worker communication takes 0.
+
+    Attributes:
+      num_workers: N.
+      hop_latency: alpha, seconds; the startup overhead is a = 2(N-1)·alpha (Eq. 4).
+      compute: (alpha1, alpha2) of Eq. 5.
+      overlapped: (gamma1, gamma2, gamma3) of Eq. 6 for p; gamma1 and gamma2 in bytes per second.
+      exclusive: the same for q, all-reduces that no computation overlaps.
+      exponent: gamma4 of Eq. 6.
+      exclusive_hop_latency: alpha of all-reduces that no computation overlaps, where it differs (a
+        busy processor may be slower to start one); None: `hop_latency`.
+
+    Raises:
+      ValueError: a parameter is not finite or lies outside its range.
+    """
+
+    num_workers: int
+    hop_latency: float
+    compute: tuple[float, float]
+    overlapped: tuple[float, float, float]
+    exclusive: tuple[float, float, float]
+    exponent: float = 0.6
+    exclusive_hop_latency: float | None = None
+
+    def __post_init__(self) -> None:
+        workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
+        object.__setattr__(self, "num_workers", workers)
+        latency = checks.real("hop_latency", self.hop_latency, minimum=0)
+        object.__setattr__(self, "hop_latency", latency)
+        for field, names in (
+            ("compute", ("alpha1", "alpha2")),
+            ("overlapped", ("gamma1", "gamma2", "gamma3")),
+            ("exclusive", ("gamma1", "gamma2", "gamma3")),
+        ):
+            values = checks.sequence(field, getattr(self, field))
+            if len(values) != len(names):
+                raise ValueError(f"{field} must be ({', '.join(names)}), got {values!r}")
+            first = checks.real(f"{field}: {names[0]}", values[0], above=0)
+            rest = (
+                checks.real(f"{field}: {name}", value, minimum=0)
+                for name, value in zip(names[1:], values[1:], strict=True)
+            )
+            object.__setattr__(self, field, (first, *rest))
+        object.__setattr__(self, "exponent", checks.real("exponent", self.exponent, above=0))
+        if self.exclusive_hop_latency is not None:
+            latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
+            object.__setattr__(self, "exclusive_hop_latency", latency)
+
+    @property
+    def startup_seconds(self) -> float:
+        """Startup overhead a of an all-reduce that computation overlaps (Eq. 4)."""
+        return 2 * (self.num_workers - 1) * self.hop_latency
+
+    @property
+    def exclusive_startup_seconds(self) -> float:
+        """Startup overhead a of an all-reduce that no computation overlaps."""
+        if self.exclusive_hop_latency is None:
+            return self.startup_seconds
+        return 2 * (self.num_workers - 1) * self.exclusive_hop_latency
+
+    def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
+        """c_hat, what a ring all-reduce of c bytes sends per worker (Eq. 4)."""
+        factor = 2 * (self.num_workers - 1) / self.num_workers
+        return np.asarray(factor * np.asarray(num_bytes, np.float64))
+
+    def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """alpha1 - alpha2·r, the share of its speed that overlapped computation keeps (Eq. 5)."""
+        alpha1, alpha2 = self.compute
+        rate = alpha1 - alpha2 * np.asarray(num_threads, np.float64)
+        return _positive("compute: alpha1 - alpha2*r", rate, num_threads)
+
+    def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """The denominator of p in bytes per second (Eq. 6)."""
+        return self._rate("overlapped", self.overlapped, num_threads)
+
+    def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """The denominator of q in bytes per second (Eq. 6)."""
+        return self._rate("exclusive", self.exclusive, num_threads)
+
+    def computation_seconds(
+        self, compute_seconds: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """g(b, r): computation of b contention-free seconds, fully overlapped (Eq. 5)."""
+        return np.asarray(compute_seconds, np.float64) / self.compute_rate(num_threads)
+
+    def overlapped_seconds(
+        self, num_bytes: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """p(c, r): transmission of c bytes, fully overlapped (Eq. 6), without startup overhead."""
+        return self.transmitted_bytes(num_bytes) / self.overlapped_rate(num_threads)
+
+    def exclusive_seconds(
+        self, num_bytes: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """q(c, r): transmission of c bytes without any overlap, without startup overhead."""
+        return self.transmitted_bytes(num_bytes) / self.exclusive_rate(num_threads)
+
+    def overlapped_all_reduce(
+        self, num_bytes: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """p(c, r) + a, or 0 for 0 bytes: nothing is launched."""
+        transmission = self.overlapped_seconds(num_bytes, num_threads)
+        launched = np.asarray(num_bytes) > 0
+        return np.where(launched, transmission + self.startup_seconds, 0.0)
+
+    def exclusive_all_reduce(
+        self, num_bytes: ArrayLike, num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        """q(c, r) + a, or 0 for 0 bytes: nothing is launched."""
+        transmission = self.exclusive_seconds(num_bytes, num_threads)
+        launched = np.asarray(num_bytes) > 0
+        return np.where(launched, transmission + self.exclusive_startup_seconds, 0.0)
+
+    def with_workers(self, num_workers: int) -> "ContentionModel":
+        """The same hardware with another number of workers: only a and c_hat change (Eq. 4)."""
+        return replace(self, num_workers=num_workers)
+
+    def contention_free(self) -> "ContentionModel":
+        """The ideal without contention, MG-CF of LIBRA's evaluation: compute = (1, 0) and p = q."""
+        alone = self.exclusive_hop_latency
+        return replace(
+            self,
+            compute=(1.0, 0.0),
+            overlapped=self.exclusive,
+            hop_latency=self.hop_latency if alone is None else alone,
+            exclusive_hop_latency=None,
+        )
+
+    def to_json(self) -> str:
+        """Returns the model as JSON text; `from_json` reads it back unchanged."""
+        return json.dumps({"format": _FORMAT, "version": _VERSION} | asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, document: str) -> "ContentionModel":
+        """Reads a model from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            required=("num_workers", "hop_latency", "compute", "overlapped", "exclusive"),
+            optional=("exponent", "exclusive_hop_latency"),
+        )
+        return cls(**value)
+
+    def _rate(
+        self, field: str, gammas: tuple[float, float, float], num_threads: ArrayLike
+    ) -> NDArray[np.float64]:
+        gamma1, gamma2, gamma3 = gammas
+        threads = np.asarray(num_threads, np.float64)
+        rate = gamma1 - gamma2 * np.exp(-gamma3 * threads**self.exponent)
+        return _positive(f"{field}: gamma1 - gamma2*exp(-gamma3*r**exponent)", rate, num_threads)
+
+
+@dataclass(frozen=True)
+class OverlapSample:
+    """One measured all-reduce of c bytes with r threads, and the computation beside it.
+
+    Attributes:
+      num_bytes: c, at least 1.
+      num_threads: r.
+      compute_seconds: contention-free seconds b of backward computation done while it ran.
+      overlap_seconds: wall seconds of it while backward computation was still running.
+      residual_seconds: wall seconds of it after backward computation had ended.
+      step: the step it was measured in.
+      group: the index of its group in the plan.
+      plan: which plan was running; lets a caller hold out whole plans.
+
+    Raises:
+      ValueError: a number lies outside its range, the all-reduce took no time, or computation is
+        given without overlap.
+    """
+
+    num_bytes: int
+    num_threads: int
+    compute_seconds: float
+    overlap_seconds: float
+    residual_seconds: float
+    step: int = 0
+    group: int = 0
+    plan: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "num_bytes", checks.integer("num_bytes", self.num_bytes, minimum=1)
+        )
+        threads = checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
+        object.__setattr__(self, "num_threads", threads)
+        for field in ("compute_seconds", "overlap_seconds", "residual_seconds"):
+            object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
+        checks.real("overlap_seconds + residual_seconds", self.wall_seconds, above=0)
+        if self.compute_seconds > 0 and self.overlap_seconds == 0:
+            raise ValueError(
+                f"compute_seconds must be 0 where overlap_seconds is 0, got {self.compute_seconds}"
+            )
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall seconds of the whole all-reduce."""
+        return self.overlap_seconds + self.residual_seconds
+
+
+def _positive(
+    formula: str, rate: NDArray[np.float64], num_threads: ArrayLike
+) -> NDArray[np.float64]:
+    if not np.all(rate > 0):
+        threads = np.broadcast_to(np.asarray(num_threads), rate.shape)[~(rate > 0)].flat[0]
+        raise ValueError(f"{formula} must be positive at r = {threads}, got {rate.min():.6g}")
+    return rate

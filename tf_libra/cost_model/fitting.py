@@ -1,0 +1,427 @@
+"""Fits a contention model to measured all-reduces (LIBRA, section III-A and Algorithm 2, line 3).
+
+Residuals are logarithms of predicted over measured time under a robust loss, so that neither the
+largest all-reduces nor a few disturbed ones decide. Rates are parametrised by their values at the
+fewest and the most sampled threads, which keeps them positive and monotone in between.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from tf_libra import checks
+from tf_libra.cost_model.contention import ContentionModel, OverlapSample
+
+_Array = NDArray[np.float64]
+
+_OUTLIER = 0.1  # residuals beyond 10 % count less and less
+_LEAST_RATE = 1e-3  # of alpha1 - alpha2·r over the sampled r
+_MOST_GAIN = math.log(1e3)  # of a rate between the fewest and the most threads
+_SHAPE = (0.1, 10.0)  # gamma3 times the sampled range of r**gamma4
+_MOST_DECAY = 50.0  # gamma3 times r**gamma4 at the fewest threads: the exponential stays normal
+_UNDETERMINED = 1.0  # standard error of a logarithm: not known to a factor of e
+_NOTABLE = 1.1  # deviations below 10 % are left to noise
+_BETTER = 10.0  # fall of n·log(cost) that pays for one more parameter
+_DISTINCT = 1.25  # startups closer than this are one
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted model and how far it can be trusted.
+
+    Attributes:
+      model: the fitted model.
+      median_error: median of |`prediction_errors`| over the samples it was fitted to.
+      median_computation_error: median of |`computation_errors`|; None where nothing overlapped.
+      notes: what the samples could not determine, and what was chosen.
+      warnings: where the samples contradict an assumption of the planners or the formulas' form.
+    """
+
+    model: ContentionModel
+    median_error: float
+    median_computation_error: float | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples by column, each of shape [n]."""
+
+    num_bytes: _Array
+    threads: _Array
+    compute: _Array
+    overlap: _Array
+    residual: _Array
+
+    @classmethod
+    def of(cls, samples: Sequence[OverlapSample]) -> "_Samples":
+        if not samples:
+            raise ValueError("samples must hold at least one sample, got none")
+        rows = [
+            (s.num_bytes, s.num_threads, s.compute_seconds, s.overlap_seconds, s.residual_seconds)
+            for s in samples
+        ]
+        return cls(*np.array(rows, np.float64).T)
+
+
+def prediction_errors(
+    model: ContentionModel, samples: Sequence[OverlapSample]
+) -> NDArray[np.float64]:
+    """Relative errors of the predicted all-reduce times, shape [n]; positive: predicted longer.
+
+    By LIBRA's Eqs. 9-11 an all-reduce is done when overlap/(p + a) + residual/(q + a) = 1. Where
+    the model puts the sum at f instead, it predicts 1/f times the measured time.
+
+    Raises:
+      ValueError: no samples, one worker, or a rate that is not positive at a sample's threads.
+    """
+    if model.num_workers < 2:
+        raise ValueError(f"num_workers must be at least 2, got {model.num_workers}")
+    columns = _Samples.of(samples)
+    overlapped = model.overlapped_all_reduce(columns.num_bytes, columns.threads)
+    exclusive = model.exclusive_all_reduce(columns.num_bytes, columns.threads)
+    return 1 / (columns.overlap / overlapped + columns.residual / exclusive) - 1
+
+
+def computation_errors(
+    model: ContentionModel, samples: Sequence[OverlapSample]
+) -> NDArray[np.float64]:
+    """Relative errors of g(b, r) against the measured overlap.
+
+    Shape [m] for the m samples with computation, in their order.
+
+    Raises:
+      ValueError: no samples, or a rate that is not positive at a sample's threads.
+    """
+    columns = _Samples.of(samples)
+    some = columns.compute > 0
+    predicted = model.computation_seconds(columns.compute[some], columns.threads[some])
+    return predicted / columns.overlap[some] - 1
+
+
+def fit(samples: Sequence[OverlapSample], num_workers: int, exponent: float = 0.6) -> FitResult:
+    """Fits g, p, q and the startup overhead to measured all-reduces.
+
+    Exclusive, overlapped and mixed all-reduces are fitted together: each is to satisfy
+    overlap/(p + a) + residual/(q + a) = 1 (LIBRA, Eqs. 9-11). All-reduces without overlap get a
+    startup overhead of their own where the samples are fitted clearly better with one. What the
+    samples cannot determine takes its simplest value, and `notes` say so; the model is always
+    finite and its rates are positive over the sampled threads.
+
+    Args:
+      samples: measured on `num_workers` workers; some tens to hundreds, over several r and sizes.
+      num_workers: N >= 2.
+      exponent: gamma4 of Eq. 6, not fitted.
+
+    Raises:
+      ValueError: no samples, or an argument out of its range.
+    """
+    num_workers = checks.integer("num_workers", num_workers, 2, checks.MAX_INT32)
+    exponent = checks.real("exponent", exponent, above=0)
+    columns = _Samples.of(samples)
+    notes: list[str] = []
+    warnings: list[str] = []
+    compute = _fit_computation(columns, notes, warnings)
+    model = _fit_communication(columns, num_workers, exponent, compute, notes)
+    _check_assumptions(model, columns, warnings)
+    errors = np.abs(computation_errors(model, samples))
+    return FitResult(
+        model=model,
+        median_error=float(np.median(np.abs(prediction_errors(model, samples)))),
+        median_computation_error=float(np.median(errors)) if errors.size else None,
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+    )
+
+
+def _fit_computation(
+    columns: _Samples, notes: list[str], warnings: list[str]
+) -> tuple[float, float]:
+    """Returns (alpha1, alpha2) with 0 < alpha1 - alpha2·r <= 1 over the sampled r (Eq. 5)."""
+    some = columns.compute > 0
+    if not some.any():
+        notes.append("compute: no sample overlaps computation; taken as (1, 0), no contention")
+        return 1.0, 0.0
+    ratio = columns.compute[some] / columns.overlap[some]
+    threads = columns.threads[some]
+    least, most = columns.threads.min(), columns.threads.max()
+    one = threads.min() == threads.max()
+    # A short overlap is measured with a large relative error.
+    weight = np.minimum(1.0, columns.overlap[some] / np.median(columns.overlap[some]))
+
+    def rate(parameters: _Array) -> _Array:
+        place = (threads - least) / (most - least) if most > least else np.zeros_like(threads)
+        return parameters[0] * (1 - place * (1 - (1.0 if one else parameters[1])))
+
+    solution = optimize.least_squares(
+        lambda parameters: weight * np.log(ratio / rate(parameters)),
+        x0=np.array([0.8] if one else [0.8, 0.8]),
+        bounds=(_LEAST_RATE, 1.0),
+        loss="soft_l1",
+        f_scale=_OUTLIER,
+    )
+    first = float(solution.x[0])
+    if one:
+        notes.append(
+            f"compute: overlapped with r = {threads[0]:g} only, which does not determine alpha2; "
+            "taken as 0"
+        )
+        return first, 0.0
+    alpha2 = first * (1 - float(solution.x[1])) / float(most - least)
+    for r in np.unique(threads):
+        measured = float(np.median(ratio[threads == r]))
+        if measured > _NOTABLE:
+            warnings.append(
+                f"compute: beside r = {r:g} threads computation ran {measured:.2f} times as "
+                "fast as profiled alone; the model takes 1 at most"
+            )
+    return first + alpha2 * float(least), alpha2
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A transmission rate of Eq. 6 by its value at the fewest threads, its gain, and its shape.
+
+    With u = r**gamma4, from u0 at the fewest sampled threads to u1 at the most, and gamma3 =
+    shape / (u1 - u0): rate = first·(1 + (exp(gain) - 1)·rise), where rise goes from 0 at u0 to 1
+    at u1 as 1 - exp(-gamma3·(u - u0)) does.
+    """
+
+    u0: float
+    u1: float
+
+    def seconds_per_byte(self, u: _Array, first: float, gain: float, shape: float) -> _Array:
+        if self.u1 == self.u0:
+            return np.full_like(u, 1 / first)
+        rise = np.expm1(-shape * (u - self.u0) / (self.u1 - self.u0)) / np.expm1(-shape)
+        return 1 / (first * (1 + np.expm1(gain) * rise))
+
+    def shapes(self) -> tuple[float, float]:
+        """The range of `shape` in which gamma2 stays finite."""
+        if self.u1 == self.u0:
+            return _SHAPE
+        most = min(_SHAPE[1], _MOST_DECAY * (self.u1 - self.u0) / self.u0)
+        return min(_SHAPE[0], most / 10), most
+
+    def gammas(self, first: float, gain: float, shape: float) -> tuple[float, float, float]:
+        if self.u1 == self.u0 or gain == 0:
+            return first, 0.0, 0.0
+        gamma3 = shape / (self.u1 - self.u0)
+        total = first * math.expm1(gain) / -math.expm1(-shape)
+        return first + total, total * math.exp(gamma3 * self.u0), gamma3
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A fitted parameter, all of them logarithms: where the search starts and its range."""
+
+    start: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Fitted and fixed values by name, the cost, and the fitted values' standard errors."""
+
+    values: dict[str, float]
+    cost: float
+    deviations: dict[str, float]
+
+
+def _fit_communication(
+    columns: _Samples,
+    num_workers: int,
+    exponent: float,
+    compute: tuple[float, float],
+    notes: list[str],
+) -> ContentionModel:
+    """Fits p, q and the startup overhead (Eqs. 3, 4 and 6)."""
+    transmitted = columns.num_bytes * (2 * (num_workers - 1) / num_workers)
+    wall = columns.overlap + columns.residual
+    u = columns.threads**exponent
+    rate = _Rate(float(u.min()), float(u.max()))
+    spent = {"overlapped": columns.overlap, "exclusive": columns.residual}
+    fitted = [kind for kind, seconds in spent.items() if seconds.any()]
+
+    startup = _Parameter(*(math.log(wall.min() * part) for part in (0.5, 1e-6, 1e3)))
+    parameters = {"startup": startup}
+    fixed: dict[str, float] = {}
+    for kind in fitted:
+        some = spent[kind] > 0
+        speeds = {
+            float(r): float(np.median((transmitted / wall)[some & (columns.threads == r)]))
+            for r in np.unique(columns.threads[some])
+        }
+        first = math.log(speeds[min(speeds)])
+        parameters[f"{kind}.first"] = _Parameter(first, first - _MOST_GAIN, first + 2 * _MOST_GAIN)
+        low, high = (math.log(shape) for shape in rate.shapes())
+        fixed[f"{kind}.shape"] = min(max(0.0, low), high)
+        if len(speeds) == 1:
+            fixed[f"{kind}.gain"] = 0.0
+            notes.append(
+                f"{kind}: r = {min(speeds):g} only; the rate is taken to be the same for all r"
+            )
+            continue
+        gain = math.log(speeds[max(speeds)]) - first
+        parameters[f"{kind}.gain"] = _Parameter(
+            min(max(gain, 0.05), _MOST_GAIN / 2), 0.0, _MOST_GAIN
+        )
+        if len(speeds) == 2:
+            notes.append(f"{kind}: two thread counts do not determine gamma3")
+        else:
+            parameters[f"{kind}.shape"] = _Parameter(fixed.pop(f"{kind}.shape"), low, high)
+
+    def residuals(values: dict[str, float]) -> _Array:
+        done = np.zeros_like(wall)
+        for kind in fitted:
+            overhead = math.exp(values.get(f"{kind}.startup", values["startup"]))
+            per_byte = rate.seconds_per_byte(u, *_rate_values(values, kind))
+            done += spent[kind] / (overhead + per_byte * transmitted)
+        return np.log(done)
+
+    solution = _minimise(parameters, fixed, residuals)
+    if len(fitted) == 2:
+        own = _Parameter(solution.values["startup"], startup.lower, startup.upper)
+        other = _minimise(parameters | {"exclusive.startup": own}, fixed, residuals)
+        apart = abs(other.values["exclusive.startup"] - other.values["startup"])
+        gained = len(wall) * math.log((solution.cost + _TINY) / (other.cost + _TINY))
+        if apart > math.log(_DISTINCT) and gained > _BETTER:
+            solution = other
+            notes.append(
+                "all-reduces without overlap fit clearly better with a startup overhead of "
+                "their own: "
+                f"{math.exp(other.values['exclusive.startup']):.3g} s, beside computation "
+                f"{math.exp(other.values['startup']):.3g} s"
+            )
+    _note_undetermined(solution, notes)
+
+    gammas = {kind: rate.gammas(*_rate_values(solution.values, kind)) for kind in fitted}
+    for kind, other_kind in (("overlapped", "exclusive"), ("exclusive", "overlapped")):
+        if kind not in gammas:
+            notes.append(f"{kind}: no sample; taken to be as {other_kind}")
+            gammas[kind] = gammas[other_kind]
+    hops = 2 * (num_workers - 1)
+    alone = solution.values.get("exclusive.startup")
+    return ContentionModel(
+        num_workers=num_workers,
+        hop_latency=math.exp(solution.values["startup"]) / hops,
+        compute=compute,
+        overlapped=gammas["overlapped"],
+        exclusive=gammas["exclusive"],
+        exponent=exponent,
+        exclusive_hop_latency=None if alone is None else math.exp(alone) / hops,
+    )
+
+
+def _rate_values(values: dict[str, float], kind: str) -> tuple[float, float, float]:
+    """First rate, logarithm of the gain, and shape."""
+    return (
+        math.exp(values[f"{kind}.first"]),
+        values[f"{kind}.gain"],
+        math.exp(values[f"{kind}.shape"]),
+    )
+
+
+def _minimise(
+    parameters: dict[str, _Parameter],
+    fixed: dict[str, float],
+    residuals: Callable[[dict[str, float]], _Array],
+) -> _Solution:
+    """Returns the least robust cost over several starts."""
+    names = list(parameters)
+    lower = np.array([p.lower for p in parameters.values()])
+    upper = np.array([p.upper for p in parameters.values()])
+    start = np.array([p.start for p in parameters.values()])
+
+    def named(vector: _Array) -> dict[str, float]:
+        return dict(zip(names, vector.tolist(), strict=True)) | fixed
+
+    solutions = []
+    for startup_shift in (0.0, -3.0):
+        shifted = start + startup_shift * np.array([name.endswith("startup") for name in names])
+        solutions.append(
+            optimize.least_squares(
+                lambda vector: residuals(named(vector)),
+                x0=np.clip(shifted, lower + 1e-9, upper - 1e-9),
+                bounds=(lower, upper),
+                loss="soft_l1",
+                f_scale=_OUTLIER,
+                x_scale="jac",
+            )
+        )
+    best = min(solutions, key=lambda solution: solution.cost)
+    # Standard errors from the Gauss-Newton Hessian; a direction without curvature has none.
+    _, singular, directions = np.linalg.svd(best.jac, full_matrices=False)
+    variance = 2 * best.cost / max(1, len(best.fun) - len(names))
+    spread = (directions / np.maximum(singular, _TINY)[:, None]) ** 2
+    deviations = np.sqrt(variance * spread.sum(axis=0))
+    return _Solution(
+        named(best.x), float(best.cost), dict(zip(names, deviations.tolist(), strict=True))
+    )
+
+
+def _note_undetermined(solution: _Solution, notes: list[str]) -> None:
+    words = {
+        "startup": "the startup overhead",
+        "exclusive.startup": "the startup overhead without overlap",
+        "first": "the rate",
+        "gain": "what more threads gain",
+        "shape": "gamma3",
+    }
+    for name, deviation in solution.deviations.items():
+        kind, _, part = name.rpartition(".")
+        if part == "shape" and solution.values[f"{kind}.gain"] < _TINY:
+            continue  # a constant rate has no shape
+        if deviation > _UNDETERMINED:
+            what = words.get(name, words.get(part, part))
+            where = f"{kind}: " if kind and name not in words else ""
+            notes.append(f"{where}{what} is hardly determined by these samples")
+
+
+def _check_assumptions(model: ContentionModel, columns: _Samples, warnings: list[str]) -> None:
+    """Warns where the model breaks LIBRA's Assumptions 2 and 3 at a typical size."""
+    size = float(np.median(columns.num_bytes))
+    for r in np.unique(columns.threads):
+        overlapped = float(model.overlapped_all_reduce(size, r))
+        exclusive = float(model.exclusive_all_reduce(size, r))
+        kept = float(model.compute_rate(r))
+        where = f"at r = {r:g} and {size:.3g} bytes"
+        if overlapped * _NOTABLE < exclusive:
+            warnings.append(
+                f"{where} an all-reduce is faster beside computation ({overlapped:.3g} s) than "
+                f"alone ({exclusive:.3g} s): Assumption 2 does not hold"
+            )
+        if overlapped * (1 - kept) > exclusive * _NOTABLE:
+            warnings.append(
+                f"{where} overlapping is slower than one after the other "
+                f"({overlapped:.3g} s against {overlapped * kept + exclusive:.3g} s): "
+                "Assumption 3 does not hold"
+            )
+    # How far off the model is by r, where it holds the rate constant: does it want to fall?
+    overlapped = model.overlapped_all_reduce(columns.num_bytes, columns.threads)
+    exclusive = model.exclusive_all_reduce(columns.num_bytes, columns.threads)
+    for kind, gammas, ratio in (
+        ("overlapped", model.overlapped, columns.overlap / overlapped),
+        ("exclusive", model.exclusive, columns.residual / exclusive),
+    ):
+        whole = (columns.overlap == 0) | (columns.residual == 0)
+        whole &= ratio > 0
+        threads = np.unique(columns.threads[whole])
+        if threads.size < 2 or gammas[1] > _TINY * gammas[0]:
+            continue
+        fewest, most = (
+            float(np.median(ratio[whole & (columns.threads == r)])) for r in threads[[0, -1]]
+        )
+        if most > _NOTABLE * fewest:
+            warnings.append(
+                f"{kind}: all-reduces took {most / fewest:.2f} times as long with "
+                f"{threads[-1]:g} threads as with {threads[0]:g}; the formula's rate never "
+                "falls with r, and is fitted as constant"
+            )

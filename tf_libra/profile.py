@@ -1,0 +1,156 @@
+"""What one step's backward computation produces: which gradients, how large, and when."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra profile"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class GradientTensor:
+    """One gradient.
+
+    Attributes:
+      name: unique within a profile.
+      num_bytes: its size c, zero allowed.
+      compute_seconds: contention-free seconds b of backward computation between the production of
+        the tensor before it and its own (for the first: from the start of backward); zero allowed.
+      dtype: its TensorFlow dtype's name, such as "float32"; None where unknown.
+
+    Raises:
+      ValueError: a size or a time is negative or not finite.
+    """
+
+    name: str
+    num_bytes: int
+    compute_seconds: float
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.text("name", self.name)
+        object.__setattr__(self, "num_bytes", checks.integer("num_bytes", self.num_bytes))
+        seconds = checks.real("compute_seconds", self.compute_seconds, minimum=0)
+        object.__setattr__(self, "compute_seconds", seconds)
+        if self.dtype is not None:
+            checks.text("dtype", self.dtype)
+
+
+@dataclass(frozen=True)
+class BackwardProfile:
+    """The gradients of one step in backward order: tensor 0 is produced first.
+
+    Raises:
+      ValueError: there is no tensor, or two have the same name.
+    """
+
+    tensors: tuple[GradientTensor, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", tuple(self.tensors))
+        if not self.tensors:
+            raise ValueError("tensors must hold at least one gradient tensor, got none")
+        seen: set[str] = set()
+        for tensor in self.tensors:
+            if tensor.name in seen:
+                raise ValueError(f"names must be unique, got {tensor.name!r} twice")
+            seen.add(tensor.name)
+        checks.integer("the sum of num_bytes", sum(t.num_bytes for t in self.tensors))
+        checks.real("the sum of compute_seconds", sum(t.compute_seconds for t in self.tensors))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        num_bytes: ArrayLike,
+        compute_seconds: ArrayLike,
+        names: Sequence[str] | None = None,
+        dtypes: Sequence[str] | None = None,
+    ) -> "BackwardProfile":
+        """Builds a profile of L tensors from columns, in backward order.
+
+        Args:
+          num_bytes: sizes, shape [L].
+          compute_seconds: contention-free seconds of backward computation, shape [L].
+          names: unique names; "gradient_0" and so on where None.
+          dtypes: dtype names, where known.
+
+        Raises:
+          ValueError: columns of different lengths, or a value that `GradientTensor` refuses.
+        """
+        sizes = checks.sequence("num_bytes", num_bytes)
+        seconds = checks.sequence("compute_seconds", compute_seconds)
+        labels = [f"gradient_{i}" for i in range(len(sizes))] if names is None else list(names)
+        kinds: list[Any] = [None] * len(sizes) if dtypes is None else list(dtypes)
+        for field, column in (("compute_seconds", seconds), ("names", labels), ("dtypes", kinds)):
+            if len(column) != len(sizes):
+                raise ValueError(
+                    f"{field} must have one entry per tensor: num_bytes has {len(sizes)}, "
+                    f"got {len(column)}"
+                )
+        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds)))
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Sizes in bytes, shape [L]."""
+        return _read_only(np.array([t.num_bytes for t in self.tensors], np.int64))
+
+    @cached_property
+    def compute_seconds(self) -> NDArray[np.float64]:
+        """Contention-free seconds of backward computation per tensor, shape [L]."""
+        return _read_only(np.array([t.compute_seconds for t in self.tensors], np.float64))
+
+    @cached_property
+    def bytes_before(self) -> NDArray[np.int64]:
+        """Bytes of the first l tensors for l = 0..L, shape [L + 1]."""
+        return _read_only(np.concatenate([[0], np.cumsum(self.num_bytes)]))
+
+    @cached_property
+    def compute_after(self) -> NDArray[np.float64]:
+        """Seconds of computation left once l tensors are produced, l = 0..L, shape [L + 1].
+
+        Entry 0 is the whole of backward computation, the last is exactly 0.
+        """
+        return _read_only(np.concatenate([np.cumsum(self.compute_seconds[::-1])[::-1], [0.0]]))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in backward order."""
+        return tuple(t.name for t in self.tensors)
+
+    def to_json(self) -> str:
+        """Returns the profile as JSON text; `from_json` reads it back unchanged."""
+        tensors = [
+            {"name": t.name, "num_bytes": t.num_bytes, "compute_seconds": t.compute_seconds}
+            | ({} if t.dtype is None else {"dtype": t.dtype})
+            for t in self.tensors
+        ]
+        return json.dumps({"format": _FORMAT, "version": _VERSION, "tensors": tensors}, indent=1)
+
+    @classmethod
+    def from_json(cls, document: str) -> "BackwardProfile":
+        """Reads a profile from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            _FORMAT, checks.json_document(_FORMAT, _VERSION, document), required=("tensors",)
+        )
+        tensors = []
+        for index, entry in enumerate(checks.sequence("tensors", value["tensors"])):
+            field = f"tensors[{index}]"
+            checks.keys(field, entry, ("name", "num_bytes", "compute_seconds"), ("dtype",))
+            try:
+                tensors.append(GradientTensor(**entry))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        return cls(tuple(tensors))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

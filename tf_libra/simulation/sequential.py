@@ -1,0 +1,71 @@
+"""The timeline of all-reduces one after the other: LIBRA, section III-B, Eqs. 8-15."""
+
+import numpy as np
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
+
+
+def stage_times(
+    overlapped: float, exclusive: float, compute_seconds: float, compute_rate: float
+) -> tuple[float, float, float]:
+    """Returns f_o, f_b and f_c: one all-reduce beside one computation (Eqs. 8-11).
+
+    Args:
+      overlapped: p(c, r) + a; 0 where nothing is sent.
+      exclusive: q(c, r) + a; 0 where nothing is sent.
+      compute_seconds: b, contention-free.
+      compute_rate: alpha1 - alpha2·r, so that g(b, r) = b / compute_rate.
+    """
+    computation = compute_seconds / compute_rate
+    if overlapped <= computation:
+        # Eq. 9 times b: 1 - f_o / g, without the division where b = 0.
+        return overlapped, max(0.0, compute_seconds - overlapped * compute_rate), 0.0
+    return computation, 0.0, exclusive * (1 - computation / overlapped)
+
+
+def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
+    """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
+    starts = [group.start for group in plan.groups]
+    stops = [group.stop for group in plan.groups]
+    sizes = profile.bytes_before[stops] - profile.bytes_before[starts]
+    threads = np.array([group.num_threads for group in plan.groups])
+    overlapped = cost.overlapped_all_reduce(sizes, threads)
+    exclusive = cost.exclusive_all_reduce(sizes, threads)
+    rates = cost.compute_rate(threads)
+    left_at_start = left_when_ready(profile, plan)
+
+    clock, left = 0.0, float(profile.compute_after[0])  # left: s_b
+    wait = max(0.0, left - left_at_start[0])
+    stages = [Stage(clock, 0.0, wait, 0.0)]
+    clock, left = wait, left_at_start[0]
+    spans, ready = [], [clock]
+    for index in range(len(plan.groups)):
+        before = left
+        overlap, left, residual = stage_times(
+            float(overlapped[index]), float(exclusive[index]), left, float(rates[index])
+        )
+        # Groups whose last tensor is produced while this all-reduce runs.
+        while len(ready) < len(plan.groups) and left_at_start[len(ready)] >= left:
+            done = before - left_at_start[len(ready)]
+            ready.append(clock + max(0.0, done) / float(rates[index]))
+        end = clock + overlap + residual
+        wait = 0.0
+        if index + 1 < len(plan.groups):
+            wait = max(0.0, left - left_at_start[index + 1])  # t_b, Eq. 13
+            left = min(left, left_at_start[index + 1])  # s_b of the next stage, Eq. 15
+        stages.append(Stage(clock, overlap, wait, residual))
+        spans.append(GroupSpan(ready[index], clock, end))
+        clock = end + wait
+        if len(ready) == index + 1:
+            ready.append(clock)
+    return Timeline(tuple(stages), tuple(spans))
+
+
+def left_when_ready(profile: BackwardProfile, plan: Plan) -> list[float]:
+    """Computation left when each group may start, shape [groups]; the last is exactly 0."""
+    if plan.after_backward:
+        return [0.0] * len(plan.groups)
+    return [float(profile.compute_after[group.stop]) for group in plan.groups]
