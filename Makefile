@@ -23,6 +23,8 @@ FLAVOUR := $(TENSORFLOW)-$(TENSORFLOW_PACKAGE)
 VENV := .venv$(patsubst %,-%,$(filter-out 2.21,$(FLAVOUR:-tensorflow-cpu=)))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Programs that a launcher starts by name come from the environment.
+RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
@@ -44,14 +46,14 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 	@touch $@
 
 test: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(PYTEST_ARGS)
 
 demo: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" tf-libra run -np 2 python examples/digits.py
+	$(RUN) tf-libra run -np 2 python examples/digits.py
 
 bench: setup
 	@mkdir -p build
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.step_time --np 2 --model cnn5m \
+	$(RUN) python -m benchmarks.step_time --np 2 --model cnn5m \
 	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
 	  --json build/step_time.json
 
