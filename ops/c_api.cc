@@ -123,6 +123,15 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
   return Report(status);
 }
 
+int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes) {
+  const auto engine = ActiveEngine();
+  if (engine == nullptr) return Report(NotRunning());
+  *rank = engine->rank();
+  *world_size = engine->world_size();
+  *num_lanes = engine->max_threads();
+  return Report(Status());
+}
+
 int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
                      int64_t* all_num_bytes) {
   const auto engine = ActiveEngine();

@@ -25,6 +25,9 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds);
 
+// The running engine's rank, world size and number of lanes; FailedPrecondition where none runs.
+int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes);
+
 // Every rank's message, in a buffer of 8-byte little-endian lengths and bytes, rank by rank.
 int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
                      int64_t* all_num_bytes);

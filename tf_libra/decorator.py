@@ -1,0 +1,143 @@
+"""`optimize`: one line over a training step."""
+
+import functools
+import os
+import types
+from collections.abc import Callable
+from typing import Any, Self
+
+from tf_libra import options as options_lib
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.tuning import Phase, Tuned
+
+
+def optimize(
+    strategy: strategies.Strategy | str = "libra",
+    *,
+    engine: str = "auto",
+    threads: int | tuple[int, ...] | list[int] | None = None,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    logdir: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    broadcast_variables: bool = False,
+    timeout_seconds: float | None = None,
+    stall_warning_seconds: float = 30.0,
+    max_tuning_steps: int = 100,
+    max_tuning_seconds: float = 60.0,
+    max_model_error: float = 0.25,
+) -> Callable[[Callable[..., Any]], "Optimized"]:
+    """Makes a training step data-parallel, under a plan made for this model on these machines.
+
+        hvd.init()
+
+        @tf_libra.optimize("libra")
+        @tf.function
+        def train_step(images, labels): ...
+
+    Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
+    all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
+
+    Args:
+        strategy: what plans: a name or an object of `tf_libra.strategies`.
+        engine: what executes all-reduces: "lanes", or "auto", which is the same for now.
+        threads: the allowed thread counts R, instead of the strategy's own; one number for a
+            strategy that does not choose.
+        plan: a plan, or the path of one as JSON, to follow without measuring.
+        logdir: folder for profile, cost model and plan as JSON, written by rank 0.
+        cache_dir: folder in which they are kept for the next job of the same model, machines and
+            versions.
+        broadcast_variables: copy rank 0's variables to all ranks before the first step; without
+            it, variables that differ are refused.
+        timeout_seconds: how long to wait for another rank at most; by default what
+            TF_LIBRA_TIMEOUT_SECONDS says, else 600.
+        stall_warning_seconds: after how long to warn that another rank has not arrived.
+        max_tuning_steps: steps that may go by before a plan is in force.
+        max_tuning_seconds: seconds that may, likewise; whichever comes first.
+        max_model_error: median relative error of the model on steps it has not seen, beyond
+            which MG-WFBP plans instead.
+
+    Returns:
+        A decorator for a `tf.function` or a plain function, which it makes one.
+
+    Raises:
+        ValueError: an argument is out of its range; names it, its value and what is allowed.
+    """
+    if callable(strategy):
+        raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
+    options = options_lib.resolve(
+        strategy,
+        engine=engine,
+        threads=threads,
+        plan=plan,
+        logdir=logdir,
+        cache_dir=cache_dir,
+        broadcast_variables=broadcast_variables,
+        timeout_seconds=timeout_seconds,
+        stall_warning_seconds=stall_warning_seconds,
+        max_tuning_steps=max_tuning_steps,
+        max_tuning_seconds=max_tuning_seconds,
+        max_model_error=max_model_error,
+    )
+    return functools.partial(Optimized, options=options)
+
+
+class Optimized:
+    """A training step under a plan. Called like the function it wraps.
+
+    Attributes:
+        phase: where in its life it is; a string such as "measure" or "run".
+        plan: what it runs under; None before a plan is in force.
+        profile: measured backward computation; None before, and on other ranks than 0.
+        cost_model: fitted contention model; likewise.
+        tuned: all that tuning came to; likewise.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
+        """Wraps `function`; nothing runs before the first call.
+
+        Raises:
+            ValueError: `function` cannot be called, or is compiled by XLA.
+        """
+        from tf_libra.runtime.session import Session
+
+        if not callable(function):
+            raise ValueError(f"optimize decorates a function, got {function!r}")
+        functools.update_wrapper(self, function, updated=())
+        self._session = Session(function, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one training step."""
+        return self._session.step(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
+        """Binds a decorated method to its object."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    @property
+    def phase(self) -> Phase:
+        return self._session.phase
+
+    @property
+    def plan(self) -> Plan | None:
+        return self._session.plan
+
+    @property
+    def profile(self) -> BackwardProfile | None:
+        tuned = self._session.tuned
+        return tuned.profile.profile if tuned is not None and tuned.profile is not None else None
+
+    @property
+    def cost_model(self) -> ContentionModel | None:
+        tuned = self._session.tuned
+        return tuned.cost_model if tuned is not None else None
+
+    @property
+    def tuned(self) -> Tuned | None:
+        return self._session.tuned
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns: model, plan, times."""
+        return self._session.explain()

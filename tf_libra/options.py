@@ -1,0 +1,155 @@
+"""What a user may ask of `optimize`, checked before anything runs."""
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tf_libra import strategies
+from tf_libra.plan import Plan
+from tf_libra.tuning import Budget
+
+ENGINES = ("auto", "lanes")
+TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
+DEFAULT_TIMEOUT_SECONDS = 600.0
+MAX_LANES = 64
+# No plan of a real model comes near this; whatever does is not a plan.
+MAX_PLAN_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `optimize` was asked for.
+
+    Attributes:
+        strategy: what plans, with its arguments.
+        plan: a plan to use as it is, so that nothing is measured; None to make one.
+        logdir: folder to write profile, model and plan to; None for nowhere.
+        cache_dir: folder to keep them in between jobs; None to measure every time.
+        broadcast_variables: whether rank 0's variables are copied to all before the first step,
+            instead of refused where they differ.
+        timeout_seconds: how long to wait for another rank at most.
+        stall_warning_seconds: after how long to warn that another rank has not arrived.
+        budget: what may go by before a plan is in force.
+        max_model_error: median relative error beyond which the fitted model is not trusted.
+    """
+
+    strategy: strategies.Strategy
+    plan: Plan | None
+    logdir: Path | None
+    cache_dir: Path | None
+    broadcast_variables: bool
+    timeout_seconds: float
+    stall_warning_seconds: float
+    budget: Budget
+    max_model_error: float
+
+
+def resolve(
+    strategy: strategies.Strategy | str,
+    *,
+    engine: str,
+    threads: int | tuple[int, ...] | list[int] | None,
+    plan: Plan | str | os.PathLike[str] | None,
+    logdir: str | os.PathLike[str] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    broadcast_variables: bool,
+    timeout_seconds: float | None,
+    stall_warning_seconds: float,
+    max_tuning_steps: int,
+    max_tuning_seconds: float,
+    max_model_error: float,
+) -> Options:
+    """Checks what a user passed and fills in what was left open.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    chosen = strategies.resolve(strategy)
+    if threads is not None:
+        chosen = _with_threads(chosen, threads)
+    given = None if plan is None else load_plan(plan)
+    for count in _threads_of(chosen, given):
+        if not 1 <= count <= MAX_LANES:
+            raise ValueError(f"threads must be between 1 and {MAX_LANES}, got {count}")
+    if not 0 < max_model_error:
+        raise ValueError(f"max_model_error must be above 0, got {max_model_error}")
+    return Options(
+        strategy=chosen,
+        plan=given,
+        logdir=None if logdir is None else Path(logdir),
+        cache_dir=None if cache_dir is None else Path(cache_dir),
+        broadcast_variables=bool(broadcast_variables),
+        timeout_seconds=_seconds("timeout_seconds", _timeout(timeout_seconds)),
+        stall_warning_seconds=_seconds("stall_warning_seconds", stall_warning_seconds),
+        budget=Budget(max_tuning_steps, max_tuning_seconds),
+        max_model_error=max_model_error,
+    )
+
+
+def num_lanes(options: Options) -> int:
+    """How many lanes the engine needs for whatever these options may ask of it."""
+    return max(_threads_of(options.strategy, options.plan))
+
+
+def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
+    """A plan as it is, or read from a JSON file.
+
+    Raises:
+        ValueError: the file cannot be read, or is no plan.
+    """
+    if isinstance(plan, Plan):
+        return plan
+    path = Path(plan)
+    try:
+        size = path.stat().st_size
+        if size > MAX_PLAN_BYTES:
+            raise ValueError(f"plan: {path} has {size} bytes; at most {MAX_PLAN_BYTES} are read")
+        return Plan.from_json(path.read_text())
+    except OSError as error:
+        raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"plan: {path} is not a text file ({error})") from error
+    except ValueError as error:
+        raise ValueError(f"plan: {path}: {error}") from error
+
+
+def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
+    if plan is not None:
+        return tuple(group.num_threads for group in plan.groups)
+    threads: tuple[int, ...] = getattr(strategy, "threads", ())
+    return threads or (strategy.num_threads,)
+
+
+def _with_threads(
+    strategy: strategies.Strategy, threads: int | tuple[int, ...] | list[int]
+) -> strategies.Strategy:
+    counts = (threads,) if isinstance(threads, int) else tuple(threads)
+    if hasattr(strategy, "threads"):
+        return replace(strategy, threads=counts)
+    if len(counts) != 1:
+        raise ValueError(
+            f"threads must be one number for {strategy.name}, which does not choose among"
+            f" several, got {counts}"
+        )
+    return replace(strategy, num_threads=counts[0])
+
+
+def _timeout(timeout_seconds: float | None) -> float:
+    if timeout_seconds is not None:
+        return timeout_seconds
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}") from None
+
+
+def _seconds(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+    return float(value)

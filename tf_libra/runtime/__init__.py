@@ -1,0 +1,1 @@
+"""How TensorFlow, Horovod and the engines are driven. No other room knows that."""

@@ -1,0 +1,153 @@
+"""This process's engine, as Python sees it: lanes to the other ranks, and small messages."""
+
+import ctypes
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra.runtime import library
+from tf_libra.runtime.telemetry import AllReduceRecord, parse_records
+
+SECRET_BYTES = 64
+
+
+class EngineError(RuntimeError):
+    """The engine could not do what was asked; the message names ranks and reasons."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a rank's listener waits: a numeric IPv4 address and a port."""
+
+    host: str
+    port: int
+
+
+def interface_address(interface: str) -> str:
+    """The numeric IPv4 address of a network interface such as `eth0`.
+
+    Raises:
+        EngineError: there is no such interface, or it has no address.
+    """
+    host = ctypes.c_char_p()
+    _check(library.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
+    return (host.value or b"").decode()
+
+
+def listen(host: str) -> Address:
+    """Starts to listen on `host` alone, at a port that the system chooses."""
+    port = ctypes.c_int()
+    _check(library.load().c.TfLibraListen(host.encode(), ctypes.byref(port)))
+    return Address(host, port.value)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine. Calls that involve other ranks block, until a deadline at most.
+
+    Attributes:
+        rank: this process, from 0.
+        world_size: number of processes.
+        num_lanes: the largest number of threads that an all-reduce may use.
+    """
+
+    rank: int
+    world_size: int
+    num_lanes: int
+
+    def all_gather(self, message: Any) -> list[Any]:
+        """Every rank's message, by rank. Messages are what JSON can say.
+
+        Raises:
+            EngineError: a rank is dead, has given up, or did not arrive in time.
+        """
+        payload = json.dumps(message, sort_keys=True).encode()
+        data, size = ctypes.c_void_p(), ctypes.c_int64()
+        _check(
+            library.load().c.TfLibraAllGather(
+                payload, len(payload), ctypes.byref(data), ctypes.byref(size)
+            )
+        )
+        packed = ctypes.string_at(data.value or 0, size.value)
+        messages, at = [], 0
+        while at < len(packed):
+            (length,) = struct.unpack_from("<Q", packed, at)
+            messages.append(json.loads(packed[at + 8 : at + 8 + length]))
+            at += 8 + length
+        return messages
+
+    def broadcast(self, message: Any = None) -> Any:
+        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        return json.loads(self.broadcast_bytes(json.dumps(message, sort_keys=True).encode()))
+
+    def broadcast_bytes(self, payload: bytes) -> bytes:
+        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        data, size = ctypes.c_void_p(), ctypes.c_int64()
+        _check(
+            library.load().c.TfLibraBroadcast(
+                payload, len(payload), ctypes.byref(data), ctypes.byref(size)
+            )
+        )
+        return ctypes.string_at(data.value or 0, size.value)
+
+    def set_step(self, step: int) -> None:
+        """Gives a number to what follows, for telemetry and messages."""
+        _check(library.load().c.TfLibraSetStep(step))
+
+    def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
+        """What was all-reduced since the last call, at most the last 65,536."""
+        text = ctypes.c_char_p()
+        _check(library.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
+        return parse_records((text.value or b"{}").decode())
+
+    def abort(self, reason: str) -> None:
+        """Tells every rank why this one gives up, and fails all that is under way."""
+        library.load().c.TfLibraAbort(reason.encode())
+
+    def close(self) -> None:
+        """Ends the engine and joins its threads."""
+        library.load().c.TfLibraClose()
+
+
+def running() -> Engine | None:
+    """The engine that runs in this process, if one does."""
+    rank, world_size, num_lanes = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    code = library.load().c.TfLibraEngineInfo(
+        ctypes.byref(rank), ctypes.byref(world_size), ctypes.byref(num_lanes)
+    )
+    return Engine(rank.value, world_size.value, num_lanes.value) if code == 0 else None
+
+
+def connect(
+    rank: int,
+    addresses: list[Address],
+    secret: bytes,
+    num_lanes: int,
+    timeout_seconds: float,
+    stall_warning_seconds: float,
+) -> Engine:
+    """Connects to all ranks. `listen` must have been called; `addresses` are by rank.
+
+    Raises:
+        EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
+    """
+    assert len(secret) == SECRET_BYTES, len(secret)
+    _check(
+        library.load().c.TfLibraConnect(
+            rank,
+            len(addresses),
+            library.text_array([address.host for address in addresses]),
+            library.int_array([address.port for address in addresses]),
+            secret,
+            num_lanes,
+            timeout_seconds,
+            stall_warning_seconds,
+        )
+    )
+    return Engine(rank, len(addresses), num_lanes)
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise EngineError(library.load().c.TfLibraLastError().decode(errors="replace"))

@@ -1,0 +1,124 @@
+"""Sends every gradient of a trainable variable through one LibraAllReduce while a step is traced.
+
+`tf.GradientTape.gradient` is the one place through which hand-written steps get their gradients.
+The graph that comes out averages correctly even if no pass ever touches it.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+
+from tf_libra.runtime import library
+
+FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+# GradientTape.gradient is replaced for the duration of a trace, and threads may trace at once.
+_TRACING = threading.RLock()
+
+
+@dataclass(frozen=True)
+class MarkedGradient:
+    """One gradient that is all-reduced.
+
+    Attributes:
+        name: of its variable, made unique within the step.
+        shape: static shape; None for a dimension that is not known.
+        dtype: name of the dtype.
+        num_bytes: size, 0 where the shape is not known.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    num_bytes: int
+
+
+@contextlib.contextmanager
+def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
+    """While it lasts, gradients of variables are averaged over all ranks.
+
+    Args:
+        step_name: the function that is traced, for messages.
+
+    Yields:
+        The gradients marked so far, in backward order as far as tracing can tell: the last
+        variable that is used in forward computation first.
+
+    Raises:
+        ValueError: from `gradient`, for a variable that has none, or inside of XLA.
+    """
+    marked: list[MarkedGradient] = []
+    with _TRACING:
+        original = tf.GradientTape.gradient
+
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            gradients = original(tape, target, sources, *args, **kwargs)
+            return _mark(step_name, sources, gradients, marked)
+
+        tf.GradientTape.gradient = gradient
+        try:
+            yield marked
+        finally:
+            tf.GradientTape.gradient = original
+
+
+def _mark(step_name: str, sources: Any, gradients: Any, marked: list[MarkedGradient]) -> Any:
+    flat_sources = tf.nest.flatten(sources)
+    flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
+    results = list(flat_gradients)
+    # Variables are made in forward order, so their gradients come in the reverse of it.
+    for index in reversed(range(len(flat_sources))):
+        source = flat_sources[index]
+        if not _is_trainable_variable(source):
+            continue
+        name = _variable_name(source)
+        if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+            raise ValueError(
+                f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
+                " all-reduce; remove jit_compile=True from the training step"
+            )
+        gradient = flat_gradients[index]
+        if gradient is None:
+            raise ValueError(
+                f"{step_name} computes no gradient for variable {name!r} (it is None): take it"
+                " out of the variables that the gradient is asked for, or use it in the loss"
+            )
+        results[index] = _all_reduce(name, tf.convert_to_tensor(gradient), marked)
+    return tf.nest.pack_sequence_as(gradients, results)
+
+
+def _all_reduce(name: str, gradient: tf.Tensor, marked: list[MarkedGradient]) -> tf.Tensor:
+    if gradient.dtype not in FLOATING:
+        allowed = ", ".join(dtype.name for dtype in FLOATING)
+        raise ValueError(f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}")
+    name = _unique(name, marked)
+    shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
+    elements = gradient.shape.num_elements() or 0
+    marked.append(MarkedGradient(name, shape, gradient.dtype.name, elements * gradient.dtype.size))
+    (reduced,) = library.load().ops.libra_all_reduce(
+        tensors=[gradient], tensor_names=[name], name="LibraAllReduce"
+    )
+    return reduced
+
+
+def _unique(name: str, marked: list[MarkedGradient]) -> str:
+    taken = {one.name for one in marked}
+    candidates = (f"{name}#{i}" if i else name for i in range(len(taken) + 1))
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+def _is_trainable_variable(source: Any) -> bool:
+    # Keras 3's variables are no tf.Variable but carry one.
+    variable = getattr(source, "value", source)
+    return isinstance(variable, tf.Variable) or isinstance(source, tf.Variable)
+
+
+def _variable_name(variable: Any) -> str:
+    # Keras 3's `path` is unique within a model; its `name` is just "kernel".
+    return str(getattr(variable, "path", None) or variable.name.split(":")[0])

@@ -1,0 +1,66 @@
+"""Runs a step and, on rank 0, writes down what happened in it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_libra.profiling.backward import IncompleteTraceError, step_production
+from tf_libra.profiling.graph import GradientSources, GraphCapture, gradient_sources
+from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.runtime.engine import Engine
+from tf_libra.runtime.telemetry import of_step
+from tf_libra.tuning import Observation
+
+
+@dataclass
+class Observer:
+    """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
+
+    engine: Engine
+    order: Sequence[str]
+    _sources: GradientSources | None = field(default=None, init=False)
+    _problem: str = field(default="", init=False)
+
+    def first(self, call: Callable[[], Any]) -> Any:
+        """Makes the plan's first call, in which TensorFlow instantiates the graph."""
+        with GraphCapture() as capture:
+            result = call()
+        self._problem = capture.unavailable
+        if not self._problem:
+            try:
+                self._sources = _ordered(gradient_sources(capture.graphs), self.order)
+            except ValueError as error:
+                self._problem = str(error)
+        return result
+
+    def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
+        """Makes another call, under the profiler unless someone else is using it."""
+        self.engine.drain_telemetry()
+        with TraceSession() as session:
+            start_ns = time.time_ns()
+            result = call()
+            stop_ns = time.time_ns()
+        records = of_step(self.engine.drain_telemetry(), step)
+        if self._sources is None:
+            return result, Observation(None, records, self._problem)
+        if session.trace is None:
+            return result, Observation(None, records, session.unavailable)
+        try:
+            production = step_production(
+                read_events(session.trace),
+                self._sources.producers,
+                (start_ns, stop_ns),
+                self._sources.inputs,
+            )
+        except IncompleteTraceError as error:
+            return result, Observation(None, records, str(error))
+        return result, Observation(production, records)
+
+
+def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:
+    """The same, with producers in the order of the tensors, whatever the plan groups."""
+    producers: Mapping[str, str] = {
+        name: sources.producers[name] for name in order if name in sources.producers
+    }
+    return GradientSources(producers, sources.inputs)

@@ -1,0 +1,441 @@
+"""The life of one training step: trace, measure, sample, fit, plan, run.
+
+Rank 0 alone judges. While it tries things out, every step begins with its directive to all
+ranks; once a plan is in force nobody sends anything but gradients.
+"""
+
+import atexit
+import importlib.metadata
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra import options as options_lib
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.samples import MeasuredTimeline, measured_timeline
+from tf_libra.runtime import cache, grappler, horovod, progress, tracing, variables
+from tf_libra.runtime import engine as engine_lib
+from tf_libra.runtime.agreement import agree
+from tf_libra.runtime.marking import MarkedGradient
+from tf_libra.runtime.observing import Observer
+from tf_libra.runtime.summary import describe, fit_line, plan_table
+from tf_libra.runtime.telemetry import AllReduceRecord, of_step
+from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuned, Tuning, tune
+
+# Steps under the plan that are traced, after the first, to compare with what was predicted.
+_CHECKED_STEPS = 5
+_REMEMBERED_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Directive:
+    """What every rank does in the next step."""
+
+    step: int
+    phase: Phase
+    plan: Plan
+    traced: bool = False
+    kept: cache.Kept | None = None
+
+    def to_message(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "step": self.step,
+            "phase": self.phase.value,
+            "plan": self.plan.to_json(),
+            "traced": self.traced,
+            "kept": None if self.kept is None else self.kept.to_json(),
+        }
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> "Directive":
+        """Reads what `to_message` wrote."""
+        kept = message["kept"]
+        return cls(
+            message["step"],
+            Phase(message["phase"]),
+            Plan.from_json(message["plan"]),
+            message["traced"],
+            None if kept is None else cache.Kept.from_json(kept),
+        )
+
+
+@dataclass
+class Session:
+    """One decorated function in this process."""
+
+    function: Callable[..., Any]
+    options: options_lib.Options
+
+    phase: Phase = field(default=Phase.TRACE, init=False)
+    plan: Plan | None = field(default=None, init=False)
+    profile: BackwardProfile | None = field(default=None, init=False)
+    cost_model: ContentionModel | None = field(default=None, init=False)
+    tuned: Tuned | None = field(default=None, init=False)
+    timelines: list[MeasuredTimeline] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._name = tracing.step_name(self.function)
+        self._call = tracing.marked_function(self.function, self._on_traced)
+        self._marked: tuple[MarkedGradient, ...] = ()
+        self._agreed: set[tuple[MarkedGradient, ...]] = set()
+        self._engine: engine_lib.Engine | None = None
+        self._tuning: Tuning | None = None
+        self._observation: Observation | None = None
+        self._observer: Observer | None = None
+        self._current: Plan | None = None
+        self._call_options: Any = None
+        self._step = 0
+        self._steps_of_plan = 0
+        self._seconds: dict[Phase, deque[float]] = {}
+        self._log = progress.logger(rank=0)
+        self._key = ""
+        self._cached: cache.Kept | None = None
+
+    # The step, as the user calls it.
+
+    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs one training step.
+
+        Raises:
+            ValueError: something cannot be right, such as ranks that disagree; named.
+            EngineError, tf.errors.OpError: a rank is gone; the step was not completed.
+        """
+        if self.phase is Phase.PASS_THROUGH:
+            return self.function(*args, **kwargs)
+        try:
+            if self.phase is Phase.TRACE and not self._begin(args, kwargs):
+                return self.function(*args, **kwargs)
+            return self._planned_step(partial(self._call, *args, **kwargs))
+        except BaseException as error:
+            # The other ranks wait for a step that will not come.
+            if self._engine is not None:
+                self._engine.abort(f"{type(error).__name__}: {error}")
+            raise
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns."""
+        return describe(self)
+
+    def median_step_seconds(self, phase: Phase) -> float | None:
+        """Median wall-clock seconds of the steps of a phase, without the first of each plan."""
+        seconds = self._seconds.get(phase)
+        return statistics.median(seconds) if seconds else None
+
+    # Before the first step.
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Meets the other ranks and traces. False where this process is alone."""
+        world = horovod.world()
+        self._log = progress.logger(world.rank)
+        if world.size == 1:
+            self._log.warning(
+                "one process: %s runs as it is, without all-reduce; start workers with"
+                " tf-libra run -np 2 python train.py",
+                self._name,
+            )
+            self.phase = Phase.PASS_THROUGH
+            return False
+        plan = self.options.plan
+        if plan is not None and plan.num_workers != world.size:
+            raise ValueError(
+                f"plan: num_workers is {plan.num_workers}, but this job has {world.size} workers"
+            )
+        if grappler.is_switched_off():
+            self._log.warning(
+                "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
+                " every gradient is all-reduced by itself"
+            )
+        self._engine = self._shared_engine(world)
+        agree(self._engine, self._statement(world))
+        concrete = self._call.get_concrete_function(*args, **kwargs)
+        if not self._marked:
+            raise ValueError(
+                f"{self._name} computes no gradient of a trainable variable with"
+                " tf.GradientTape, so there is nothing to all-reduce"
+            )
+        tracing.refuse_horovod_all_reduces(self._name, concrete.graph)
+        tensors = self._tensors()
+        if plan is not None:
+            _check_plan_fits(plan, tensors)
+        held = variables.compared(concrete.graph.variables)
+        if self.options.broadcast_variables:
+            variables.broadcast(self._engine, held)
+        agree(self._engine, {"variable": variables.digests(held)})
+        self._start_tuning(tensors, world.size)
+        return True
+
+    def _shared_engine(self, world: horovod.World) -> engine_lib.Engine:
+        lanes = options_lib.num_lanes(self.options)
+        running = engine_lib.running()
+        if running is None:
+            running = horovod.start_engine(
+                world,
+                lanes,
+                self.options.timeout_seconds,
+                self.options.stall_warning_seconds,
+            )
+            atexit.register(running.close)
+        if lanes > running.num_lanes:
+            raise ValueError(
+                f"threads: {self._name} asks for {lanes}, but the engine that another function"
+                f" has started has {running.num_lanes} lanes; give both the same threads"
+            )
+        return running
+
+    def _statement(self, world: horovod.World) -> dict[str, Any]:
+        options = self.options
+        return {
+            "world size": world.size,
+            "version of TensorFlow": tf.__version__,
+            "version of tf_libra": _package_version(),
+            "function": self._name,
+            "strategy": repr(options.strategy),
+            "plan": None if options.plan is None else options.plan.fingerprint,
+            "broadcast_variables": options.broadcast_variables,
+        }
+
+    def _on_traced(self, marked: tuple[MarkedGradient, ...]) -> None:
+        """At the end of every trace: what is all-reduced must be the same everywhere."""
+        self._marked = marked
+        if marked in self._agreed or self._engine is None:
+            return
+        tensors = [[one.name, list(one.shape), one.dtype] for one in marked]
+        agree(self._engine, {"gradient": tensors})
+        self._agreed.add(marked)
+
+    def _tensors(self) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(m.name, m.num_bytes, m.dtype) for m in self._marked)
+
+    def _start_tuning(self, tensors: tuple[TensorSpec, ...], world_size: int) -> None:
+        self.phase = Phase.MEASURE
+        if self.options.plan is not None:
+            self._enter_run(cache.Kept(self.options.plan, None, None), "given")
+        elif self._rank == 0:
+            options = self.options
+            self._key = self._cache_key(tensors, world_size)
+            self._cached = self._load_cached(tensors)
+            self._tuning = tune(
+                tensors, options.strategy, world_size, options.budget, options.max_model_error
+            )
+
+    # One step.
+
+    @property
+    def _rank(self) -> int:
+        assert self._engine is not None
+        return self._engine.rank
+
+    def _planned_step(self, call: Callable[[], Any]) -> Any:
+        assert self._engine is not None
+        self._step += 1
+        self._engine.set_step(self._step)
+        traced = False
+        if self.phase in (Phase.MEASURE, Phase.SAMPLE):
+            directive = self._next_directive()
+            traced = directive.traced
+            if directive.kept is not None:
+                self._enter_run(directive.kept, "kept" if self._cached is not None else "made")
+            else:
+                self._enter(directive.phase, directive.plan)
+        elif self._rank == 0 and self.phase is Phase.RUN:
+            traced = 0 < self._steps_of_plan <= _CHECKED_STEPS
+        start = time.perf_counter()
+        result = self._execute(call, traced)
+        seconds = time.perf_counter() - start
+        if self._steps_of_plan > 0 and not (traced and self.phase is Phase.RUN):
+            self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
+        self._steps_of_plan += 1
+        return result
+
+    def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
+        assert self._engine is not None
+        with grappler.calling(self._call_options):
+            if self._steps_of_plan == 0:
+                return self._first_call(call)
+            if not (traced and self._rank == 0):
+                return call()
+            assert self._observer is not None
+            result, observation = self._observer.traced(self._step, call)
+        self._observation = observation
+        if self.phase is Phase.RUN and observation.production is not None:
+            self.timelines.append(measured_timeline(observation.records, observation.production))
+            if self._steps_of_plan == _CHECKED_STEPS:
+                self._finish_checking()
+        return result
+
+    def _first_call(self, call: Callable[[], Any]) -> Any:
+        """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
+        assert self._engine is not None and self._current is not None
+        self._engine.drain_telemetry()
+        if self._rank == 0:
+            self._observer = Observer(self._engine, self._current.tensor_names)
+            result = self._observer.first(call)
+        else:
+            result = call()
+        records = of_step(self._engine.drain_telemetry(), self._step)
+        self._check_executed(self._current, records)
+        return result
+
+    def _next_directive(self) -> Directive:
+        """Rank 0's judgement, known to all."""
+        assert self._engine is not None
+        message = None
+        if self._tuning is not None:
+            message = self._judge(self._tuning).to_message()
+        directive = Directive.from_message(self._engine.broadcast(message))
+        if directive.step != self._step:
+            raise ValueError(
+                f"rank {self._rank} is at step {self._step}, rank 0 at step {directive.step}: every"
+                " rank must call the training step equally often"
+            )
+        return directive
+
+    def _judge(self, tuning: Tuning) -> Directive:
+        if self._cached is not None:
+            return Directive(self._step, Phase.RUN, self._cached.plan, kept=self._cached)
+        observation, self._observation = self._observation, None
+        try:
+            experiment: Experiment = tuning.send(observation)
+        except StopIteration as finished:
+            tuned: Tuned = finished.value
+            self.tuned = tuned
+            profile = None if tuned.profile is None else tuned.profile.profile
+            kept = cache.Kept(tuned.plan, profile, tuned.cost_model)
+            self._store(kept)
+            return Directive(self._step, Phase.RUN, tuned.plan, kept=kept)
+        return Directive(self._step, experiment.phase, experiment.plan, experiment.traced)
+
+    # Changes of plan and phase.
+
+    def _enter(self, phase: Phase, plan: Plan) -> None:
+        if self.phase is not phase or self._step == 1:
+            self._log.info("%s: from step %d on", phase.value, self._step)
+        self.phase = phase
+        if self._current is None or plan.fingerprint != self._current.fingerprint:
+            self._apply(plan)
+
+    def _enter_run(self, kept: cache.Kept, how: str) -> None:
+        self._log_conclusion()
+        self.profile, self.cost_model, self.plan = kept.profile, kept.cost_model, kept.plan
+        self.phase = Phase.RUN
+        self._apply(kept.plan)
+        self._tuning = None
+        self._log.info(
+            "run: plan %s (%s) is in force from step %d on\n%s",
+            grappler.plan_id(kept.plan),
+            how,
+            max(self._step, 1),
+            plan_table(kept.plan, kept.profile, kept.cost_model),
+        )
+
+    def _apply(self, plan: Plan) -> None:
+        grappler.register(plan)
+        previous, self._current = self._current, plan
+        if previous is not None and previous.fingerprint != plan.fingerprint:
+            grappler.unregister(previous)
+        self._call_options = grappler.call_options(plan)
+        self._steps_of_plan = 0
+
+    def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
+        """Warns if what was executed is not the plan."""
+        executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
+        asked = {
+            (index, group.num_threads, plan.tensor_names[i])
+            for index, group in enumerate(plan.groups)
+            for i in range(group.start, group.stop)
+            if plan.num_bytes[i] > 0
+        }
+        if executed >= asked and all(r.plan == grappler.plan_id(plan) for r in records):
+            return
+        self._log.warning(
+            "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
+            " training is right, but slower. Reasons: %s",
+            grappler.plan_id(plan),
+            len(executed & asked),
+            len(asked),
+            "; ".join(grappler.report(plan).skipped[:5]) or "none given by the pass",
+        )
+
+    # What rank 0 says and keeps.
+
+    def _log_conclusion(self) -> None:
+        tuned = self.tuned
+        if tuned is None:
+            return
+        if tuned.cost_model is not None and tuned.fit is not None:
+            self._log.info("fit: %s", fit_line(tuned))
+        for note in tuned.notes:
+            self._log.warning("note: %s", note)
+        self._log.info(
+            "plan: %s made %d group(s) of %d tensors",
+            tuned.plan.strategy,
+            len(tuned.plan.groups),
+            len(tuned.plan.tensor_names),
+        )
+
+    def _finish_checking(self) -> None:
+        predicted = None if self.plan is None else self.plan.predicted_seconds
+        measured = statistics.median(t.backward_seconds for t in self.timelines)
+        self._log.info(
+            "run: backward takes %.1f ms in the median of %d steps; predicted: %s",
+            measured * 1e3,
+            len(self.timelines),
+            "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
+        )
+
+    def _cache_key(self, tensors: tuple[TensorSpec, ...], world_size: int) -> str:
+        versions = {"tensorflow": tf.__version__, "tf_libra": _package_version()}
+        return cache.fingerprint(tensors, self.options.strategy, world_size, versions)
+
+    def _load_cached(self, tensors: tuple[TensorSpec, ...]) -> cache.Kept | None:
+        if self.options.cache_dir is None:
+            return None
+        try:
+            kept = cache.load(self.options.cache_dir, self._key)
+            if kept is not None:
+                _check_plan_fits(kept.plan, tensors)
+        except (OSError, ValueError) as error:
+            self._log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
+            return None
+        return kept
+
+    def _store(self, kept: cache.Kept) -> None:
+        if self.options.cache_dir is not None:
+            cache.store(self.options.cache_dir, self._key, kept)
+        if self.options.logdir is not None:
+            self.options.logdir.mkdir(parents=True, exist_ok=True)
+            for name, text in kept.to_json().items():
+                if text is not None:
+                    (self.options.logdir / f"{name}.json").write_text(text)
+
+
+def _check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:
+    """Raises `ValueError` if the plan is of another model."""
+    sizes = {tensor.name: tensor.num_bytes for tensor in tensors}
+    planned = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
+    for name, num_bytes in planned.items():
+        if name not in sizes:
+            raise ValueError(
+                f"plan: tensor_names has {name!r}, of which this step computes no gradient; the"
+                " plan is of another model"
+            )
+        if sizes[name] != num_bytes:
+            raise ValueError(
+                f"plan: num_bytes of {name!r} is {num_bytes}, but its gradient has {sizes[name]}"
+            )
+    for name in sizes:
+        if name not in planned:
+            raise ValueError(f"plan: tensor_names lacks {name!r}; the plan is of another model")
+
+
+def _package_version() -> str:
+    return importlib.metadata.version("tf-libra")

@@ -1,0 +1,105 @@
+"""What a training function knows, as text of at most 100 columns."""
+
+import statistics
+from typing import TYPE_CHECKING
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.simulation import simulate
+from tf_libra.tuning import Phase, Tuned
+
+if TYPE_CHECKING:
+    from tf_libra.runtime.session import Session
+
+
+def describe(session: "Session") -> str:
+    """The whole story so far: phase, model, plan, predicted and measured times."""
+    lines = [f"phase: {session.phase.value}"]
+    tuned = session.tuned
+    if tuned is not None and tuned.fit is not None:
+        lines.append(f"fit: {fit_line(tuned)}")
+    if session.plan is not None:
+        lines.append(plan_table(session.plan, session.profile, session.cost_model))
+        lines += [f"note: {note}" for note in session.plan.notes]
+    lines += times(session)
+    return "\n".join(lines)
+
+
+def fit_line(tuned: Tuned) -> str:
+    """The fitted formulas with their error."""
+    assert tuned.cost_model is not None and tuned.fit is not None
+    model = tuned.cost_model
+    alpha1, alpha2 = model.compute
+    rates = ", ".join(
+        f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
+        f" {float(model.overlapped_rate(r)) / 1e6:.0f}/{float(model.exclusive_rate(r)) / 1e6:.0f}"
+        " MB/s"
+        for r in sorted({sample.num_threads for sample in tuned.samples})
+    )
+    held_out = (
+        "no held-out steps"
+        if tuned.held_out_error is None
+        else f"backward time of held-out steps missed by {tuned.held_out_error:.1%} in the median"
+    )
+    return (
+        f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
+        f" a = {model.startup_seconds * 1e3:.2f} ms overlapped,"
+        f" {model.exclusive_startup_seconds * 1e3:.2f} ms alone;\n"
+        f"     {rates} (overlapped/alone);\n"
+        f"     {len(tuned.samples)} samples, median error of an all-reduce"
+        f" {tuned.fit.median_error:.1%}; {held_out}"
+    )
+
+
+def plan_table(
+    plan: Plan, profile: BackwardProfile | None, cost_model: ContentionModel | None
+) -> str:
+    """The plan as a table; with predicted times where there is something to predict them by."""
+    rows = [("group", "tensors", "MB", "threads", "start ms", "end ms")]
+    spans = None
+    if profile is not None and cost_model is not None:
+        spans = simulate(profile, plan, cost_model).groups
+    for index, group in enumerate(plan.groups):
+        megabytes = sum(plan.num_bytes[group.start : group.stop]) / 1e6
+        predicted = ("-", "-")
+        if spans is not None:
+            span = spans[index]
+            predicted = (f"{span.start_seconds * 1e3:.1f}", f"{span.end_seconds * 1e3:.1f}")
+        rows.append(
+            (
+                str(index),
+                f"{group.stop - group.start} ({group.start}..{group.stop - 1})",
+                f"{megabytes:.3f}",
+                str(group.num_threads),
+                *predicted,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+
+
+def times(session: "Session") -> list[str]:
+    """Predicted and measured backward time, and step times before and after."""
+    lines = []
+    if session.plan is not None and session.timelines:
+        measured = statistics.median(t.backward_seconds for t in session.timelines)
+        predicted = session.plan.predicted_seconds
+        if predicted is None:
+            lines.append(f"backward: measured {measured * 1e3:.1f} ms")
+        else:
+            lines.append(
+                f"backward: predicted {predicted * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms"
+                f" ({predicted / measured - 1:+.1%})"
+            )
+    before = session.median_step_seconds(Phase.MEASURE)
+    after = session.median_step_seconds(Phase.RUN)
+    if before is not None:
+        lines.append(f"step before: {before * 1e3:.1f} ms (all-reduce after backward)")
+    if after is not None:
+        change = f" ({after / before - 1:+.1%})" if before else ""
+        lines.append(f"step after: {after * 1e3:.1f} ms{change}")
+    return lines

@@ -1,0 +1,70 @@
+"""The user's step as a `tf.function` of ours, whose gradients are marked when it is traced."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.impl import api as autograph
+
+from tf_libra.runtime.marking import MarkedGradient, marking
+
+HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
+
+
+def step_name(function: Callable[..., Any]) -> str:
+    """What to call the step in messages."""
+    plain = getattr(function, "python_function", function)
+    return str(getattr(plain, "__qualname__", None) or repr(plain))
+
+
+def marked_function(
+    function: Callable[..., Any],
+    on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+) -> Any:
+    """A `tf.function` like `function`, each trace of which marks gradients.
+
+    Args:
+        function: a `tf.function`, whose own options are kept, or a plain function.
+        on_traced: called at the end of each trace with the gradients it has marked.
+
+    Raises:
+        ValueError: the step is compiled by XLA, which cannot call the all-reduce.
+    """
+    template = function if hasattr(function, "python_function") else tf.function(function)
+    if getattr(template, "_jit_compile", None):
+        raise ValueError(
+            f"{step_name(function)} is compiled with jit_compile=True, and XLA cannot call the"
+            " all-reduce; remove jit_compile=True from the training step"
+        )
+    plain = template.python_function
+    converted = plain
+    if template._autograph:
+        converted = autograph.convert(recursive=True, user_requested=True)(plain)
+
+    @functools.wraps(plain)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with marking(step_name(function)) as marked:
+            result = converted(*args, **kwargs)
+        on_traced(tuple(marked))
+        return result
+
+    clone = template._clone(python_function=traced)
+    # AutoGraph converts the user's function, not what stands around it.
+    clone._autograph = False
+    return clone
+
+
+def refuse_horovod_all_reduces(name: str, graph: tf.Graph) -> None:
+    """Raises `ValueError` if gradients would be averaged twice."""
+    definition = graph.as_graph_def()
+    nodes = list(definition.node)
+    for function in definition.library.function:
+        nodes += function.node_def
+    for node in nodes:
+        if node.op in HOROVOD_OPS:
+            raise ValueError(
+                f"{name} already averages gradients with Horovod ({node.op} {node.name!r}), and"
+                " they would be averaged twice: take DistributedGradientTape,"
+                " DistributedOptimizer or hvd.allreduce out of the step"
+            )

@@ -1,0 +1,63 @@
+"""The variables a step starts from must be the same everywhere, or training is wrong in silence."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_libra.runtime.engine import Engine
+
+# Broadcast messages are at most 64 MiB.
+_PIECE_BYTES = 32 << 20
+
+
+def compared(variables: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The variables of a step that every rank must hold alike, with a name each.
+
+    Floating-point ones: weights, slots of optimizers, moving averages, learning rates. Seeds of
+    random number generators are integers, and differ between ranks for good reason.
+    """
+    chosen, taken = [], set()
+    for variable in variables:
+        if not variable.dtype.is_floating:
+            continue
+        # Keras 3 calls many of its variables "kernel"; what it shows as path is unique.
+        base = str(getattr(variable, "path", None) or variable.name.split(":")[0])
+        name, copies = base, 0
+        while name in taken:
+            copies += 1
+            name = f"{base}#{copies}"
+        taken.add(name)
+        chosen.append((name, variable))
+    return chosen
+
+
+def digests(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
+    """A digest of each variable's dtype, shape and bits, by name."""
+    return {name: _digest(variable) for name, variable in variables}
+
+
+def broadcast(engine: Engine, variables: Sequence[tuple[str, Any]]) -> None:
+    """Copies rank 0's values to every other rank, over the lanes.
+
+    Raises:
+        EngineError: a rank is gone.
+    """
+    for _, variable in variables:
+        value = np.ascontiguousarray(variable.numpy())
+        payload = value.tobytes()
+        received = b"".join(
+            engine.broadcast_bytes(payload[at : at + _PIECE_BYTES])
+            for at in range(0, len(payload), _PIECE_BYTES)
+        )
+        if engine.rank != 0:
+            variable.assign(tf.constant(np.frombuffer(received, value.dtype).reshape(value.shape)))
+
+
+def _digest(variable: Any) -> str:
+    value = np.ascontiguousarray(variable.numpy())
+    digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
+    digest.update(value.tobytes())
+    return digest.hexdigest()

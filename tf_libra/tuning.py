@@ -1,0 +1,396 @@
+"""From the first training steps to a plan: what to try, what came of it, what to conclude.
+
+LIBRA's Algorithm 2, as rank 0 runs it. It drives nothing: it yields experiments, is sent what
+happened, and returns a conclusion, so that it can be run against a simulated machine as well.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel, FitResult, OverlapSample, fit
+from tf_libra.plan import Plan, TensorGroup
+from tf_libra.planning import make_plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.simulation import simulate
+
+if TYPE_CHECKING:
+    from tf_libra.profiling.backward import MeasuredProfile, StepProduction
+    from tf_libra.runtime.telemetry import AllReduceRecord
+
+# Traced steps per plan, after one that pays for the plan's instantiation.
+MEASURED_STEPS = 3
+SAMPLED_STEPS = 3
+SAMPLED_PLANS = 12
+# Every so many random plans are held out of the fit, to be predicted by it.
+HELD_OUT_EVERY = 4
+# A random plan has at most so many groups: all-reduces too small to tell startup from
+# transmission teach nothing.
+MAX_SAMPLED_GROUPS = 6
+# Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
+# seen at sizes that differ several times over, for every thread count.
+MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
+
+
+class Phase(StrEnum):
+    """Where a training function is in its life."""
+
+    TRACE = "trace"
+    MEASURE = "measure"
+    SAMPLE = "sample"
+    FIT = "fit"
+    PLAN = "plan"
+    RUN = "run"
+    PASS_THROUGH = "pass-through"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One gradient as tracing knows it, before anything was measured."""
+
+    name: str
+    num_bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may go by before a plan is in force.
+
+    Attributes:
+        max_steps: training steps, at least 1.
+        max_seconds: seconds of the wall clock, above 0.
+
+    Raises:
+        ValueError: a limit is out of its range.
+    """
+
+    max_steps: int = 100
+    max_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_tuning_steps must be at least 1, got {self.max_steps}")
+        if not self.max_seconds > 0:
+            raise ValueError(f"max_tuning_seconds must be above 0, got {self.max_seconds}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the next training step tries; it trains as well.
+
+    Attributes:
+        phase: MEASURE or SAMPLE.
+        plan: what it runs under.
+        traced: whether rank 0 is to observe it.
+    """
+
+    phase: Phase
+    plan: Plan
+    traced: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What rank 0 saw of a traced step.
+
+    Attributes:
+        production: when gradients were produced; None where the step could not be traced.
+        records: the all-reduces that were executed.
+        problem: why there is no production, else empty.
+    """
+
+    production: "StepProduction | None"
+    records: "tuple[AllReduceRecord, ...]"
+    problem: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What tuning has come to.
+
+    Attributes:
+        plan: to run under.
+        profile: measured backward computation; None where the budget was too short for one.
+        cost_model: fitted; None where there was too little to fit.
+        fit: how well the model fits the samples it was fitted to; None without a model.
+        held_out_error: median relative error of predicted backward time on steps that the fit
+            has not seen; None where there were none.
+        samples: everything the model was fitted to.
+        notes: what a reader should know, such as a budget that ended early.
+    """
+
+    plan: Plan
+    profile: "MeasuredProfile | None"
+    cost_model: ContentionModel | None
+    fit: FitResult | None
+    held_out_error: float | None
+    samples: tuple[OverlapSample, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Findings:
+    """What has been seen so far."""
+
+    after_backward: "list[tuple[StepProduction, tuple[AllReduceRecord, ...]]]" = field(
+        default_factory=list
+    )
+    overlapped: "list[tuple[Plan, StepProduction, tuple[AllReduceRecord, ...]]]" = field(
+        default_factory=list
+    )
+    problems: dict[str, int] = field(default_factory=dict)
+
+
+Tuning = Generator[Experiment, Observation | None, Tuned]
+
+
+def tune(
+    tensors: Sequence[TensorSpec],
+    strategy: strategies.Strategy,
+    num_workers: int,
+    budget: Budget,
+    max_model_error: float = 0.25,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuning:
+    """Yields experiments until the budget is spent or all is known; returns a plan.
+
+    The generator is sent an `Observation` for every traced experiment, None for others.
+
+    Args:
+        tensors: in backward order as far as tracing knows it.
+        strategy: what to plan with.
+        num_workers: world size.
+        budget: what may go by.
+        max_model_error: beyond this median relative error on held-out steps the model is not
+            trusted, and MG-WFBP plans instead.
+        clock: seconds.
+    """
+    findings = _Findings()
+    threads = allowed_threads(strategy)
+    deadline = clock() + budget.max_seconds
+    steps_left = budget.max_steps
+
+    def spend() -> bool:
+        nonlocal steps_left
+        if steps_left <= 0 or clock() >= deadline:
+            return False
+        steps_left -= 1
+        return True
+
+    complete = True
+    for plan in measuring_plans(tensors, threads, num_workers):
+        for repetition in range(1 + MEASURED_STEPS):
+            if not (complete := complete and spend()):
+                break
+            observation = yield Experiment(Phase.MEASURE, plan, traced=repetition > 0)
+            _note(findings, observation, None)
+
+    profile = _profile(findings, tensors)
+    if profile is not None:
+        # The first is the most telling: gradients are all-reduced as they are produced.
+        for plan in random_plans(profile.profile, threads, num_workers, SAMPLED_PLANS):
+            for repetition in range(1 + SAMPLED_STEPS):
+                if not (complete := complete and spend()):
+                    break
+                observation = yield Experiment(Phase.SAMPLE, plan, traced=repetition > 0)
+                _note(findings, observation, plan)
+    notes = [f"{problem} ({times} times)" for problem, times in findings.problems.items()]
+    if not complete:
+        notes.append(
+            f"the budget of {budget.max_steps} steps or {budget.max_seconds:g} s ended before all"
+            " experiments were made; the plan rests on those that were"
+        )
+    return conclude(findings, profile, tensors, strategy, num_workers, max_model_error, notes)
+
+
+def allowed_threads(strategy: strategies.Strategy) -> tuple[int, ...]:
+    """The thread counts that a strategy may use, ascending: R, or its one fixed count."""
+    threads: tuple[int, ...] = getattr(strategy, "threads", ()) or (strategy.num_threads,)
+    return tuple(sorted(threads))
+
+
+def one_group_plan(
+    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, strategy: str
+) -> Plan:
+    """One all-reduce of everything after backward: needs no knowledge but the tensors."""
+    return _plan(tensors, [0, len(tensors)], [num_threads], num_workers, strategy)
+
+
+def measuring_plans(
+    tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
+) -> list[Plan]:
+    """Plans that communicate after backward: one per thread count, with groups of several sizes."""
+    sizes = np.array([tensor.num_bytes for tensor in tensors], dtype=float)
+    before = np.concatenate([[0.0], np.cumsum(sizes)]) / max(sizes.sum(), 1.0)
+    plans = []
+    for index, num_threads in enumerate(threads):
+        # Another order of sizes for every count, so that no place in a step has one size only.
+        shares = np.roll(MEASURED_SHARES, index)
+        cuts = {int(np.argmin(np.abs(before - share))) for share in np.cumsum(shares)[:-1]}
+        edges = sorted(cuts | {0, len(tensors)})
+        plans.append(
+            _plan(
+                tensors,
+                edges,
+                [num_threads] * (len(edges) - 1),
+                num_workers,
+                "measure",
+                after_backward=True,
+            )
+        )
+    return plans
+
+
+def random_plans(
+    profile: BackwardProfile, threads: Sequence[int], num_workers: int, count: int, seed: int = 0
+) -> list[Plan]:
+    """Random fusions with random threads (LIBRA, Algorithm 2, line 2), the same ones every time."""
+    random = np.random.default_rng(seed)
+    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+    plans = []
+    for index in range(count):
+        most = min(MAX_SAMPLED_GROUPS, len(specs))
+        num_groups = int(random.integers(min(2, most), most + 1))
+        inner = random.choice(np.arange(1, len(specs)), size=num_groups - 1, replace=False)
+        edges = [0, *sorted(int(cut) for cut in inner), len(specs)]
+        # Every thread count leads as often as any other, so that none goes unsampled.
+        chosen = [int(threads[index % len(threads)])]
+        chosen += [int(r) for r in random.choice(threads, size=num_groups - 1)]
+        plans.append(_plan(specs, edges, chosen, num_workers, "sample"))
+    return plans
+
+
+def conclude(
+    findings: _Findings,
+    profile: "MeasuredProfile | None",
+    tensors: Sequence[TensorSpec],
+    strategy: strategies.Strategy,
+    num_workers: int,
+    max_model_error: float,
+    notes: list[str],
+) -> Tuned:
+    """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
+    threads = allowed_threads(strategy)
+    if profile is None:
+        notes.append("no profile could be measured: one all-reduce after backward")
+        plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
+        return Tuned(replace(plan, notes=tuple(notes)), None, None, None, None, (), tuple(notes))
+    fitting, held_out = _split(findings)
+    exclusive = _samples(findings.after_backward, profile.profile)
+    overlapped = _samples([(p, r) for _, p, r in fitting], profile.profile)
+    unseen = _samples([(p, r) for _, p, r in held_out], profile.profile)
+    try:
+        partial = fit([*exclusive, *overlapped], num_workers)
+        error = _held_out_error(partial.model, profile.profile, held_out)
+        fitted = fit([*exclusive, *overlapped, *unseen], num_workers)
+    except ValueError as problem:
+        notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
+        plan = one_group_plan(
+            [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors],
+            threads[0],
+            num_workers,
+            strategies.SynEasgd.name,
+        )
+        plan = replace(plan, notes=tuple(notes))
+        return Tuned(plan, profile, None, None, None, tuple(exclusive), tuple(notes))
+    if error is not None and error > max_model_error:
+        notes.append(
+            f"the model misses backward time by {error:.0%} in the median, more than the"
+            f" {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
+        )
+        strategy = strategies.MgWfbp(num_threads=threads[0])
+    plan = make_plan(profile.profile, fitted.model, strategy)
+    plan = replace(plan, notes=(*plan.notes, *notes))
+    samples = (*exclusive, *overlapped, *unseen)
+    return Tuned(plan, profile, fitted.model, fitted, error, samples, tuple(notes))
+
+
+def _plan(
+    tensors: Sequence[TensorSpec],
+    edges: Sequence[int],
+    threads: Sequence[int],
+    num_workers: int,
+    strategy: str,
+    after_backward: bool = False,
+) -> Plan:
+    groups = tuple(
+        TensorGroup(start, stop, num_threads)
+        for start, stop, num_threads in zip(edges[:-1], edges[1:], threads, strict=True)
+    )
+    return Plan(
+        groups=groups,
+        tensor_names=tuple(tensor.name for tensor in tensors),
+        num_bytes=tuple(tensor.num_bytes for tensor in tensors),
+        num_workers=num_workers,
+        strategy=strategy,
+        after_backward=after_backward,
+        dtypes=tuple(tensor.dtype for tensor in tensors),
+    )
+
+
+def _note(findings: _Findings, observation: Observation | None, plan: Plan | None) -> None:
+    if observation is None:
+        return
+    if observation.production is None:
+        problem = observation.problem
+        findings.problems[problem] = findings.problems.get(problem, 0) + 1
+    elif plan is None:
+        findings.after_backward.append((observation.production, observation.records))
+    else:
+        findings.overlapped.append((plan, observation.production, observation.records))
+
+
+def _profile(findings: _Findings, tensors: Sequence[TensorSpec]) -> "MeasuredProfile | None":
+    from tf_libra.profiling.backward import IncompleteTraceError, measured_profile
+
+    sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}
+    dtypes = {tensor.name: tensor.dtype for tensor in tensors}
+    steps = [production for production, _ in findings.after_backward]
+    try:
+        return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes)
+    except IncompleteTraceError as problem:
+        findings.problems[str(problem)] = 1
+        return None
+
+
+def _samples(
+    steps: "Sequence[tuple[StepProduction, Sequence[AllReduceRecord]]]", profile: BackwardProfile
+) -> list[OverlapSample]:
+    from tf_libra.profiling.samples import overlap_samples
+
+    return [
+        sample
+        for production, records in steps
+        for sample in overlap_samples(records, production, profile).samples
+    ]
+
+
+def _split(findings: _Findings) -> tuple[list, list]:
+    """Whole plans are held out: steps of one plan are too alike to test a model."""
+    plans: list[str] = []
+    for plan, _, _ in findings.overlapped:
+        if plan.fingerprint not in plans:
+            plans.append(plan.fingerprint)
+    unseen = set(plans[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+    fitting = [one for one in findings.overlapped if one[0].fingerprint not in unseen]
+    held_out = [one for one in findings.overlapped if one[0].fingerprint in unseen]
+    return fitting, held_out
+
+
+def _held_out_error(
+    model: ContentionModel, profile: BackwardProfile, held_out: Sequence
+) -> float | None:
+    from tf_libra.profiling.samples import measured_timeline
+
+    errors = []
+    for plan, production, records in held_out:
+        measured = measured_timeline(records, production).backward_seconds
+        predicted = simulate(profile, plan, model).backward_seconds
+        errors.append(abs(predicted - measured) / measured)
+    return float(np.median(errors)) if errors else None
