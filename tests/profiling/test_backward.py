@@ -172,6 +172,14 @@ def test_profile_holds_differences_of_medians_in_order_of_production() -> None:
     np.testing.assert_allclose(measured.spread_seconds, [1e-3, 1e-3, 10.5e-3])
     assert {tensor.dtype for tensor in profile.tensors} == {"float32"}
     assert (measured.num_steps, measured.dropped, measured.inferred) == (3, (), {})
+    assert measured.num_in_order == 3
+
+
+def test_profile_says_in_how_many_steps_its_order_held() -> None:
+    usual = step({"a": 1, "b": 2, "c": 2})
+    measured = measured_profile([usual, step({"a": 3, "b": 1, "c": 4}), usual], BYTES)
+    assert measured.profile.names == ("a", "b", "c")
+    assert (measured.num_steps, measured.num_in_order) == (3, 2)
 
 
 def test_profile_keeps_the_given_order_in_ties() -> None:

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,12 @@ from hypothesis import strategies as st
 
 from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.backward import StepProduction
-from tf_libra.profiling.samples import measured_timeline, overlap_samples, work_done
+from tf_libra.profiling.samples import (
+    measured_timeline,
+    overlap_samples,
+    without_waiting,
+    work_done,
+)
 from tf_libra.runtime.telemetry import AllReduceRecord
 
 START = 1_795_000_000_000_000_000  # nanoseconds since 1970: more than a float holds exactly
@@ -103,6 +109,24 @@ def test_samples_that_cannot_be_are_dropped_with_their_reasons() -> None:
     assert "not of this step" in reasons[2]
     assert "'zz'" in reasons[3]
     assert "0.001000 s before its 'b'" in reasons[4]
+
+
+def test_waiting_for_other_ranks_is_taken_off() -> None:
+    def arrived(start_ms: float, first_ms: float, group: int = 0) -> AllReduceRecord:
+        first_ns = START + round(first_ms * MS)
+        return replace(record(start_ms, start_ms + 20, group=group), first_byte_ns=first_ns)
+
+    records = [
+        arrived(1, 3),  # the quickest: two milliseconds
+        arrived(1, 8),
+        arrived(1, 8, group=1),  # another group: nothing to compare with
+        arrived(5, -5),  # no byte was awaited
+    ]
+    moved = without_waiting(records)
+    assert [(r.started_ns - START) / MS for r in moved] == [1, 6, 1, 5]
+    assert [replace(m, started_ns=r.started_ns) for m, r in zip(moved, records, strict=True)] == (
+        records
+    )
 
 
 def test_timeline_is_relative_to_the_start_of_backward() -> None:

@@ -67,6 +67,8 @@ class MeasuredProfile:
       spread_seconds: float array (tensors,), interquartile range over the steps of the time at
         which each tensor of `profile` was produced.
       num_steps: steps used.
+      num_in_order: steps used that produced the tensors in the profile's order. TensorFlow's
+        executor promises none: where this falls short of `num_steps`, the order varies by step.
       dropped: (index in `steps`, reason) of every step that was not.
       inferred: tensors whose production was never seen directly, with what it was taken from.
     """
@@ -74,6 +76,7 @@ class MeasuredProfile:
     profile: BackwardProfile
     spread_seconds: np.ndarray
     num_steps: int
+    num_in_order: int
     dropped: tuple[tuple[int, str], ...]
     inferred: Mapping[str, str]
 
@@ -276,7 +279,14 @@ def measured_profile(
         for name in ordered
         if any(name in step.inferred for step in used)
     }
-    return MeasuredProfile(profile, spread[order], len(used), tuple(dropped), inferred)
+    return MeasuredProfile(
+        profile=profile,
+        spread_seconds=spread[order],
+        num_steps=len(used),
+        num_in_order=int((np.diff(offsets[:, order], axis=1) >= 0).all(axis=1).sum()),
+        dropped=tuple(dropped),
+        inferred=inferred,
+    )
 
 
 def _nearest_traced(

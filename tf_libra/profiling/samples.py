@@ -113,6 +113,36 @@ def work_done(
     return np.interp(since, at, done, left=0.0)
 
 
+def without_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord, ...]:
+    """Moves the starts of all-reduces to when the other ranks had arrived, as far as one rank sees.
+
+    A rank that is ahead starts an all-reduce and waits; no byte moves and no thread works. The
+    wait is how much longer the first byte took than at its quickest for the same group of the
+    same plan, so give all records of a plan's steps at once: with one step nothing changes.
+
+    Args:
+      records: of any steps and plans.
+
+    Returns:
+      The records, in the same order, with later `started_ns`.
+    """
+    quickest_ns: dict[tuple[str, int], int] = {}
+    for record in records:
+        first_ns = record.first_byte_ns - record.started_ns
+        if first_ns >= 0:  # negative: no byte was awaited
+            key = (record.plan, record.group)
+            quickest_ns[key] = min(first_ns, quickest_ns.get(key, first_ns))
+    return tuple(
+        record
+        if record.first_byte_ns < record.started_ns
+        else dataclasses.replace(
+            record,
+            started_ns=record.first_byte_ns - quickest_ns[record.plan, record.group],
+        )
+        for record in records
+    )
+
+
 def overlap_samples(
     records: Sequence[AllReduceRecord], production: StepProduction, profile: BackwardProfile
 ) -> SampledStep:
