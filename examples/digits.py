@@ -1,0 +1,112 @@
+"""Trains a convolutional network on handwritten digits, data-parallel, under a LIBRA plan.
+
+    tf-libra run -np 2 python examples/digits.py
+
+The data ship with scikit-learn: 1,797 grey images of 8x8 pixels. Every worker trains on its own
+share of every batch; what TF-Libra adds is one line above `train_step`.
+"""
+
+import os
+from pathlib import Path
+
+# One worker per core and one thread for its ops: else two workers measure the scheduler.
+CORES = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {CORES[int(os.environ.get("HOROVOD_LOCAL_RANK", 0)) % len(CORES)]})
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import horovod.tensorflow as hvd  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from absl import app, flags  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
+from sklearn.model_selection import train_test_split  # noqa: E402
+
+import tf_libra  # noqa: E402
+
+_STRATEGY = flags.DEFINE_string("strategy", "libra", "What plans the all-reduces.")
+_EPOCHS = flags.DEFINE_integer("epochs", 20, "Passes over the training data.", lower_bound=1)
+_BATCH = flags.DEFINE_integer("batch", 64, "Images per step, over all workers.", lower_bound=1)
+_LOGDIR = flags.DEFINE_string("logdir", "build/digits", "Folder for plan, profile and model.")
+
+
+def build_model() -> keras.Model:
+    """2.4 M parameters."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(128, 3, padding="same", activation="relu"),
+            layers.Conv2D(128, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(1024, activation="relu"),
+            layers.Dense(1536, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Training and test data: images of shape (count, 8, 8, 1) in [0, 1], labels."""
+    images, labels = load_digits(return_X_y=True)
+    images = images.reshape(-1, 8, 8, 1).astype(np.float32) / 16
+    train_x, test_x, train_y, test_y = train_test_split(
+        images, labels, test_size=0.2, random_state=0, stratify=labels
+    )
+    return (train_x, train_y), (test_x, test_y)
+
+
+def batches(count: int, batch: int, epochs: int, rank: int, size: int):
+    """This worker's share of every joint batch, as indices; the same batches on every worker."""
+    share = batch // size
+    random = np.random.default_rng(0)
+    for _ in range(epochs):
+        order = random.permutation(count)
+        for start in range(0, count - batch + 1, batch):
+            yield order[start + rank * share : start + (rank + 1) * share]
+
+
+def main(_) -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    hvd.init()
+    keras.utils.set_random_seed(0)  # the same initial weights on every worker
+    model = build_model()
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf_libra.optimize(_STRATEGY.value, logdir=_LOGDIR.value)
+    @tf.function
+    def train_step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    (train_x, train_y), (test_x, test_y) = load_data()
+    if hvd.rank() == 0:
+        print(
+            f"{model.count_params():,} parameters, {len(train_x)} images to train on,"
+            f" {hvd.size()} worker(s)"
+        )
+    for step, chosen in enumerate(
+        batches(len(train_x), _BATCH.value, _EPOCHS.value, hvd.rank(), hvd.size()), start=1
+    ):
+        loss = train_step(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
+        if step % 50 == 0 and hvd.rank() == 0:
+            print(f"step {step}: loss {float(loss):.4f} ({train_step.phase})")
+    if hvd.rank() == 0:
+        correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y
+        print(train_step.explain())
+        if train_step.plan is not None:
+            print(f"plan: {Path(_LOGDIR.value, 'plan.json')}")
+        print(f"test accuracy: {correct.mean():.2%} of {len(test_y)} images")
+
+
+if __name__ == "__main__":
+    app.run(main)
