@@ -20,7 +20,6 @@ int ContractedDag::AddNode() {
 void ContractedDag::AddEdge(int from, int to) { successors_[whole_[from]].push_back(to); }
 
 bool ContractedDag::Reaches(int from, int to) {
-  // Stops early, where Descendants would look at everything.
   std::vector<bool> seen(whole_.size(), false);
   std::vector<int> stack = {whole_[from]};
   while (!stack.empty()) {
@@ -37,11 +36,9 @@ bool ContractedDag::Reaches(int from, int to) {
   return false;
 }
 
-std::vector<bool> ContractedDag::Descendants(const std::vector<int>& from) {
+std::vector<bool> ContractedDag::ReachableFrom(const std::vector<int>& from) {
   std::vector<bool> reached(whole_.size(), false);
-  for (const int node : TopologicalOrderFrom(from)) {
-    for (const int successor : successors_[node]) reached[whole_[successor]] = true;
-  }
+  for (const int node : TopologicalOrderFrom(from)) reached[node] = true;
   for (size_t node = 0; node < whole_.size(); ++node) reached[node] = reached[whole_[node]];
   return reached;
 }

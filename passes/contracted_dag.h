@@ -19,8 +19,8 @@ class ContractedDag {
 
   // True if a path of at least one edge leads from `from` to `to`. O(edges).
   bool Reaches(int from, int to);
-  // For every node: whether a path of at least one edge leads to it from one of `from`. O(edges).
-  std::vector<bool> Descendants(const std::vector<int>& from);
+  // For every node: whether it is one of `from` or a path leads to it from there. O(edges).
+  std::vector<bool> ReachableFrom(const std::vector<int>& from);
 
   // For each of `members`, the largest number of other members on a path that leads to it. Members
   // of one level have no path between them, so merging a level closes no cycle; nor does merging

@@ -371,7 +371,7 @@ std::vector<Barrier> WaitForBackward(const Graph& graph, ContractedDag* dag, Nam
   for (auto& [copy, members] : copies) {
     std::vector<int> ours;
     for (const Fusion* fusion : members) ours.push_back(fusion->members[0]->node);
-    const std::vector<bool> later = dag->Descendants(ours);
+    const std::vector<bool> later = dag->ReachableFrom(ours);
     const int context = graph.contexts[ours[0]];
 
     Barrier barrier;

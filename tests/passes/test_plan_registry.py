@@ -1,0 +1,99 @@
+"""What the C functions accept and refuse."""
+
+import threading
+
+import pytest
+
+from tests.passes.graphs import GraphBuilder, Group, fuse, register, report
+from tf_libra.runtime import library
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([], "number of groups|num_groups"),
+        ([Group("ab"), Group("")], "group 1: has 0 tensors"),
+        ([Group("ab", 0)], "group 0: num_threads is 0, must be at least 1"),
+        ([Group("ab"), Group("c", -3)], "group 1: num_threads is -3"),
+        ([Group("ab", stream=-1)], "group 0: stream is -1"),
+        ([Group("ab"), Group("ca")], "group 1: tensor name 'a' stands in the plan more than once"),
+        ([Group(["a", ""])], "a tensor name is empty"),
+    ],
+)
+def test_bad_plans_are_refused(groups: list[Group], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        register(groups)
+
+
+def test_a_plan_without_id_is_refused() -> None:
+    with pytest.raises(ValueError, match="plan id is empty"):
+        register([Group("a")], plan="")
+
+
+def test_null_pointers_are_refused() -> None:
+    c = library.load().c
+    one = library.int_array([1])
+    names = library.text_array(["a"])
+    good = [b"plan", b"digest", 1, one, one, one, names, 0]
+    for i in (0, 1, 3, 4, 5, 6):
+        arguments = list(good)
+        arguments[i] = None
+        assert c.TfLibraRegisterPlan(*arguments) != 0
+        assert b"null" in c.TfLibraLastPlanError()
+    assert c.TfLibraUnregisterPlan(None) != 0
+    short = library.text_array(["a"])
+    two_names = (type(short)._type_ * 2)(b"a", None)
+    assert c.TfLibraRegisterPlan(b"p", b"d", 1, library.int_array([2]), one, one, two_names, 0) != 0
+    assert b"fewer names" in c.TfLibraLastPlanError()
+
+
+def test_the_same_plan_again_does_nothing_and_another_digest_is_refused() -> None:
+    plan = register([Group("ab")], digest="one")
+    assert register([Group("ab")], plan=plan, digest="one") == plan
+    assert library.load().c.TfLibraLastPlanError() == b""
+    with pytest.raises(ValueError, match="registered with digest 'one', not 'two'"):
+        register([Group("ab")], plan=plan, digest="two")
+
+
+def test_unregistering_forgets_plan_and_report() -> None:
+    builder = GraphBuilder()
+    builder.step("ab")
+    plan = register([Group("ab")])
+    fuse(builder.graph, plan)
+    assert report(plan)
+    c = library.load().c
+    assert c.TfLibraUnregisterPlan(plan.encode()) == 0
+    assert report(plan) == {}
+    assert c.TfLibraUnregisterPlan(plan.encode()) != 0
+    assert b"not registered" in c.TfLibraLastPlanError()
+    assert register([Group("ba")], plan=plan, digest="another") == plan
+
+
+def test_the_report_is_json_whatever_the_names() -> None:
+    name = 'quo"te\\back\nline\ttab ünïcode'
+    builder = GraphBuilder()
+    builder.reduce("a", builder.source("x"), tensor=name)
+    plan = register([Group([name])], plan='p"\\')
+    fuse(builder.graph, plan)
+    (group,) = report(plan)["graph"]["groups"]
+    assert group["tensors"][0]["name"] == name
+
+
+def test_plans_can_be_registered_from_many_threads() -> None:
+    failures = []
+
+    def work(worker: int) -> None:
+        try:
+            for i in range(50):
+                register([Group("ab")], plan=f"shared {i}", digest="same")
+                own = register([Group("ab")], plan=f"{worker} {i}")
+                assert library.load().c.TfLibraUnregisterPlan(own.encode()) == 0
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
