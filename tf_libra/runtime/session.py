@@ -166,7 +166,7 @@ class Session:
         tensors = self._tensors()
         if plan is not None:
             _check_plan_fits(plan, tensors)
-        held = variables.compared(concrete.graph.variables)
+        held = variables.compared(concrete)
         if self.options.broadcast_variables:
             variables.broadcast(self._engine, held)
         agree(self._engine, {"variable": variables.digests(held)})

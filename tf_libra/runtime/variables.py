@@ -13,14 +13,26 @@ from tf_libra.runtime.engine import Engine
 _PIECE_BYTES = 32 << 20
 
 
-def compared(variables: Sequence[Any]) -> list[tuple[str, Any]]:
+def compared(concrete: Any) -> list[tuple[str, Any]]:
     """The variables of a step that every rank must hold alike, with a name each.
 
     Floating-point ones: weights, slots of optimizers, moving averages, learning rates. Seeds of
     random number generators are integers, and differ between ranks for good reason.
+
+    Args:
+        concrete: the traced step.
+
+    Returns:
+        Name and variable, in the order in which tracing met them, which is that of the program
+        and so the same on every rank.
     """
+    # The graph keeps its variables in a set, whose order differs from process to process.
+    met = {id(handle): index for index, handle in enumerate(concrete.captured_inputs)}
+    in_order = sorted(
+        concrete.graph.variables, key=lambda v: (met.get(id(v.handle), len(met)), v.name)
+    )
     chosen, taken = [], set()
-    for variable in variables:
+    for variable in in_order:
         if not variable.dtype.is_floating:
             continue
         # Keras 3 calls many of its variables "kernel"; what it shows as path is unique.
