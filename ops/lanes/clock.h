@@ -11,8 +11,8 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
 inline TimePoint After(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(seconds));
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 inline double SecondsUntil(TimePoint deadline) {

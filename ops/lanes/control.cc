@@ -41,8 +41,7 @@ Status ControlPlane::SendTo(int rank, Kind kind, const std::string& text, TimePo
                                    std::to_string(rank) + ": " + status.message());
 }
 
-Status ControlPlane::ReceiveFrom(int rank, TimePoint deadline, std::string* text,
-                                 bool* farewell) {
+Status ControlPlane::ReceiveFrom(int rank, TimePoint deadline, std::string* text, bool* farewell) {
   const std::string peer = "rank " + std::to_string(rank);
   MessageHeader header;
   Status status = ReceiveAll(peers_[rank], &header, sizeof(header), deadline);

@@ -23,8 +23,7 @@ class ControlPlane {
   ControlPlane(int rank, std::vector<Socket> peers);
 
   // Everybody's message, by rank. Fails with the peer's own words if a peer has given up.
-  Status AllGather(const std::string& mine, double timeout_seconds,
-                   std::vector<std::string>* all);
+  Status AllGather(const std::string& mine, double timeout_seconds, std::vector<std::string>* all);
   // Rank `root`'s message; `message` is ignored elsewhere.
   Status Broadcast(int root, double timeout_seconds, std::string* message);
 

@@ -88,9 +88,8 @@ class Exchange {
   }
 
   bool Done() const {
-    return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-      return SentAll(peer) && ReceivedAll(peer);
-    });
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [this](const Peer& peer) { return SentAll(peer) && ReceivedAll(peer); });
   }
 
   size_t BlockEnd() const { return std::min(summed_ + kBlockBytes, own_chunk_.size()); }
@@ -104,17 +103,18 @@ class Exchange {
         if (peer.part_received < end) return progress;
       }
       size_t at = 0;  // within the block
-      options_.buffers->ForEachRun(
-          {own_chunk_.begin + summed_, own_chunk_.begin + end},
-          [&](const char* input, char* output, size_t size) {
-            for (const Peer& peer : peers_) parts_[peer.rank] = peer.block + at;
-            parts_[options_.rank] = input;
-            ReduceBlock(static_cast<ElementType>(options_.header.element_type),
-                        static_cast<Reduction>(options_.header.reduction), parts_,
-                        size / element_size_, output);
-            at += size;
-            return true;
-          });
+      options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
+                                   [&](const char* input, char* output, size_t size) {
+                                     for (const Peer& peer : peers_)
+                                       parts_[peer.rank] = peer.block + at;
+                                     parts_[options_.rank] = input;
+                                     ReduceBlock(
+                                         static_cast<ElementType>(options_.header.element_type),
+                                         static_cast<Reduction>(options_.header.reduction), parts_,
+                                         size / element_size_, output);
+                                     at += size;
+                                     return true;
+                                   });
       summed_ = end;
       progress = true;
     }
@@ -179,9 +179,8 @@ class Exchange {
     if (peer->part_sent < peer->chunk.size()) {
       const size_t begin = peer->chunk.begin + peer->part_sent;
       const size_t end = std::min(begin + kCallBytes, peer->chunk.end);
-      const size_t count = Gather({begin, end}, runs, [](const char* input, char*) {
-        return const_cast<char*>(input);
-      });
+      const size_t count = Gather(
+          {begin, end}, runs, [](const char* input, char*) { return const_cast<char*>(input); });
       return SendRuns(peer, runs, count, &peer->part_sent);
     }
     if (peer->sum_sent < summed_) {
@@ -217,8 +216,8 @@ class Exchange {
       return CheckHeader(*peer);
     }
     if (peer->part_received < own_chunk_.size()) {
-      runs[0] = iovec{peer->block + (peer->part_received - summed_),
-                      BlockEnd() - peer->part_received};
+      runs[0] =
+          iovec{peer->block + (peer->part_received - summed_), BlockEnd() - peer->part_received};
       return ReceiveRuns(peer, runs, 1, &peer->part_received);
     }
     const size_t begin = peer->chunk.begin + peer->sum_received;

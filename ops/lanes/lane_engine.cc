@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-
 namespace tf_libra {
 namespace {
 
@@ -39,11 +38,11 @@ LaneEngine::~LaneEngine() {
 void LaneEngine::AllReduce(AllReduceRequest request) {
   const OperationInfo& operation = *request.operation;
   if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
-    request.done(Status(StatusCode::kInvalidArgument,
-                        "num_threads must be between 1 and the engine's " +
-                            std::to_string(max_threads()) + " lane(s), got " +
-                            std::to_string(operation.num_threads) + " for " +
-                            operation.Describe()));
+    request.done(
+        Status(StatusCode::kInvalidArgument, "num_threads must be between 1 and the engine's " +
+                                                 std::to_string(max_threads()) + " lane(s), got " +
+                                                 std::to_string(operation.num_threads) + " for " +
+                                                 operation.Describe()));
     return;
   }
   auto job = std::make_shared<Job>();
@@ -132,8 +131,8 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
   if (index == 0 && options_.warn) {
     options.on_stall = [this, job](const std::string& ranks, double seconds) {
       options_.warn("rank " + std::to_string(rank_) + " has waited " +
-                    std::to_string(static_cast<int>(seconds)) + " s for rank(s) " + ranks +
-                    " in " + job->request.operation->Describe() + ", step " +
+                    std::to_string(static_cast<int>(seconds)) + " s for rank(s) " + ranks + " in " +
+                    job->request.operation->Describe() + ", step " +
                     std::to_string(job->record.step) + "; still waiting");
     };
   }
@@ -172,8 +171,8 @@ void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
 
 Status LaneEngine::Explain(const Status& status, const Job& job) {
   if (Status known = failure(); !known.ok()) return known;
-  std::string message = "rank " + std::to_string(rank_) + ", " +
-                        job.request.operation->Describe() + ": " + status.message();
+  std::string message = "rank " + std::to_string(rank_) + ", " + job.request.operation->Describe() +
+                        ": " + status.message();
   if (status.code() == StatusCode::kUnavailable) {
     const std::string words = control_.HearFarewells(kFarewellSeconds);
     if (!words.empty()) message += " (" + words + ")";

@@ -69,9 +69,8 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       return Status();
     }
     if (SecondsUntil(deadline) <= kRetrySeconds) {
-      return Status(status.code(), "rank " + std::to_string(options.rank) +
-                                       " cannot reach rank " + std::to_string(rank) + ": " +
-                                       status.message());
+      return Status(status.code(), "rank " + std::to_string(options.rank) + " cannot reach rank " +
+                                       std::to_string(rank) + ": " + status.message());
     }
     poll(nullptr, 0, static_cast<int>(kRetrySeconds * 1e3));
   }
@@ -88,8 +87,8 @@ struct Pending {
 // Reads what is there. Returns false when the connection is to be dropped.
 bool ReadHello(Pending* pending) {
   char* bytes = reinterpret_cast<char*>(&pending->hello);
-  const ssize_t received = recv(pending->socket.fd(), bytes + pending->received,
-                                sizeof(Hello) - pending->received, 0);
+  const ssize_t received =
+      recv(pending->socket.fd(), bytes + pending->received, sizeof(Hello) - pending->received, 0);
   if (received > 0) {
     pending->received += static_cast<size_t>(received);
     return true;

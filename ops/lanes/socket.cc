@@ -106,8 +106,7 @@ Status Connect(const Address& address, TimePoint deadline, Socket* result) {
   }
   Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return SystemError(StatusCode::kUnavailable, "socket");
-  const std::string what =
-      "cannot connect to " + address.host + ":" + std::to_string(address.port);
+  const std::string what = "cannot connect to " + address.host + ":" + std::to_string(address.port);
   if (connect(socket.fd(), reinterpret_cast<sockaddr*>(&target), sizeof(target)) != 0) {
     if (errno != EINPROGRESS) return SystemError(StatusCode::kUnavailable, what);
     if (Status status = WaitFor(socket.fd(), POLLOUT, deadline); !status.ok()) {
@@ -193,8 +192,8 @@ Status InterfaceAddress(const std::string& name, std::string* host) {
   }
   freeifaddrs(all);
   if (found) return Status();
-  return Status(StatusCode::kInvalidArgument, "no network interface '" + name +
-                                                  "' with an IPv4 address; there are: " + known);
+  return Status(StatusCode::kInvalidArgument,
+                "no network interface '" + name + "' with an IPv4 address; there are: " + known);
 }
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }

@@ -42,10 +42,9 @@ std::string Quoted(const std::string& text) {
 }
 
 std::string OperationJson(const OperationInfo& operation) {
-  std::string out = "{\"plan\":" + Quoted(operation.plan) +
-                    ",\"group\":" + std::to_string(operation.group) +
-                    ",\"num_threads\":" + std::to_string(operation.num_threads) +
-                    ",\"tensor_names\":[";
+  std::string out =
+      "{\"plan\":" + Quoted(operation.plan) + ",\"group\":" + std::to_string(operation.group) +
+      ",\"num_threads\":" + std::to_string(operation.num_threads) + ",\"tensor_names\":[";
   for (size_t i = 0; i < operation.tensor_names.size(); ++i) {
     out += (i == 0 ? "" : ",") + Quoted(operation.tensor_names[i]);
   }
@@ -100,19 +99,17 @@ std::string TelemetryJson(const std::vector<AllReduceRecord>& records, uint64_t 
   std::string rows;
   for (const AllReduceRecord& record : records) {
     char row[320];
-    std::snprintf(row, sizeof(row),
-                  "%s{\"operation\":\"%016llx\",\"step\":%lld,\"sequence\":%llu,"
-                  "\"num_bytes\":%llu,\"enqueued_ns\":%lld,\"started_ns\":%lld,"
-                  "\"first_byte_ns\":%lld,\"finished_ns\":%lld}",
-                  rows.empty() ? "" : ",",
-                  static_cast<unsigned long long>(record.operation->digest),
-                  static_cast<long long>(record.step),
-                  static_cast<unsigned long long>(record.sequence),
-                  static_cast<unsigned long long>(record.num_bytes),
-                  static_cast<long long>(record.enqueued_nanos),
-                  static_cast<long long>(record.started_nanos),
-                  static_cast<long long>(record.first_byte_nanos),
-                  static_cast<long long>(record.finished_nanos));
+    std::snprintf(
+        row, sizeof(row),
+        "%s{\"operation\":\"%016llx\",\"step\":%lld,\"sequence\":%llu,"
+        "\"num_bytes\":%llu,\"enqueued_ns\":%lld,\"started_ns\":%lld,"
+        "\"first_byte_ns\":%lld,\"finished_ns\":%lld}",
+        rows.empty() ? "" : ",", static_cast<unsigned long long>(record.operation->digest),
+        static_cast<long long>(record.step), static_cast<unsigned long long>(record.sequence),
+        static_cast<unsigned long long>(record.num_bytes),
+        static_cast<long long>(record.enqueued_nanos), static_cast<long long>(record.started_nanos),
+        static_cast<long long>(record.first_byte_nanos),
+        static_cast<long long>(record.finished_nanos));
     rows += row;
     char key[20];
     std::snprintf(key, sizeof(key), "%016llx",
