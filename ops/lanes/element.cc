@@ -35,7 +35,9 @@ inline uint32_t ToBits(float value) {
 struct BFloat16 {
   uint16_t bits;
 
-  static TF_LIBRA_INLINE float Widen(BFloat16 x) { return FromBits(static_cast<uint32_t>(x.bits) << 16); }
+  static TF_LIBRA_INLINE float Widen(BFloat16 x) {
+    return FromBits(static_cast<uint32_t>(x.bits) << 16);
+  }
 
   // Round to nearest even; a NaN stays a NaN.
   static TF_LIBRA_INLINE BFloat16 Narrow(float x) {
@@ -89,8 +91,9 @@ TF_LIBRA_INLINE void DivideAll(T divisor, size_t count, T* __restrict values) {
 
 // `out` may alias a contribution of the same tile, so sums are formed in a tile of their own.
 template <typename T>
-TF_LIBRA_INLINE void ReduceNative(Reduction reduction, const std::vector<const void*>& contributions,
-                         size_t count, T* out) {
+TF_LIBRA_INLINE void ReduceNative(Reduction reduction,
+                                  const std::vector<const void*>& contributions, size_t count,
+                                  T* out) {
   alignas(64) T sum[kTile];
   const T divisor = static_cast<T>(contributions.size());
   for (size_t begin = 0; begin < count; begin += kTile) {
@@ -106,14 +109,15 @@ TF_LIBRA_INLINE void ReduceNative(Reduction reduction, const std::vector<const v
 
 template <typename Half>
 TF_LIBRA_INLINE void ReduceHalf(Reduction reduction, const std::vector<const void*>& contributions,
-                       size_t count, Half* out) {
+                                size_t count, Half* out) {
   alignas(64) float sum[kTile];
   const float divisor = static_cast<float>(contributions.size());
   for (size_t begin = 0; begin < count; begin += kTile) {
     const size_t n = std::min(kTile, count - begin);
-    for (size_t i = 0; i < n; ++i) sum[i] = 0.0f;
-    for (const void* contribution : contributions) {
-      const Half* term = static_cast<const Half*>(contribution) + begin;
+    const Half* first = static_cast<const Half*>(contributions[0]) + begin;
+    for (size_t i = 0; i < n; ++i) sum[i] = Half::Widen(first[i]);  // 0 + -0 would lose the sign
+    for (size_t rank = 1; rank < contributions.size(); ++rank) {
+      const Half* term = static_cast<const Half*>(contributions[rank]) + begin;
       for (size_t i = 0; i < n; ++i) sum[i] += Half::Widen(term[i]);
     }
     if (reduction == Reduction::kAverage) DivideAll(divisor, n, sum);

@@ -1,0 +1,136 @@
+// What the tests of the lanes share: checks that count, and ranks that are threads of one process.
+#ifndef TF_LIBRA_OPS_LANES_TESTING_H_
+#define TF_LIBRA_OPS_LANES_TESTING_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/mesh.h"
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+// Each prints where it stands and what it saw; the program goes on and exits with 1.
+#define CHECK_TRUE(condition) \
+  tf_libra::testing::Check((condition), __FILE__, __LINE__, #condition, "true", "false")
+#define CHECK_EQ(left, right) \
+  tf_libra::testing::CheckEqual((left), (right), __FILE__, __LINE__, #left " == " #right)
+#define CHECK_CONTAINS(text, part) \
+  tf_libra::testing::CheckContains((text), (part), __FILE__, __LINE__)
+#define CHECK_OK(status) \
+  tf_libra::testing::CheckStatus((status), tf_libra::StatusCode::kOk, "", __FILE__, __LINE__)
+#define CHECK_STATUS(status, code, part) \
+  tf_libra::testing::CheckStatus((status), (code), (part), __FILE__, __LINE__)
+
+namespace tf_libra {
+namespace testing {
+
+// Where success is expected, no machine is slow enough for this.
+constexpr double kGenerousSeconds = 60;
+// Where a deadline is to pass.
+constexpr double kShortSeconds = 0.4;
+
+inline std::atomic<int>& Failures() {
+  static std::atomic<int> failures{0};
+  return failures;
+}
+
+template <typename Left, typename Right>
+void Check(bool passed, const char* file, int line, const char* what, const Left& left,
+           const Right& right) {
+  if (passed) return;
+  if (++Failures() > 50) return;  // the first ones tell the story
+  std::ostringstream text;
+  text << file << ":" << line << ": failed: " << what << "\n  left:  " << left
+       << "\n  right: " << right << "\n";
+  std::cerr << text.str() << std::flush;
+}
+
+template <typename Left, typename Right>
+void CheckEqual(const Left& left, const Right& right, const char* file, int line,
+                const char* what) {
+  Check(left == right, file, line, what, left, right);
+}
+
+inline void CheckContains(const std::string& text, const std::string& part, const char* file,
+                          int line) {
+  Check(text.find(part) != std::string::npos, file, line, "text contains part", text, part);
+}
+
+inline void CheckStatus(const Status& status, StatusCode code, const std::string& part,
+                        const char* file, int line) {
+  Check(status.code() == code, file, line, ("status: " + status.message()).c_str(),
+        static_cast<int>(status.code()), static_cast<int>(code));
+  CheckContains(status.message(), part, file, line);
+}
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+
+// Runs `tests`, or those that the command line names. A test that hangs ends the program.
+inline int RunTests(const std::vector<Test>& tests, int argc, char** argv) {
+  alarm(300);
+  for (const Test& test : tests) {
+    bool chosen = argc < 2;
+    for (int i = 1; i < argc; ++i) chosen = chosen || std::string(argv[i]) == test.name;
+    if (!chosen) continue;
+    const int before = Failures();
+    const TimePoint start = Clock::now();
+    test.run();
+    std::cout << (Failures() == before ? "ok     " : "FAILED ") << test.name << " ("
+              << -SecondsUntil(start) << " s)" << std::endl;
+  }
+  return Failures() == 0 ? 0 : 1;
+}
+
+// Calls `body(rank)` in a thread per rank and waits for all.
+inline void OnEveryRank(int world_size, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What `world_size` ranks need to meet on loopback.
+struct Meeting {
+  std::vector<Socket> listeners;
+  MeshOptions options;  // all but the rank
+
+  Meeting(int world_size, int num_lanes, double timeout_seconds = kGenerousSeconds)
+      : listeners(world_size) {
+    options.addresses.resize(world_size);
+    for (int rank = 0; rank < world_size; ++rank) {
+      CHECK_OK(Listen("127.0.0.1", 0, &listeners[rank], &options.addresses[rank]));
+    }
+    options.secret.caller.fill(0xca);
+    options.secret.callee.fill(0xce);
+    options.num_lanes = num_lanes;
+    options.timeout_seconds = timeout_seconds;
+  }
+
+  Status Connect(int rank, Mesh* mesh) {
+    MeshOptions mine = options;
+    mine.rank = rank;
+    return ConnectMesh(mine, std::move(listeners[rank]), mesh);
+  }
+};
+
+// The ends of all ranks' connections, [rank].
+inline std::vector<Mesh> ConnectAll(int world_size, int num_lanes) {
+  Meeting meeting(world_size, num_lanes);
+  std::vector<Mesh> meshes(world_size);
+  OnEveryRank(world_size, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  return meshes;
+}
+
+}  // namespace testing
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_TESTING_H_
