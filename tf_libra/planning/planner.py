@@ -9,6 +9,7 @@ from tf_libra.planning.asc_wfbp import plan_asc_wfbp
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.fixed import plan_horovod_fusion, plan_syneasgd, plan_wfbp
 from tf_libra.planning.libra import plan_libra
+from tf_libra.planning.libra_exact import plan_libra_exact
 from tf_libra.planning.libra_m import plan_libra_m
 from tf_libra.planning.mg_wfbp import plan_mg_wfbp
 from tf_libra.profile import BackwardProfile
@@ -55,5 +56,7 @@ def _draft(profile: BackwardProfile, cost: ContentionModel, strategy: strategies
             return plan_asc_wfbp(profile, cost, strategy)
         case strategies.LibraM():
             return plan_libra_m(profile, cost, strategy)
+        case strategies.Libra(exact=True):
+            return plan_libra_exact(profile, cost, strategy)
         case strategies.Libra():
             return plan_libra(profile, cost, strategy)

@@ -1,0 +1,177 @@
+"""The papers' definitions written down naively, to hold the planners against."""
+
+import itertools
+import math
+
+from hypothesis import strategies as st
+
+import tf_libra
+
+
+def simulate(profile, cost, stops, threads):
+    """LIBRA's Eqs. 8-15 for groups that end at `stops`, literally; returns the sum of Eq. 7."""
+    b = [float(x) for x in profile.compute_seconds]
+    starts = [0, *stops[:-1]]
+    group_b = [math.fsum(b[i:j]) for i, j in zip(starts, stops, strict=True)]
+    group_c = [
+        sum(int(x) for x in profile.num_bytes[i:j]) for i, j in zip(starts, stops, strict=True)
+    ]
+    K = len(stops)
+    total = group_b[0]
+    s = math.fsum(group_b[1:])
+    for i in range(K):
+        t_o, f_b, t_c = overlap(cost, group_c[i], s, threads[i])
+        t_b = max(0.0, f_b - math.fsum(group_b[i + 2 :])) if i + 1 < K else 0.0
+        total += t_o + t_b + t_c
+        s = f_b - t_b
+    return total
+
+
+def overlap(cost, c, b, r):
+    """f_o, f_b and f_c of Eqs. 8-11."""
+    N = cost.num_workers
+    c_hat = 2 * (N - 1) / N * c
+    a = 2 * (N - 1) * cost.hop_latency
+    alone = cost.exclusive_hop_latency
+    a_q = a if alone is None else 2 * (N - 1) * alone
+    alpha1, alpha2 = cost.compute
+
+    def rate(gammas):
+        return gammas[0] - gammas[1] * math.exp(-gammas[2] * r**cost.exponent)
+
+    p = c_hat / rate(cost.overlapped) + a
+    q = c_hat / rate(cost.exclusive) + a_q
+    g = b / (alpha1 - alpha2 * r)
+    f_o = 0.0 if c == 0 or b == 0 else min(p, g)
+    delta_b = 0.0 if b == 0 else 1 - f_o / g
+    delta_c = 0.0 if c == 0 or p == 0 else 1 - f_o / p
+    return f_o, b * delta_b, q * delta_c
+
+
+def all_stops(num_tensors, max_groups):
+    """Every fusion into at most K groups."""
+    for cuts in range(min(max_groups, num_tensors)):
+        for inner in itertools.combinations(range(1, num_tensors), cuts):
+            yield [*inner, num_tensors]
+
+
+def best(profile, cost, max_groups, allowed):
+    """The least time of all plans of at most K groups and threads from R."""
+    return min(
+        simulate(profile, cost, stops, threads)
+        for stops in all_stops(len(profile.tensors), max_groups)
+        for threads in itertools.product(allowed, repeat=len(stops))
+    )
+
+
+def best_threads(profile, cost, stops, allowed):
+    """The least time over all threads for given groups."""
+    return min(
+        simulate(profile, cost, stops, threads)
+        for threads in itertools.product(allowed, repeat=len(stops))
+    )
+
+
+def algorithm1(profile, cost, K, Z, R):
+    """T(K, L, Z) by LIBRA's Algorithm 1; chunk edges are compared to a relative 1e-9."""
+    b = [float(x) for x in profile.compute_seconds]
+    c = [int(x) for x in profile.num_bytes]
+    L = len(b)
+    w = math.fsum(b) / Z
+    T = {(0, 0, z): z * w for z in range(Z + 1)}
+    for i, done, z in itertools.product(range(1, K + 1), range(L + 1), range(Z + 1)):
+        produced = math.fsum(b[:done])
+        T[i, done, z] = min(
+            (
+                T.get((i - 1, before, began), math.inf)
+                + stage_time(cost, sum(c[before:done]), z, began, Z, w, r)
+                for began in range(z + 1)
+                if began * w * (1 + 1e-9) >= produced
+                for before in range(done + 1)
+                for r in R
+            ),
+            default=math.inf,
+        )
+    return T[K, L, Z]
+
+
+def stage_time(cost, c, z, began, Z, w, r):
+    """h of Eq. 19."""
+    t_o, t_b, t_c = overlap(cost, c, (z - began) * w, r)
+    # A residual within rounding is none.
+    if z < Z and t_c > 1e-9 * overlap(cost, c, 0.0, r)[2]:
+        return math.inf
+    return t_o + t_b + t_c
+
+
+@st.composite
+def profiles(draw, max_tensors=5):
+    """Profiles with tensors of 0 bytes and of 0 seconds among others."""
+    count = draw(st.integers(1, max_tensors))
+    sizes = st.one_of(st.just(0), st.integers(1, 100), st.integers(1, 5_000_000))
+    seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e-2))
+    return tf_libra.BackwardProfile.from_arrays(
+        draw(st.lists(sizes, min_size=count, max_size=count)),
+        draw(st.lists(seconds, min_size=count, max_size=count)),
+    )
+
+
+@st.composite
+def any_costs(draw, threads):
+    """Cost models with positive rates at these threads, whatever else they imply."""
+    exponent = draw(st.sampled_from([0.6, 1.0]))
+    alpha1 = draw(st.floats(0.2, 1.3))
+    alpha2 = draw(st.floats(0, 0.95)) * alpha1 / max(threads)
+
+    def gammas():
+        gamma1 = draw(st.floats(1e8, 5e9))
+        gamma3 = draw(st.floats(0, 2))
+        return gamma1, draw(st.floats(0, 0.95)) * gamma1, gamma3
+
+    return tf_libra.ContentionModel(
+        num_workers=draw(st.sampled_from([1, 2, 3, 8])),
+        hop_latency=draw(st.sampled_from([0.0, 1e-6, 1e-4, 1e-3])),
+        compute=(alpha1, alpha2),
+        overlapped=gammas(),
+        exclusive=gammas(),
+        exponent=exponent,
+        exclusive_hop_latency=draw(st.sampled_from([None, 1e-5, 5e-4])),
+    )
+
+
+def obeys_assumptions(cost, threads):
+    """Whether LIBRA's Assumptions 2 and 3 hold for all sizes, and 0 < alpha1 - alpha2·r <= 1."""
+    a, a_q = cost.startup_seconds, cost.exclusive_startup_seconds
+    for r in threads:
+        rate = float(cost.compute_rate(r))
+        p, q = float(cost.overlapped_seconds(1, r)), float(cost.exclusive_seconds(1, r))
+        # Linear in the size: the startup and the slope are enough.
+        if not (rate <= 1 and p >= q and a >= a_q):
+            return False
+        if not (p * (1 - rate) <= q and a * (1 - rate) <= a_q):
+            return False
+    return True
+
+
+@st.composite
+def lawful_costs(draw, threads):
+    """Cost models that satisfy LIBRA's Assumptions 2 and 3 at these threads."""
+    workers = draw(st.sampled_from([1, 2, 3, 8]))
+    alpha1 = draw(st.floats(0.3, 1))
+    alpha2 = draw(st.floats(0, 0.95)) * alpha1 / max(threads)
+    gamma1, gamma3 = draw(st.floats(1e8, 5e9)), draw(st.floats(0, 2))
+    gamma2 = draw(st.floats(0, 0.95)) * gamma1
+    # p = slower·q for all r, with slower·(1 - rate) <= 1.
+    least_rate = alpha1 - alpha2 * max(threads)
+    most = 1 / max(1 - least_rate, 1 / 3)
+    slower = 1 + draw(st.floats(0, 0.99)) * (most - 1)
+    latency = draw(st.sampled_from([0.0, 1e-6, 1e-4, 1e-3]))
+    cost = tf_libra.ContentionModel(
+        num_workers=workers,
+        hop_latency=latency,
+        compute=(alpha1, alpha2),
+        overlapped=(gamma1 / slower, gamma2 / slower, gamma3),
+        exclusive=(gamma1, gamma2, gamma3),
+    )
+    assert obeys_assumptions(cost, threads)
+    return cost

@@ -1,0 +1,155 @@
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning import reference
+from tf_libra.plan import Plan, TensorGroup
+
+THREADS = (1, 2, 5)
+many = settings(max_examples=300, deadline=None)
+
+
+def plan_of(profile, stops, threads, streams=None, **kwargs):
+    starts = [0, *stops[:-1]]
+    streams = streams or [0] * len(stops)
+    groups = tuple(map(TensorGroup, starts, stops, threads, streams))
+    return Plan.for_profile(profile, groups, 2, "by hand", **kwargs)
+
+
+@st.composite
+def plans(draw, profile):
+    count = len(profile.tensors)
+    inner = draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
+    stops = [*sorted(inner), count]
+    return plan_of(profile, stops, [draw(st.sampled_from(THREADS)) for _ in stops])
+
+
+@many
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
+def test_is_equations_8_to_15(data, profile, cost):
+    plan = data.draw(plans(profile))
+    timeline = tf_libra.simulate(profile, plan, cost)
+    expected = reference.simulate(
+        profile, cost, [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
+    )
+    assert timeline.backward_seconds == pytest.approx(expected, rel=1e-9)
+
+
+@many
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
+def test_stages_and_spans_follow_each_other(data, profile, cost):
+    plan = data.draw(plans(profile))
+    timeline = tf_libra.simulate(profile, plan, cost)
+    assert len(timeline.stages) == len(plan.groups) + 1
+    tolerance = 1e-9 * timeline.backward_seconds
+    for before, after in itertools.pairwise(timeline.stages):
+        assert after.start_seconds == pytest.approx(before.end_seconds, abs=tolerance)
+        assert min(after.residual_compute_seconds, after.residual_communication_seconds) == 0
+    for stage, span in zip(timeline.stages[1:], timeline.groups, strict=True):
+        assert span.start_seconds == stage.start_seconds
+        assert span.ready_seconds <= span.start_seconds + tolerance
+        assert span.end_seconds <= stage.end_seconds + tolerance
+    last = timeline.stages[-1]
+    assert last.overlap_seconds == last.residual_compute_seconds == 0
+    size = sum(plan.num_bytes[plan.groups[-1].start :])
+    alone = float(cost.exclusive_all_reduce(size, plan.groups[-1].num_threads))
+    assert last.residual_communication_seconds == pytest.approx(alone)
+    assert timeline.computation_end_seconds <= timeline.backward_seconds + tolerance
+
+
+@many
+@given(st.data(), reference.profiles(), reference.lawful_costs(THREADS))
+def test_lemma_3_more_computation_never_shortens_the_rest(data, profile, cost):
+    plan = data.draw(plans(profile))
+    longer = list(profile.compute_seconds)
+    longer[-1] += data.draw(st.floats(0, 1e-2))
+    more = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, longer)
+    before = tf_libra.simulate(profile, plan, cost).backward_seconds
+    assert tf_libra.simulate(more, plan, cost).backward_seconds >= before * (1 - 1e-9)
+
+
+@many
+@given(st.data(), reference.profiles(), reference.lawful_costs(THREADS))
+def test_lemma_4_forced_serial_execution_is_never_faster(data, profile, cost):
+    plan = data.draw(plans(profile))
+    longer = list(profile.compute_seconds)
+    alone = data.draw(st.floats(0, 1e-2))
+    longer[-1] += alone
+    more = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, longer)
+    overlapped = tf_libra.simulate(more, plan, cost).backward_seconds
+    serial = tf_libra.simulate(profile, plan, cost).backward_seconds + alone
+    assert overlapped <= serial * (1 + 1e-9)
+
+
+@many
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
+def test_after_backward_is_computation_then_communication(data, profile, cost):
+    plan = data.draw(plans(profile))
+    after = plan_of(
+        profile,
+        [g.stop for g in plan.groups],
+        [g.num_threads for g in plan.groups],
+        after_backward=True,
+    )
+    timeline = tf_libra.simulate(profile, after, cost)
+    alone = sum(
+        float(cost.exclusive_all_reduce(sum(plan.num_bytes[g.start : g.stop]), g.num_threads))
+        for g in plan.groups
+    )
+    expected = float(profile.compute_seconds.sum()) + alone
+    assert timeline.backward_seconds == pytest.approx(expected)
+    assert timeline.groups[0].start_seconds == pytest.approx(profile.compute_seconds.sum())
+
+
+@many
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
+def test_streams_without_a_meeting_are_one_stream(data, profile, cost):
+    plan = data.draw(plans(profile))
+    count = len(plan.groups)
+    stops, threads = [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
+    # Every group on stream 1 but a last one of 0 bytes and 0 seconds, which meets nothing.
+    padded = tf_libra.BackwardProfile.from_arrays(
+        [*profile.num_bytes, 0], [*profile.compute_seconds, 0.0]
+    )
+    plan = plan_of(padded, [*stops, stops[-1] + 1], [*threads, 1], [1] * count + [0])
+    timeline = tf_libra.simulate(padded, plan, cost)
+    assert timeline.backward_seconds == pytest.approx(
+        reference.simulate(profile, cost, stops, threads), rel=1e-9
+    )
+
+
+def test_mg_cf_is_free_of_contention():
+    profile = tf_libra.BackwardProfile.from_arrays([10**6] * 4, [1e-3] * 4)
+    cost = tf_libra.ContentionModel(4, 1e-5, (1.0, 0.1), (1e9, 0, 0), (2e9, 0, 0))
+    plan = plan_of(profile, [1, 2, 3, 4], [4] * 4)
+    free = tf_libra.simulate(profile, plan, cost.contention_free())
+    alone = float(cost.exclusive_all_reduce(10**6, 4))
+    # Each all-reduce is shorter than a tensor's computation, hence hidden but for the last.
+    assert alone < 1e-3
+    assert free.backward_seconds == pytest.approx(4e-3 + alone)
+    assert free.backward_seconds < tf_libra.simulate(profile, plan, cost).backward_seconds
+
+
+def test_one_worker_communicates_in_no_time():
+    profile = tf_libra.BackwardProfile.from_arrays([10**6] * 3, [1e-3] * 3)
+    cost = tf_libra.ContentionModel(1, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
+    timeline = tf_libra.simulate(profile, plan_of(profile, [1, 2, 3], [4] * 3), cost)
+    assert timeline.backward_seconds == pytest.approx(3e-3)
+
+
+def test_a_plan_of_other_tensors_is_refused():
+    profile = tf_libra.BackwardProfile.from_arrays([1, 2], [1.0, 1.0])
+    other = tf_libra.BackwardProfile.from_arrays([1, 3], [1.0, 1.0])
+    cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
+    with pytest.raises(ValueError, match="plan must be of the profile's 2 tensors"):
+        tf_libra.simulate(other, plan_of(profile, [2], [1]), cost)
+
+
+def test_threads_without_a_positive_rate_are_refused():
+    profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
+    cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.0), (1e9, 2e9, 0.5), (1e9, 0, 0))
+    with pytest.raises(ValueError, match=r"overlapped: .*positive at r = 1"):
+        tf_libra.simulate(profile, plan_of(profile, [1], [1]), cost)

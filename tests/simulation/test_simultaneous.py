@@ -1,0 +1,72 @@
+import pytest
+
+import tf_libra
+from tf_libra.plan import Plan, TensorGroup
+
+GAMMA = 1.5
+# a = 1 s; 1 s per byte beside computation and alone; computation keeps its speed.
+COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
+
+
+def simulate(num_bytes, compute_seconds, streams, cost=COST):
+    profile = tf_libra.BackwardProfile.from_arrays(num_bytes, compute_seconds)
+    groups = tuple(TensorGroup(i, i + 1, 1, stream) for i, stream in enumerate(streams))
+    plan = Plan.for_profile(profile, groups, 2, "by hand", contention=GAMMA)
+    return tf_libra.simulate(profile, plan, cost)
+
+
+def test_two_equal_all_reduces_at_once_take_equation_9():
+    timeline = simulate([4, 4], [2, 0], [0, 1])
+    assert timeline.backward_seconds == pytest.approx(2 + 1 + GAMMA * 4)
+    assert [span.end_seconds for span in timeline.groups] == pytest.approx([9, 9])
+
+
+def test_the_penalty_is_that_of_equations_12_and_13():
+    # The second arrives when 3 of the first's 1 + 4 seconds are over.
+    timeline = simulate([4, 4], [2, 3], [0, 1])
+    left = 4 * (1 - 3 / (1 + 4))
+    penalty = (GAMMA - 1) * left
+    first, second = timeline.groups
+    assert first.end_seconds == pytest.approx(2 + 5 + penalty)
+    assert second.start_seconds == pytest.approx(5)
+    # Equal sizes: both pay the same penalty.
+    assert second.end_seconds == pytest.approx(5 + 5 + penalty)
+
+
+def test_a_third_waits_for_its_own_stream():
+    timeline = simulate([8, 2, 1], [1, 1, 1], [0, 1, 1])
+    first, second, third = timeline.groups
+    assert second.start_seconds < first.end_seconds
+    assert third.start_seconds == pytest.approx(second.end_seconds)
+
+
+def test_groups_start_in_order():
+    # The third's stream is free at once, but the second waits for the first.
+    timeline = simulate([8, 1, 1], [1, 1, 1], [0, 0, 1])
+    first, second, third = timeline.groups
+    assert second.start_seconds == first.end_seconds
+    assert third.start_seconds == second.start_seconds
+
+
+def test_both_take_threads_from_computation():
+    cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.25), (1e-2, 0, 0), (1e-2, 0, 0))
+    timeline = simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
+    # r = 1: 1 s takes 1 / 0.75; two at once: 2 s take 2 / 0.5.
+    assert timeline.groups[1].ready_seconds == pytest.approx(1 + 1 / 0.75)
+    assert timeline.computation_end_seconds == pytest.approx(1 + 1 / 0.75 + 2 / 0.5)
+
+
+def test_stages_add_up():
+    timeline = simulate([4, 0, 3, 2], [2, 1, 0, 3], [0, 1, 1, 0])
+    assert len(timeline.stages) == 5
+    assert timeline.backward_seconds == pytest.approx(
+        max(span.end_seconds for span in timeline.groups)
+    )
+    overlapped = sum(s.overlap_seconds + s.residual_compute_seconds for s in timeline.stages)
+    assert overlapped == pytest.approx(6)
+
+
+def test_computation_without_resources_is_refused():
+    cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1e-2, 0, 0), (1e-2, 0, 0))
+    with pytest.raises(ValueError, match="positive at r = 2"):
+        simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
