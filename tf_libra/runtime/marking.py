@@ -6,7 +6,7 @@ The graph that comes out averages correctly even if no pass ever touches it.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,7 @@ def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
         step_name: the function that is traced, for messages.
 
     Yields:
-        The gradients marked so far, in backward order as far as tracing can tell: the last
-        variable that is used in forward computation first.
+        The gradients marked so far, in backward order.
 
     Raises:
         ValueError: from `gradient`, for a variable that has none, or inside of XLA.
@@ -72,25 +71,49 @@ def _mark(step_name: str, sources: Any, gradients: Any, marked: list[MarkedGradi
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
-    # Variables are made in forward order, so their gradients come in the reverse of it.
-    for index in reversed(range(len(flat_sources))):
-        source = flat_sources[index]
-        if not _is_trainable_variable(source):
-            continue
-        name = _variable_name(source)
-        if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
-            raise ValueError(
-                f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
-                " all-reduce; remove jit_compile=True from the training step"
-            )
-        gradient = flat_gradients[index]
-        if gradient is None:
-            raise ValueError(
-                f"{step_name} computes no gradient for variable {name!r} (it is None): take it"
-                " out of the variables that the gradient is asked for, or use it in the loss"
-            )
-        results[index] = _all_reduce(name, tf.convert_to_tensor(gradient), marked)
+    chosen = [i for i, source in enumerate(flat_sources) if _is_trainable_variable(source)]
+    for index in chosen:
+        _check(step_name, _variable_name(flat_sources[index]), flat_gradients[index])
+    for index in backward_order([flat_gradients[i] for i in chosen], chosen):
+        name = _variable_name(flat_sources[index])
+        results[index] = _all_reduce(name, tf.convert_to_tensor(flat_gradients[index]), marked)
     return tf.nest.pack_sequence_as(gradients, results)
+
+
+def _check(step_name: str, variable_name: str, gradient: Any) -> None:
+    if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+        raise ValueError(
+            f"{step_name} is compiled with jit_compile=True, and XLA cannot call the"
+            " all-reduce; remove jit_compile=True from the training step"
+        )
+    if gradient is None:
+        raise ValueError(
+            f"{step_name} computes no gradient for variable {variable_name!r} (it is None): take"
+            " it out of the variables that the gradient is asked for, or use it in the loss"
+        )
+
+
+def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]:
+    """Labels of the gradients in the order in which backward computation can produce them.
+
+    A gradient is as late as the longest chain of ops that leads to it is long. Of equals the one
+    of the later variable comes first: variables are made in forward order.
+
+    Args:
+        gradients: tensors or `IndexedSlices` of the graph that is being traced.
+        labels: one per gradient.
+    """
+    depth: dict[Any, int] = {}
+    # Ops are listed in the order in which they were made, so inputs come before consumers.
+    for operation in tf_ops.get_default_graph().get_operations():
+        inputs = [depth[x.op] for x in operation.inputs if x.op in depth]
+        depth[operation] = 1 + max(inputs, default=0)
+    lateness = [
+        max(depth.get(tensor.op, 0) for tensor in tf.nest.flatten(gradient, expand_composites=True))
+        for gradient in gradients
+    ]
+    order = sorted(range(len(labels)), key=lambda i: (lateness[i], -i))
+    return [labels[i] for i in order]
 
 
 def _all_reduce(name: str, gradient: tf.Tensor, marked: list[MarkedGradient]) -> tf.Tensor:

@@ -1,0 +1,103 @@
+"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--json out.json] [--markdown].
+
+Two processes of one host, one core each, all-reduce over loopback with 1, 2 and 4 connections.
+Gloo is the one in Horovod's sdist, which pip downloads and CMake builds. Both transports are
+measured in one run, round by round, and each round gives, per transport, size and thread count:
+
+- alone: seconds per all-reduce;
+- cpu: seconds of CPU time per all-reduce and process;
+- overlapped: seconds per all-reduce while another thread computes on the same core;
+- slowdown: how many times slower that thread is than without communication.
+
+Reported are medians over rounds, and the median of the paired ratios lanes/gloo.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from absl import app, flags
+
+_ROUNDS = flags.DEFINE_integer("rounds", 9, "Rounds over all cases.", lower_bound=1)
+_REPETITIONS = flags.DEFINE_integer(
+    "repetitions", 20, "All-reduces per case and round.", lower_bound=1
+)
+_JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "transport"
+HOROVOD = "horovod==0.28.1"
+COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
+
+
+def build() -> Path:
+    """Builds Gloo, once, and the benchmark."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    gloo = BUILD / "gloo"
+    if not (gloo / "lib" / "gloo" / "libgloo.a").exists():
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            command += ["--no-binary=:all:", "--no-build-isolation", "-d", folder, HOROVOD]
+            subprocess.run(command, check=True)
+            with tarfile.open(next(Path(folder).glob("horovod-*.tar.gz"))) as archive:
+                archive.extractall(BUILD, filter="data")
+        source = next(BUILD.glob("horovod-*/third_party/gloo"))
+        options = ["-DBUILD_TEST=OFF", "-DBUILD_BENCHMARK=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+        options += ["-DCMAKE_CXX_STANDARD=17", "-DCMAKE_POLICY_VERSION_MINIMUM=3.5"]
+        subprocess.run(["cmake", "-S", source, "-B", gloo / "lib", *options], check=True)
+        subprocess.run(["cmake", "--build", gloo / "lib", "-j", "2"], check=True)
+        (gloo / "source").unlink(missing_ok=True)
+        (gloo / "source").symlink_to(source)
+    program = BUILD / "transport"
+    lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
+    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}", f"-I{gloo / 'source'}", f"-I{gloo / 'lib'}"]
+    command += [str(ROOT / "benchmarks" / "transport.cc"), *map(str, lanes)]
+    command += [str(gloo / "lib" / "gloo" / "libgloo.a"), "-pthread", "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+def main(_: list[str]) -> None:
+    program = build()
+    with tempfile.TemporaryDirectory() as folder:
+        for lane in range(4):
+            Path(folder, str(lane)).mkdir()
+        arguments = [folder, str(_ROUNDS.value), str(_REPETITIONS.value)]
+        output = subprocess.run(
+            [program, *arguments], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+    cases: dict[tuple[int, int], dict[str, list[list[float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for line in output.splitlines():
+        transport, size, threads, *figures = line.split()
+        cases[int(size), int(threads)][transport].append([float(figure) for figure in figures])
+    print("| bytes | threads | | alone ms | CPU ms | overlapped ms | slowdown |")
+    print("|---|---|---|---|---|---|---|")
+    for (size, threads), by_transport in cases.items():
+        for transport, rounds in by_transport.items():
+            medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+            cells = [f"{value * 1e3:.2f}" for value in medians[:3]] + [f"x{medians[3]:.2f}"]
+            print(f"| {size} | {threads} | {transport} | {' | '.join(cells)} |")
+        pairs = zip(by_transport["lanes"], by_transport["gloo"], strict=True)
+        ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
+        medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
+        print(f"| {size} | {threads} | ratio | " + " | ".join(f"{m:.2f}" for m in medians) + " |")
+    if _JSON.value:
+        rows = [
+            {"bytes": size, "threads": threads, "transport": name, "rounds": rounds}
+            for (size, threads), by_transport in cases.items()
+            for name, rounds in by_transport.items()
+        ]
+        document = {"columns": COLUMNS, "cpus": os.cpu_count(), "cases": rows}
+        Path(_JSON.value).write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    app.run(main)
