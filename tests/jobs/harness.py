@@ -1,0 +1,114 @@
+"""What every job script begins with: a core and a thread per rank, and a place for results.
+
+A script registers cases, functions that train a fresh model with a fresh optimized step, and runs
+them all: starting TensorFlow in several processes takes longer than any of them.
+"""
+
+import json
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANK = int(os.environ.get("HOROVOD_RANK", "0"))
+SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
+FOLDER = Path(os.environ["TF_LIBRA_JOB_FOLDER"])
+
+_cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {_cores[RANK % len(_cores)]})
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+
+import horovod.tensorflow as hvd  # noqa: E402
+
+from tf_libra.runtime import engine as engine_lib  # noqa: E402
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append((record.levelname, record.getMessage()))
+
+
+class Cases:
+    """Cases of one job, run one after the other on all ranks."""
+
+    def __init__(self) -> None:
+        self._cases: dict[str, Callable[[], Any]] = {}
+        self._results: dict[str, Any] = {}
+        self._current = ""
+
+    def add(self, name: str, function: Callable[[], Any]) -> None:
+        """Adds a case; it returns what JSON can say."""
+        assert name not in self._cases, name
+        self._cases[name] = function
+
+    def __call__(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Adds a case by decoration, under the function's name."""
+        self.add(function.__name__, function)
+        return function
+
+    def save(self, **arrays: Any) -> None:
+        """Saves arrays for the current case."""
+        np.savez(
+            FOLDER / f"{self._current}.{RANK}.npz",
+            **{name: np.asarray(value) for name, value in arrays.items()},
+        )
+
+    def run(self) -> None:
+        """Runs all cases; writes after each, so that a job that hangs tells where."""
+        for name, function in self._cases.items():
+            self._current = name
+            print(f"{time.strftime('%X')} case {name}", flush=True)
+            # The training function closes over its model; nothing of one case reaches the next.
+            tf.keras.backend.clear_session()
+            tf.keras.utils.set_random_seed(1)
+            log = logging.getLogger("tf_libra")
+            collector = _Collector()
+            log.addHandler(collector)
+            value, error = None, None
+            try:
+                value = function()
+            except Exception as raised:
+                error = {
+                    "type": type(raised).__name__,
+                    "message": str(raised),
+                    "traceback": traceback.format_exc(),
+                }
+            finally:
+                log.removeHandler(collector)
+            self._results[name] = {"value": value, "error": error, "log": collector.records}
+            write_json("results", self._results)
+            restart_engine()
+
+
+def restart_engine() -> None:
+    """Ends this rank's engine, once every rank is done with it."""
+    if hvd.is_initialized():
+        barrier()
+    running = engine_lib.running()
+    if running is not None:
+        running.close()
+
+
+def barrier() -> None:
+    """Returns when every rank has called it."""
+    hvd.allreduce(tf.zeros([1]), name="test.barrier")
+
+
+def write_json(stem: str, document: Any) -> None:
+    """Writes `STEM.RANK.json`; a reader never sees half of it."""
+    path = FOLDER / f"{stem}.{RANK}.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document))
+    temporary.replace(path)

@@ -1,0 +1,173 @@
+"""Starts jobs of several worker processes, and ends exactly what it has started."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+JOBS = Path(__file__).resolve().parent / "jobs"
+DEADLINE_SECONDS = 300.0
+TAIL = 6000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job of several workers has left behind.
+
+    Attributes:
+        folder: where workers write their results.
+        world_size: how many workers there were.
+        returncodes: of each worker, by rank; negative is the signal that ended it.
+    """
+
+    folder: Path
+    world_size: int
+    returncodes: tuple[int, ...]
+
+    def output(self, rank: int) -> str:
+        """What a worker has printed, to either stream."""
+        return (self.folder / f"output.{rank}.txt").read_text(errors="replace")
+
+    def cases(self, rank: int) -> dict[str, Any]:
+        """What `harness.Cases` has written: by case, its value or error, and its log."""
+        document = json.loads((self.folder / f"results.{rank}.json").read_text())
+        assert isinstance(document, dict)
+        return document
+
+    def case(self, name: str, rank: int = 0) -> dict[str, Any]:
+        """One case of `cases`."""
+        found = self.cases(rank).get(name)
+        assert found is not None, f"rank {rank} did not come to {name}\n{self.output(rank)}"
+        return dict(found)
+
+    def value(self, name: str, rank: int = 0) -> Any:
+        """What a case has returned; fails where it has raised."""
+        found = self.case(name, rank)
+        assert found["error"] is None, found["error"]["traceback"]
+        return found["value"]
+
+    def error(self, name: str, rank: int) -> str:
+        """`Type: message` of what a case has raised; fails where it has not."""
+        found = self.case(name, rank)
+        assert found["error"] is not None, f"{name} did not raise on rank {rank}: {found}"
+        return f"{found['error']['type']}: {found['error']['message']}"
+
+    def log(self, name: str, rank: int = 0) -> str:
+        """What a case has logged, a line per record: level, message."""
+        return "\n".join(" ".join(record) for record in self.case(name, rank)["log"])
+
+    def arrays(self, name: str, rank: int = 0) -> dict[str, np.ndarray]:
+        """The arrays that a case has saved."""
+        with np.load(self.folder / f"{name}.{rank}.npz") as stored:
+            return dict(stored)
+
+
+class Workers:
+    """The worker processes of one running job, each in a session of its own.
+
+    They meet as under `horovodrun`, through Horovod's own rendezvous server, which runs here; but
+    nobody ends the others when one of them ends, so that what they do on their own can be seen.
+    """
+
+    def __init__(
+        self, script: str, world_size: int, folder: Path, args: tuple[str, ...], env: dict[str, str]
+    ) -> None:
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousServer
+
+        self.folder = folder
+        self.world_size = world_size
+        self._stack = contextlib.ExitStack()
+        server = RendezvousServer()
+        port = server.start()
+        self._stack.callback(server.stop)
+        slots = get_host_assignments(parse_hosts(f"localhost:{world_size}"), world_size)
+        server.init(slots)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for slot in slots:
+            environment = worker_environment() | {
+                "HOROVOD_HOSTNAME": slot.hostname,
+                "HOROVOD_RANK": str(slot.rank),
+                "HOROVOD_SIZE": str(slot.size),
+                "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+                "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+                "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+                "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+                "HOROVOD_GLOO_IFACE": "lo",
+                "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo",
+            }
+            output = self._stack.enter_context((folder / f"output.{slot.rank}.txt").open("wb"))
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, JOBS / script, *args],
+                    env=environment | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+
+    def wait(self, deadline_seconds: float, ranks: tuple[int, ...] | None = None) -> None:
+        """Waits for the workers of these ranks (default: all) to end by themselves."""
+        until = time.monotonic() + deadline_seconds
+        for rank in range(self.world_size) if ranks is None else ranks:
+            try:
+                self.processes[rank].wait(timeout=max(until - time.monotonic(), 0.01))
+            except subprocess.TimeoutExpired:
+                output = (self.folder / f"output.{rank}.txt").read_text(errors="replace")
+                pytest.fail(
+                    f"rank {rank} still ran after {deadline_seconds} s; its output ends:\n"
+                    f"{output[-TAIL:]}"
+                )
+
+    def job(self) -> Job:
+        """What the workers have left behind; all have ended."""
+        return Job(
+            self.folder, self.world_size, tuple(process.wait(1) for process in self.processes)
+        )
+
+    def end(self) -> None:
+        """Ends what still runs of this job, and nothing else."""
+        for process in self.processes:
+            if process.poll() is None:
+                # Its own children, if any, are in the session that was started with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._stack.close()
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment of a worker: this one's, without what belongs to another job."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "TF_LIBRA_"))
+    }
+    return kept | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@contextlib.contextmanager
+def running_workers(
+    script: str, world_size: int, folder: Path, *args: str, env: dict[str, str] | None = None
+) -> Iterator[Workers]:
+    """Runs `tests/jobs/SCRIPT` in `world_size` processes; what is left of them ends with it."""
+    workers = Workers(script, world_size, folder, args, env or {})
+    try:
+        yield workers
+    finally:
+        workers.end()

@@ -1,0 +1,80 @@
+"""Whole jobs: what a decorated step trains, under every strategy, plan and number of workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+from tf_libra import strategies
+from tf_libra.plan import Plan
+
+# After 5 steps; the float32 models are compared again at the end, when rounding has added up.
+TOLERANCES: dict[tuple[str, str], dict[str, float]] = {
+    ("float64", "5"): {"rtol": 1e-9, "atol": 1e-12},
+    ("float64", "end"): {"rtol": 1e-9, "atol": 1e-12},
+    ("float32", "5"): {"rtol": 1e-5, "atol": 1e-7},
+    ("float32", "end"): {"rtol": 1e-4, "atol": 1e-6},
+}
+CASES = [
+    f"{made_by}-{dtype}"
+    for made_by in (*strategies.BY_NAME, *(f"random{seed}" for seed in range(4)))
+    for dtype in ("float64-sgd", "float64-adam", "float32-sgd")
+]
+
+
+@pytest.fixture(scope="session", params=[2, 3], ids=["2workers", "3workers"])
+def equality(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    return run_job("equality.py", request.param)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trains_as_one_process_on_the_joint_batch_does(equality: Job, case: str) -> None:
+    value = equality.value(case)
+    saved = equality.arrays(case)
+    dtype = "float64" if "float64" in case else "float32"
+    compared = 0
+    for name, expected in saved.items():
+        who, when, variable = name.split("/", 2)
+        if who == "alone":
+            ours = saved[f"ours/{when}/{variable}"]
+            assert ours.dtype == dtype
+            np.testing.assert_allclose(ours, expected, **TOLERANCES[dtype, when], err_msg=name)
+            compared += 1
+    assert compared >= 12
+    if "float64" in case:
+        assert value["phase"] == "run"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_ends_with_the_same_bits(equality: Job, case: str) -> None:
+    first = equality.arrays(case, 0)
+    for rank in range(1, equality.world_size):
+        other = equality.arrays(case, rank)
+        assert first.keys() == other.keys()
+        for name, value in first.items():
+            assert value.tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "float64" in case])
+def test_every_rank_follows_the_same_plan(equality: Job, case: str) -> None:
+    plans = [
+        Plan.from_json(equality.value(case, rank)["plan"]).fingerprint
+        for rank in range(equality.world_size)
+    ]
+    assert len(set(plans)) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_new_plans_take_effect_without_retracing(equality: Job, case: str) -> None:
+    # Twice where the first trace creates variables, as for any tf.function.
+    assert equality.value(case)["traces"] <= (1 if creates_no_variables(equality, case) else 2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_executed_was_the_plan(equality: Job, case: str) -> None:
+    assert "was not executed as it is" not in equality.log(case)
+
+
+def creates_no_variables(job: Job, case: str) -> bool:
+    return any(name.endswith("/w0") for name in job.arrays(case))
