@@ -1,7 +1,9 @@
 #include "passes/contracted_dag.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
 #include <utility>
 
 namespace tf_libra {
@@ -69,6 +71,44 @@ void ContractedDag::Contract(const std::vector<int>& members) {
     successors_[whole].insert(successors_[whole].end(), moved.begin(), moved.end());
     std::vector<int>().swap(moved);
   }
+}
+
+std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) {
+  std::vector<int> rank(whole_.size(), -1);
+  for (size_t i = 0; i < nodes.size(); ++i) rank[whole_[nodes[i]]] = static_cast<int>(i);
+  const std::vector<int> region = TopologicalOrderFrom(nodes);
+  std::vector<int> waits_for(whole_.size(), 0);
+  for (const int node : region) {
+    for (const int successor : successors_[node]) ++waits_for[whole_[successor]];
+  }
+  std::priority_queue<int, std::vector<int>, std::greater<int>> ready;
+  std::vector<int> others;  // ready, and not asked for
+  const auto add = [&](int node) {
+    if (rank[node] >= 0) {
+      ready.push(rank[node]);
+    } else {
+      others.push_back(node);
+    }
+  };
+  for (const int node : region) {
+    if (waits_for[node] == 0) add(node);
+  }
+  std::vector<int> order;
+  while (!others.empty() || !ready.empty()) {
+    int node;
+    if (!others.empty()) {
+      node = others.back();
+      others.pop_back();
+    } else {
+      order.push_back(nodes[ready.top()]);
+      node = whole_[order.back()];
+      ready.pop();
+    }
+    for (const int successor : successors_[node]) {
+      if (--waits_for[whole_[successor]] == 0) add(whole_[successor]);
+    }
+  }
+  return order;
 }
 
 std::vector<int> ContractedDag::TopologicalOrderFrom(const std::vector<int>& from) {

@@ -29,6 +29,10 @@ class ContractedDag {
   // Merges `members`, none of which was merged before, into one node.
   void Contract(const std::vector<int>& members);
 
+  // `nodes` in a topological order, which is the order they are given in as far as edges allow:
+  // the next is always the first of those that wait for nothing more.
+  std::vector<int> OrderOf(const std::vector<int>& nodes);
+
  private:
   // What is reachable from `from`, those included, each before its successors.
   std::vector<int> TopologicalOrderFrom(const std::vector<int>& from);

@@ -154,11 +154,11 @@ std::vector<Marked> FindMarked(const Graph& graph, const RegisteredPlan& plan,
 
 // ---- Paths between all-reduces ----
 
-// For every node, whether it lies on a path from one of `marked` to one of `marked`.
-std::vector<bool> NodesBetween(const Graph& graph, const std::vector<Marked>& marked) {
+// For every node, whether it lies on a path between two of `all_reduces`, ends included.
+std::vector<bool> NodesBetween(const Graph& graph, const std::vector<int>& all_reduces) {
   const size_t size = graph.fanins.size();
   std::vector<bool> after(size, false), before(size, false);
-  for (const Marked& m : marked) after[m.node] = before[m.node] = true;
+  for (const int node : all_reduces) after[node] = before[node] = true;
   for (const int i : graph.order) {
     for (const Fanin& fanin : graph.fanins[i]) {
       if (after[fanin.node]) after[i] = true;
@@ -184,6 +184,23 @@ ContractedDag PathsBetween(const Graph& graph, const std::vector<bool>& between,
     }
   }
   return dag;
+}
+
+// False if a path leads from an all-reduce to one in another branch or loop. A control edge cannot
+// cross there, so their order could not be kept.
+bool ContextsAreApart(const Graph& graph, const std::vector<int>& all_reduces,
+                      const std::vector<bool>& between) {
+  std::map<int, std::vector<int>> by_context;
+  for (const int node : all_reduces) by_context[graph.contexts[node]].push_back(node);
+  if (by_context.size() < 2) return true;
+  ContractedDag dag = PathsBetween(graph, between, [](const Fanin&, size_t) { return false; });
+  for (const auto& [context, nodes] : by_context) {
+    const std::vector<bool> reached = dag.ReachableFrom(nodes);
+    for (const int node : all_reduces) {
+      if (reached[node] && graph.contexts[node] != context) return false;
+    }
+  }
+  return true;
 }
 
 // Numbers the copies of the step. False, with the reason, where they cannot be told apart.
@@ -339,20 +356,51 @@ std::vector<Fusion> DecideFusions(const Graph& graph, const std::vector<Marked>&
   return fusions;
 }
 
-void OrderFusions(ContractedDag* dag, std::vector<Fusion>* fusions, std::vector<Skipped>* skipped) {
-  for (size_t k = 1; k < fusions->size(); ++k) {
-    const Fusion& before = (*fusions)[k - 1];
-    Fusion& after = (*fusions)[k];
-    if (before.copy != after.copy) continue;
-    if (dag->Reaches(after.members[0]->node, before.members[0]->node)) {
-      skipped->push_back({Skipped::Kind::kNode, after.name,
-                          absl::StrCat("does not wait for '", before.name,
-                                       "', which depends on it through another path")});
-      continue;
+// Puts all all-reduces of a context into one chain, those that stay included: engines match them
+// across ranks by the order in which they start. The order is that of the plan as far as the graph
+// allows it. Returns what has to be waited for by all-reduces that stay.
+std::map<int, std::string> OrderAllReduces(const Graph& graph, const std::vector<int>& staying,
+                                           ContractedDag* dag, std::vector<Fusion>* fusions,
+                                           std::vector<Skipped>* skipped) {
+  // What stays goes where its own inputs put it.
+  std::vector<int> preference = staying;
+  for (const Fusion& fusion : *fusions) preference.push_back(fusion.members[0]->node);
+  std::map<int, size_t> rank;
+  for (size_t i = 0; i < preference.size(); ++i) rank[preference[i]] = i;
+
+  std::map<int, std::string> waits;
+  std::map<int, int> last_of_context;           // context -> node
+  std::map<int, const Fusion*> latest_of_copy;  // copy -> what comes last in the plan
+  const auto fusion_of = [&](int node) -> Fusion* {
+    const size_t i = rank.at(node);
+    return i < staying.size() ? nullptr : &(*fusions)[i - staying.size()];
+  };
+  for (const int node : dag->OrderOf(preference)) {
+    Fusion* fusion = fusion_of(node);
+    if (fusion != nullptr) {
+      const Fusion*& latest = latest_of_copy[fusion->copy];
+      if (latest != nullptr && rank.at(node) < rank.at(latest->members[0]->node)) {
+        skipped->push_back(
+            {Skipped::Kind::kNode, fusion->name,
+             absl::StrCat("has to run after '", latest->name, "', before which the plan has it")});
+      } else {
+        latest = fusion;
+      }
     }
-    dag->AddEdge(before.members[0]->node, after.members[0]->node);
-    after.predecessors.push_back(before.name);
+    const auto [last, is_first] = last_of_context.emplace(graph.contexts[node], node);
+    if (is_first) continue;
+    const Fusion* before = fusion_of(last->second);
+    const std::string& name =
+        before == nullptr ? graph.def->node(last->second).name() : before->name;
+    if (fusion != nullptr) {
+      fusion->predecessors.push_back(name);
+    } else {
+      waits[node] = name;
+    }
+    dag->AddEdge(last->second, node);
+    last->second = node;
   }
+  return waits;
 }
 
 // A NoOp that runs when all gradients of a copy have been produced.
@@ -510,6 +558,12 @@ class Writer {
     }
   }
 
+  static void AddControlInput(const std::string& from, NodeDef* node) {
+    const std::string input = Control(from);
+    const auto& inputs = node->input();
+    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end()) node->add_input(input);
+  }
+
   // Adds data inputs as they are, and each control input once, behind them.
   static void AddInputs(const std::vector<std::string>& inputs, NodeDef* node) {
     std::unordered_set<std::string> seen;
@@ -538,7 +592,8 @@ class Writer {
 
 void WriteGraph(const Graph& graph, const RegisteredPlan& plan, const Rewriter& rewriter,
                 const NodesToKeep& keep, const std::vector<Fusion>& fusions,
-                const std::vector<Barrier>& barriers, GraphDef* rewritten, GraphReport* report) {
+                const std::vector<Barrier>& barriers, const std::map<int, std::string>& waits,
+                GraphDef* rewritten, GraphReport* report) {
   const Writer writer(graph, fusions);
   *rewritten->mutable_versions() = graph.def->versions();
   *rewritten->mutable_library() = graph.def->library();
@@ -550,6 +605,8 @@ void WriteGraph(const Graph& graph, const RegisteredPlan& plan, const Rewriter& 
       NodeDef* node = rewritten->add_node();
       *node = old;
       writer.Redirect(keep.fetched, node);
+      const auto wait = waits.find(i);
+      if (wait != waits.end()) Writer::AddControlInput(wait->second, node);
     } else if (keep.fetched.count(old.name()) > 0) {
       NodeDef* identity = rewritten->add_node();
       identity->set_name(old.name());
@@ -644,7 +701,17 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
 
   std::vector<Marked> marked = FindMarked(*graph, plan, keep, skipped);
   if (marked.empty()) return false;
-  const std::vector<bool> between = NodesBetween(*graph, marked);
+  // Those of the plan, and those that stay as they are.
+  std::vector<int> all_reduces;
+  for (int i = 0; i < def.node_size(); ++i) {
+    if (def.node(i).op() == kMarkedOp) all_reduces.push_back(i);
+  }
+  std::sort(all_reduces.begin(), all_reduces.end(),
+            [&def](int a, int b) { return def.node(a).name() < def.node(b).name(); });
+  const std::vector<bool> between = NodesBetween(*graph, all_reduces);
+  if (!ContextsAreApart(*graph, all_reduces, between)) {
+    return give_up("all-reduces depend on others in another branch or loop");
+  }
   if (!FindCopies(*graph, between, &marked, &reason)) return give_up(std::move(reason));
   ReportMissing(plan, marked, skipped);
 
@@ -655,7 +722,12 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   });
   Names names(*graph, plan.id);
   std::vector<Fusion> fusions = DecideFusions(*graph, marked, &dag, &names, skipped);
-  OrderFusions(&dag, &fusions, skipped);
+  std::vector<int> staying;
+  for (const int node : all_reduces) {
+    if (copy_of[node] < 0) staying.push_back(node);
+  }
+  const std::map<int, std::string> waits =
+      OrderAllReduces(*graph, staying, &dag, &fusions, skipped);
   std::vector<Barrier> barriers;
   if (plan.after_backward) {
     barriers = WaitForBackward(*graph, &dag, &names, &fusions, skipped);
@@ -663,7 +735,7 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
 
   GraphDef result;
   GraphReport written;
-  WriteGraph(*graph, plan, rewriter, keep, fusions, barriers, &result, &written);
+  WriteGraph(*graph, plan, rewriter, keep, fusions, barriers, waits, &result, &written);
   // The steps above close no cycle. Should one of them ever, the graph that was there is right.
   std::vector<const NodeDef*> order;
   const absl::Status status = tensorflow::grappler::ComputeTopologicalOrder(result, &order);

@@ -26,15 +26,19 @@ struct NodesToKeep {
 //
 // 1. Copies of the step in one graph are told apart: all-reduces of the same tensor in the same
 //    branch or loop body have to lie one behind the other, and the i-th of each tensor makes up
-//    copy i. Where that leaves a doubt nothing is changed.
+//    copy i. Where that leaves a doubt, or one branch's all-reduces depend on another's, nothing is
+//    changed.
 // 2. Control edges straight from one marked all-reduce to another of the same copy are dropped:
 //    they are how automatic control dependencies order stateful ops. Every other path between two
 //    of them is a dependency, even one that passes nothing but a NoOp.
 // 3. Group by group, members with the same dtype, device and reduction are merged; members with a
 //    path between them are not, and a group that needs it becomes several nodes. Paths through
 //    what was merged before count.
-// 4. Each node gets a control edge to the next one of the plan, and with `after_backward` from all
-//    producers of gradients (through one NoOp per copy), unless that would close a cycle.
+// 4. All all-reduces are put into one chain by control edges, those that stay included, because
+//    engines match them across ranks by the order in which they start. The order is that of the
+//    plan wherever no dependency forbids it.
+// 5. With `after_backward`, every node waits for all producers of gradients of its copy, through
+//    one NoOp, except for those that depend on one of its all-reduces.
 //
 // Data consumers read output i of the merged node; other edges, in and out, move to it. A fetched
 // all-reduce leaves an Identity under its name. The graph has no marked all-reduce of the plan

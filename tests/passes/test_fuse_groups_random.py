@@ -68,8 +68,8 @@ def as_networkx(graph: graph_pb2.GraphDef) -> nx.MultiDiGraph:
 
 def expected_fusions(
     graph: graph_pb2.GraphDef, groups: list[Group]
-) -> tuple[list[tuple[int, int, list[str]]], set[tuple[int, int]], dict[int, set[str]]] | None:
-    """(group, copy, nodes) of each all-reduce to be, which of them wait for which, and the
+) -> tuple[list[tuple[int, int, list[str]]], set[tuple[str, str]], dict[int, set[str]]] | None:
+    """(group, copy, nodes) of each all-reduce to be, which all-reduces wait for which, and the
     gradients' producers that the all-reduces of each copy can wait for.
 
     None where copies cannot be told apart. The rules of fuse_groups.h, with no thought of speed.
@@ -115,12 +115,11 @@ def expected_fusions(
         fusions += [(k, c, part) for _, part in sorted(parts.items())]
     assert nx.is_directed_acyclic_graph(edges)
 
-    waits = set()
-    for i, j in itertools.pairwise(range(len(fusions))):
-        before, after = fusions[i][2][0], fusions[j][2][0]
-        if fusions[i][1] == fusions[j][1] and not nx.has_path(edges, after, before):
-            edges.add_edge(before, after)
-            waits.add((i, j))
+    staying = sorted(n for n in by_name if by_name[n].op == "LibraAllReduce" and n not in copy)
+    rank = {name: i for i, name in enumerate([*staying, *(part[0] for _, _, part in fusions)])}
+    order = nx.lexicographical_topological_sort(edges, lambda name: (rank.get(name, -1), name))
+    waits = set(itertools.pairwise(name for name in order if name in rank))
+    edges.add_edges_from(waits)
 
     whole = {name: part[0] for _, _, part in fusions for name in part}
     producers = {}
@@ -197,7 +196,7 @@ def test_random_graphs_are_fused_as_far_as_the_rules_allow(case) -> None:
         prefix = "^" if text.startswith("^") else ""
         return prefix + home.get(node_name(text), node_name(text))
 
-    added = {(f"^{names[i]}", names[j]) for i, j in waits}
+    added = {(f"^{home.get(before, before)}", home.get(after, after)) for before, after in waits}
     kept = {
         (moved(text), home.get(node.name, node.name))
         for node in untouched.node
