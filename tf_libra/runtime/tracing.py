@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager.polymorphic_function import autograph_util
 
 from tf_libra.runtime.marking import MarkedGradient, marking
 
@@ -38,19 +39,24 @@ def marked_function(
             " all-reduce; remove jit_compile=True from the training step"
         )
     plain = template.python_function
+    autograph = template._autograph
     converted = plain
-    if template._autograph:
-        converted = autograph.convert(recursive=True, user_requested=True)(plain)
+    if autograph:
+        converted = autograph_util.py_func_from_autograph(
+            plain, template._experimental_autograph_options
+        )
 
     @functools.wraps(plain)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        with marking(step_name(function)) as marked:
+        status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
+        with marking(step_name(function)) as marked, ag_ctx.ControlStatusCtx(status=status):
             result = converted(*args, **kwargs)
         on_traced(tuple(marked))
         return result
 
     clone = template._clone(python_function=traced)
-    # AutoGraph converts the user's function, not what stands around it.
+    # AutoGraph converts the user's function, not what stands around it. That switches it off for
+    # the whole trace, hence the status above.
     clone._autograph = False
     return clone
 
