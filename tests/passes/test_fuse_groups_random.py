@@ -82,6 +82,8 @@ def expected_fusions(
         for name, node in by_name.items()
         if node.op == "LibraAllReduce" and tensor_names(node)[0] in place
     }
+    if not tensor:
+        return [], set(), {}
     edges = as_networkx(graph)
     copy = {}
     for name in tensor:

@@ -1,0 +1,308 @@
+"""The pass inside TensorFlow's runtime, and offline beside all other optimizers, on traced steps.
+
+An engine of one rank runs, so that steps execute; the graphs are what is looked at.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context as tf_context
+
+from tests.passes.graphs import (
+    Group,
+    assert_acyclic,
+    config,
+    controls,
+    data,
+    fused,
+    nodes,
+    optimize,
+    reasons,
+    register,
+    report,
+    tensor_names,
+)
+from tf_libra.runtime import engine, library
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank() -> Iterator[None]:
+    address = engine.listen("127.0.0.1")
+    running = engine.connect(
+        rank=0,
+        addresses=[address],
+        secret=bytes(engine.SECRET_BYTES),
+        num_lanes=4,
+        timeout_seconds=60.0,
+        stall_warning_seconds=30.0,
+    )
+    yield
+    running.close()
+
+
+@contextmanager
+def under(plan: str, **kwargs) -> Iterator[None]:
+    """Calls within are made under a config that names the plan."""
+    context = tf_context.context()
+    previous = context.function_call_options
+    proto = config(plan, alone=False, **kwargs)
+    context.function_call_options = tf_context.FunctionCallOptions(config_proto=proto)
+    try:
+        yield
+    finally:
+        context.function_call_options = previous
+
+
+def executed(function, *args) -> graph_pb2.GraphDef:
+    """Calls `function`, and returns the graph that TensorFlow made to execute it."""
+    tf_context.context().enable_graph_collection()
+    try:
+        function(*args)
+        metadata = tf_context.context().export_run_metadata()
+    finally:
+        tf_context.context().disable_graph_collection()
+    graphs = [graph for f in metadata.function_graphs for graph in f.partition_graphs]
+    (graph,) = (g for g in graphs if any(node.op == "LibraAllReduce" for node in g.node))
+    return graph
+
+
+def all_reduce(gradient: tf.Tensor, name: str) -> tf.Tensor:
+    return library.load().ops.libra_all_reduce(tensors=[gradient], tensor_names=[name])[0]
+
+
+class Model:
+    """A small convolutional network with a training step of its own."""
+
+    def __init__(self) -> None:
+        layers = tf.keras.layers
+        self.model = tf.keras.Sequential(
+            [
+                layers.Input((8, 8, 3)),
+                layers.Conv2D(4, 3, use_bias=False),  # oneDNN would merge BiasAddGrad away
+                layers.BatchNormalization(),
+                layers.Flatten(),
+                layers.Dense(8, activation="relu"),
+                layers.Dense(4),
+            ]
+        )
+        self.optimizer = tf.keras.optimizers.Adam()
+        self.optimizer.build(self.model.trainable_variables)
+        paths = [variable.path for variable in self.model.trainable_variables]
+        self.names = paths[::-1]  # backward order
+        self.args = (tf.zeros((2, 8, 8, 3)), tf.zeros((2,), tf.int32))
+
+    def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            )
+        gradients = tape.gradient(loss, variables)
+        reduced = [
+            all_reduce(gradient, variable.path)
+            for gradient, variable in reversed(list(zip(gradients, variables, strict=True)))
+        ]
+        self.optimizer.apply_gradients(zip(reduced[::-1], variables, strict=True))
+        return loss
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+def thirds(names: list[str]) -> list[Group]:
+    return [Group(names[:2], 1), Group(names[2:5], 2), Group(names[5:], 1)]
+
+
+def assert_is_in_force(graph: graph_pb2.GraphDef, plan: str, groups: list[Group]) -> None:
+    """The executed graph holds the plan's groups, their threads and the edges between them."""
+    by_name = nodes(graph)
+    names = [f"tf_libra/{plan}/group_{k}" for k in range(len(groups))]
+    assert fused(graph) == {
+        name: list(group.tensors) for name, group in zip(names, groups, strict=True)
+    }
+    for k, group in enumerate(groups):
+        assert by_name[names[k]].attr["num_threads"].i == group.num_threads
+        assert k == 0 or names[k - 1] in controls(by_name[names[k]])
+    assert sum(node.op == "LibraAllReduce" for node in graph.node) == len(groups)
+
+
+def test_the_executed_graph_is_the_plan_and_plans_change_without_retracing(model: Model) -> None:
+    step = tf.function(model.step)
+    plain = executed(step, *model.args)
+    marked = [tensor_names(n) for n in plain.node if n.op == "LibraAllReduce"]
+    assert sorted(marked) == sorted([name] for name in model.names)
+
+    first, second = thirds(model.names), [Group(model.names, 4)]
+    for groups in (first, second):
+        plan = register(groups)
+        with under(plan):
+            assert_is_in_force(executed(step, *model.args), plan, groups)
+        (graph,) = report(plan).values()
+        assert [group["num_threads"] for group in graph["groups"]] == [
+            group.num_threads for group in groups
+        ]
+        assert graph["skipped"] == []
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_the_report_names_the_producers_of_the_executed_graph(model: Model) -> None:
+    plan = register(thirds(model.names))
+    with under(plan):
+        by_name = nodes(executed(tf.function(model.step), *model.args))
+    (graph,) = report(plan).values()
+    for group in graph["groups"]:
+        producers = [tensor["producer"] for tensor in group["tensors"]]
+        assert producers == [source.partition(":")[0] for source in data(by_name[group["node"]])]
+        assert group["control_inputs"] == controls(by_name[group["node"]])
+
+
+def test_after_backward_reaches_the_executed_graph(model: Model) -> None:
+    groups = thirds(model.names)
+    plan = register(groups, after_backward=True)
+    with under(plan):
+        graph = executed(tf.function(model.step), *model.args)
+    assert_is_in_force(graph, plan, groups)
+    by_name = nodes(graph)
+    # Grappler replaces the NoOp by edges of its own.
+    before: set[str] = set()
+    waiting = [f"tf_libra/{plan}/group_0"]
+    while waiting:
+        for text in by_name[waiting.pop()].input:
+            name = text.removeprefix("^").partition(":")[0]
+            if name not in before:
+                before.add(name)
+                waiting.append(name)
+    (reported,) = report(plan).values()
+    producers = {t["producer"] for group in reported["groups"] for t in group["tensors"]}
+    assert len(producers) == len(model.names)
+    assert producers <= before
+
+
+def test_an_unknown_plan_leaves_the_step_as_it_was_traced(model: Model) -> None:
+    with under("not there"):
+        graph = executed(tf.function(model.step), *model.args)
+    assert sum(node.op == "LibraAllReduce" for node in graph.node) == len(model.names)
+    assert not fused(graph)
+    (name,) = report("not there")
+    assert "not registered" in reasons("not there", name)["not there"]
+
+
+def test_nested_functions_are_inlined_before(model: Model) -> None:
+    inner = tf.function(model.step)
+    plan = register(thirds(model.names))
+    with under(plan):
+        graph = executed(tf.function(lambda *args: inner(*args) + 1.0), *model.args)
+    assert_is_in_force(graph, plan, thirds(model.names))
+
+
+def test_steps_unrolled_in_one_graph_stay_apart(model: Model) -> None:
+    @tf.function
+    def two_steps(*args):
+        model.step(*args)
+        return model.step(*args)
+
+    groups = thirds(model.names)
+    plan = register(groups)
+    with under(plan):
+        graph = executed(two_steps, *model.args)
+    assert_acyclic(graph)
+    by_name = nodes(graph)
+    assert len(fused(graph)) == 2 * len(groups)
+    for k, group in enumerate(groups):
+        for copy in ("", "_copy_1"):
+            node = by_name[f"tf_libra/{plan}/group_{k}{copy}"]
+            assert tensor_names(node) == list(group.tensors)
+    first = {source for k in range(3) for source in data(by_name[f"tf_libra/{plan}/group_{k}"])}
+    second = {
+        source for k in range(3) for source in data(by_name[f"tf_libra/{plan}/group_{k}_copy_1"])
+    }
+    assert not first & second
+
+
+def test_a_step_in_a_loop_and_a_branch_is_fused_inside(model: Model) -> None:
+    @tf.function
+    def steps(images, labels):
+        loss = 0.0
+        for i in tf.range(2):
+            if i < 5:
+                loss = model.step(images, labels)
+        return loss
+
+    groups = thirds(model.names)
+    plan = register(groups)
+    with under(plan):
+        graph = executed(steps, *model.args)
+    assert_is_in_force(graph, plan, groups)
+    (reported,) = report(plan).values()
+    assert reported["skipped"] == []
+
+
+def test_the_two_branches_of_a_conditional_are_copies(model: Model) -> None:
+    @tf.function
+    def either(images, labels):
+        if tf.reduce_sum(images) > 0.0:
+            return model.step(images, labels)
+        return model.step(images + 1.0, labels)
+
+    plan = register([Group(model.names, 2)])
+    with under(plan):
+        graph = executed(either, *model.args)
+    assert sorted(fused(graph)) == [f"tf_libra/{plan}/group_0", f"tf_libra/{plan}/group_0_copy_1"]
+    one, other = (nodes(graph)[name] for name in fused(graph))
+    assert not set(data(one)) & set(data(other))
+    assert one.name not in controls(other)
+    assert other.name not in controls(one)
+
+
+def test_all_reduces_inside_and_outside_of_a_branch_are_left_alone() -> None:
+    @tf.function
+    def mixed(x):
+        y = all_reduce(x, "a")
+        if tf.reduce_sum(x) > 0.0:
+            y = all_reduce(y + 1.0, "b")
+        return y
+
+    plan = register([Group("ab")])
+    with under(plan):
+        graph = executed(mixed, tf.zeros(3))
+    assert not fused(graph)
+    ((name, _),) = report(plan).items()
+    assert "another branch or loop" in reasons(plan, name)[plan]
+
+
+def test_colocation_follows() -> None:
+    @tf.function
+    def step(x, y):
+        a = all_reduce(x + 1.0, "a")
+        b = all_reduce(y + 1.0, "b")
+        with tf.compat.v1.colocate_with(b.op, ignore_existing=True):
+            c = tf.raw_ops.Print(input=a, data=[b])
+        return c
+
+    plan = register([Group("ab")])
+    with under(plan):
+        graph = executed(step, tf.zeros(3), tf.zeros(3))
+    by_name = nodes(graph)
+    (printed,) = (node for node in graph.node if node.op == "Print")
+    for location in printed.attr["_class"].list.s:
+        assert location.decode().removeprefix("loc:@") in by_name
+    (node,) = (by_name[name] for name in fused(graph))
+    assert node.device == printed.device != ""
+
+
+def test_offline_beside_all_other_optimizers(model: Model) -> None:
+    graph = tf.function(model.step).get_concrete_function(*model.args).graph
+    groups = thirds(model.names)
+    plan = register(groups)
+    fetch = [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
+    proto = config(plan, alone=False)
+    rewritten = optimize(graph.as_graph_def(), proto, fetch=fetch)
+    assert_acyclic(rewritten)
+    assert_is_in_force(rewritten, plan, groups)
+    assert_is_in_force(optimize(rewritten, proto, fetch=fetch), plan, groups)
