@@ -1,12 +1,13 @@
 """The user's step as a `tf.function` of ours, whose gradients are marked when it is traced."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
+from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.runtime.marking import MarkedGradient, marking
 
@@ -27,7 +28,7 @@ def marked_function(
 
     Args:
         function: a `tf.function`, whose own options are kept, or a plain function.
-        on_traced: called at the end of each trace with the gradients it has marked.
+        on_traced: called at the end of each trace with the gradients that the graph all-reduces.
 
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
@@ -46,12 +47,18 @@ def marked_function(
             plain, template._experimental_autograph_options
         )
 
+    known: dict[str, MarkedGradient] = {}
+
     @functools.wraps(plain)
     def traced(*args: Any, **kwargs: Any) -> Any:
         status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
         with marking(step_name(function)) as marked, ag_ctx.ControlStatusCtx(status=status):
             result = converted(*args, **kwargs)
-        on_traced(tuple(marked))
+        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
+        known.update({one.name: one for one in marked})
+        here = dict.fromkeys([*(one.name for one in marked), *known])
+        there = all_reduced(tf_ops.get_default_graph())
+        on_traced(tuple(known[name] for name in here if name in there))
         return result
 
     clone = template._clone(python_function=traced)
@@ -61,16 +68,29 @@ def marked_function(
     return clone
 
 
+def all_reduced(graph: tf.Graph) -> set[str]:
+    """Names of the gradients that a graph, or a function in it, all-reduces."""
+    return {
+        name.decode()
+        for node in _nodes(graph)
+        if node.op == "LibraAllReduce"
+        for name in node.attr["tensor_names"].list.s
+    }
+
+
 def refuse_horovod_all_reduces(name: str, graph: tf.Graph) -> None:
     """Raises `ValueError` if gradients would be averaged twice."""
-    definition = graph.as_graph_def()
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes += function.node_def
-    for node in nodes:
+    for node in _nodes(graph):
         if node.op in HOROVOD_OPS:
             raise ValueError(
                 f"{name} already averages gradients with Horovod ({node.op} {node.name!r}), and"
                 " they would be averaged twice: take DistributedGradientTape,"
                 " DistributedOptimizer or hvd.allreduce out of the step"
             )
+
+
+def _nodes(graph: tf.Graph) -> Iterator[Any]:
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
