@@ -95,6 +95,28 @@ def algorithm1(profile, cost, K, Z, R):
     return T[K, L, Z]
 
 
+def equation17(profile, cost, stops, Z, R):
+    """T(K, Z) by LIBRA's Eq. 17 for groups that end at `stops`."""
+    w = math.fsum(profile.compute_seconds) / Z
+    T = [z * w for z in range(Z + 1)]
+    for start, stop in zip([0, *stops[:-1]], stops, strict=True):
+        produced = math.fsum(profile.compute_seconds[:stop])
+        c = sum(int(x) for x in profile.num_bytes[start:stop])
+        T = [
+            min(
+                (
+                    T[began] + stage_time(cost, c, z, began, Z, w, r)
+                    for began in range(z + 1)
+                    if began * w * (1 + 1e-9) >= produced
+                    for r in R
+                ),
+                default=math.inf,
+            )
+            for z in range(Z + 1)
+        ]
+    return T[Z]
+
+
 def stage_time(cost, c, z, began, Z, w, r):
     """h of Eq. 19."""
     t_o, t_b, t_c = overlap(cost, c, (z - began) * w, r)

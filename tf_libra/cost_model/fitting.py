@@ -23,6 +23,7 @@ _LEAST_RATE = 1e-3  # of alpha1 - alpha2·r over the sampled r
 _MOST_GAIN = math.log(1e3)  # of a rate between the fewest and the most threads
 _SHAPE = (0.1, 10.0)  # gamma3 times the sampled range of r**gamma4
 _MOST_DECAY = 50.0  # gamma3 times r**gamma4 at the fewest threads: the exponential stays normal
+_LEAST_NOISE = 0.01  # no time is measured better than this
 _UNDETERMINED = 1.0  # standard error of a logarithm: not known to a factor of e
 _NOTABLE = 1.1  # deviations below 10 % are left to noise
 _BETTER = 10.0  # fall of n·log(cost) that pays for one more parameter
@@ -358,10 +359,10 @@ def _minimise(
         )
     best = min(solutions, key=lambda solution: solution.cost)
     # Standard errors from the Gauss-Newton Hessian; a direction without curvature has none.
-    _, singular, directions = np.linalg.svd(best.jac, full_matrices=False)
-    variance = 2 * best.cost / max(1, len(best.fun) - len(names))
-    spread = (directions / np.maximum(singular, _TINY)[:, None]) ** 2
-    deviations = np.sqrt(variance * spread.sum(axis=0))
+    curvature, directions = np.linalg.eigh(best.jac.T @ best.jac)
+    variance = max(_LEAST_NOISE**2, 2 * best.cost / max(1, len(best.fun) - len(names)))
+    spread = directions**2 / np.maximum(curvature, _TINY)
+    deviations = np.sqrt(variance * spread.sum(axis=1))
     return _Solution(
         named(best.x), float(best.cost), dict(zip(names, deviations.tolist(), strict=True))
     )
@@ -404,7 +405,11 @@ def _check_assumptions(model: ContentionModel, columns: _Samples, warnings: list
                 f"({overlapped:.3g} s against {overlapped * kept + exclusive:.3g} s): "
                 "Assumption 3 does not hold"
             )
-    # How far off the model is by r, where it holds the rate constant: does it want to fall?
+    _check_rates(model, columns, warnings)
+
+
+def _check_rates(model: ContentionModel, columns: _Samples, warnings: list[str]) -> None:
+    """Warns where more threads were slower: the formula can only hold the rate constant."""
     overlapped = model.overlapped_all_reduce(columns.num_bytes, columns.threads)
     exclusive = model.exclusive_all_reduce(columns.num_bytes, columns.threads)
     for kind, gammas, ratio in (

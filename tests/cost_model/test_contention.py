@@ -1,0 +1,122 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tf_libra.cost_model import ContentionModel, OverlapSample
+
+MODEL = ContentionModel(
+    num_workers=8,
+    hop_latency=1e-5,
+    compute=(1.0, 1e-4),
+    overlapped=(5e9, 4e9, 0.02),
+    exclusive=(6e9, 4e9, 0.03),
+)
+
+
+def test_formulas():
+    c, r, b = 10**7, 256, 0.01
+    c_hat = 2 * 7 / 8 * c
+    assert MODEL.startup_seconds == pytest.approx(14e-5)
+    assert MODEL.transmitted_bytes(c) == pytest.approx(c_hat)
+    assert MODEL.computation_seconds(b, r) == pytest.approx(b / (1 - 1e-4 * r))
+    p = c_hat / (5e9 - 4e9 * math.exp(-0.02 * r**0.6))
+    q = c_hat / (6e9 - 4e9 * math.exp(-0.03 * r**0.6))
+    assert MODEL.overlapped_seconds(c, r) == pytest.approx(p)
+    assert MODEL.exclusive_seconds(c, r) == pytest.approx(q)
+    assert MODEL.overlapped_all_reduce(c, r) == pytest.approx(p + 14e-5)
+    assert MODEL.exclusive_all_reduce(c, r) == pytest.approx(q + 14e-5)
+
+
+def test_arrays_broadcast():
+    seconds = MODEL.overlapped_all_reduce(np.array([0, 1, 10]), np.array([[1], [2]]))
+    assert seconds.shape == (2, 3)
+    assert seconds[:, 0].tolist() == [0, 0]
+
+
+def test_another_world_size_changes_startup_and_bytes_only():
+    other = MODEL.with_workers(2)
+    assert other.startup_seconds == pytest.approx(2e-5)
+    assert other.transmitted_bytes(100) == pytest.approx(100)
+    assert dataclasses.replace(other, num_workers=8) == MODEL
+
+
+def test_one_worker_communicates_in_no_time():
+    assert float(MODEL.with_workers(1).exclusive_all_reduce(10**9, 1)) == 0
+
+
+def test_contention_free():
+    model = dataclasses.replace(MODEL, exclusive_hop_latency=2e-6)
+    free = model.contention_free()
+    assert free.compute == (1, 0)
+    assert free.overlapped == free.exclusive == model.exclusive
+    assert free.startup_seconds == free.exclusive_startup_seconds == pytest.approx(28e-6)
+
+
+@pytest.mark.parametrize("latency", [None, 2e-6])
+def test_json_returns_it_unchanged(latency):
+    model = dataclasses.replace(MODEL, exclusive_hop_latency=latency)
+    assert ContentionModel.from_json(model.to_json()) == model
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"num_workers": 0}, "num_workers must be from 1"),
+        ({"hop_latency": -1e-9}, "hop_latency must be at least 0"),
+        ({"hop_latency": math.nan}, "hop_latency must be a finite number"),
+        ({"compute": (0, 0)}, "compute: alpha1 must be greater than 0"),
+        ({"compute": (1, -0.1)}, "compute: alpha2 must be at least 0"),
+        ({"compute": (1,)}, r"compute must be \(alpha1, alpha2\)"),
+        ({"overlapped": (0, 0, 0)}, "overlapped: gamma1 must be greater than 0"),
+        ({"overlapped": (1, 0, math.inf)}, "overlapped: gamma3 must be a finite number"),
+        ({"exclusive": (1, -1, 0)}, "exclusive: gamma2 must be at least 0"),
+        ({"exclusive": 3}, "exclusive must be a list"),
+        ({"exponent": 0}, "exponent must be greater than 0"),
+        ({"exclusive_hop_latency": "1"}, "exclusive_hop_latency must be a finite number"),
+    ],
+)
+def test_bad_parameters_are_named(change, word):
+    with pytest.raises(ValueError, match=word):
+        dataclasses.replace(MODEL, **change)
+
+
+def test_bad_json_is_named():
+    value = json.loads(MODEL.to_json())
+    with pytest.raises(ValueError, match="unknown keys"):
+        ContentionModel.from_json(json.dumps(value | {"beta": 1}))
+    with pytest.raises(ValueError, match="lacks the keys"):
+        ContentionModel.from_json(json.dumps({k: v for k, v in value.items() if k != "compute"}))
+
+
+def test_rates_must_be_positive_where_they_are_used():
+    with pytest.raises(ValueError, match="positive at r = 10000, got 0"):
+        MODEL.compute_rate([1, 10_000])
+    with pytest.raises(ValueError, match=r"exclusive: .*positive at r = 1"):
+        dataclasses.replace(MODEL, exclusive=(1, 5, 0.1)).exclusive_rate(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"num_bytes": 0}, "num_bytes must be from 1"),
+        ({"num_threads": 0}, "num_threads must be from 1"),
+        ({"overlap_seconds": -1}, "overlap_seconds must be at least 0"),
+        ({"residual_seconds": math.nan}, "residual_seconds must be a finite number"),
+        ({"overlap_seconds": 0, "compute_seconds": 0, "residual_seconds": 0}, "greater than 0"),
+        ({"overlap_seconds": 0}, "compute_seconds must be 0 where overlap_seconds is 0"),
+    ],
+)
+def test_bad_samples_are_named(change, word):
+    good = {
+        "num_bytes": 1,
+        "num_threads": 1,
+        "compute_seconds": 1,
+        "overlap_seconds": 1,
+        "residual_seconds": 1,
+    }
+    assert OverlapSample(**good).wall_seconds == 2
+    with pytest.raises(ValueError, match=word):
+        OverlapSample(**(good | change))
