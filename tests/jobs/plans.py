@@ -1,0 +1,388 @@
+"""Steps under given plans: `plans.py PLAN.json`, a plan of `models.HandWritten` in float32."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+from tf_libra.plan import Plan
+from tf_libra.profiling.graph import GraphCapture
+from tf_libra.runtime import engine as engine_lib
+from tf_libra.runtime import grappler, horovod, tracing
+
+cases = Cases()
+PLAN_FILE = sys.argv[1]
+
+
+def shard(number: int, dtype: str = "float32", size: int = models.SHARD) -> tuple[Any, Any]:
+    return models.part(models.batch(number, SIZE, dtype, size), RANK, SIZE)
+
+
+def executed() -> list[dict[str, Any]]:
+    """What was all-reduced since the last call."""
+    engine = engine_lib.running()
+    assert engine is not None
+    return [
+        {
+            "step": r.step,
+            "group": r.group,
+            "num_threads": r.num_threads,
+            "num_bytes": r.num_bytes,
+            "tensor_names": list(r.tensor_names),
+            "plan": r.plan,
+        }
+        for r in sorted(engine.drain_telemetry(), key=lambda r: r.sequence)
+    ]
+
+
+def all_reduces(graphs: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """The all-reduces of executed graphs, with the all-reduces that must have run before each."""
+    found = []
+    for graph in graphs:
+        nodes = {node.name: node for node in graph.node}
+        for node in graph.node:
+            if node.op != "LibraAllReduce":
+                continue
+            before, left = set(), [name[1:] for name in node.input if name[0] == "^"]
+            while left:
+                name = left.pop()
+                if nodes[name].op == "LibraAllReduce":
+                    before.add(nodes[name].attr["group"].i)
+                    continue
+                left += [i.lstrip("^").partition(":")[0] for i in nodes[name].input]
+            found.append(
+                {
+                    "group": node.attr["group"].i,
+                    "num_threads": node.attr["num_threads"].i,
+                    "tensor_names": [name.decode() for name in node.attr["tensor_names"].list.s],
+                    "after_groups": sorted(before),
+                }
+            )
+    return sorted(found, key=lambda one: one["group"])
+
+
+def against_alone(
+    make: Callable[[], Any],
+    data: Callable[[int, bool], tuple[Any, ...]],
+    num_steps: int = 4,
+    **options: Any,
+) -> Any:
+    """Trains by `make()` under `options` and alone; saves both; returns the optimized step."""
+    saved, step = {}, None
+    for alone in (True, False):
+        model = make()
+        chosen = tf.function(model.step)
+        if not alone:
+            step = chosen = tf_libra.optimize(**options)(chosen)
+        for number in range(num_steps):
+            chosen(*data(number, alone))
+        who = "alone" if alone else "ours"
+        saved |= {f"{who}/{name}": value for name, value in model.weights().items()}
+    cases.save(**saved)
+    return step
+
+
+def joint_or_shard(dtype: str) -> Callable[[int, bool], tuple[Any, ...]]:
+    def data(number: int, alone: bool) -> tuple[Any, ...]:
+        joint = models.batch(number, SIZE, dtype)
+        return joint if alone else models.part(joint, RANK, SIZE)
+
+    return data
+
+
+@cases
+def three_groups() -> Any:
+    """The plan file, found again in the executed graph and in what was executed."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    # Rank 0 captures graphs itself.
+    with GraphCapture() as capture:
+        step(*shard(0))
+    phases = [str(step.phase)]
+    if RANK == 0:
+        graphs: list[dict[str, Any]] = []
+    else:
+        graphs = all_reduces(capture.graphs)
+    telemetry = []
+    for number in range(1, 5):
+        step(*shard(number))
+        # Rank 0 looks at the first steps under a plan itself.
+        telemetry += executed()
+    report = grappler.report(step.plan)
+    cases.save(**model.weights())
+    return {
+        "phases": phases,
+        "graph": graphs,
+        "telemetry": telemetry,
+        "report": [[g.index, g.num_threads, [t.name for t in g.tensors]] for g in report.groups],
+        "skipped": report.skipped,
+        "explained": step.explain(),
+        "plan_id": grappler.plan_id(step.plan),
+    }
+
+
+@cases
+def second_plan() -> Any:
+    """Two plans one after the other over one trace."""
+    engine = horovod.start_engine(horovod.world(), 3, 60.0, 30.0)
+    model = models.HandWritten("float32", "sgd")
+    traced = []
+    call = tracing.marked_function(tf.function(model.step), traced.append)
+    result = []
+    for number, (edges, threads) in enumerate([([0, 3, 6], [1, 3]), ([0, 1, 4, 6], [2, 1, 2])]):
+        plan = models.plan_of(model.variables, SIZE, edges, threads)
+        grappler.register(plan)
+        engine.set_step(number)
+        with grappler.calling(grappler.call_options(plan)):
+            call(*shard(number))
+        result.append({"id": grappler.plan_id(plan), "telemetry": executed()})
+    return {"traces": len(traced), "plans": result}
+
+
+@cases
+def another_batch_size() -> Any:
+    """A shorter last batch on all ranks retraces; the plan stays in force."""
+
+    def data(number: int, alone: bool) -> tuple[Any, ...]:
+        joint = models.batch(number, SIZE, "float32", 2 if number % 4 == 3 else models.SHARD)
+        return joint if alone else models.part(joint, RANK, SIZE)
+
+    step = against_alone(
+        lambda: models.HandWritten("float32", "sgd"), data, num_steps=5, plan=PLAN_FILE
+    )
+    executed()
+    step(*shard(9, size=2))
+    return {"telemetry": executed(), "phase": str(step.phase)}
+
+
+@cases
+def another_batch_size_on_one_rank() -> Any:
+    """One rank retraces, the others do not."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    for number in range(6):
+        step(*shard(number, size=3 if RANK == SIZE - 1 and number >= 3 else models.SHARD))
+    cases.save(**model.weights())
+
+
+@cases
+def after_backward() -> Any:
+    """A plan that communicates after backward trains right too."""
+    plan = models.plan_of(
+        models.HandWritten("float64", "adam").variables, SIZE, [0, 2, 6], [1, 2], True
+    )
+    against_alone(
+        lambda: models.HandWritten("float64", "adam"), joint_or_shard("float64"), plan=plan
+    )
+
+
+class Embedding:
+    """A table of which each batch touches some rows, some of them twice."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(5)
+        self.table = tf.Variable(random.normal(size=(30, 4)), name="table")
+        self.head = tf.Variable(random.normal(size=(4, models.CLASSES)), name="head")
+
+    def step(self, ids: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        variables = [self.table, self.head]
+        with tf.GradientTape() as tape:
+            rows = tf.reduce_sum(tf.gather(self.table, ids), axis=1)
+            loss = models.cross_entropy(labels, rows @ self.head)
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        return loss
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {"table": self.table.numpy(), "head": self.head.numpy()}
+
+
+def id_batch(number: int, alone: bool) -> tuple[Any, ...]:
+    random = np.random.default_rng(number)
+    joint = (
+        tf.constant(random.integers(0, 30, size=(SIZE * 4, 5))),
+        tf.constant(random.integers(0, models.CLASSES, size=SIZE * 4)),
+    )
+    return joint if alone else models.part(joint, RANK, SIZE)
+
+
+@cases
+def sparse_gradients() -> Any:
+    """IndexedSlices, with different rows on every rank."""
+    against_alone(Embedding, id_batch, strategy="wfbp")
+
+
+class MixedDtypes:
+    """Layers in three dtypes, two of which keep turns in backward order."""
+
+    DTYPES = ("float32", "float64", "float32", "float16", "float64")
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(2)
+        width = models.FEATURES
+        self.variables = [
+            tf.Variable((random.normal(size=(width, width)) / 4).astype(dtype), name=f"m{i}")
+            for i, dtype in enumerate(self.DTYPES)
+        ]
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            hidden = inputs
+            for variable in self.variables:
+                hidden = tf.tanh(tf.cast(hidden, variable.dtype) @ variable)
+            loss = models.cross_entropy(labels, tf.cast(hidden, tf.float32))
+        gradients = tape.gradient(loss, self.variables)
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            variable.assign_sub(tf.cast(0.1, variable.dtype) * gradient)
+        return loss
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {v.name.split(":")[0]: v.numpy() for v in self.variables}
+
+
+@cases
+def mixed_dtypes() -> Any:
+    """A plan whose groups mix dtypes."""
+    plan = models.plan_of(MixedDtypes().variables, SIZE, [0, 3, 5], [2, 1])
+    step = against_alone(MixedDtypes, joint_or_shard("float32"), plan=plan)
+    executed()
+    step(*shard(9))
+    return executed()
+
+
+class Unrolled(models.HandWritten):
+    """Two updates in one step: what is all-reduced last depends on what is all-reduced first."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        super().step(inputs, labels)
+        return super().step(inputs * 0.5, labels)
+
+
+@cases
+def two_updates_in_one_step() -> Any:
+    """One group of all is not possible: the second gradients need the first averages."""
+    step = against_alone(
+        lambda: Unrolled("float64", "sgd"),
+        joint_or_shard("float64"),
+        num_steps=16,
+        strategy="syneasgd",
+        max_tuning_steps=8,
+    )
+    return str(step.phase)
+
+
+class Looping(models.HandWritten):
+    """Updates in a loop of the graph, as `steps_per_execution` makes one."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            super().step(inputs, labels)
+        return tf.zeros([])
+
+
+@cases
+def loop_inside_of_the_step() -> Any:
+    step = against_alone(
+        lambda: Looping("float64", "sgd"),
+        joint_or_shard("float64"),
+        num_steps=16,
+        strategy="libra",
+        threads=(1, 2),
+        max_tuning_steps=10,
+    )
+    return str(step.phase)
+
+
+class Nested(models.HandWritten):
+    """The gradient is computed by a `tf.function` inside; the step makes variables when traced."""
+
+    def __init__(self, dtype: str, optimizer: str) -> None:
+        super().__init__(dtype, optimizer)
+        self.counter: tf.Variable | None = None
+        self.inner = tf.function(super().step)
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if self.counter is None:
+            self.counter = tf.Variable(0, trainable=False)
+        self.counter.assign_add(1)
+        return self.inner(inputs, labels)
+
+
+@cases
+def nested_function() -> Any:
+    against_alone(
+        lambda: Nested("float64", "sgd"), joint_or_shard("float64"), num_steps=4, strategy="wfbp"
+    )
+
+
+class Trainer:
+    """A decorated method."""
+
+    def __init__(self) -> None:
+        self.trained = models.HandWritten("float64", "sgd")
+
+    @tf_libra.optimize("wfbp")
+    @tf.function
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """What a user says of it."""
+        return self.trained.step(inputs, labels)
+
+
+@cases
+def decorated_method() -> Any:
+    trainer = Trainer()
+    for number in range(3):
+        trainer.step(*shard(number, "float64"))
+    cases.save(**trainer.trained.weights())
+    return {"doc": Trainer.step.__doc__, "name": Trainer.step.__name__}
+
+
+@cases
+def plain_function() -> Any:
+    """Made a `tf.function`; keyword arguments and structured results go through."""
+    model = models.HandWritten("float64", "sgd")
+
+    @tf_libra.optimize("wfbp")
+    def step(inputs: tf.Tensor, *, labels: tf.Tensor, scale: float = 1.0) -> dict[str, Any]:
+        return {"loss": model.step(inputs, labels) * scale, "seen": tf.shape(inputs)[0]}
+
+    inputs, labels = shard(0, "float64")
+    result = step(inputs, labels=labels, scale=2.0)
+    return {
+        "keys": sorted(result),
+        "seen": int(result["seen"]),
+        "wrapped": step.__wrapped__.__name__,
+        "phase": str(step.phase),
+    }
+
+
+@cases
+def two_decorated_functions() -> Any:
+    """Two models in turns, as for a GAN; the second asks for fewer threads."""
+    first, second = (models.HandWritten("float64", "sgd", seed) for seed in (1, 2))
+    one = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(tf.function(first.step))
+    other = tf_libra.optimize("wfbp", max_tuning_steps=6)(tf.function(second.step))
+    for number in range(14):
+        one(*shard(number, "float64"))
+        other(*shard(number, "float64"))
+    alone = [models.HandWritten("float64", "sgd", seed) for seed in (1, 2)]
+    for number in range(14):
+        for model in alone:
+            model.step(*models.batch(number, SIZE, "float64"))
+    cases.save(
+        **{f"ours/{i}{k}": v for i, m in enumerate((first, second)) for k, v in m.weights().items()},
+        **{f"alone/{i}{k}": v for i, m in enumerate(alone) for k, v in m.weights().items()},
+    )
+    return [str(one.phase), str(other.phase)]
+
+
+if __name__ == "__main__":
+    hvd.init()
+    Plan.from_json(open(PLAN_FILE).read())
+    cases.run()
