@@ -1,0 +1,77 @@
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning import reference
+from tf_libra import strategies
+from tf_libra.planning import explain
+
+PROFILE = tf_libra.BackwardProfile.from_arrays(
+    [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000],
+    [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3],
+    names=[f"model/block_{i}/a_rather_long_layer_name_{i}/kernel" for i in range(6)],
+)
+COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    reference.profiles(max_tensors=8),
+    reference.any_costs((1, 2, 4)),
+    st.sampled_from(sorted(strategies.BY_NAME)),
+)
+def test_explains_every_plan_within_100_columns(profile, cost, name):
+    plan = tf_libra.make_plan(profile, cost, name)
+    explanation = explain(profile, plan, cost)
+    assert [entry.group for entry in explanation.groups] == list(plan.groups)
+    assert max(map(len, str(explanation).splitlines())) <= 100
+    assert (explanation.one_group is None) == (len(plan.groups) > 1)
+
+
+def test_alternatives_are_what_simulate_says():
+    plan = tf_libra.make_plan(PROFILE, COST, strategies.Libra(threads=(1, 2, 4)))
+    assert len(plan.groups) > 2
+    entry = explain(PROFILE, plan, COST).groups[1]
+    by_change = {a.change: a.seconds for a in entry.alternatives}
+    r = plan.groups[1].num_threads
+    doubled = [*plan.groups]
+    doubled[1] = dataclasses.replace(doubled[1], num_threads=2 * r)
+    seconds = tf_libra.simulate(PROFILE, dataclasses.replace(plan, groups=tuple(doubled)), COST)
+    assert by_change[f"r = {2 * r}"] == pytest.approx(
+        seconds.backward_seconds - plan.predicted_seconds
+    )
+    assert {"groups 0 and 1 merged", "groups 1 and 2 merged"} < by_change.keys()
+
+
+def test_no_single_change_within_the_allowed_set_improves_the_exact_plan():
+    strategy = strategies.Libra(threads=(1, 2, 4), max_groups=6, exact=True)
+    plan = tf_libra.make_plan(PROFILE, COST, strategy)
+    for entry in explain(PROFILE, plan, COST).groups:
+        for alternative in entry.alternatives:
+            if alternative.change not in ("r = 8",):
+                assert alternative.seconds >= 0, alternative
+
+
+def test_says_why_one_group_is_best():
+    cost = dataclasses.replace(COST, hop_latency=1e-2)
+    plan = tf_libra.make_plan(PROFILE, cost, strategies.Libra(threads=(1, 2)))
+    explanation = explain(PROFILE, plan, cost)
+    assert len(plan.groups) == 1
+    assert "does not pay for another startup overhead" in str(explanation).replace("\n", " ")
+
+
+def test_says_what_the_cost_model_does_not_allow():
+    cost = dataclasses.replace(COST, compute=(1.0, 0.2))
+    plan = tf_libra.make_plan(PROFILE, cost, strategies.Wfbp(num_threads=4))
+    alternatives = explain(PROFILE, plan, cost).groups[0].alternatives
+    assert [a.seconds for a in alternatives if a.change == "r = 8"] == [None]
+
+
+def test_names_the_wait_for_an_all_reduce_before():
+    plan = tf_libra.make_plan(PROFILE, COST, strategies.Wfbp(num_threads=1))
+    starts = [entry.starts for entry in explain(PROFILE, plan, COST).groups]
+    assert starts[0] == "It starts as soon as its last gradient is produced."
+    assert "waits" in starts[1]

@@ -1,0 +1,305 @@
+"""Why a plan is as it is: what each group's neighbours in the space of plans would cost."""
+
+import textwrap
+from dataclasses import dataclass, replace
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan, TensorGroup
+from tf_libra.profile import BackwardProfile
+from tf_libra.simulation import GroupSpan, Timeline, simulate
+
+_COLUMNS = 100
+_SAME_SECONDS = 1e-9  # relative to the plan's time: changes below are none
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One change to a plan.
+
+    Attributes:
+        change: what is changed, in words.
+        seconds: how much longer the whole of backward gets by it; negative: shorter. None where
+            the cost model does not allow it.
+    """
+
+    change: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class GroupExplanation:
+    """Why one group is as it is.
+
+    Attributes:
+        index: its place in the plan.
+        group: its tensors and threads.
+        tensors: the names of its first and last tensor.
+        num_bytes: its size.
+        span: when its all-reduce runs.
+        starts: why it starts then, a sentence.
+        merged: why it ends where it does, a sentence.
+        threads: why it has these threads, a sentence.
+        alternatives: half and twice the threads, merging with a neighbour, the best cut.
+    """
+
+    index: int
+    group: TensorGroup
+    tensors: tuple[str, str]
+    num_bytes: int
+    span: GroupSpan
+    starts: str
+    merged: str
+    threads: str
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a plan is as it is.
+
+    Attributes:
+        plan: the plan.
+        timeline: what `simulate` says of it.
+        summary: where backward's time goes, a sentence.
+        one_group: why there is one group only, a sentence; None where there are more.
+        groups: one explanation per group.
+    """
+
+    plan: Plan
+    timeline: Timeline
+    summary: str
+    one_group: str | None
+    groups: tuple[GroupExplanation, ...]
+
+    def __str__(self) -> str:
+        """The explanation as text, at most 100 columns wide."""
+        paragraphs = [self.summary, *([self.one_group] if self.one_group else [])]
+        paragraphs += [f"Note: {note}." for note in self.plan.notes]
+        lines = [line for text in paragraphs for line in textwrap.wrap(text, _COLUMNS)]
+        for entry in self.groups:
+            first, last = map(_shortened, entry.tensors)
+            names = first if entry.group.stop - entry.group.start == 1 else f"{first} .. {last}"
+            lines += ["", f"group {entry.index}: {names}"[:_COLUMNS]]
+            lines.append(
+                f"  tensors {entry.group.start}-{entry.group.stop - 1}, "
+                f"{entry.num_bytes / 2**20:.3f} MiB, r = {entry.group.num_threads}, "
+                f"{_ms(entry.span.start_seconds)} to {_ms(entry.span.end_seconds)}"
+            )
+            for text in (entry.starts, entry.merged, entry.threads):
+                lines += textwrap.wrap(
+                    text, _COLUMNS, initial_indent="  ", subsequent_indent="    "
+                )
+            lines += [
+                f"    {_signed(alternative.seconds):>12}  {alternative.change}"[:_COLUMNS]
+                for alternative in entry.alternatives
+            ]
+        return "\n".join(lines)
+
+
+def explain(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Explanation:
+    """Returns why a plan is as it is, under a cost model.
+
+    Every alternative changes one thing and keeps the rest of the plan; its time is that of the
+    whole timeline.
+
+    Raises:
+        ValueError: the plan is of other tensors, or a rate is not positive at a group's threads.
+    """
+    timeline = simulate(profile, plan, cost)
+    explainer = _Explainer(profile, plan, cost, timeline)
+    groups = tuple(explainer.group(index) for index in range(len(plan.groups)))
+    return Explanation(
+        plan=plan,
+        timeline=timeline,
+        summary=explainer.summary(),
+        one_group=explainer.one_group() if len(groups) == 1 else None,
+        groups=groups,
+    )
+
+
+class _Explainer:
+    """Changes one plan and simulates what comes of it."""
+
+    def __init__(
+        self, profile: BackwardProfile, plan: Plan, cost: ContentionModel, timeline: Timeline
+    ) -> None:
+        self._profile = profile
+        self._plan = plan
+        self._cost = cost
+        self._timeline = timeline
+
+    def summary(self) -> str:
+        total = self._timeline.backward_seconds
+        computation = float(self._profile.compute_after[0])
+        residual = sum(s.residual_communication_seconds for s in self._timeline.stages)
+        slowed = max(0.0, total - computation - residual)
+        count = len(self._plan.groups)
+        return (
+            f"{self._plan.strategy}: {count} group{'s' if count > 1 else ''} of "
+            f"{len(self._plan.tensor_names)} tensors, {self._cost.num_workers} workers. Backward "
+            f"takes {_ms(total)}: {_ms(computation)} of computation, {_ms(slowed)} lost to "
+            f"contention and {_ms(residual)} of communication that nothing overlaps."
+        )
+
+    def one_group(self) -> str:
+        [group] = self._plan.groups
+        cut = self._best_cut(0)
+        alone = float(self._cost.exclusive_all_reduce(self._bytes(group), group.num_threads))
+        if cut is None:
+            return "There is one tensor, hence one group."
+        after, seconds = cut
+        if seconds < 0:
+            return (
+                f"One group is not the best under this cost model: a second one from tensor "
+                f"{after} on would save {_ms(-seconds)}."
+            )
+        return (
+            f"One group, sent after backward, takes {_ms(alone)}. The best cut in two, at tensor "
+            f"{after}, would cost {_ms(seconds)} more: what it overlaps does not pay for another "
+            f"startup overhead ({_ms(self._cost.startup_seconds)}) and the slower computation."
+        )
+
+    def group(self, index: int) -> GroupExplanation:
+        group = self._plan.groups[index]
+        cut = self._best_cut(index)
+        halved = self._with_threads(index, group.num_threads // 2)
+        doubled = self._with_threads(index, 2 * group.num_threads)
+        merges = [
+            self._merged(first, second)
+            for first, second in ((index - 1, index), (index, index + 1))
+            if first >= 0 and second < len(self._plan.groups)
+        ]
+        alternatives = [a for a in (halved, doubled) if a is not None] + merges
+        if cut is not None:
+            alternatives.append(Alternative(f"cut at tensor {cut[0]}", cut[1]))
+        names = self._plan.tensor_names
+        return GroupExplanation(
+            index=index,
+            group=group,
+            tensors=(names[group.start], names[group.stop - 1]),
+            num_bytes=self._bytes(group),
+            span=self._timeline.groups[index],
+            starts=self._why_then(index),
+            merged=self._why_merged(index, cut, merges),
+            threads=self._why_threads(index, halved, doubled),
+            alternatives=tuple(alternatives),
+        )
+
+    def _why_then(self, index: int) -> str:
+        span = self._timeline.groups[index]
+        waited = span.start_seconds - span.ready_seconds
+        if waited > _SAME_SECONDS * self._timeline.backward_seconds:
+            return (
+                f"It is complete at {_ms(span.ready_seconds)} and waits {_ms(waited)} for an "
+                "all-reduce before it."
+            )
+        return "It starts as soon as its last gradient is produced."
+
+    def _why_merged(
+        self, index: int, cut: tuple[int, float] | None, merges: list[Alternative]
+    ) -> str:
+        group = self._plan.groups[index]
+        words = []
+        if cut is None:
+            words.append("It is a single tensor")
+        elif cut[1] >= 0:
+            words.append(
+                f"Its {group.stop - group.start} tensors are merged, as the best cut (at tensor "
+                f"{cut[0]}) would cost {_ms(cut[1])}"
+            )
+        else:
+            words.append(
+                f"A cut at tensor {cut[0]} would save {_ms(-cut[1])}, at the price of one group "
+                "more"
+            )
+        costs = [merge.seconds for merge in merges if merge.seconds is not None]
+        if costs and min(costs) >= 0:
+            words.append(f"merging it with a neighbour would cost {_ms(min(costs))} or more")
+        elif costs:
+            words.append(f"merging it with a neighbour would save {_ms(-min(costs))}")
+        return "; ".join(words) + "."
+
+    def _why_threads(
+        self, index: int, halved: Alternative | None, doubled: Alternative | None
+    ) -> str:
+        group = self._plan.groups[index]
+        r = group.num_threads
+        size = self._bytes(group)
+        overlaps = self._timeline.stages[index + 1].overlap_seconds > 0
+        all_reduce = (
+            self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
+        )
+        words = [f"r = {r}: the all-reduce takes {_ms(float(all_reduce(size, r)))}"]
+        for alternative, other in ((halved, r // 2), (doubled, 2 * r)):
+            if alternative is None or alternative.seconds is None:
+                continue
+            effect = f"{_ms(float(all_reduce(size, other)))} with {other}"
+            words.append(f"{effect} ({_signed(alternative.seconds)} in all)")
+        text = ", ".join(words)
+        if overlaps:
+            kept = 100 * float(self._cost.compute_rate(r))
+            return f"{text}; computation beside it keeps {kept:.1f} % of its speed."
+        return f"{text}; no computation is left for it to slow down."
+
+    def _with_threads(self, index: int, num_threads: int) -> Alternative | None:
+        if num_threads < 1:
+            return None
+        groups = list(self._plan.groups)
+        groups[index] = replace(groups[index], num_threads=num_threads)
+        return Alternative(f"r = {num_threads}", self._difference(groups))
+
+    def _merged(self, first: int, second: int) -> Alternative:
+        """Merged with the threads of whichever of the two is better."""
+        groups = self._plan.groups
+        stop = groups[second].stop
+        differences = [
+            self._difference(
+                [
+                    *groups[:first],
+                    replace(groups[first], stop=stop, num_threads=groups[kept].num_threads),
+                    *groups[second + 1 :],
+                ]
+            )
+            for kept in (first, second)
+        ]
+        possible = [difference for difference in differences if difference is not None]
+        return Alternative(f"groups {first} and {second} merged", min(possible, default=None))
+
+    def _best_cut(self, index: int) -> tuple[int, float] | None:
+        """The cut of a group that costs least: its tensor, and what it costs."""
+        groups = self._plan.groups
+        group = groups[index]
+        cuts = []
+        for tensor in range(group.start + 1, group.stop):
+            parts = [replace(group, stop=tensor), replace(group, start=tensor)]
+            seconds = self._difference([*groups[:index], *parts, *groups[index + 1 :]])
+            if seconds is not None:
+                cuts.append((seconds, tensor))
+        if not cuts:
+            return None
+        seconds, tensor = min(cuts)
+        return tensor, seconds
+
+    def _difference(self, groups: list[TensorGroup]) -> float | None:
+        try:
+            other = simulate(self._profile, replace(self._plan, groups=tuple(groups)), self._cost)
+        except ValueError:  # a rate that is not positive at these threads
+            return None
+        now = self._timeline.backward_seconds
+        difference = other.backward_seconds - now
+        return 0.0 if abs(difference) <= _SAME_SECONDS * now else difference
+
+    def _bytes(self, group: TensorGroup) -> int:
+        return sum(self._plan.num_bytes[group.start : group.stop])
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 40 else f"...{name[-37:]}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _signed(seconds: float | None) -> str:
+    return "not possible" if seconds is None else f"{seconds * 1e3:+.4g} ms"
