@@ -1,0 +1,24 @@
+"""What the workers of `benchmarks.step_time` are told."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is to do.
+
+    Attributes:
+        model: name or `file.py:function`, see `benchmarks.models`.
+        strategies: "none", "horovod" and names of tf_libra strategies.
+        rounds: counted rounds.
+        seed: of weights, data, and the order within each round.
+        inter_op_threads: of TensorFlow.
+        output: file for rank 0's JSON.
+    """
+
+    model: str
+    strategies: tuple[str, ...]
+    rounds: int
+    seed: int
+    inter_op_threads: int
+    output: str

@@ -1,0 +1,36 @@
+"""Where something was measured, and with what."""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+
+def machine() -> dict[str, Any]:
+    """This machine: processor, usable cores, kernel, memory, and how busy it is just now."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part in a training step."""
+    packages = ("horovod", "keras", "numpy", "tf-libra")
+    return {
+        "python": platform.python_version(),
+        # tensorflow, tensorflow-cpu: the package's name says less than the module.
+        "tensorflow": tf.__version__,
+        **{package: importlib.metadata.version(package) for package in packages},
+    }

@@ -1,0 +1,102 @@
+"""From the seconds of each round to medians, paired ratios and tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+BASELINES = ("horovod", "none")
+
+
+def better_horovod(seconds: Mapping[str, Sequence[float]]) -> str | None:
+    """The variant of Horovod with the smaller median; None where it was not measured."""
+    variants = [name for name in seconds if name.startswith("horovod:")]
+    return min(variants, key=lambda name: float(np.median(seconds[name])), default=None)
+
+
+def summaries(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Median, 10th and 90th percentile of the seconds of every strategy."""
+    return {
+        name: {f"{key}_seconds": value for key, value in _spread(values).items()}
+        for name, values in seconds.items()
+    }
+
+
+def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """The spread of the ratio to each baseline, paired round by round, as "libra/horovod"."""
+    return {
+        f"{name}/{baseline}": _spread(np.divide(seconds[name], seconds[baseline]))
+        for baseline in BASELINES
+        if baseline in seconds
+        for name in seconds
+        if name not in (baseline, "none")
+    }
+
+
+def table(document: Mapping[str, Any], *, markdown: bool) -> str:
+    """Strategies by rows: milliseconds per step, and ratios, each as median (p10 to p90).
+
+    Where another strategy made the plan, because the fitted model was not to be trusted, the row
+    says which.
+    """
+    baselines = [name for name in BASELINES if name in document["strategies"]]
+    rows = [("strategy", "step, ms", *(f"to {name}" for name in baselines))]
+    for name, values in document["strategies"].items():
+        milliseconds = [values[f"{key}_seconds"] * 1e3 for key in ("median", "p10", "p90")]
+        cells = [_cell(milliseconds, ".1f")]
+        for baseline in baselines:
+            ratio = document["ratios"].get(f"{name}/{baseline}")
+            cells.append("" if ratio is None else _cell(ratio.values(), ".3f"))
+        planner = document["plan"].get(name, {"strategy": name})["strategy"]
+        rows.append((name if planner == name else f"{name} (plan by {planner})", *cells))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if markdown:
+        rows.insert(1, tuple("-" * width for width in widths))
+        lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    return "\n".join(lines)
+
+
+def notes(document: Mapping[str, Any]) -> str:
+    """What a reader of the table should know, a line each."""
+    machine, settings = document["machine"], document["settings"]
+    lines = [
+        f"{settings['model']}: {settings['parameters'] / 1e6:.1f} M parameters,"
+        f" {settings['np']} workers, {document['rounds']} rounds;"
+        f" median (10th to 90th percentile) of the slowest rank",
+        f"machine: {machine['cpu']}, {machine['cores']} cores,"
+        f" {machine['memory_bytes'] / 2**30:.1f} GiB, Linux {machine['kernel']},"
+        f" load {machine['load_average']:.1f} at the start",
+        "versions: " + ", ".join(f"{name} {of}" for name, of in document["versions"].items()),
+        f"threads per worker: {settings['cores_per_worker']} core,"
+        f" {settings['intra_op_threads']} intra-op, {settings['inter_op_threads']} inter-op",
+    ]
+    horovod = settings["horovod"]
+    if "variant" in horovod:
+        medians = " and ".join(
+            f"{name} ({values['median_seconds'] * 1e3:.1f} ms)"
+            for name, values in horovod["variants"].items()
+        )
+        environment = " ".join(f"{name}={of}" for name, of in horovod["environment"].items())
+        lines.append(
+            f"horovod: the better of {medians} is {horovod['variant']}; cycle time"
+            f" {horovod['cycle_seconds'] * 1e3:g} ms, fusion threshold"
+            f" {horovod['fusion_threshold_bytes'] / 2**20:g} MiB, {environment}"
+        )
+    for name, plan in document["plan"].items():
+        threads = ", ".join(str(group["num_threads"]) for group in plan["groups"])
+        lines.append(
+            f"{name}: plan by {plan['strategy']}, {len(plan['groups'])} group(s), threads {threads}"
+        )
+        lines += [f"{name}: {note}" for note in plan["notes"]]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _spread(values: Any) -> dict[str, float]:
+    p10, median, p90 = np.percentile(values, (10, 50, 90)).tolist()
+    return {"median": median, "p10": p10, "p90": p90}
+
+
+def _cell(values: Any, precision: str) -> str:
+    median, p10, p90 = (format(value, precision) for value in values)
+    return f"{median} ({p10} to {p90})"

@@ -1,0 +1,149 @@
+"""The benchmark, run for real on a tiny model. What it measures is not looked at here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from benchmarks import step_time
+from tf_libra import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 3
+VARIANTS = ["horovod:per_gradient", "horovod:grouped"]
+# The batch normalization sees other data on every rank, so moving averages differ.
+MODEL = """
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+
+def build():
+    layers = [keras.Input((8,)), keras.layers.Dense(16), keras.layers.BatchNormalization()]
+    model = keras.Sequential([*layers, keras.layers.Dense(4)])
+    data = np.random.default_rng(hvd.rank())
+    loss = keras.losses.sparse_categorical_crossentropy
+    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
+
+def incomplete():
+    return build()[:3]
+"""
+
+
+def run(folder: Path, function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "mine.py").write_text(MODEL)
+    command = [sys.executable, "-m", "benchmarks.step_time", f"--model={folder}/mine.py:{function}"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What it writes as JSON, and what it prints."""
+    folder = tmp_path_factory.mktemp("step_time")
+    done = run(
+        folder,
+        "build",
+        "--np=2",
+        # One that needs fewer lanes comes first.
+        "--strategies=wfbp,none,horovod,libra",
+        f"--rounds={ROUNDS}",
+        f"--json={folder}/out.json",
+        "--markdown",
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "out.json").read_text()), done.stdout
+
+
+def test_every_round_of_every_strategy_is_there(outcome: tuple[dict[str, Any], str]) -> None:
+    document, _ = outcome
+    assert list(document["strategies"]) == ["wfbp", "none", "horovod", "libra"]
+    assert document["rounds"] == ROUNDS
+    assert set(document["seconds"]) == {*document["strategies"], *VARIANTS}
+    for name, seconds in document["seconds"].items():
+        assert len(seconds) == ROUNDS, name
+        assert min(seconds) > 0, name
+    for name, found in document["strategies"].items():
+        p10, median, p90 = np.percentile(document["seconds"][name], (10, 50, 90))
+        assert found == {"median_seconds": median, "p10_seconds": p10, "p90_seconds": p90}
+
+
+def test_ratios_follow_from_the_seconds(outcome: tuple[dict[str, Any], str]) -> None:
+    document, _ = outcome
+    expected = {f"{a}/{b}" for a in ("wfbp", "libra") for b in ("horovod", "none")}
+    assert set(document["ratios"]) == {*expected, "horovod/none"}
+    for pair, found in document["ratios"].items():
+        above, below = (np.array(document["seconds"][name]) for name in pair.split("/"))
+        p10, median, p90 = np.percentile(above / below, (10, 50, 90))
+        assert found == pytest.approx({"median": median, "p10": p10, "p90": p90})
+
+
+def test_horovod_is_its_better_variant(outcome: tuple[dict[str, Any], str]) -> None:
+    document, printed = outcome
+    horovod = document["settings"]["horovod"]
+    better = min(VARIANTS, key=lambda name: np.median(document["seconds"][name]))
+    assert horovod["variant"] == better
+    assert document["seconds"]["horovod"] == document["seconds"][better]
+    assert list(horovod["variants"]) == VARIANTS
+    assert horovod["cycle_seconds"] == 1e-3
+    assert horovod["fusion_threshold_bytes"] == 128 * 2**20
+    assert horovod["environment"]["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    assert not {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"} & set(horovod["environment"])
+    assert "cycle time 1 ms" in printed and "HOROVOD_CPU_OPERATIONS=gloo" in printed
+
+
+def test_plans_settings_and_machine_stand_beside(outcome: tuple[dict[str, Any], str]) -> None:
+    document, _ = outcome
+    plans = {name: Plan.from_json(json.dumps(plan)) for name, plan in document["plan"].items()}
+    assert set(plans) == {"wfbp", "libra"}
+    assert {plan.num_workers for plan in plans.values()} == {2}
+    assert {plan.dtypes for plan in plans.values()} == {("float32",) * 6}
+    settings = document["settings"]
+    assert settings["np"] == 2
+    assert settings["cores_per_worker"] == settings["intra_op_threads"] == 1
+    assert settings["inter_op_threads"] == 2
+    assert set(document["machine"]) == {"cpu", "cores", "kernel", "memory_bytes", "load_average"}
+    assert {"python", "tensorflow", "horovod", "tf-libra"} <= set(document["versions"])
+
+
+def test_prints_the_table(outcome: tuple[dict[str, Any], str]) -> None:
+    _, printed = outcome
+    rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")]
+    assert rows[0] == "strategy"
+    # Behind the name may stand who planned instead: that depends on what was measured.
+    assert [row.split()[0] for row in rows[2:]] == ["wfbp", "none", "horovod", "libra"]
+
+
+def test_workers_that_fail_end_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "incomplete", "--rounds=1", f"--json={tmp_path}/out.json")
+    assert done.returncode == 1
+    assert "must return (keras_model, inputs, labels, loss)" in done.stderr
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--np=1", "must be at least 2: one worker has nobody to all-reduce with"),
+        ("--np=4096", f"must be at most {len(os.sched_getaffinity(0))}"),
+        ("--model=cnn6m", "must be one of mlp, cnn5m, resnet20, transformer"),
+        ("--strategies=none,fastest", "must name one or more of none, horovod, syneasgd"),
+        ("--strategies=none,none", "each once; got none,none"),
+        ("--strategies=", "must name one or more of"),
+        ("--rounds=0", "rounds"),
+        ("--seed=-1", "seed"),
+        ("--inter_op_threads=0", "inter_op_threads"),
+        ("--json=/absent/out.json", "there is no folder '/absent'"),
+    ],
+)
+def test_bad_flags_are_named(argument: str, message: str) -> None:
+    flag = argument.partition("=")[0].removeprefix("--")
+    with flagsaver.flagsaver(), pytest.raises(flags.IllegalFlagValueError) as raised:
+        flags.FLAGS([step_time.__name__, argument])
+    assert f"flag --{flag}" in str(raised.value)
+    assert message in str(raised.value)
