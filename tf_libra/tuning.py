@@ -253,15 +253,20 @@ def random_plans(
     """Random fusions with random threads (LIBRA, Algorithm 2, line 2), the same ones every time."""
     random = np.random.default_rng(seed)
     specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+    # Where to cut: by tensors every other time, by bytes between, since a model's bytes may
+    # well be in a few of its tensors.
+    by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
     plans = []
     for index in range(count):
         most = min(MAX_SAMPLED_GROUPS, len(specs))
         num_groups = int(random.integers(min(2, most), most + 1))
-        inner = random.choice(np.arange(1, len(specs)), size=num_groups - 1, replace=False)
-        edges = [0, *sorted(int(cut) for cut in inner), len(specs)]
+        places = random.random(num_groups - 1)
+        cuts = places * len(specs) if index % 2 else np.searchsorted(by_bytes, places)
+        inner = {min(max(int(cut), 1), len(specs) - 1) for cut in cuts if len(specs) > 1}
+        edges = [0, *sorted(inner), len(specs)]
         # Every thread count leads as often as any other, so that none goes unsampled.
         chosen = [int(threads[index % len(threads)])]
-        chosen += [int(r) for r in random.choice(threads, size=num_groups - 1)]
+        chosen += [int(r) for r in random.choice(threads, size=len(edges) - 2)]
         plans.append(_plan(specs, edges, chosen, num_workers, "sample"))
     return plans
 
@@ -362,12 +367,16 @@ def _profile(findings: _Findings, tensors: Sequence[TensorSpec]) -> "MeasuredPro
 def _samples(
     steps: "Sequence[tuple[StepProduction, Sequence[AllReduceRecord]]]", profile: BackwardProfile
 ) -> list[OverlapSample]:
-    from tf_libra.profiling.samples import overlap_samples
+    from tf_libra.profiling.samples import overlap_samples, without_waiting
 
+    # Waiting for a rank that is behind is no property of the network or of the threads.
+    working = without_waiting([record for _, records in steps for record in records])
+    by_step = {record.step: [r for r in working if r.step == record.step] for record in working}
     return [
         sample
         for production, records in steps
-        for sample in overlap_samples(records, production, profile).samples
+        if records
+        for sample in overlap_samples(by_step[records[0].step], production, profile).samples
     ]
 
 
