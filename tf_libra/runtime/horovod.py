@@ -63,6 +63,9 @@ def start_engine(
 ) -> engine_lib.Engine:
     """Lets all ranks meet through Horovod and connects their lanes.
 
+    Where ranks ask for different numbers of lanes all get the most, so that the lanes can carry
+    what the ranks differ in.
+
     Raises:
         ValueError: no network interface can be chosen.
         engine_lib.EngineError: a rank cannot be reached in time.
@@ -75,13 +78,14 @@ def start_engine(
         "port": address.port,
         # Only rank 0's is used.
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
+        "num_lanes": num_lanes,
     }
     everyone = _exchange_json(mine)
     return engine_lib.connect(
         world.rank,
         [engine_lib.Address(one["host"], one["port"]) for one in everyone],
         base64.b64decode(everyone[0]["secret"]),
-        num_lanes,
+        max(one["num_lanes"] for one in everyone),
         timeout_seconds,
         stall_warning_seconds,
     )

@@ -208,8 +208,13 @@ class Session:
         self._marked = marked
         if marked in self._agreed or self._engine is None:
             return
-        tensors = [[one.name, list(one.shape), one.dtype] for one in marked]
-        agree(self._engine, {"gradient": tensors})
+        agree(
+            self._engine,
+            {
+                "name of gradient": [one.name for one in marked],
+                "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
+            },
+        )
         self._agreed.add(marked)
 
     def _tensors(self) -> tuple[TensorSpec, ...]:
