@@ -28,7 +28,7 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
-CXX_FILES := $(wildcard ops/*.cc ops/*.h ops/lanes/*.cc ops/lanes/*.h passes/*.cc passes/*.h)
+CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
 .PHONY: setup test demo lint format bench cc-tests cc-test sanitize clean distclean
