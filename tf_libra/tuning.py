@@ -168,7 +168,7 @@ def tune(
         num_workers: world size.
         budget: what may go by.
         max_model_error: beyond this median relative error on held-out steps the model is not
-            trusted, and MG-WFBP plans instead.
+            trusted to choose threads, and MG-WFBP plans instead of LIBRA.
         clock: seconds.
     """
     findings = _Findings()
@@ -250,13 +250,17 @@ def measuring_plans(
 def random_plans(
     profile: BackwardProfile, threads: Sequence[int], num_workers: int, count: int, seed: int = 0
 ) -> list[Plan]:
-    """Random fusions with random threads (LIBRA, Algorithm 2, line 2), the same ones every time."""
+    """At most `count` random fusions with random threads (LIBRA, Algorithm 2, line 2).
+
+    The same ones for the same arguments.
+    """
     random = np.random.default_rng(seed)
     specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
     # Where to cut: by tensors every other time, by bytes between, since a model's bytes may
     # well be in a few of its tensors.
     by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
-    plans = []
+    plans: list[Plan] = []
+    seen: set[str] = set()
     for index in range(count):
         most = min(MAX_SAMPLED_GROUPS, len(specs))
         num_groups = int(random.integers(min(2, most), most + 1))
@@ -267,7 +271,11 @@ def random_plans(
         # Every thread count leads as often as any other, so that none goes unsampled.
         chosen = [int(threads[index % len(threads)])]
         chosen += [int(r) for r in random.choice(threads, size=len(edges) - 2)]
-        plans.append(_plan(specs, edges, chosen, num_workers, "sample"))
+        plan = _plan(specs, edges, chosen, num_workers, "sample")
+        # A model of few tensors has few plans, and the same one again teaches nothing new.
+        if plan.fingerprint not in seen:
+            seen.add(plan.fingerprint)
+            plans.append(plan)
     return plans
 
 
@@ -304,7 +312,8 @@ def conclude(
         )
         plan = replace(plan, notes=tuple(notes))
         return Tuned(plan, profile, None, None, None, tuple(exclusive), tuple(notes))
-    if error is not None and error > max_model_error:
+    by_model = isinstance(strategy, strategies.Libra | strategies.LibraM)
+    if by_model and error is not None and error > max_model_error:
         notes.append(
             f"the model misses backward time by {error:.0%} in the median, more than the"
             f" {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
