@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from tf_libra.runtime.agreement import agree
 from tf_libra.runtime.engine import Engine
 
 # Broadcast messages are at most 64 MiB.
@@ -55,21 +55,24 @@ def broadcast(engine: Engine, variables: Sequence[tuple[str, Any]]) -> None:
     """Copies rank 0's values to every other rank, over the lanes.
 
     Raises:
+        ValueError: the ranks do not have the same variables.
         EngineError: a rank is gone.
     """
+    kinds = {name: f"{v.dtype.name} {tuple(v.shape)}" for name, v in variables}
+    agree(engine, {"name of variable": list(kinds), "variable": kinds})
     for _, variable in variables:
-        value = np.ascontiguousarray(variable.numpy())
+        value = np.asarray(variable.numpy())
         payload = value.tobytes()
         received = b"".join(
             engine.broadcast_bytes(payload[at : at + _PIECE_BYTES])
             for at in range(0, len(payload), _PIECE_BYTES)
         )
         if engine.rank != 0:
-            variable.assign(tf.constant(np.frombuffer(received, value.dtype).reshape(value.shape)))
+            variable.assign(np.frombuffer(received, value.dtype).reshape(value.shape))
 
 
 def _digest(variable: Any) -> str:
-    value = np.ascontiguousarray(variable.numpy())
+    value = np.asarray(variable.numpy())
     digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
     digest.update(value.tobytes())
     return digest.hexdigest()
