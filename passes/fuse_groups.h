@@ -47,9 +47,6 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
                 const tensorflow::GraphDef& graph, tensorflow::GraphDef* rewritten,
                 GraphReport* report);
 
-// True if `graph` has an all-reduce that no plan was applied to.
-bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
-
 }  // namespace tf_libra
 
 #endif  // TF_LIBRA_PASSES_FUSE_GROUPS_H_

@@ -1,0 +1,67 @@
+// Decides what is fused, and what waits for what.
+
+#ifndef TF_LIBRA_PASSES_FUSIONS_H_
+#define TF_LIBRA_PASSES_FUSIONS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "passes/contracted_dag.h"
+#include "passes/indexed_graph.h"
+#include "passes/marked_all_reduces.h"
+#include "passes/rewrite_report.h"
+
+namespace tf_libra {
+
+// One node to be.
+struct Fusion {
+  int group;
+  int copy;
+  std::string name;
+  std::vector<const Marked*> members;     // in plan order
+  std::vector<std::string> predecessors;  // nodes of ours that it has to wait for
+};
+
+// A NoOp that runs when all gradients of a copy have been produced.
+struct Barrier {
+  std::string name;
+  std::string device;
+  std::vector<int> producers;
+};
+
+// Names for new nodes, legal and not taken.
+class NodeNames {
+ public:
+  NodeNames(const IndexedGraph& graph, const std::string& plan_id);
+
+  // Such as "tf_libra/PLAN/group_3_copy_1_part_2".
+  std::string Make(const std::string& what, int copy, int part = 0) const;
+
+ private:
+  const IndexedGraph& graph_;
+  std::string prefix_;
+};
+
+// Splits each group of each copy into what can be one node, and merges that in `dag`. The result
+// is in the order in which it is to run.
+std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<Marked>& marked,
+                                  ContractedDag* dag, const NodeNames& names,
+                                  std::vector<Skipped>* skipped);
+
+// Puts all all-reduces of a context into one chain, those that stay included: engines match them
+// across ranks by the order in which they start. The order is that of the plan as far as the graph
+// allows it. Returns what has to be waited for by all-reduces that stay.
+std::map<int, std::string> OrderAllReduces(const IndexedGraph& graph,
+                                           const std::vector<int>& staying, ContractedDag* dag,
+                                           std::vector<Fusion>* fusions,
+                                           std::vector<Skipped>* skipped);
+
+// Makes all nodes of each copy wait for all gradients of that copy.
+std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* dag,
+                                     const NodeNames& names, std::vector<Fusion>* fusions,
+                                     std::vector<Skipped>* skipped);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_FUSIONS_H_

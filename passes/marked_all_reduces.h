@@ -1,0 +1,66 @@
+// The all-reduces in a graph that a plan is about, and the paths between them.
+
+#ifndef TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
+#define TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
+
+#include <functional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "passes/contracted_dag.h"
+#include "passes/indexed_graph.h"
+#include "passes/plan_registry.h"
+#include "passes/rewrite_report.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace tf_libra {
+
+// True if `graph` has an all-reduce that no plan was applied to.
+bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
+
+// An all-reduce of one gradient that the plan knows.
+struct Marked {
+  int node;
+  std::string tensor;
+  int group;
+  int slot;  // position of the tensor in the plan
+  int copy = 0;
+};
+
+// All all-reduces, whether a plan is about them or not, by name.
+std::vector<int> FindAllReduces(const IndexedGraph& graph);
+
+// The all-reduces that `plan` is about, in topological order; says of others why they are not.
+// Those in `fed` are left alone.
+std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
+                               const std::unordered_set<std::string>& fed,
+                               std::vector<Skipped>* skipped);
+
+// Says which tensors of the plan each copy of the step lacks.
+void ReportMissing(const RegisteredPlan& plan, const std::vector<Marked>& marked,
+                   std::vector<Skipped>* skipped);
+
+// For every node, whether it lies on a path between two of `all_reduces`, ends included.
+std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces);
+
+// Whether an edge, from a fanin to a node, is to be left out.
+using DroppedEdge = std::function<bool(const Fanin& from, size_t to)>;
+
+// The part of the graph that paths between all-reduces run through, without the edges that
+// `dropped` names.
+ContractedDag PathsBetween(const IndexedGraph& graph, const std::vector<bool>& between,
+                           const DroppedEdge& dropped);
+
+// False if a path leads from an all-reduce to one in another branch or loop. A control edge cannot
+// cross there, so their order could not be kept.
+bool ContextsAreApart(const IndexedGraph& graph, const std::vector<int>& all_reduces,
+                      const std::vector<bool>& between);
+
+// Numbers the copies of the step. False, with the reason, where they cannot be told apart.
+bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
+                std::vector<Marked>* marked, std::string* reason);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
