@@ -71,7 +71,11 @@ def load(folder: Path, key: str) -> Kept | None:
     path = _path(folder, key)
     if not path.exists():
         return None
-    return Kept.from_json(json.loads(path.read_text()))
+    try:
+        document = json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deep") from None
+    return Kept.from_json(document)
 
 
 def store(folder: Path, key: str, kept: Kept) -> Path:

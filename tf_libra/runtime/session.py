@@ -201,6 +201,7 @@ class Session:
             "strategy": repr(options.strategy),
             "plan": None if options.plan is None else options.plan.fingerprint,
             "broadcast_variables": options.broadcast_variables,
+            "Grappler switched off": grappler.is_switched_off(),
         }
 
     def _on_traced(self, marked: tuple[MarkedGradient, ...]) -> None:
@@ -352,6 +353,8 @@ class Session:
 
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
         """Warns if what was executed is not the plan."""
+        if grappler.is_switched_off():
+            return  # which was said at the start
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
         asked = {
             (index, group.num_threads, plan.tensor_names[i])
@@ -407,25 +410,47 @@ class Session:
         try:
             kept = cache.load(self.options.cache_dir, self._key)
             if kept is not None:
+                self._check_plan_can_run(kept.plan)
                 _check_plan_fits(kept.plan, tensors)
         except (OSError, ValueError) as error:
             self._log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
             return None
         return kept
 
+    def _check_plan_can_run(self, plan: Plan) -> None:
+        """Raises `ValueError` if the plan is for other workers or more lanes than there are."""
+        assert self._engine is not None
+        if plan.num_workers != self._engine.world_size:
+            raise ValueError(
+                f"plan: num_workers is {plan.num_workers}, but this job has"
+                f" {self._engine.world_size} workers"
+            )
+        most = max(group.num_threads for group in plan.groups)
+        if most > self._engine.num_lanes:
+            raise ValueError(
+                f"plan: num_threads is {most}, but the engine has {self._engine.num_lanes} lanes"
+            )
+
     def _store(self, kept: cache.Kept) -> None:
-        if self.options.cache_dir is not None:
-            cache.store(self.options.cache_dir, self._key, kept)
-        if self.options.logdir is not None:
-            self.options.logdir.mkdir(parents=True, exist_ok=True)
-            for name, text in kept.to_json().items():
-                if text is not None:
-                    (self.options.logdir / f"{name}.json").write_text(text)
+        try:
+            if self.options.cache_dir is not None:
+                cache.store(self.options.cache_dir, self._key, kept)
+        except OSError as error:  # no reason to end the training
+            self._log.warning("cache_dir: nothing could be kept: %s", error)
+        try:
+            if self.options.logdir is not None:
+                self.options.logdir.mkdir(parents=True, exist_ok=True)
+                for name, text in kept.to_json().items():
+                    if text is not None:
+                        (self.options.logdir / f"{name}.json").write_text(text)
+        except OSError as error:
+            self._log.warning("logdir: not everything could be written: %s", error)
 
 
 def _check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:
     """Raises `ValueError` if the plan is of another model."""
     sizes = {tensor.name: tensor.num_bytes for tensor in tensors}
+    dtypes = {tensor.name: tensor.dtype for tensor in tensors}
     planned = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
     for name, num_bytes in planned.items():
         if name not in sizes:
@@ -436,6 +461,11 @@ def _check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:
         if sizes[name] != num_bytes:
             raise ValueError(
                 f"plan: num_bytes of {name!r} is {num_bytes}, but its gradient has {sizes[name]}"
+            )
+    for name, dtype in zip(plan.tensor_names, plan.dtypes or (), strict=False):
+        if dtype != dtypes[name]:
+            raise ValueError(
+                f"plan: dtypes has {dtype!r} for {name!r}, but its gradient is {dtypes[name]}"
             )
     for name in sizes:
         if name not in planned:
