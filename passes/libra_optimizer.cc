@@ -1,10 +1,14 @@
 #include "passes/libra_optimizer.h"
 
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
+#include "passes/backward_order.h"
 #include "passes/fuse_groups.h"
 #include "passes/marked_all_reduces.h"
 #include "passes/plan_registry.h"
@@ -26,6 +30,19 @@ NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
     keep.fed.emplace(tensorflow::ParseTensorName(feed.first).node());
   }
   return keep;
+}
+
+// The producers of the gradients of each copy of the step, in the plan's order.
+std::vector<std::vector<std::string>> ProducersByCopy(const GraphReport& report) {
+  std::map<int, std::vector<std::string>> copies;
+  for (const ReportedGroup& group : report.groups) {
+    for (const ReportedTensor& tensor : group.tensors) {
+      copies[group.copy].push_back(tensor.producer);
+    }
+  }
+  std::vector<std::vector<std::string>> producers;
+  for (auto& copy : copies) producers.push_back(std::move(copy.second));
+  return producers;
 }
 
 // One line for a user, the rest for who asks for it.
@@ -81,6 +98,11 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     refuse(absl::StrCat("no rewriter writes op '", op_, "', only LibraAllReduce"));
   } else {
     changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
+    if (changed) {
+      for (const auto& producers : ProducersByCopy(report)) {
+        KeepBackwardOrder(producers, optimized_graph);
+      }
+    }
   }
 
   const bool refused = plan == nullptr || plan->digest != digest_ || rewriter == nullptr;
