@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <sstream>
 #include <utility>
 
 namespace tf_libra {
@@ -11,135 +13,208 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4342494cu;
 constexpr uint32_t kMaxFarewellBytes = 4096;
-constexpr double kFarewellSeconds = 0.2;
 
-struct MessageHeader {
-  uint32_t magic;
-  uint32_t kind;
-  uint32_t num_bytes;
-};
-static_assert(sizeof(MessageHeader) == 12, "the header goes over the wire as it is");
+std::string Named(int rank) { return "rank " + std::to_string(rank); }
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 
 ControlPlane::ControlPlane(int rank, std::vector<Socket> peers)
-    : rank_(rank), peers_(std::move(peers)) {}
+    : rank_(rank), peers_(std::move(peers)), within_message_(peers_.size(), false) {}
 
-Status ControlPlane::SendTo(int rank, Kind kind, const std::string& text, TimePoint deadline) {
-  if (text.size() > kMaxMessageBytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a control message may have " + std::to_string(kMaxMessageBytes) +
-                      " bytes at most, not " + std::to_string(text.size()));
-  }
-  const MessageHeader header{kMagic, static_cast<uint32_t>(kind),
-                             static_cast<uint32_t>(text.size())};
-  std::string message(reinterpret_cast<const char*>(&header), sizeof(header));
-  message += text;
-  Status status = SendAll(peers_[rank], message.data(), message.size(), deadline);
-  if (status.ok()) return status;
-  return Status(status.code(), "rank " + std::to_string(rank_) + " cannot send to rank " +
-                                   std::to_string(rank) + ": " + status.message());
+std::string ControlPlane::Packed(Kind kind, const std::string& text) {
+  const Header header{kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(text.size())};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + text;
 }
 
-Status ControlPlane::ReceiveFrom(int rank, TimePoint deadline, std::string* text, bool* farewell) {
-  const std::string peer = "rank " + std::to_string(rank);
-  MessageHeader header;
-  Status status = ReceiveAll(peers_[rank], &header, sizeof(header), deadline);
-  if (status.ok()) {
-    const bool is_farewell = header.kind == static_cast<uint32_t>(Kind::kFarewell);
-    const uint32_t limit = is_farewell ? kMaxFarewellBytes : kMaxMessageBytes;
-    if (header.magic != kMagic || header.num_bytes > limit) {
-      return Status(StatusCode::kFailedPrecondition, peer + " sent something that is no message");
+Status ControlPlane::CheckSize(const std::string& text) {
+  if (text.size() <= kMaxMessageBytes) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                "a control message may have " + std::to_string(kMaxMessageBytes) +
+                    " bytes at most, not " + std::to_string(text.size()));
+}
+
+Status ControlPlane::SendSome(const std::string& outgoing, Transfer* transfer) {
+  const std::lock_guard<std::mutex> lock(send_mutex_);
+  if (said_farewell_) return Status(StatusCode::kUnavailable, Named(rank_) + " has given up");
+  const char* const next = outgoing.data() + outgoing.size() - transfer->left_to_send;
+  const ssize_t sent =
+      send(peers_[transfer->rank].fd(), next, transfer->left_to_send, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (WouldBlock(errno)) return Status();
+    return Status(StatusCode::kUnavailable,
+                  Named(transfer->rank) + " is gone: " + ErrnoText(errno));
+  }
+  transfer->left_to_send -= static_cast<size_t>(sent);
+  within_message_[transfer->rank] = transfer->sending();
+  return Status();
+}
+
+Status ControlPlane::ReceiveSome(int rank, Incoming* incoming) {
+  const size_t of_header = std::min(incoming->received, sizeof(Header));
+  const size_t of_text = incoming->received - of_header;
+  const bool in_header = of_header < sizeof(Header);
+  char* const next = in_header ? reinterpret_cast<char*>(&incoming->header) + of_header
+                               : incoming->text.data() + of_text;
+  const size_t wanted = in_header ? sizeof(Header) - of_header : incoming->text.size() - of_text;
+  const ssize_t received = recv(peers_[rank].fd(), next, wanted, MSG_DONTWAIT);
+  if (received < 0 && WouldBlock(errno)) return Status();
+  if (received <= 0) {
+    const std::string why = received == 0 ? "it closed the connection" : ErrnoText(errno);
+    return Status(StatusCode::kUnavailable, Named(rank) + " is gone: " + why);
+  }
+  incoming->received += static_cast<size_t>(received);
+  if (incoming->received < sizeof(Header)) return Status();
+  const Header& header = incoming->header;
+  const bool farewell = header.kind == static_cast<uint32_t>(Kind::kFarewell);
+  if (in_header) {
+    const bool known = farewell || header.kind == static_cast<uint32_t>(Kind::kData);
+    if (header.magic != kMagic || !known ||
+        header.num_bytes > (farewell ? kMaxFarewellBytes : kMaxMessageBytes)) {
+      return Status(StatusCode::kFailedPrecondition,
+                    Named(rank) + " sent something that is no message");
     }
-    text->resize(header.num_bytes);
-    status = ReceiveAll(peers_[rank], text->data(), text->size(), deadline);
-    if (status.ok() && is_farewell) {
-      if (farewell != nullptr) *farewell = true;
-      return Status(StatusCode::kUnavailable, peer + " gave up: " + *text);
+    incoming->text.resize(header.num_bytes);
+  }
+  incoming->complete = incoming->received == sizeof(Header) + header.num_bytes;
+  if (incoming->complete && farewell) {
+    return Status(StatusCode::kUnavailable, Named(rank) + " gave up: " + incoming->text);
+  }
+  return Status();
+}
+
+Status ControlPlane::ReceiveAvailable(int rank, Incoming* incoming) {
+  for (;;) {
+    const size_t before = incoming->received;
+    Status status = ReceiveSome(rank, incoming);
+    if (!status.ok() || incoming->complete || incoming->received == before) return status;
+  }
+}
+
+Status ControlPlane::Advance(const std::string& outgoing, Transfer* transfer) {
+  if (transfer->receiving()) {
+    Status status = ReceiveAvailable(transfer->rank, &transfer->incoming);
+    if (!status.ok()) return status;
+  }
+  if (!transfer->sending()) return Status();
+  const Status sent = SendSome(outgoing, transfer);
+  if (sent.ok()) return sent;
+  // What the peer said before it left explains more than a broken pipe.
+  Incoming behind;
+  Incoming* last = transfer->receiving() ? &transfer->incoming : &behind;
+  const Status words = ReceiveAvailable(transfer->rank, last);
+  return words.ok() ? sent : words;
+}
+
+Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
+                         std::vector<Transfer>* transfers) {
+  const TimePoint deadline = After(timeout_seconds);
+  std::vector<pollfd> entries;
+  for (;;) {
+    entries.clear();
+    std::string missing;
+    for (Transfer& transfer : *transfers) {
+      const int events = (transfer.receiving() ? POLLIN : 0) | (transfer.sending() ? POLLOUT : 0);
+      if (events == 0) continue;  // through: it may leave
+      entries.push_back({peers_[transfer.rank].fd(), static_cast<short>(events | POLLRDHUP), 0});
+      missing += (missing.empty() ? "" : ", ") + std::to_string(transfer.rank);
+    }
+    if (entries.empty()) return Status();
+    if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) == 0 &&
+        SecondsUntil(deadline) <= 0) {
+      std::ostringstream what;
+      what << Named(rank_) << " waited " << timeout_seconds << " s for rank(s) " << missing;
+      return Status(StatusCode::kDeadlineExceeded, what.str());
+    }
+    size_t i = 0;
+    for (Transfer& transfer : *transfers) {
+      if (!transfer.receiving() && !transfer.sending()) continue;
+      const short happened = entries[i++].revents;
+      if (happened == 0) continue;
+      Status status = Advance(outgoing, &transfer);
+      if (!status.ok()) return status;
+      // It left with its message said, but before it could have this rank's.
+      if ((happened & ~(POLLIN | POLLOUT)) != 0 && !transfer.receiving() && transfer.sending()) {
+        Incoming farewell;
+        status = ReceiveAvailable(transfer.rank, &farewell);
+        if (!status.ok()) return status;
+      }
     }
   }
-  if (status.ok()) return status;
-  if (status.code() == StatusCode::kDeadlineExceeded) {
-    return Status(status.code(), "rank " + std::to_string(rank_) + " waited for " + peer + ": " +
-                                     status.message());
-  }
-  return Status(status.code(), peer + " is gone: " + status.message());
 }
 
 Status ControlPlane::AllGather(const std::string& mine, double timeout_seconds,
                                std::vector<std::string>* all) {
+  if (Status status = CheckSize(mine); !status.ok()) return status;
   const std::lock_guard<std::mutex> lock(collective_mutex_);
-  const TimePoint deadline = After(timeout_seconds);
-  const int world_size = static_cast<int>(peers_.size());
-  all->assign(world_size, std::string());
+  const std::string outgoing = Packed(Kind::kData, mine);
+  std::vector<Transfer> transfers;
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (rank != rank_) transfers.push_back({rank, true, Incoming(), outgoing.size()});
+  }
+  if (Status status = Run(outgoing, timeout_seconds, &transfers); !status.ok()) return status;
+  all->assign(peers_.size(), std::string());
   (*all)[rank_] = mine;
-  // Through rank 0: 2(N-1) messages, and no two ranks ever send to each other at once, so that
-  // long messages cannot fill both directions.
-  if (rank_ != 0) {
-    if (Status status = SendTo(0, Kind::kData, mine, deadline); !status.ok()) return status;
-    for (int rank = 0; rank < world_size; ++rank) {
-      if (Status status = ReceiveFrom(0, deadline, &(*all)[rank]); !status.ok()) return status;
-    }
-    return Status();
-  }
-  for (int rank = 1; rank < world_size; ++rank) {
-    if (Status status = ReceiveFrom(rank, deadline, &(*all)[rank]); !status.ok()) return status;
-  }
-  for (int rank = 1; rank < world_size; ++rank) {
-    for (const std::string& message : *all) {
-      if (Status status = SendTo(rank, Kind::kData, message, deadline); !status.ok()) {
-        return status;
-      }
-    }
+  for (Transfer& transfer : transfers) {
+    (*all)[transfer.rank] = std::move(transfer.incoming.text);
   }
   return Status();
 }
 
 Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* message) {
   const std::lock_guard<std::mutex> lock(collective_mutex_);
-  const TimePoint deadline = After(timeout_seconds);
-  if (rank_ != root) return ReceiveFrom(root, deadline, message);
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (rank == rank_) continue;
-    if (Status status = SendTo(rank, Kind::kData, *message, deadline); !status.ok()) return status;
+  std::vector<Transfer> transfers;
+  if (rank_ != root) {
+    transfers.push_back({root, true, Incoming(), 0});
+    Status status = Run("", timeout_seconds, &transfers);
+    if (status.ok()) *message = std::move(transfers[0].incoming.text);
+    return status;
   }
-  return Status();
+  if (Status status = CheckSize(*message); !status.ok()) return status;
+  const std::string outgoing = Packed(Kind::kData, *message);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (rank != rank_) transfers.push_back({rank, false, Incoming(), outgoing.size()});
+  }
+  return Run(outgoing, timeout_seconds, &transfers);
 }
 
 void ControlPlane::Farewell(const std::string& reason) {
-  const std::lock_guard<std::mutex> lock(farewell_mutex_);
+  const std::lock_guard<std::mutex> lock(send_mutex_);
   if (std::exchange(said_farewell_, true)) return;
-  const std::string text = reason.substr(0, kMaxFarewellBytes);
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+  const std::string message = Packed(Kind::kFarewell, reason.substr(0, kMaxFarewellBytes));
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (static_cast<int>(rank) == rank_ || within_message_[rank]) continue;
     // Best effort: a peer that cannot be told will see the connection close.
-    if (rank != rank_) SendTo(rank, Kind::kFarewell, text, After(kFarewellSeconds));
+    const ssize_t ignored =
+        send(peers_[rank].fd(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    static_cast<void>(ignored);
   }
 }
 
 std::string ControlPlane::HearFarewells(double seconds) {
+  const std::unique_lock<std::mutex> lock(collective_mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || peers_.size() < 2) return "";
   const TimePoint deadline = After(seconds);
-  std::vector<bool> heard(peers_.size(), false);
-  std::string words;
+  std::vector<Incoming> incoming(peers_.size());
+  std::vector<pollfd> entries;
+  for (const Socket& peer : peers_) entries.push_back({peer.fd(), POLLIN, 0});  // own: skipped
   for (;;) {
-    std::vector<pollfd> entries;
-    std::vector<int> ranks;
-    for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-      if (rank == rank_ || heard[rank]) continue;
-      entries.push_back({peers_[rank].fd(), POLLIN, 0});
-      ranks.push_back(rank);
+    if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) == 0 &&
+        SecondsUntil(deadline) <= 0) {
+      return "";
     }
-    // One voice is enough: the others only repeat what they heard from it.
-    if (entries.empty() || !words.empty()) return words;
-    if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) <= 0) return words;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].revents == 0) continue;
-      heard[ranks[i]] = true;
-      std::string text;
-      bool farewell = false;
-      const Status status = ReceiveFrom(ranks[i], deadline, &text, &farewell);
-      if (!farewell) continue;
-      words += (words.empty() ? "" : "; ") + status.message();
+    std::string words;
+    for (size_t rank = 0; rank < peers_.size(); ++rank) {
+      if (entries[rank].revents == 0) continue;
+      Status status;
+      do {  // a message that was meant for a collective is not wanted any more
+        if (incoming[rank].complete) incoming[rank] = Incoming();
+        status = ReceiveAvailable(static_cast<int>(rank), &incoming[rank]);
+      } while (status.ok() && incoming[rank].complete);
+      if (!status.ok()) words += (words.empty() ? "" : "; ") + status.message();
     }
+    if (!words.empty()) return words;
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -14,7 +15,7 @@ namespace tf_libra {
 
 // Messages are at most `kMaxMessageBytes`; sizes are checked before memory is allocated.
 // Every method may be called from any thread; collectives must be called by every rank in the
-// same order, from one thread at a time.
+// same order, from one thread at a time. A collective that fails is the last one.
 class ControlPlane {
  public:
   static constexpr uint32_t kMaxMessageBytes = 64u << 20;
@@ -22,29 +23,66 @@ class ControlPlane {
   // `peers[rank]`; the own entry is invalid.
   ControlPlane(int rank, std::vector<Socket> peers);
 
-  // Everybody's message, by rank. Fails with the peer's own words if a peer has given up.
+  // Everybody's message, by rank. Fails with the peer's own words if a peer has given up, at
+  // once if one is gone, and at the deadline naming all that are missing.
   Status AllGather(const std::string& mine, double timeout_seconds, std::vector<std::string>* all);
   // Rank `root`'s message; `message` is ignored elsewhere.
   Status Broadcast(int root, double timeout_seconds, std::string* message);
 
-  // Tells every peer why this rank gives up, once, without waiting for anyone.
+  // Tells every peer why this rank gives up, once, without waiting for anyone. Nothing is sent
+  // from then on.
   void Farewell(const std::string& reason);
-  // What peers that gave up have said, waiting for at most `seconds`: "" if nobody spoke.
+  // Waits for at most `seconds` until a peer gives up or is gone, and returns what is known of
+  // it: "" if all are silent, or if a collective in another thread is listening.
   std::string HearFarewells(double seconds);
 
   void Shutdown();
 
  private:
   enum class Kind : uint32_t { kData = 1, kFarewell = 2 };
+  struct Header {
+    uint32_t magic = 0;
+    uint32_t kind = 0;
+    uint32_t num_bytes = 0;
+  };
+  static_assert(sizeof(Header) == 12, "the header goes over the wire as it is");
+  // A message as it comes in.
+  struct Incoming {
+    Header header;
+    std::string text;
+    size_t received = 0;  // of header and text together
+    bool complete = false;
+  };
+  // What a collective exchanges with one peer: a message each way, or one way only.
+  struct Transfer {
+    int rank = 0;
+    bool receives = false;
+    Incoming incoming;
+    size_t left_to_send = 0;  // bytes, header included
+    bool receiving() const { return receives && !incoming.complete; }
+    bool sending() const { return left_to_send > 0; }
+  };
 
-  Status SendTo(int rank, Kind kind, const std::string& text, TimePoint deadline);
-  // `farewell` receives whether the message was one; it is an error all the same.
-  Status ReceiveFrom(int rank, TimePoint deadline, std::string* text, bool* farewell = nullptr);
+  static std::string Packed(Kind kind, const std::string& text);
+  static Status CheckSize(const std::string& text);
+
+  // Runs all transfers at once, so that long messages may cross: until all are through, one
+  // fails, or the deadline passes.
+  Status Run(const std::string& outgoing, double timeout_seconds, std::vector<Transfer>* transfers);
+  // Does what is possible with one peer without waiting.
+  Status Advance(const std::string& outgoing, Transfer* transfer);
+  Status SendSome(const std::string& outgoing, Transfer* transfer);
+  // One system call's worth. A farewell is an error with the peer's words.
+  Status ReceiveSome(int rank, Incoming* incoming);
+  // All that is there, up to the end of the message.
+  Status ReceiveAvailable(int rank, Incoming* incoming);
 
   const int rank_;
   std::vector<Socket> peers_;
-  std::mutex collective_mutex_;
-  std::mutex farewell_mutex_;
+  std::mutex collective_mutex_;  // whoever holds it reads from the peers
+
+  std::mutex send_mutex_;  // guards what follows; never held while waiting
+  std::vector<bool> within_message_;
   bool said_farewell_ = false;
 };
 
