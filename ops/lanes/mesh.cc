@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 namespace tf_libra {
@@ -69,8 +70,10 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       return Status();
     }
     if (SecondsUntil(deadline) <= kRetrySeconds) {
-      return Status(status.code(), "rank " + std::to_string(options.rank) + " cannot reach rank " +
-                                       std::to_string(rank) + ": " + status.message());
+      std::ostringstream what;
+      what << "rank " << options.rank << " cannot reach rank " << rank << " within "
+           << options.timeout_seconds << " s: " << status.message();
+      return Status(StatusCode::kDeadlineExceeded, what.str());
     }
     poll(nullptr, 0, static_cast<int>(kRetrySeconds * 1e3));
   }
@@ -132,10 +135,10 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     }
     poll(entries.data(), entries.size(), PollMilliseconds(wake));
     if (SecondsUntil(deadline) <= 0) {
-      return Status(StatusCode::kDeadlineExceeded,
-                    "rank " + std::to_string(options.rank) + " waited " +
-                        std::to_string(static_cast<int>(options.timeout_seconds)) +
-                        " s for rank(s) " + MissingRanks(options, mesh) + " to connect");
+      std::ostringstream what;
+      what << "rank " << options.rank << " waited " << options.timeout_seconds
+           << " s for rank(s) " << MissingRanks(options, mesh) << " to connect";
+      return Status(StatusCode::kDeadlineExceeded, what.str());
     }
     std::vector<Pending> still_pending;
     for (size_t i = 0; i < pending.size(); ++i) {

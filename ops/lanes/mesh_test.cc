@@ -1,0 +1,277 @@
+#include "ops/lanes/mesh.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::kShortSeconds;
+using testing::Meeting;
+using testing::OnEveryRank;
+
+// Every pair of ranks says on every connection which one it is.
+void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
+  const int world_size = static_cast<int>(meshes->size());
+  OnEveryRank(world_size, [&](int rank) {
+    Mesh& mesh = (*meshes)[rank];
+    CHECK_EQ(mesh.rank, rank);
+    CHECK_EQ(mesh.world_size, world_size);
+    CHECK_EQ(mesh.lanes.size(), static_cast<size_t>(num_lanes));
+    for (const bool sending : {true, false}) {
+      for (int lane = -1; lane < num_lanes; ++lane) {
+        for (int peer = 0; peer < world_size; ++peer) {
+          Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane][peer];
+          if (peer == rank) {
+            CHECK_TRUE(!socket.valid());
+            continue;
+          }
+          int said[2] = {rank, lane};
+          if (sending) {
+            CHECK_OK(SendAll(socket, said, sizeof(said), After(kGenerousSeconds)));
+          } else {
+            CHECK_OK(ReceiveAll(socket, said, sizeof(said), After(kGenerousSeconds)));
+            CHECK_EQ(said[0], peer);
+            CHECK_EQ(said[1], lane);
+          }
+        }
+      }
+    }
+  });
+}
+
+void AllMeet() {
+  for (int world_size = 1; world_size <= 4; ++world_size) {
+    for (const int num_lanes : {1, 2, 4}) {
+      std::vector<Mesh> meshes = ConnectAll(world_size, num_lanes);
+      CheckConnections(&meshes, num_lanes);
+    }
+  }
+}
+
+// What a rank says first, as it goes over the wire.
+std::string HelloBytes(const Meeting& meeting, int32_t rank, int32_t lane, int32_t world_size,
+                       int32_t num_lanes) {
+  std::string hello = "TFLIBRA1";
+  hello.append(meeting.options.secret.caller.begin(), meeting.options.secret.caller.end());
+  for (const int32_t field : {rank, lane, world_size, num_lanes}) {
+    hello.append(reinterpret_cast<const char*>(&field), sizeof(field));
+  }
+  return hello;
+}
+
+Socket ConnectedStranger(const Address& address, const std::string& says) {
+  Socket socket;
+  CHECK_OK(Connect(address, After(kGenerousSeconds), &socket));
+  // As much as is taken at once; a rank that hangs up in the middle is in its right.
+  send(socket.fd(), says.data(), says.size(), MSG_NOSIGNAL);
+  return socket;
+}
+
+std::vector<std::string> StrangeWords(const Meeting& meeting) {
+  const int lanes = meeting.options.num_lanes;
+  std::vector<std::string> words = {
+      "",
+      "x",
+      "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+      std::string(56, '\0'),
+      std::string(1 << 20, 'x'),
+      HelloBytes(meeting, 1, 0, 3, lanes).replace(20, 1, "?"),  // one byte of the secret is wrong
+      HelloBytes(meeting, 1, 0, 3, lanes).substr(0, 55),
+  };
+  for (const int32_t odd : {-2, 3, 1 << 30, INT32_MIN}) {
+    words.push_back(HelloBytes(meeting, odd, 0, 3, lanes));
+    words.push_back(HelloBytes(meeting, 1, odd, 3, lanes));
+    words.push_back(HelloBytes(meeting, 1, 0, odd - 1, lanes));
+    words.push_back(HelloBytes(meeting, 1, 0, 3, odd));
+  }
+  words.push_back(HelloBytes(meeting, 0, 0, 3, lanes));  // rank 0 is who is called
+  return words;
+}
+
+void StrangersBeforeAndDuring() {
+  constexpr int kLanes = 2;
+  for (int round = 0; round < 5; ++round) {
+    Meeting meeting(3, kLanes);
+    const std::vector<std::string> words = StrangeWords(meeting);
+    std::vector<Socket> early;
+    for (const std::string& says : words) {
+      early.push_back(ConnectedStranger(meeting.options.addresses[0], says));
+    }
+    std::vector<Mesh> meshes(3);
+    std::atomic<bool> up{false};
+    std::thread crowd([&] {
+      std::vector<Socket> late;
+      for (size_t i = 0; !up; ++i) {
+        Socket socket;
+        // Refused once rank 0 has met everybody.
+        if (!Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket).ok()) break;
+        const std::string& says = words[i % words.size()];
+        send(socket.fd(), says.data(), says.size(), MSG_NOSIGNAL);
+        if (i % 2 == 0) late.push_back(std::move(socket));
+        if (late.size() > 100) late.clear();
+      }
+    });
+    OnEveryRank(3, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+    up = true;
+    crowd.join();
+    CheckConnections(&meshes, kLanes);
+  }
+}
+
+// A rank whose first attempt broke off comes again.
+void SecondAttemptTakesThePlaceOfTheFirst() {
+  Meeting meeting(2, 1);
+  {
+    Socket broken =
+        ConnectedStranger(meeting.options.addresses[0], HelloBytes(meeting, 1, -1, 2, 1));
+  }
+  std::vector<Mesh> meshes(2);
+  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
+  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  rank0.join();
+  CheckConnections(&meshes, 1);
+}
+
+void WrongSecret() {
+  {  // the caller's half: nobody answers it
+    Meeting meeting(2, 1, kShortSeconds);
+    Meeting stranger = Meeting(2, 1, kShortSeconds);
+    stranger.options.addresses = meeting.options.addresses;
+    stranger.options.secret.caller[31] ^= 1;
+    OnEveryRank(2, [&](int rank) {
+      Mesh mesh;
+      const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
+      CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank " + std::to_string(rank));
+      CHECK_CONTAINS(status.message(), rank == 0 ? "rank(s) 1" : "rank 0");
+    });
+  }
+  {  // the callee's half: whoever answers is not rank 0, and more time will not mend it
+    Meeting meeting(2, 1, kShortSeconds);
+    Meeting stranger = Meeting(2, 1, kGenerousSeconds);
+    stranger.options.addresses = meeting.options.addresses;
+    stranger.options.secret.callee[0] ^= 1;
+    OnEveryRank(2, [&](int rank) {
+      Mesh mesh;
+      const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
+      if (rank == 0) {
+        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank(s) 1");
+      } else {
+        CHECK_STATUS(status, StatusCode::kFailedPrecondition, "rank 0's port is held by another");
+      }
+    });
+  }
+}
+
+// Whether its process never came up, or listens and goes no further.
+void MissingRank() {
+  for (const bool listening : {false, true}) {
+    for (int missing = 0; missing < 3; ++missing) {
+      Meeting meeting(3, 2, kShortSeconds);
+      if (!listening) meeting.listeners[missing] = Socket();
+      std::vector<Mesh> meshes(3);
+      OnEveryRank(3, [&](int rank) {
+        if (rank == missing) return;
+        const Status status = meeting.Connect(rank, &meshes[rank]);
+        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank " + std::to_string(rank));
+        CHECK_CONTAINS(status.message(), (missing < rank ? "cannot reach rank " : "for rank(s) ") +
+                                             std::to_string(missing));
+      });
+    }
+  }
+}
+
+// Rank 0's address belongs to a program that answers what it likes.
+void PortHeldByAnotherProgram() {
+  for (const std::string& answer : {std::string(32, 'x'), std::string(100, 'x'), std::string()}) {
+    const bool answers = !answer.empty();
+    Meeting meeting(2, 1, answers ? kGenerousSeconds : kShortSeconds);
+    std::thread program([&] {
+      pollfd entry{meeting.listeners[0].fd(), POLLIN, 0};
+      poll(&entry, 1, -1);
+      Socket socket;
+      CHECK_OK(Accept(meeting.listeners[0], &socket));
+      CHECK_OK(SendAll(socket, answer.data(), answer.size(), After(kGenerousSeconds)));
+      char byte;
+      size_t count = 0;
+      while (ReceiveAll(socket, &byte, 1, After(kGenerousSeconds)).ok()) ++count;
+      CHECK_EQ(count, 56u);  // what rank 1 said, and it hung up
+    });
+    Mesh mesh;
+    const Status status = meeting.Connect(1, &mesh);
+    CHECK_STATUS(status, answers ? StatusCode::kFailedPrecondition : StatusCode::kDeadlineExceeded,
+                 "rank 0");
+    program.join();
+  }
+}
+
+void PortInUse() {
+  Socket first, second;
+  Address bound;
+  CHECK_OK(Listen("127.0.0.1", 0, &first, &bound));
+  CHECK_STATUS(Listen("127.0.0.1", bound.port, &second, &bound), StatusCode::kUnavailable,
+               std::to_string(bound.port));
+  CHECK_STATUS(Listen("localhost", 0, &second, &bound), StatusCode::kInvalidArgument, "localhost");
+}
+
+void NobodyConnectsOnceTheMeshIsUp() {
+  Meeting meeting(3, 1);
+  std::vector<Mesh> meshes(3);
+  OnEveryRank(3, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  for (const Address& address : meeting.options.addresses) {
+    Socket socket;
+    CHECK_STATUS(Connect(address, After(kGenerousSeconds), &socket), StatusCode::kUnavailable,
+                 std::to_string(address.port));
+  }
+}
+
+// More strangers than are waited for at a time, none of whom says a word.
+void ManySilentStrangers() {
+  Meeting meeting(2, 1);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 400; ++i) {
+    strangers.push_back(ConnectedStranger(meeting.options.addresses[0], ""));
+  }
+  std::vector<Mesh> meshes(2);
+  OnEveryRank(2, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  CheckConnections(&meshes, 1);
+}
+
+void InterfaceAddresses() {
+  std::string host;
+  CHECK_OK(InterfaceAddress("lo", &host));
+  CHECK_EQ(host, "127.0.0.1");
+  const Status status = InterfaceAddress("no-such-interface", &host);
+  CHECK_STATUS(status, StatusCode::kInvalidArgument, "'no-such-interface'");
+  CHECK_CONTAINS(status.message(), "lo");
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests(
+      {{"AllMeet", AllMeet},
+       {"StrangersBeforeAndDuring", StrangersBeforeAndDuring},
+       {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},
+       {"WrongSecret", WrongSecret},
+       {"MissingRank", MissingRank},
+       {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
+       {"PortInUse", PortInUse},
+       {"NobodyConnectsOnceTheMeshIsUp", NobodyConnectsOnceTheMeshIsUp},
+       {"ManySilentStrangers", ManySilentStrangers},
+       {"InterfaceAddresses", InterfaceAddresses}},
+      argc, argv);
+}
