@@ -69,6 +69,7 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       *result = std::move(socket);
       return Status();
     }
+    if (status.code() == StatusCode::kInvalidArgument) return status;  // stays wrong
     if (SecondsUntil(deadline) <= kRetrySeconds) {
       std::ostringstream what;
       what << "rank " << options.rank << " cannot reach rank " << rank << " within "
@@ -127,8 +128,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
   while (expected > 0) {
     std::vector<pollfd> entries;
     TimePoint wake = deadline;
-    const bool room = pending.size() < kMaxPendingStrangers;
-    entries.push_back({listener.fd(), static_cast<short>(room ? POLLIN : 0), 0});
+    entries.push_back({listener.fd(), POLLIN, 0});
     for (const Pending& one : pending) {
       entries.push_back({one.socket.fd(), POLLIN, 0});
       wake = std::min(wake, one.deadline);
@@ -136,8 +136,8 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     poll(entries.data(), entries.size(), PollMilliseconds(wake));
     if (SecondsUntil(deadline) <= 0) {
       std::ostringstream what;
-      what << "rank " << options.rank << " waited " << options.timeout_seconds
-           << " s for rank(s) " << MissingRanks(options, mesh) << " to connect";
+      what << "rank " << options.rank << " waited " << options.timeout_seconds << " s for rank(s) "
+           << MissingRanks(options, mesh) << " to connect";
       return Status(StatusCode::kDeadlineExceeded, what.str());
     }
     std::vector<Pending> still_pending;
@@ -164,6 +164,8 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
         Pending one;
         one.socket = std::move(socket);
         one.deadline = After(kStrangerSeconds);
+        // A rank speaks as soon as it is connected: the longest silent is the least likely one.
+        if (pending.size() == kMaxPendingStrangers) pending.erase(pending.begin());
         pending.push_back(std::move(one));
       }
     }

@@ -216,6 +216,13 @@ void PortHeldByAnotherProgram() {
   }
 }
 
+void AddressThatIsNone() {
+  Meeting meeting(2, 1);
+  meeting.options.addresses[0].host = "rank-0.example";
+  Mesh mesh;
+  CHECK_STATUS(meeting.Connect(1, &mesh), StatusCode::kInvalidArgument, "'rank-0.example'");
+}
+
 void PortInUse() {
   Socket first, second;
   Address bound;
@@ -269,6 +276,7 @@ int main(int argc, char** argv) {
        {"WrongSecret", WrongSecret},
        {"MissingRank", MissingRank},
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
+       {"AddressThatIsNone", AddressThatIsNone},
        {"PortInUse", PortInUse},
        {"NobodyConnectsOnceTheMeshIsUp", NobodyConnectsOnceTheMeshIsUp},
        {"ManySilentStrangers", ManySilentStrangers},
