@@ -22,7 +22,7 @@ namespace tf_libra {
 // A gradient that needs one op more than the earlier ones is not held up, as nothing else waits
 // for it. Edges stay within one control flow context.
 //
-// Returns the number of control edges added; 0 if `graph` has no topological order.
+// Returns the number of control edges added; 0 if `graph` is not well-formed.
 int KeepBackwardOrder(const std::vector<std::string>& producers, tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra
