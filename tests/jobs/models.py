@@ -119,10 +119,7 @@ class Keras:
         return loss
 
     def weights(self) -> dict[str, np.ndarray]:
-        return {
-            f"{v.name}.{i}": v.numpy()
-            for i, v in enumerate(self.model.trainable_variables)
-        }
+        return {f"{v.name}.{i}": v.numpy() for i, v in enumerate(self.model.trainable_variables)}
 
 
 def plan_of(
@@ -160,3 +157,10 @@ def random_plan(variables: Sequence[Any], world_size: int, seed: int) -> Plan:
 
 def _name(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name.split(":")[0])
+
+
+class MixedNames:
+    """Two variables that no other model here has."""
+
+    def __init__(self) -> None:
+        self.variables = [tf.Variable(np.zeros(3, "float32"), name=name) for name in ("p", "q")]

@@ -11,7 +11,6 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime import grappler, horovod, tracing
@@ -376,7 +375,9 @@ def two_decorated_functions() -> Any:
         for model in alone:
             model.step(*models.batch(number, SIZE, "float64"))
     cases.save(
-        **{f"ours/{i}{k}": v for i, m in enumerate((first, second)) for k, v in m.weights().items()},
+        **{
+            f"ours/{i}{k}": v for i, m in enumerate((first, second)) for k, v in m.weights().items()
+        },
         **{f"alone/{i}{k}": v for i, m in enumerate(alone) for k, v in m.weights().items()},
     )
     return [str(one.phase), str(other.phase)]
@@ -384,5 +385,4 @@ def two_decorated_functions() -> Any:
 
 if __name__ == "__main__":
     hvd.init()
-    Plan.from_json(open(PLAN_FILE).read())
     cases.run()

@@ -1,0 +1,558 @@
+"""What goes wrong on two workers, and must be said: `trouble.py PLAN.json`."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import numpy as np
+import tensorflow as tf
+from harness import FOLDER, RANK, SIZE, Cases, restart_engine
+
+import tf_libra
+from tf_libra.plan import Plan
+from tf_libra.runtime import marking, session
+
+cases = Cases()
+PLAN_FILE = sys.argv[1]
+LAST = SIZE - 1
+
+
+def shard(number: int = 0, dtype: str = "float32") -> tuple[Any, Any]:
+    return models.part(models.batch(number, SIZE, dtype), RANK, SIZE)
+
+
+def one_step(
+    make: Callable[[], Any] = lambda: models.HandWritten("float32", "sgd"), **o: Any
+) -> Any:
+    """A fresh model's first step."""
+    model = make()
+    step = tf_libra.optimize(**o)(tf.function(model.step))
+    step(*shard())
+    return step
+
+
+@cases
+def before_hvd_init() -> Any:
+    """Runs first: Horovod is initialized by the next case."""
+    try:
+        one_step()
+    finally:
+        hvd.init()
+
+
+# Steps that cannot be right.
+
+
+@cases
+def no_gradients() -> Any:
+    @tf_libra.optimize("wfbp")
+    @tf.function
+    def forgetful_step(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(inputs)
+
+    forgetful_step(*shard())
+
+
+@cases
+def none_gradient() -> Any:
+    class Unused(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.unused = tf.Variable(np.zeros(3, "float32"), name="unused")
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            tape.gradient(loss, [*self.variables, self.unused])
+            return loss
+
+    one_step(Unused)
+
+
+@cases
+def jit_compile() -> Any:
+    @tf_libra.optimize("wfbp")
+    @tf.function(jit_compile=True)
+    def compiled_step(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return inputs
+
+    compiled_step(*shard())
+
+
+@cases
+def jit_compile_inside() -> Any:
+    class Inside(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.compiled = tf.function(super().step, jit_compile=True)
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            return self.compiled(inputs, labels)
+
+    one_step(Inside)
+
+
+@cases
+def jit_compile_of_the_loss() -> Any:
+    """Only forward and its gradient are compiled, not the all-reduce: allowed."""
+
+    class Loss(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.compiled = tf.function(super().loss, jit_compile=True)
+
+        def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            return self.compiled(inputs, labels)
+
+    model = Loss()
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    for number in range(3):
+        step(*shard(number))
+    cases.save(**model.weights())
+
+
+class GroupedByHorovod(models.HandWritten):
+    def update(self, gradients: Any) -> None:
+        super().update(hvd.grouped_allreduce(list(gradients)))
+
+
+@cases
+def horovod_grouped_all_reduce() -> Any:
+    one_step(lambda: GroupedByHorovod("float32", "sgd"))
+
+
+@cases
+def horovod_gradient_tape() -> Any:
+    class Tape(models.HandWritten):
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            tape = hvd.DistributedGradientTape(tape)
+            self.update(tape.gradient(loss, self.variables))
+            return loss
+
+    one_step(lambda: Tape("float32", "sgd"))
+
+
+@cases
+def integer_variable() -> Any:
+    """A gradient of a dtype that cannot be averaged."""
+
+    class Complex(models.HandWritten):
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            variable = self.variables[0]
+            with tf.GradientTape() as tape:
+                loss = tf.abs(tf.reduce_sum(variable))
+            tape.gradient(loss, variable)
+            return tf.zeros([])
+
+        def __init__(self) -> None:
+            self.variables = [tf.Variable(np.ones(2, "complex64"), name="wave")]
+
+    one_step(Complex)
+
+
+@cases
+def raises_in_the_step_on_one_rank() -> Any:
+    """What the user's own code raises while it is traced, on one rank."""
+
+    class Broken(models.HandWritten):
+        def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            if RANK == LAST:
+                raise RuntimeError("the data set is empty")
+            return super().loss(inputs, labels)
+
+    one_step(lambda: Broken("float32", "sgd"))
+
+
+@cases
+def raises_between_steps() -> Any:
+    """One rank's input is wrong in a later step; the others learn why. Then all call again."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    errors = []
+    for number in range(6):
+        inputs, labels = shard(number)
+        if RANK == LAST and number == 3:
+            inputs = inputs[:, :5]
+        try:
+            step(inputs, labels)
+        except Exception as error:
+            errors.append([number, type(error).__name__, str(error)])
+    return errors
+
+
+# Ranks that disagree.
+
+
+def other(**fields: Any) -> Plan:
+    return replace(Plan.from_json(Path(PLAN_FILE).read_text()), **fields)
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """On the last rank only."""
+    original = getattr(owner, name)
+    if RANK == LAST:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@cases
+def differ_in_shape() -> Any:
+    class Wider(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            if RANK == LAST:
+                shape = (models.FEATURES, 17)
+                self.variables[0] = tf.Variable(np.zeros(shape, "float32"), name="w0")
+                self.variables[1] = tf.Variable(np.zeros(17, "float32"), name="b0")
+                self.variables[2] = tf.Variable(np.zeros((17, 9), "float32"), name="w1")
+
+    one_step(Wider)
+
+
+@cases
+def differ_in_dtype() -> Any:
+    dtype = "float64" if RANK == LAST else "float32"
+    model = models.HandWritten(dtype, "sgd")
+    tf_libra.optimize()(tf.function(model.step))(*shard(0, dtype))
+
+
+@cases
+def differ_in_order() -> Any:
+    original = marking.backward_order
+    with patched(marking, "backward_order", lambda *args: original(*args)[::-1]):
+        one_step()
+
+
+@cases
+def differ_in_number() -> Any:
+    class Frozen(models.HandWritten):
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            # w0, the last in backward order, is frozen on one rank.
+            tape.gradient(loss, self.variables[1:] if RANK == LAST else self.variables)
+            return loss
+
+    one_step(lambda: Frozen("float32", "sgd"))
+
+
+@cases
+def differ_in_version_of_tensorflow() -> Any:
+    with patched(tf, "__version__", "2.99.0"):
+        one_step()
+
+
+@cases
+def differ_in_version_of_tf_libra() -> Any:
+    with patched(session, "_package_version", lambda: "99.0"):
+        one_step()
+
+
+@cases
+def differ_in_plan() -> Any:
+    given = Plan.from_json(Path(PLAN_FILE).read_text())
+    if RANK == LAST:
+        groups = (replace(given.groups[0], num_threads=2), *given.groups[1:])
+        given = replace(given, groups=groups)
+    one_step(plan=given)
+
+
+@cases
+def differ_in_threads() -> Any:
+    """The engines have different numbers of lanes, before anything can be compared over them."""
+    one_step(threads=(1, 2, 4) if RANK == LAST else (1, 2))
+
+
+@cases
+def differ_in_strategy() -> Any:
+    one_step(strategy="wfbp" if RANK == LAST else "libra")
+
+
+@cases
+def differ_in_having_a_plan() -> Any:
+    one_step(plan=PLAN_FILE if RANK == LAST else None)
+
+
+@cases
+def differ_in_broadcast_variables() -> Any:
+    one_step(broadcast_variables=RANK == LAST)
+
+
+class Different(models.HandWritten):
+    """On the last rank, `w1` starts from other values."""
+
+    def __init__(self, dtype: str = "float32", optimizer: str = "adam") -> None:
+        super().__init__(dtype, optimizer)
+        if RANK == LAST:
+            self.variables[2].assign_add(0.25 * tf.ones_like(self.variables[2]))
+
+
+@cases
+def differ_in_grappler() -> Any:
+    """One rank would fuse, the other would not."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": RANK == LAST})
+    try:
+        one_step()
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@cases
+def differ_in_a_variable() -> Any:
+    one_step(Different)
+
+
+@cases
+def broadcast_variables() -> Any:
+    """Rank 0's values everywhere, whatever the variables are called."""
+    random = np.random.default_rng(RANK)
+    model = Different()
+    for variable in [*model.variables, *model._first, *model._second]:
+        variable.assign_add(random.normal(size=variable.shape).astype("float32") ** 2)
+    started = {name: value.copy() for name, value in model.weights().items()}
+    step = tf_libra.optimize(plan=PLAN_FILE, broadcast_variables=True)(tf.function(model.step))
+    for number in range(3):
+        step(*shard(number))
+    alone = Different()
+    alone_random = np.random.default_rng(0)
+    for variable, first in zip(
+        [*alone.variables, *alone._first, *alone._second],
+        [*models.HandWritten("float32", "adam").variables, *alone._first, *alone._second],
+        strict=True,
+    ):
+        added = alone_random.normal(size=variable.shape).astype("float32") ** 2
+        variable.assign(first + added)
+    for number in range(3):
+        alone.step(*models.batch(number, SIZE, "float32"))
+    cases.save(
+        **{f"ours/{k}": v for k, v in model.weights().items()},
+        **{f"alone/{k}": v for k, v in alone.weights().items()},
+        **{f"started/{k}": v for k, v in started.items()},
+    )
+
+
+@cases
+def random_generator_of_each_rank() -> Any:
+    """Integer variables, such as seeds, may differ."""
+
+    class Noisy(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.generator = tf.random.Generator.from_seed(100 + RANK)
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            noise = self.generator.normal(tf.shape(inputs), stddev=0.01)
+            return super().step(inputs + noise, labels)
+
+    return str(one_step(Noisy, plan=PLAN_FILE).phase)
+
+
+# Surroundings.
+
+
+@cases
+def grappler_switched_off() -> Any:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        saved = {}
+        for alone in (True, False):
+            model = models.HandWritten("float64", "sgd")
+            step = tf.function(model.step)
+            if not alone:
+                step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(step)
+            for number in range(12):
+                joint = models.batch(number, SIZE, "float64")
+                step(*(joint if alone else models.part(joint, RANK, SIZE)))
+            who = "alone" if alone else "ours"
+            saved |= {f"{who}/{k}": v for k, v in model.weights().items()}
+        cases.save(**saved)
+        return str(step.phase)
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@cases
+def profiler_session_of_the_user() -> Any:
+    """A session is open during all of tuning; it must end as the user wants it to."""
+    folder = FOLDER / f"user-profile.{RANK}"
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(tf.function(model.step))
+    step(*shard())
+    tf.profiler.experimental.start(str(folder))
+    for number in range(1, 14):
+        step(*shard(number))
+    tf.profiler.experimental.stop()
+    return {
+        "phase": str(step.phase),
+        "traces": len(list(folder.rglob("*.xplane.pb"))),
+        "notes": list(step.plan.notes),
+    }
+
+
+@cases
+def short_budget() -> Any:
+    """Five steps are not enough to measure everything."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize("libra", max_tuning_steps=5)(tf.function(model.step))
+    phases = []
+    for number in range(7):
+        step(*shard(number))
+        phases.append(str(step.phase))
+    return {"phases": phases, "notes": list(step.plan.notes), "explained": step.explain()}
+
+
+@cases
+def no_seconds_at_all() -> Any:
+    """The budget of time is over before the first step."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize("libra", max_tuning_seconds=1e-6)(tf.function(model.step))
+    step(*shard())
+    step(*shard(1))
+    return {"phase": str(step.phase), "notes": list(step.plan.notes)}
+
+
+def tuned_phases(make: Callable[[], Any], num_steps: int, dtype: str = "float32", **o: Any) -> Any:
+    """Trains under a new engine, as the next job would; returns phases and the step."""
+    restart_engine()
+    model = make()
+    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=14, **o)(
+        tf.function(model.step)
+    )
+    phases = []
+    for number in range(num_steps):
+        step(*shard(number, dtype))
+        phases.append(str(step.phase))
+    return phases, step
+
+
+@cases
+def cache_and_log_folders() -> Any:
+    kept, logs = FOLDER / f"cache.{RANK}", FOLDER / f"log.{RANK}"
+
+    def hand() -> Any:
+        return models.HandWritten("float32", "sgd")
+
+    result = {}
+    phases, step = tuned_phases(hand, 16, cache_dir=kept, logdir=logs)
+    result["first"] = {"phases": phases, "plan": step.plan.to_json()}
+    result["first"]["profile"] = None if step.profile is None else step.profile.to_json()
+    result["kept"] = sorted(path.name for path in kept.glob("*"))
+    result["logged"] = {path.name: path.read_text() for path in logs.glob("*")}
+    phases, step = tuned_phases(hand, 2, cache_dir=kept)
+    result["second"] = {"phases": phases, "plan": step.plan.to_json()}
+    result["second"]["profile"] = None if step.profile is None else step.profile.to_json()
+    phases, step = tuned_phases(
+        lambda: models.HandWritten("float64", "sgd"), 2, "float64", cache_dir=kept
+    )
+    result["another model"] = {"phases": phases}
+    for number, text in enumerate(["{", "[]", '{"plan": "{}"}', "[" * 100_000, '{"plan": 3}']):
+        for path in kept.glob("*"):
+            path.write_text(text)
+        phases, step = tuned_phases(hand, 1, cache_dir=kept)
+        result[f"corrupt {number}"] = {"phases": phases}
+    # A kept plan of something else under the right name.
+    for path in kept.glob("*"):
+        plan = models.plan_of(models.MixedNames().variables, SIZE, [0, 2], [1])
+        path.write_text(json.dumps({"plan": plan.to_json()}))
+    phases, step = tuned_phases(hand, 1, cache_dir=kept)
+    result["wrong plan"] = {"phases": phases}
+    for path in kept.glob("*"):
+        given = other(num_workers=3)
+        path.write_text(json.dumps({"plan": given.to_json()}))
+    phases, step = tuned_phases(hand, 1, cache_dir=kept)
+    result["plan for 3 workers"] = {"phases": phases}
+    return result
+
+
+@cases
+def folders_that_cannot_be_written() -> Any:
+    """The plan is in force all the same: a full disk must not end the training."""
+    blocked = FOLDER / f"blocked.{RANK}"
+    blocked.write_text("a file where a folder should be")
+    phases, _ = tuned_phases(
+        lambda: models.HandWritten("float32", "sgd"),
+        16,
+        cache_dir=blocked / "cache",
+        logdir=blocked / "log",
+    )
+    return phases
+
+
+# Plans that do not fit.
+
+
+@cases
+def plan_for_another_world_size() -> Any:
+    one_step(plan=other(num_workers=3))
+
+
+@cases
+def plan_of_another_model() -> Any:
+    given = other(tensor_names=("b2", "w2", "b1", "other", "b0", "w0"))
+    one_step(plan=given)
+
+
+@cases
+def plan_of_a_model_of_another_size() -> Any:
+    given = other()
+    one_step(plan=replace(given, num_bytes=(*given.num_bytes[:3], 4, *given.num_bytes[4:])))
+
+
+@cases
+def plan_of_another_dtype() -> Any:
+    """Same sizes in bytes, but of other elements."""
+    one_step(plan=other(dtypes=("int32",) * 6))
+
+
+@cases
+def plan_of_fewer_tensors() -> Any:
+    given = other()
+    one_step(
+        plan=replace(
+            given,
+            groups=given.groups[:2],
+            tensor_names=given.tensor_names[:4],
+            num_bytes=given.num_bytes[:4],
+            dtypes=given.dtypes[:4],
+        )
+    )
+
+
+@cases
+def more_threads_than_the_running_engine_has() -> Any:
+    one_step(plan=PLAN_FILE)
+    one_step(strategy="libra", threads=(1, 4))
+
+
+@cases
+def differ_in_a_variable_that_is_to_be_broadcast() -> Any:
+    """Of another shape, it cannot be copied; it is not among the gradients."""
+
+    class Averaging(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.average = tf.Variable(tf.zeros([4 + RANK]), trainable=False, name="average")
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            self.average.assign(0.9 * self.average)
+            return super().step(inputs, labels)
+
+    one_step(Averaging, broadcast_variables=True)
+
+
+if __name__ == "__main__":
+    logging.getLogger("tf_libra").setLevel(logging.INFO)
+    cases.run()
