@@ -130,7 +130,8 @@ class Libra:
     Attributes:
       threads: R, the allowed numbers of communication threads, kept sorted.
       max_groups: K, the largest number of tensor groups.
-      chunks: Z, the parts that backward computation is divided into; `exact` ignores it.
+      chunks: Z, the parts that backward computation is divided into; `exact` only begins with
+            the plan that they give.
       exact: find the optimum in continuous time instead, without chunks.
     """
 

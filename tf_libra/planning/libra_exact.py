@@ -18,8 +18,11 @@ States are dropped in two ways, neither of which loses the optimum:
   Let m and M be the least and the largest of these slopes and of 1 over R and all group sizes.
   Lemma 3 is m >= 0 and Lemma 4 is M <= 1; they hold under Assumptions 2 and 3, but any m and M
   serve: a state is dropped if another has no larger time + m·s and no larger time + M·s.
-- Bound. A state goes if what it has lost and a lower bound on what the rest must lose (`_Bound`)
-  reach what a known plan loses. The first such plan comes from few chunks.
+- Bound. A state goes if what it has lost and a lower bound on what the rest must lose reach what a
+  known plan loses; the first such plan is that of the chunked program. There are two bounds: the
+  cheapest way to send the bytes with the computation left, in groups of any number and size
+  (`_Bound`); and the cheapest groups, of those that K leaves, with all computation that there can
+  be (`_rest_bounds`).
 """
 
 from dataclasses import dataclass
@@ -40,7 +43,6 @@ from tf_libra.strategies import Libra
 _Array = NDArray[np.float64]
 _Indices = NDArray[np.int64]
 
-_FIRST_CHUNKS = 40
 _TIE = 1e-12  # of the total time: a plan is better only by more
 
 
@@ -110,7 +112,7 @@ class _Bound:
             np.maximum.accumulate(late[::-1])[::-1] + self._loss[-1] * self._bytes + self._certain
         )
 
-    def __call__(self, tensors: int, left: _Array) -> _Array:
+    def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
         """Seconds that are lost at least once l tensors are done with s left; shape of `left`."""
         now = self._mixture(self._bytes[tensors], left) + self._certain
         return np.maximum(now, self.late[tensors])
@@ -126,6 +128,21 @@ def _above(
     """Whether the middle point lies on or above the line between the others."""
     slope = (last[1] - first[1]) * (middle[0] - first[0])
     return (middle[1] - first[1]) * (last[0] - first[0]) >= slope
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What groups add to the state that they start from; every array has shape [J, n].
+
+    Attributes:
+        hidden: seconds lost by a group that computation hides; infinite where it does not.
+        residual: seconds lost by a group with a residual; infinite where computation hides it.
+        left: computation left behind a hidden group.
+    """
+
+    hidden: _Array
+    residual: _Array
+    left: _Array
 
 
 class _Front:
@@ -168,8 +185,9 @@ class _Search:
         ending = cost.exclusive_all_reduce(rest, self._threads[:, None])
         self._ending = ending.min(axis=0)  # what the last group loses, of the tensors from l on
         self._ending_threads = self._threads[ending.argmin(axis=0)]
+        self._rest = self._rest_bounds()
         # The plan to beat.
-        costs = ChunkedCosts(profile, cost, strategy.threads, min(_FIRST_CHUNKS, strategy.chunks))
+        costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
         _, self._stops, self._plan_threads = solve(profile, costs, self._max_groups)
         groups = groups_from_stops(self._stops, self._plan_threads)
         plan = Plan.for_profile(profile, groups, cost.num_workers, strategy.name)
@@ -188,6 +206,51 @@ class _Search:
         slopes = (1 - alone / (self._startup + self._byte * sizes)) / self._rate
         return min(1.0, float(slopes.min())), max(1.0, float(slopes.max()))
 
+    def _rest_bounds(self) -> _Array:
+        """What is lost at least from tensor l on with g groups at most, shape [K + 1, L + 1].
+
+        That is, by the same recursion over groups, but with every group starting as soon as its
+        last tensor is produced: with more computation left than it may find. Where M <= 1, that
+        loses no more.
+        """
+        count = len(self._profile.tensors)
+        rest = np.tile(self._bound.late, (self._max_groups + 1, 1))
+        if self._M > 1:
+            return rest
+        rest[1] = np.maximum(rest[1], self._ending)
+        for first in range(count - 2, -1, -1):
+            stops = np.arange(first + 1, count)
+            added = self._added(
+                self._profile.bytes_before[stops] - self._profile.bytes_before[first],
+                self._profile.compute_after[stops],
+            )
+            least = np.minimum(
+                self._ending[first], (added.residual + self._ending[stops]).min(initial=np.inf)
+            )
+            after = self._bound(
+                stops, np.minimum(added.left, self._profile.compute_after[stops + 1])
+            )
+            hidden = added.hidden + np.maximum(rest[1:-1, None, stops], after)
+            least = np.minimum(least, hidden.min(axis=(1, 2)))
+            rest[2:, first] = np.maximum(rest[2:, first], least)
+        return rest
+
+    def _added(self, sizes: NDArray[np.int64], left: _Array) -> _Added:
+        """What groups of these sizes add if they start with this computation left; both [n]."""
+        overlapped = self._startup + self._byte * sizes
+        used = overlapped * self._rate
+        alone = self._alone_startup + self._alone_byte * sizes
+        # Groups of 0 bytes are not launched, nor does it help to wait for one.
+        hidden = (used <= left) & (sizes > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(used > left, left / used, 0.0)
+        lost = overlapped - used
+        return _Added(
+            hidden=np.where(hidden, lost, np.inf),
+            residual=np.where((used > left) & (sizes > 0), alone + share * (lost - alone), np.inf),
+            left=left - used,
+        )
+
     def run(self) -> Draft:
         """Returns the best plan."""
         after = self._profile.compute_after
@@ -195,8 +258,13 @@ class _Search:
         root = _States(none, np.minimum(after[:1], after[1]), np.zeros(1), none, none)
         self._levels = [root]
         fronts = [_Front() for _ in self._profile.tensors]
-        for _ in range(self._max_groups - 1):
-            found = [self._expand(stop, fronts[stop]) for stop in range(1, len(fronts))]
+        for groups in range(1, self._max_groups):
+            groups_left = self._max_groups - groups
+            reach = self._reach(self._levels[-1])
+            found = [
+                self._expand(stop, np.flatnonzero(reach >= stop), fronts[stop], groups_left)
+                for stop in range(1, len(fronts))
+            ]
             level = [states for states in found if states is not None]
             if not level:
                 break
@@ -207,37 +275,43 @@ class _Search:
             )
         return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
 
-    def _expand(self, stop: int, front: _Front) -> _States | None:
-        """Returns the states that one group more takes to stop; enters the plans that end there."""
+    def _reach(self, states: _States) -> _Indices:
+        """For each state the last l that its next group may end at, by the bound.
+
+        The group waits for its last tensor, which costs the state computation to overlap with.
+        """
+        low, high = states.tensors.copy(), np.full(len(states.left), len(self._ending) - 2)
+        while np.any(low < high):
+            middle = (low + high + 1) // 2
+            left = np.minimum(states.left, self._profile.compute_after[middle])
+            promising = states.lost + self._bound(states.tensors, left) < self._lost - self._tie
+            low, high = np.where(promising, middle, low), np.where(promising, high, middle - 1)
+        return low
+
+    def _expand(
+        self, stop: int, reaching: _Indices, front: _Front, groups_left: int
+    ) -> _States | None:
+        """Adds a group that ends at `stop`; returns the states, enters the plans with one more."""
         states = self._levels[-1]
         bytes_before = self._profile.bytes_before
         # Groups of at least 1 byte: none of 0 bytes is launched, nor does it help to wait for one.
-        count = int(
-            np.searchsorted(
-                states.tensors, np.searchsorted(bytes_before, bytes_before[stop]), "left"
-            )
-        )
-        if count == 0:
+        fewest = np.searchsorted(bytes_before, bytes_before[stop])
+        parents = reaching[: np.searchsorted(states.tensors[reaching], fewest)]
+        if parents.size == 0:
             return None
-        sizes = bytes_before[stop] - bytes_before[states.tensors[:count]]
-        left = np.minimum(states.left[:count], self._profile.compute_after[stop])
-        lost = states.lost[:count]
-        overlapped = self._startup + self._byte * sizes
-        used = overlapped * self._rate
-        hidden = used <= left
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(hidden, 1.0, left / used)
-        alone = self._alone_startup + self._alone_byte * sizes
-        residual = np.where(hidden, np.inf, lost + alone + share * (overlapped - used - alone))
-        self._enter(stop, residual)
-
-        ended = lost + (overlapped - used)
-        ended[~hidden] = np.inf
-        self._enter(stop, ended)
+        added = self._added(
+            bytes_before[stop] - bytes_before[states.tensors[parents]],
+            np.minimum(states.left[parents], self._profile.compute_after[stop]),
+        )
+        lost = states.lost[parents]
+        self._enter(stop, parents, lost + added.residual)
+        ended = lost + added.hidden
+        self._enter(stop, parents, ended)
+        if groups_left < 2:
+            return None  # only the plans that end here matter
         limit = self._lost - self._tie
-        j, parent = np.nonzero(ended + self._bound.late[stop] < limit)
-        lost = ended[j, parent]
-        left = left[parent] - used[j, parent]
+        j, parent = np.nonzero(ended + self._rest[groups_left, stop] < limit)
+        lost, left = ended[j, parent], added.left[j, parent]
         # No further group starts before the next tensor is produced: waiting loses nothing.
         left = np.minimum(left, self._profile.compute_after[stop + 1])
         promising = lost + self._bound(stop, left) < limit
@@ -247,17 +321,20 @@ class _Search:
         stay = front.enter(lost - (1 - self._m) * left, lost + (self._M - 1) * left)
         if stay.size == 0:
             return None
-        return _States(np.full(stay.size, stop), left[stay], lost[stay], parent[stay], j[stay])
+        return _States(
+            np.full(stay.size, stop), left[stay], lost[stay], parents[parent[stay]], j[stay]
+        )
 
-    def _enter(self, stop: int, lost: _Array) -> None:
+    def _enter(self, stop: int, parents: _Indices, lost: _Array) -> None:
         """Enters the plan with the least loss [J, states] that goes on with one last group."""
-        j, parent = divmod(int(lost.argmin()), lost.shape[1])
-        total = float(lost[j, parent] + self._ending[stop])
+        j, place = divmod(int(lost.argmin()), lost.shape[1])
+        total = float(lost[j, place] + self._ending[stop])
         if not total < self._lost - self._tie:
             return
         self._lost = total
         stops = [len(self._profile.tensors), stop]
         threads = [int(self._ending_threads[stop]), int(self._threads[j])]
+        parent = int(parents[place])
         for level in self._levels[:0:-1]:
             stops.append(int(level.tensors[parent]))
             threads.append(int(self._threads[level.threads[parent]]))
