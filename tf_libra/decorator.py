@@ -90,9 +90,9 @@ class Optimized:
     Attributes:
         phase: where in its life it is; a string such as "measure" or "run".
         plan: what it runs under; None before a plan is in force.
-        profile: measured backward computation; None before, and on other ranks than 0.
+        profile: measured backward computation; None before, and where none was measured.
         cost_model: fitted contention model; likewise.
-        tuned: all that tuning came to; likewise.
+        tuned: all that tuning came to; None before, on other ranks than 0, and for kept plans.
     """
 
     def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
@@ -126,13 +126,11 @@ class Optimized:
 
     @property
     def profile(self) -> BackwardProfile | None:
-        tuned = self._session.tuned
-        return tuned.profile.profile if tuned is not None and tuned.profile is not None else None
+        return self._session.profile
 
     @property
     def cost_model(self) -> ContentionModel | None:
-        tuned = self._session.tuned
-        return tuned.cost_model if tuned is not None else None
+        return self._session.cost_model
 
     @property
     def tuned(self) -> Tuned | None:
