@@ -474,6 +474,12 @@ def cache_and_log_folders() -> Any:
         path.write_text(json.dumps({"plan": given.to_json()}))
     phases, step = tuned_phases(hand, 1, cache_dir=kept)
     result["plan for 3 workers"] = {"phases": phases}
+    for path in kept.glob("*"):
+        given = other()
+        groups = (replace(given.groups[0], num_threads=9), *given.groups[1:])
+        path.write_text(json.dumps({"plan": replace(given, groups=groups).to_json()}))
+    phases, step = tuned_phases(hand, 1, cache_dir=kept)
+    result["too many threads"] = {"phases": phases}
     return result
 
 

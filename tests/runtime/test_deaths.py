@@ -1,0 +1,119 @@
+"""A rank that is lost or late: nobody hangs, and everybody is told what has happened."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import Job, Workers
+from tf_libra.plan import Plan
+
+WORLD_SIZE = 3
+LAST = WORLD_SIZE - 1
+SURVIVORS = tuple(range(LAST))
+# Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
+DEADLINE_SECONDS = 150.0
+
+
+@pytest.fixture
+def die(
+    start_workers: Callable[..., Any], tmp_path: Path, three_groups: Plan
+) -> Callable[[str], Any]:
+    """A context in which the job of `jobs/deaths.py` runs."""
+    plan_file = tmp_path / "plan.json"
+    plan_file.write_text(replace(three_groups, num_workers=WORLD_SIZE).to_json())
+
+    @contextmanager
+    def start(how: str) -> Iterator[Workers]:
+        # Stalls are warned about in TensorFlow's log.
+        env = {"TF_CPP_MIN_LOG_LEVEL": "1"}
+        arguments = ("deaths.py", WORLD_SIZE, tmp_path, how, str(plan_file))
+        with start_workers(*arguments, env=env) as workers:
+            yield workers
+
+    return start
+
+
+def told(job: Job, rank: int) -> dict[str, Any]:
+    return dict(json.loads((job.folder / f"deaths.{rank}.json").read_text()))
+
+
+def wait_for_output(workers: Workers, rank: int, text: str) -> None:
+    """Returns once a rank has printed `text`."""
+    path = workers.folder / f"output.{rank}.txt"
+    until = time.monotonic() + DEADLINE_SECONDS
+    while text not in path.read_text(errors="replace"):
+        assert time.monotonic() < until, path.read_text(errors="replace")[-4000:]
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["kill", "kill-tuning", "exit"])
+def test_others_raise_when_a_rank_is_gone(die: Callable[[str], Any], how: str) -> None:
+    with die(how) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] == (0 if how == "exit" else -signal.SIGKILL)
+    for rank in SURVIVORS:
+        # They end by themselves, by the exception.
+        assert job.returncodes[rank] == 1, job.output(rank)
+        document = told(job, rank)
+        assert document["done"] == 3
+        first, again = document["errors"]
+        assert "closed the connection" in first
+        assert "step 4 was not completed" in first
+        # The next call fails at once, with the first cause.
+        cause = first[first.index(f"rank {rank}, ") : first.index("step 4 was not completed")]
+        assert cause in again
+    # A rank that first sees another survivor give up may not hear in time why it did.
+    assert any(f"rank {LAST} closed the connection" in told(job, r)["errors"][0] for r in SURVIVORS)
+
+
+def test_others_are_told_what_was_raised(die: Callable[[str], Any]) -> None:
+    with die("raise") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in SURVIVORS:
+        first, again = told(job, rank)["errors"]
+        for message in (first, again):
+            assert f"rank {LAST} gave up" in message
+            assert "the image cannot be decoded" in message
+            assert "step 4 was not completed" in message
+    own = told(job, LAST)["errors"][0]
+    assert "the image cannot be decoded" in own
+
+
+def test_rank_that_stops_is_named_after_the_timeout(die: Callable[[str], Any]) -> None:
+    with die("stop") as workers:
+        workers.wait(DEADLINE_SECONDS, SURVIVORS)
+        os.kill(workers.processes[LAST].pid, signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in SURVIVORS:
+        first, again = told(job, rank)["errors"]
+        for message in (first, again):
+            assert f"rank {LAST}" in message or f"rank(s) {LAST}" in message
+            assert "step 4 was not completed" in message
+    # It is told as well, once it goes on.
+    assert "gave up" in told(job, LAST)["errors"][0]
+
+
+def test_late_rank_is_warned_about_and_waited_for(die: Callable[[str], Any]) -> None:
+    with die("late") as workers:
+        for rank in SURVIVORS:
+            wait_for_output(workers, rank, "still waiting")
+        (workers.folder / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes == (0,) * WORLD_SIZE
+    for rank in range(WORLD_SIZE):
+        assert told(job, rank) == {"done": 7, "errors": [], "phase": "run"}
+    for rank in SURVIVORS:
+        assert f"rank(s) {LAST}" in job.output(rank)
+        assert "step 4" in job.output(rank)
