@@ -1,11 +1,10 @@
 """What a user may ask of `optimize`, checked before anything runs."""
 
-import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tf_libra import strategies
+from tf_libra import checks, strategies
 from tf_libra.plan import Plan
 from tf_libra.tuning import Budget
 
@@ -74,18 +73,16 @@ def resolve(
     for count in _threads_of(chosen, given):
         if not 1 <= count <= MAX_LANES:
             raise ValueError(f"threads must be between 1 and {MAX_LANES}, got {count}")
-    if not 0 < max_model_error:
-        raise ValueError(f"max_model_error must be above 0, got {max_model_error}")
     return Options(
         strategy=chosen,
         plan=given,
-        logdir=None if logdir is None else Path(logdir),
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        broadcast_variables=bool(broadcast_variables),
-        timeout_seconds=_seconds("timeout_seconds", _timeout(timeout_seconds)),
-        stall_warning_seconds=_seconds("stall_warning_seconds", stall_warning_seconds),
+        logdir=None if logdir is None else _path("logdir", logdir),
+        cache_dir=None if cache_dir is None else _path("cache_dir", cache_dir),
+        broadcast_variables=checks.boolean("broadcast_variables", broadcast_variables),
+        timeout_seconds=_timeout(timeout_seconds),
+        stall_warning_seconds=checks.real("stall_warning_seconds", stall_warning_seconds, above=0),
         budget=Budget(max_tuning_steps, max_tuning_seconds),
-        max_model_error=max_model_error,
+        max_model_error=checks.real("max_model_error", max_model_error, above=0),
     )
 
 
@@ -102,11 +99,14 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     """
     if isinstance(plan, Plan):
         return plan
-    path = Path(plan)
+    path = _path("plan", plan)
     try:
+        # What is no file, such as a pipe, may never come to an end.
         size = path.stat().st_size
+        if not path.is_file():
+            raise ValueError("not a file")
         if size > MAX_PLAN_BYTES:
-            raise ValueError(f"plan: {path} has {size} bytes; at most {MAX_PLAN_BYTES} are read")
+            raise ValueError(f"has {size} bytes; at most {MAX_PLAN_BYTES} are read")
         return Plan.from_json(path.read_text())
     except OSError as error:
         raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
@@ -119,15 +119,19 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
 def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
     if plan is not None:
         return tuple(group.num_threads for group in plan.groups)
-    threads: tuple[int, ...] = getattr(strategy, "threads", ())
-    return threads or (strategy.num_threads,)
+    if isinstance(strategy, strategies.Libra | strategies.LibraM):
+        return strategy.threads
+    return (strategy.num_threads,)
 
 
 def _with_threads(
     strategy: strategies.Strategy, threads: int | tuple[int, ...] | list[int]
 ) -> strategies.Strategy:
-    counts = (threads,) if isinstance(threads, int) else tuple(threads)
-    if hasattr(strategy, "threads"):
+    several = (threads,) if isinstance(threads, (int, float)) else threads
+    counts = tuple(
+        strategies.check_threads("threads", count) for count in checks.sequence("threads", several)
+    )
+    if isinstance(strategy, strategies.Libra | strategies.LibraM):
         return replace(strategy, threads=counts)
     if len(counts) != 1:
         raise ValueError(
@@ -139,17 +143,21 @@ def _with_threads(
 
 def _timeout(timeout_seconds: float | None) -> float:
     if timeout_seconds is not None:
-        return timeout_seconds
+        return checks.real("timeout_seconds", timeout_seconds, above=0)
     text = os.environ.get(TIMEOUT_VARIABLE)
     if text is None:
         return DEFAULT_TIMEOUT_SECONDS
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}") from None
+    return checks.real(TIMEOUT_VARIABLE, seconds, above=0)
 
 
-def _seconds(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
-    return float(value)
+def _path(name: str, value: str | os.PathLike[str]) -> Path:
+    try:
+        if "\0" in os.fspath(value):
+            raise ValueError(f"{name} must be a path, got {value!r}")
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a path, got {value!r}") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_libra import strategies
+from tf_libra import checks, strategies
 from tf_libra.cost_model import ContentionModel, FitResult, OverlapSample, fit
 from tf_libra.plan import Plan, TensorGroup
 from tf_libra.planning import make_plan
@@ -74,10 +74,8 @@ class Budget:
     max_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_tuning_steps must be at least 1, got {self.max_steps}")
-        if not self.max_seconds > 0:
-            raise ValueError(f"max_tuning_seconds must be above 0, got {self.max_seconds}")
+        checks.integer("max_tuning_steps", self.max_steps, minimum=1)
+        checks.real("max_tuning_seconds", self.max_seconds, above=0)
 
 
 @dataclass(frozen=True)

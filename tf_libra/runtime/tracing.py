@@ -33,7 +33,7 @@ def marked_function(
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    template = function if hasattr(function, "python_function") else tf.function(function)
+    template: Any = function if hasattr(function, "python_function") else tf.function(function)
     if getattr(template, "_jit_compile", None):
         raise ValueError(
             f"{step_name(function)} is compiled with jit_compile=True, and XLA cannot call the"

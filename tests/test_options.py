@@ -1,0 +1,235 @@
+"""What `optimize` is asked for is checked before anything runs, and without TensorFlow."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tf_libra
+from tf_libra import checks, options, strategies
+from tf_libra.plan import Plan, TensorGroup
+from tf_libra.tuning import Budget
+
+PLAN = Plan(
+    groups=(TensorGroup(0, 1, 1), TensorGroup(1, 2, 3)),
+    tensor_names=("b", "w"),
+    num_bytes=(4, 40),
+    num_workers=2,
+    strategy="by hand",
+)
+
+
+def resolved(strategy: Any = "libra", **given: Any) -> options.Options:
+    arguments: dict[str, Any] = {
+        "engine": "auto",
+        "threads": None,
+        "plan": None,
+        "logdir": None,
+        "cache_dir": None,
+        "broadcast_variables": False,
+        "timeout_seconds": None,
+        "stall_warning_seconds": 30.0,
+        "max_tuning_steps": 100,
+        "max_tuning_seconds": 60.0,
+        "max_model_error": 0.25,
+    }
+    return options.resolve(strategy, **(arguments | given))
+
+
+def test_defaults() -> None:
+    found = resolved()
+    assert found.strategy == strategies.Libra()
+    assert found.plan is None
+    assert found.budget == Budget(100, 60.0)
+    assert found.timeout_seconds == 600
+    assert options.num_lanes(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strategy": "fastest"}, "strategy must be one of .*libra.* got 'fastest'"),
+        ({"strategy": 3}, "strategy must be a name or an object"),
+        ({"strategy": None}, "strategy must be a name or an object"),
+        ({"engine": "nccl"}, "engine must be one of auto, lanes, got 'nccl'"),
+        ({"threads": 0}, "threads .*1.* got 0"),
+        ({"threads": (1, 0)}, "threads .*1.* got 0"),
+        ({"threads": -2}, "threads .*1.* got -2"),
+        ({"threads": 65}, "threads must be between 1 and 64, got 65"),
+        ({"threads": (1, 2**40)}, "threads "),
+        ({"threads": ()}, "threads must hold at least one"),
+        ({"threads": "2"}, "threads "),
+        ({"threads": 1.5}, "threads "),
+        ({"threads": (1, None)}, "threads "),
+        ({"threads": True}, "threads "),
+        ({"strategy": "wfbp", "threads": (1, 2)}, "threads must be one number for wfbp"),
+        ({"strategy": "wfbp", "threads": 0}, "threads .*1.* got 0"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be "),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds must be "),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds must be "),
+        ({"timeout_seconds": "10"}, "timeout_seconds must be "),
+        ({"stall_warning_seconds": -1}, "stall_warning_seconds must be "),
+        ({"max_tuning_steps": 0}, "max_tuning_steps must be from 1 .*got 0"),
+        ({"max_tuning_steps": 2.5}, "max_tuning_steps must be an integer"),
+        ({"max_tuning_seconds": 0}, "max_tuning_seconds must be "),
+        ({"max_tuning_seconds": float("nan")}, "max_tuning_seconds must be "),
+        ({"max_model_error": 0}, "max_model_error must be "),
+        ({"max_model_error": float("nan")}, "max_model_error must be "),
+        ({"max_model_error": "10%"}, "max_model_error must be "),
+    ],
+)
+def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        resolved(**given)
+
+
+def test_optimize_checks_at_once() -> None:
+    with pytest.raises(ValueError, match="strategy must be one of"):
+        tf_libra.optimize("fastest")
+
+
+def test_optimize_without_a_call_says_how() -> None:
+    def step() -> None:
+        pass
+
+    with pytest.raises(ValueError, match=r"@tf_libra\.optimize\(\)"):
+        tf_libra.optimize(step)  # type: ignore[arg-type]
+
+
+def test_threads_replace_those_of_the_strategy() -> None:
+    assert resolved("libra", threads=[2, 1]).strategy == strategies.Libra(threads=(1, 2))
+    assert resolved("libra", threads=3).strategy == strategies.Libra(threads=(3,))
+    assert resolved("wfbp", threads=3).strategy == strategies.Wfbp(num_threads=3)
+    assert options.num_lanes(resolved("libra", threads=64)) == 64
+
+
+def test_lanes_are_those_of_a_given_plan() -> None:
+    assert options.num_lanes(resolved("libra", plan=PLAN)) == 3
+
+
+def test_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(options.TIMEOUT_VARIABLE, "12.5")
+    assert resolved().timeout_seconds == 12.5
+    assert resolved(timeout_seconds=3).timeout_seconds == 3
+    for text in ("soon", "", "0", "-3", "inf", "nan"):
+        monkeypatch.setenv(options.TIMEOUT_VARIABLE, text)
+        with pytest.raises(ValueError, match=options.TIMEOUT_VARIABLE):
+            resolved()
+
+
+# Plan files.
+
+
+def test_plan_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(PLAN.to_json())
+    assert resolved(plan=path).plan == PLAN
+    assert resolved(plan=str(path)).plan == PLAN
+    assert resolved(plan=PLAN).plan == PLAN
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps(json.loads(PLAN.to_json()) | fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not valid JSON"),
+        ("threads: [1, 2]", "not valid JSON"),
+        ("__import__('os').abort()", "not valid JSON"),
+        ("\x80\x04N.", "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ("[" * 200_000, "nested too deep"),
+        ('{"a":' * 100_000, "nested too deep"),
+        ("{}", "format must be"),
+        (changed(version=2), "version"),
+        (changed(groups=[]), "groups"),
+        (changed(groups=[{"start": 0, "stop": 2, "num_threads": 0}]), "num_threads"),
+        (changed(groups=[{"start": 0, "stop": 1, "num_threads": 1}]), "groups"),
+        (changed(groups=[{"start": 0, "stop": 2, "num_threads": 1, "run": "x"}]), "unknown keys"),
+        (changed(num_workers="2"), "num_workers"),
+        (changed(num_workers=3), "fingerprint"),
+        (changed(tensor_names=["b", "b"]), "tensor_names"),
+        (changed(num_bytes=[4, -40]), "num_bytes"),
+        (changed(num_bytes=[4, 1e400]), "finite"),
+        (changed(strategy=None), "strategy"),
+    ],
+)
+def test_malformed_plan_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        resolved(plan=path)
+    assert str(caught.value).startswith(f"plan: {path}")
+
+
+def test_plan_with_more_threads_than_the_engine_can_give_is_refused(tmp_path: Path) -> None:
+    plan = Plan(
+        groups=(TensorGroup(0, 1, 65),),
+        tensor_names=("b",),
+        num_bytes=(4,),
+        num_workers=2,
+        strategy="by hand",
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json())
+    with pytest.raises(ValueError, match="threads must be between 1 and 64, got 65"):
+        resolved(plan=path)
+
+
+def test_binary_plan_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(ValueError, match=r"^plan: .*plan\.json"):
+        resolved(plan=path)
+
+
+def test_missing_plan_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^plan: cannot read .*No such file"):
+        resolved(plan=tmp_path / "plan.json")
+    with pytest.raises(ValueError, match=r"^plan: .*not a file"):
+        resolved(plan=tmp_path)
+
+
+def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), options.MAX_PLAN_BYTES + 1)
+    with pytest.raises(ValueError, match=r"plan: .* bytes; at most"):
+        resolved(plan=path)
+    path.write_text(" " * (checks.MAX_JSON_CHARACTERS + 1))
+    with pytest.raises(ValueError, match="characters"):
+        resolved(plan=path)
+
+
+@pytest.mark.parametrize("plan", [3, 2.5, {"groups": []}, b"plan.json\0", "plan\0.json", []])
+def test_what_is_no_plan_is_refused(plan: Any) -> None:
+    with pytest.raises(ValueError, match="plan"):
+        resolved(plan=plan)
+
+
+def test_plan_file_that_never_ends_is_refused() -> None:
+    with pytest.raises(ValueError, match="plan"):
+        resolved(plan="/dev/zero")
+
+
+@pytest.mark.parametrize("field", ["logdir", "cache_dir"])
+def test_folder_must_be_a_path(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        resolved(**{field: 3})
+
+
+def test_needs_neither_tensorflow_nor_horovod() -> None:
+    program = (
+        "import sys; from tf_libra import options, tuning;"
+        "print([m for m in ('tensorflow', 'horovod') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
