@@ -6,10 +6,12 @@ version says which it is: `+tf2.21.0` or `+planning.only`.
 """
 
 import fcntl
+import filecmp
 import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +98,16 @@ class Library(Extension):
         return "\n".join(lines) + "\n"
 
 
+def place(library: Path, target: Path) -> None:
+    """Copies if they differ, and renames into place: who has the old one loaded keeps it."""
+    if target.exists() and filecmp.cmp(library, target, shallow=False):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_suffix(f".{os.getpid()}.new")
+    shutil.copy(library, fresh)
+    fresh.replace(target)
+
+
 class BuildLibrary(build_ext):
     """Compiles with ninja, and copies the library to where setuptools wants it."""
 
@@ -110,16 +122,17 @@ class BuildLibrary(build_ext):
         ninja_file = ext.build_dir / "build.ninja"
         ninja = [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)]
         target = Path(self.get_ext_fullpath(ext.name))
-        target.parent.mkdir(parents=True, exist_ok=True)
         with open(ext.build_dir / "lock", "w") as lock:  # one build at a time in this folder
             fcntl.flock(lock, fcntl.LOCK_EX)
             ninja_file.write_text(ext.ninja_file())
             if subprocess.run(ninja).returncode:
                 raise SystemExit("tf-libra: the extension does not compile, see above")
-            # Renamed into place: a process that has the old one loaded keeps it.
-            fresh = target.with_suffix(".new")
-            self.copy_file(str(ext.output), str(fresh))
-            fresh.replace(target)
+            place(ext.output, target)
+
+    def copy_extensions_to_source(self) -> None:
+        """Always: setuptools would keep a newer library of another TensorFlow."""
+        for ext in self.extensions:
+            place(ext.output, Path(self.get_ext_filename(ext.name)))
 
 
 def main() -> None:
