@@ -88,7 +88,8 @@ class Exchange {
   }
 
   bool Done() const {
-    return std::all_of(peers_.begin(), peers_.end(),
+    return summed_ == own_chunk_.size() &&  // a rank alone has nothing else to do
+           std::all_of(peers_.begin(), peers_.end(),
                        [this](const Peer& peer) { return SentAll(peer) && ReceivedAll(peer); });
   }
 

@@ -93,7 +93,7 @@ std::vector<std::string> StrangeWords(const Meeting& meeting) {
   for (const int32_t odd : {-2, 3, 1 << 30, INT32_MIN}) {
     words.push_back(HelloBytes(meeting, odd, 0, 3, lanes));
     words.push_back(HelloBytes(meeting, 1, odd, 3, lanes));
-    words.push_back(HelloBytes(meeting, 1, 0, odd - 1, lanes));
+    words.push_back(HelloBytes(meeting, 1, 0, odd == 3 ? 4 : odd, lanes));
     words.push_back(HelloBytes(meeting, 1, 0, 3, odd));
   }
   words.push_back(HelloBytes(meeting, 0, 0, 3, lanes));  // rank 0 is who is called

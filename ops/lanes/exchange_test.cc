@@ -1,0 +1,364 @@
+#include "ops/lanes/exchange.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::kShortSeconds;
+using testing::OnEveryRank;
+
+// Tensors of random float32 on one rank, and room for what becomes of them.
+struct Tensors {
+  std::vector<std::vector<float>> inputs, outputs;
+  std::vector<TensorView> views;
+
+  Tensors(const std::vector<size_t>& counts, int seed, bool in_place) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    for (const size_t count : counts) {
+      inputs.emplace_back(count);
+      for (float& value : inputs.back()) value = static_cast<float>(random() % 100000) / 7;
+      outputs.emplace_back(count, -1.0f);
+    }
+    for (size_t i = 0; i < counts.size(); ++i) {
+      auto& output = in_place ? inputs[i] : outputs[i];
+      views.push_back({inputs[i].data(), output.data(), counts[i] * sizeof(float)});
+    }
+  }
+
+  std::vector<float> Flat(bool output) const {
+    std::vector<float> flat;
+    for (const TensorView& view : views) {
+      const float* begin = static_cast<const float*>(output ? view.output : view.input);
+      flat.insert(flat.end(), begin, begin + view.num_bytes / sizeof(float));
+    }
+    return flat;
+  }
+};
+
+std::vector<float> Sum(const std::vector<std::vector<float>>& inputs) {
+  std::vector<const void*> pointers;
+  for (const auto& input : inputs) pointers.push_back(input.data());
+  std::vector<float> sum(inputs[0].size());
+  ReduceBlock(ElementType::kFloat32, Reduction::kSum, pointers, sum.size(), sum.data());
+  return sum;
+}
+
+ExchangeHeader HeaderOf(const Buffers& buffers) {
+  ExchangeHeader header;
+  header.sequence = 5;
+  header.digest = 0x1234;
+  header.num_bytes = buffers.num_bytes();
+  header.group = 2;
+  header.num_threads = 1;
+  header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
+  header.reduction = static_cast<uint8_t>(Reduction::kSum);
+  return header;
+}
+
+ExchangeOptions OptionsFor(const Mesh& mesh, const Buffers& buffers,
+                           double timeout_seconds = kGenerousSeconds) {
+  ExchangeOptions options;
+  options.rank = mesh.rank;
+  options.peers = &mesh.lanes[0];
+  options.header = HeaderOf(buffers);
+  options.buffers = &buffers;
+  options.slice = {0, buffers.num_bytes()};
+  options.timeout_seconds = timeout_seconds;
+  options.stall_warning_seconds = kGenerousSeconds;
+  return options;
+}
+
+// One rank is the exchange, the others are played by the test over their ends of the lane.
+struct Scripted {
+  std::vector<Mesh> meshes;
+  Tensors tensors;
+  Buffers buffers;
+  ExchangeOptions options;
+  std::vector<char> scratch;
+
+  Scripted(int world_size, size_t count, double timeout_seconds = kGenerousSeconds)
+      : meshes(ConnectAll(world_size, 1)),
+        tensors({count}, 0, false),
+        buffers(tensors.views),
+        options(OptionsFor(meshes[0], buffers, timeout_seconds)) {}
+
+  ExchangeResult Run() { return RunExchange(options, &scratch); }
+  Socket& End(int rank) { return meshes[rank].lanes[0][0]; }
+
+  void Send(int rank, const void* data, size_t size) {
+    CHECK_OK(SendAll(End(rank), data, size, After(kGenerousSeconds)));
+  }
+  std::vector<char> Receive(int rank, size_t size) {
+    std::vector<char> data(size);
+    CHECK_OK(ReceiveAll(End(rank), data.data(), size, After(kGenerousSeconds)));
+    return data;
+  }
+  void CheckUntouched() {
+    for (const float value : tensors.outputs[0]) CHECK_EQ(value, -1.0f);
+  }
+};
+
+// Around the block of 128 KiB and the call of 512 KiB, more tensors than fit into one call.
+std::vector<std::vector<size_t>> Shapes() {
+  const size_t block = 128 * 1024 / sizeof(float);
+  return {{},
+          {0},
+          {0, 0, 0},
+          {1},
+          {2, 0, 1},
+          {3},
+          {block - 1},
+          {block, block + 1, 1},
+          {4 * block + 3},
+          {0, 5, 0, 9 * block + 7, 1, 0},
+          std::vector<size_t>(1000, 3),
+          std::vector<size_t>(150, 1001)};
+}
+
+void EqualsTheSum() {
+  for (int world_size = 1; world_size <= 4; ++world_size) {
+    const std::vector<Mesh> meshes = ConnectAll(world_size, 1);
+    for (const auto& counts : Shapes()) {
+      for (const bool in_place : {false, true}) {
+        std::vector<Tensors> tensors;
+        std::vector<std::vector<float>> inputs;
+        for (int rank = 0; rank < world_size; ++rank) {
+          tensors.emplace_back(counts, rank, in_place);
+          inputs.push_back(tensors.back().Flat(false));
+        }
+        const std::vector<float> expected = Sum(inputs);
+        OnEveryRank(world_size, [&](int rank) {
+          const Buffers buffers(tensors[rank].views);
+          std::vector<char> scratch;
+          const ExchangeResult result = RunExchange(OptionsFor(meshes[rank], buffers), &scratch);
+          CHECK_OK(result.status);
+          CHECK_EQ(result.first_byte_nanos > 0, world_size > 1);
+          CHECK_TRUE(tensors[rank].Flat(true) == expected);
+          if (!in_place) CHECK_TRUE(tensors[rank].Flat(false) == inputs[rank]);
+        });
+      }
+    }
+  }
+}
+
+// Several exchanges in a row over one lane, with nothing in between.
+void OneAfterTheOther() {
+  const std::vector<Mesh> meshes = ConnectAll(3, 1);
+  OnEveryRank(3, [&](int rank) {
+    std::vector<char> scratch;
+    for (int round = 0; round < 200; ++round) {
+      Tensors tensors({static_cast<size_t>(round * 37 % 1000)}, round * 3 + rank, true);
+      const Buffers buffers(tensors.views);
+      ExchangeOptions options = OptionsFor(meshes[rank], buffers);
+      options.header.sequence = static_cast<uint64_t>(round);
+      std::vector<std::vector<float>> inputs;
+      for (int other = 0; other < 3; ++other) {
+        const Tensors theirs({static_cast<size_t>(round * 37 % 1000)}, round * 3 + other, true);
+        inputs.push_back(theirs.Flat(false));
+      }
+      CHECK_OK(RunExchange(options, &scratch).status);
+      CHECK_TRUE(tensors.Flat(true) == Sum(inputs));
+    }
+  });
+}
+
+// Everything comes a byte at a time, the header too.
+void PeerThatSendsBytewise() {
+  Scripted script(2, 101);
+  std::thread peer([&] {
+    const ExchangeHeader header = HeaderOf(script.buffers);
+    std::vector<float> theirs(101, 2.0f);  // chunks: [0, 50) is rank 0's, [50, 101) rank 1's
+    for (size_t i = 0; i < sizeof(header); ++i) {
+      script.Send(1, reinterpret_cast<const char*>(&header) + i, 1);
+    }
+    for (size_t i = 0; i < 50 * sizeof(float); ++i) {
+      script.Send(1, reinterpret_cast<const char*>(theirs.data()) + i, 1);
+    }
+    const std::vector<char> theirs_header = script.Receive(1, sizeof(header));
+    CHECK_TRUE(std::memcmp(theirs_header.data(), &header, sizeof(header)) == 0);
+    const std::vector<char> part = script.Receive(1, 51 * sizeof(float));
+    CHECK_TRUE(std::memcmp(part.data(), script.tensors.inputs[0].data() + 50, part.size()) == 0);
+    const std::vector<char> sum = script.Receive(1, 50 * sizeof(float));
+    CHECK_TRUE(std::memcmp(sum.data(), script.tensors.outputs[0].data(), sum.size()) == 0);
+    for (size_t i = 0; i < 51 * sizeof(float); ++i) {
+      script.Send(1, reinterpret_cast<const char*>(theirs.data() + 50) + i, 1);
+    }
+  });
+  CHECK_OK(script.Run().status);
+  peer.join();
+  for (size_t i = 0; i < 101; ++i) {
+    CHECK_EQ(script.tensors.outputs[0][i], i < 50 ? script.tensors.inputs[0][i] + 2.0f : 2.0f);
+  }
+}
+
+// Whatever the header says otherwise is named, and nothing of the payload is used.
+void HeadersThatDiffer() {
+  struct Case {
+    const char* expected;
+    void (*change)(ExchangeHeader*);
+  };
+  const Case cases[] = {
+      {"no all-reduce", [](ExchangeHeader* header) { header->magic ^= 1; }},
+      {"at all-reduce 6, this rank at 5", [](ExchangeHeader* header) { ++header->sequence; }},
+      {"group 3, this rank group 2", [](ExchangeHeader* header) { header->group = 3; }},
+      {"reduces 44 bytes, this rank 40", [](ExchangeHeader* header) { header->num_bytes = 44; }},
+      {"uses 4 thread(s), this rank 1", [](ExchangeHeader* header) { header->num_threads = 4; }},
+      {"dtype", [](ExchangeHeader* header) { header->element_type = 3; }},
+      {"reduction", [](ExchangeHeader* header) { header->reduction = 1; }},
+      {"other tensors", [](ExchangeHeader* header) { header->digest ^= 1; }},
+  };
+  for (const Case& one : cases) {
+    Scripted script(3, 10);
+    std::string message(sizeof(ExchangeHeader) + 100, '\1');
+    ExchangeHeader header = HeaderOf(script.buffers);
+    std::memcpy(&message[0], &header, sizeof(header));
+    script.Send(1, message.data(), message.size());
+    one.change(&header);
+    std::memcpy(&message[0], &header, sizeof(header));
+    script.Send(2, message.data(), message.size());
+    const Status status = script.Run().status;
+    CHECK_STATUS(status, StatusCode::kFailedPrecondition, "rank 2");
+    CHECK_CONTAINS(status.message(), one.expected);
+    script.CheckUntouched();
+  }
+}
+
+void PeerThatIsGone() {
+  Scripted before(2, 1000);
+  before.End(1) = Socket();
+  CHECK_STATUS(before.Run().status, StatusCode::kUnavailable, "rank 1");
+
+  Scripted within(2, 1 << 20);
+  std::thread death([&] {
+    within.Receive(1, 1000);
+    within.End(1) = Socket();
+  });
+  CHECK_STATUS(within.Run().status, StatusCode::kUnavailable, "rank 1");
+  death.join();
+  within.CheckUntouched();
+}
+
+// Rank 1 has sent all that there is room for and has been sent its part; it owes nothing until
+// rank 2 arrives, which it never does. That rank 1 has left is known all the same.
+void PeerThatIsGoneWhileAnotherIsLate() {
+  Scripted script(3, 3 << 16);  // chunks of 256 KiB: two blocks
+  std::thread death([&] {
+    const ExchangeHeader header = HeaderOf(script.buffers);
+    const std::vector<char> block(128 * 1024, '\0');
+    script.Send(1, &header, sizeof(header));
+    script.Send(1, block.data(), block.size());
+    script.Receive(1, sizeof(header) + (1 << 18));
+    script.End(1) = Socket();
+  });
+  CHECK_STATUS(script.Run().status, StatusCode::kUnavailable, "rank 1");
+  death.join();
+}
+
+void PeerThatDoesNotArrive() {
+  Scripted script(3, 1000, 1);
+  script.options.stall_warning_seconds = kShortSeconds / 4;
+  std::vector<std::string> warnings;
+  script.options.on_stall = [&](const std::string& ranks, double seconds) {
+    CHECK_TRUE(seconds >= kShortSeconds / 4);
+    warnings.push_back(ranks);
+  };
+  const ExchangeHeader header = HeaderOf(script.buffers);
+  const std::vector<char> part(333 * sizeof(float), '\0');
+  script.Send(1, &header, sizeof(header));
+  script.Send(1, part.data(), part.size());
+  const ExchangeResult result = script.Run();
+  // Rank 1's sum is missing too, but for want of rank 2's part.
+  CHECK_STATUS(result.status, StatusCode::kDeadlineExceeded, "for rank(s) 2");
+  CHECK_EQ(result.first_byte_nanos, 0);  // the wait for all to arrive is not over
+  CHECK_EQ(warnings.size(), 1u);
+  CHECK_TRUE(!warnings.empty() && warnings[0] == "2");
+  script.CheckUntouched();
+}
+
+// It has sent everything and takes nothing: it is the one that is waited for.
+void PeerThatStopsReading() {
+  const size_t count = 1 << 20;
+  Scripted script(2, count, kShortSeconds);
+  const int small = 1 << 16;  // so that the buffers of the connection cannot hold half of that
+  setsockopt(script.meshes[0].lanes[0][1].fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+  setsockopt(script.End(1).fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  std::vector<std::string> warnings;
+  script.options.stall_warning_seconds = kShortSeconds / 4;
+  script.options.on_stall = [&](const std::string& ranks, double) { warnings.push_back(ranks); };
+  std::thread peer([&] {
+    const ExchangeHeader header = HeaderOf(script.buffers);
+    const std::vector<char> half(count * sizeof(float) / 2, '\0');
+    script.Send(1, &header, sizeof(header));
+    script.Send(1, half.data(), half.size());
+    script.Receive(1, sizeof(header) + half.size());
+    script.Send(1, half.data(), half.size());  // as if it were the sum
+  });
+  CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  peer.join();
+  CHECK_TRUE(!warnings.empty() && warnings.back() == "1");
+}
+
+// Signals end system calls early. They say nothing about the peer.
+void InterruptedBySignals() {
+  struct sigaction action{};
+  action.sa_handler = [](int) {};  // without SA_RESTART
+  sigaction(SIGUSR1, &action, nullptr);
+  Scripted script(2, 1000, kShortSeconds);
+  std::atomic<pthread_t> target{pthread_self()};
+  std::atomic<bool> stop{false};
+  std::thread caller([&] {
+    while (!stop) {
+      pthread_kill(target, SIGUSR1);
+      poll(nullptr, 0, 1);
+    }
+  });
+  CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "rank(s) 1");
+  const std::vector<Mesh> meshes = ConnectAll(2, 1);
+  OnEveryRank(2, [&](int rank) {
+    if (rank == 0) target = pthread_self();
+    std::vector<char> scratch;
+    for (int round = 0; round < 20; ++round) {
+      Tensors tensors({1 << 18}, rank, true);
+      const Buffers buffers(tensors.views);
+      CHECK_OK(RunExchange(OptionsFor(meshes[rank], buffers), &scratch).status);
+    }
+    // From here on this thread's identity may be reused.
+    if (rank == 0) {
+      stop = true;
+      caller.join();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"EqualsTheSum", EqualsTheSum},
+                            {"OneAfterTheOther", OneAfterTheOther},
+                            {"PeerThatSendsBytewise", PeerThatSendsBytewise},
+                            {"HeadersThatDiffer", HeadersThatDiffer},
+                            {"PeerThatIsGone", PeerThatIsGone},
+                            {"PeerThatIsGoneWhileAnotherIsLate", PeerThatIsGoneWhileAnotherIsLate},
+                            {"PeerThatDoesNotArrive", PeerThatDoesNotArrive},
+                            {"PeerThatStopsReading", PeerThatStopsReading},
+                            {"InterruptedBySignals", InterruptedBySignals}},
+                           argc, argv);
+}
