@@ -283,18 +283,17 @@ class Exchange {
     }
     entries_.clear();
     for (const Peer& peer : peers_) {
-      short events = 0;
+      short events = POLLRDHUP;
       if (WantsToReceive(peer)) events |= POLLIN;
       if (WantsToSend(peer)) events |= POLLOUT;
       // poll(2) skips negative descriptors: a peer that is through may well have left.
       entries_.push_back({SentAll(peer) && ReceivedAll(peer) ? -1 : peer.fd, events, 0});
     }
     poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
-    // A peer that died while nothing was expected of it is still a peer that died.
+    // A peer that died while nothing was expected of it is still a peer that died. Where
+    // something is, what it sent before it died is read first.
     for (size_t i = 0; i < entries_.size(); ++i) {
-      const bool broken = (entries_[i].revents & (POLLERR | POLLNVAL)) != 0;
-      const bool hung_up = (entries_[i].revents & POLLHUP) != 0 && !WantsToReceive(peers_[i]);
-      if (broken || hung_up) {
+      if ((entries_[i].revents & ~(POLLIN | POLLOUT)) != 0 && !WantsToReceive(peers_[i])) {
         Fail(StatusCode::kUnavailable, peers_[i], "closed the connection");
         return false;
       }
