@@ -253,14 +253,17 @@ class Exchange {
   }
 
   std::string WaitedFor() const {
-    std::string ranks;
+  // The ranks that hold the others up.
+    std::string late, owing;
     for (const Peer& peer : peers_) {
-      if (ReceivedAll(peer) && SentAll(peer)) continue;
-      // A peer whose block is full is not late; it waits for the others as we do.
-      if (!WantsToReceive(peer) && peer.part_sent == peer.chunk.size()) continue;
+      if (!WantsToReceive(peer) && !WantsToSend(peer)) continue;
+      // Without every rank's part nobody has a sum to send, or room for more of a part.
+      const bool part_missing = peer.header_received < sizeof(ExchangeHeader) ||
+                                (peer.part_received < own_chunk_.size() && WantsToReceive(peer));
+      std::string& ranks = part_missing ? late : owing;
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer.rank);
     }
-    return ranks;
+    return late.empty() ? owing : late;
   }
 
   // Sleeps until a peer is ready. False when the deadline has passed.
