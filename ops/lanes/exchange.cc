@@ -162,10 +162,7 @@ class Exchange {
     message.msg_iovlen = count;
     const ssize_t bytes = recvmsg(peer->fd, &message, MSG_DONTWAIT);
     const Step step = Outcome(*peer, bytes);
-    if (step == Step::kProgress) {
-      *received += static_cast<size_t>(bytes);
-      if (result_.first_byte_nanos == 0) result_.first_byte_nanos = WallNanos();
-    }
+    if (step == Step::kProgress) *received += static_cast<size_t>(bytes);
     return step;
   }
 
@@ -212,7 +209,11 @@ class Exchange {
     if (peer->header_received < sizeof(ExchangeHeader)) {
       runs[0] = iovec{reinterpret_cast<char*>(&peer->header) + peer->header_received,
                       sizeof(ExchangeHeader) - peer->header_received};
+      const bool first = peer->header_received == 0;
       const Step step = ReceiveRuns(peer, runs, 1, &peer->header_received);
+      if (first && step == Step::kProgress && ++arrived_ == peers_.size()) {
+        result_.first_byte_nanos = WallNanos();
+      }
       if (step != Step::kProgress || peer->header_received < sizeof(ExchangeHeader)) return step;
       return CheckHeader(*peer);
     }
@@ -252,8 +253,8 @@ class Exchange {
     return Fail(StatusCode::kFailedPrecondition, peer, what.str());
   }
 
-  std::string WaitedFor() const {
   // The ranks that hold the others up.
+  std::string WaitedFor() const {
     std::string late, owing;
     for (const Peer& peer : peers_) {
       if (!WantsToReceive(peer) && !WantsToSend(peer)) continue;
@@ -307,7 +308,8 @@ class Exchange {
   const ExchangeOptions& options_;
   const size_t element_size_;
   ByteRange own_chunk_;
-  size_t summed_ = 0;  // bytes of the own chunk that are final
+  size_t summed_ = 0;   // bytes of the own chunk that are final
+  size_t arrived_ = 0;  // peers that have sent anything
   std::vector<Peer> peers_;
   std::vector<const void*> parts_;
   std::vector<pollfd> entries_;

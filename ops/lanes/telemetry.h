@@ -35,7 +35,7 @@ struct AllReduceRecord {
   uint64_t num_bytes = 0;
   int64_t enqueued_nanos = 0;
   int64_t started_nanos = 0;     // the first lane began
-  int64_t first_byte_nanos = 0;  // the first byte of a peer arrived: the wait is over
+  int64_t first_byte_nanos = 0;  // every peer had sent a first byte: the wait is over
   int64_t finished_nanos = 0;    // the last lane ended
 };
 
