@@ -134,9 +134,12 @@ class _HiddenGroups:
 
 
 def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minima of runs of 2**k rows that begin at row l, shape [k, rows, columns]."""
+    """Minima of runs of 2**k rows that begin at row l, shape [k, l, columns].
+
+    Rows that no such run begins at are left as they are.
+    """
     count = len(values)
-    table = np.full((count.bit_length(), *values.shape), np.inf)
+    table = np.empty((count.bit_length(), *values.shape))
     table[0] = values
     for power in range(1, len(table)):
         half = 1 << (power - 1)

@@ -1,0 +1,234 @@
+"""How long planning takes, how it grows, and how much memory it needs.
+
+The planners run in one thread; CPU seconds are what they take on a machine with nothing else to do.
+
+    python -m benchmarks.planning [--repeats 3] [--exact] [--markdown FILE] [--json FILE]
+
+Profiles are drawn from a fixed seed: log-normal tensor sizes and uniform computation times, with
+as many tensors as ResNet-152 (467), BERT-Base (206) and DenseNet-201 (604) have, scaled so that
+sending everything overlapped with 1024 threads takes a given multiple of the computation.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import resource
+import statistics
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+import tf_libra
+from tf_libra import strategies
+
+COST = tf_libra.ContentionModel(
+    num_workers=8,
+    hop_latency=1e-5,
+    compute=(1.0, 1.3e-4),
+    overlapped=(5e9, 4.5e9, 0.02),
+    exclusive=(6e9, 5e9, 0.03),
+)
+THREADS = (128, 256, 512, 1024, 2048, 4096)
+MODELS = {"ResNet-152": (467, 1.0), "BERT-Base": (206, 0.3), "DenseNet-201": (604, 2.0)}
+RATIOS = (0.3, 1.0, 3.0)
+GROWTH = {
+    "L": (117, 234, 467, 936),
+    "K": (5, 10, 20, 40),
+    "Z": (50, 100, 200, 400),
+    "|R|": (2, 4, 8, 16),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One planning problem; `ratio` is communication to computation."""
+
+    tensors: int = 467
+    max_groups: int = 10
+    chunks: int = 150
+    threads: int = 6
+    ratio: float = 1.0
+    exact: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    case: Case
+    seconds: float
+    cpu_seconds: float
+    peak_mebibytes: float
+    predicted_seconds: float
+    groups: int
+
+
+def profile_of(tensors: int, ratio: float) -> tf_libra.BackwardProfile:
+    rng = np.random.default_rng(tensors)
+    sizes, seconds = rng.lognormal(10, 2, tensors), rng.random(tensors) * 1e-3
+    sent = float(COST.overlapped_seconds(sizes.sum(), 1024))
+    sizes *= ratio * seconds.sum() / sent
+    return tf_libra.BackwardProfile.from_arrays(np.ceil(sizes).astype(np.int64), seconds)
+
+
+def allowed(count: int) -> tuple[int, ...]:
+    if count == len(THREADS):
+        return THREADS
+    return tuple(np.unique(np.geomspace(128, 4096, count).astype(int)).tolist())
+
+
+def measure(case: Case, repeats: int) -> Result:
+    profile = profile_of(case.tensors, case.ratio)
+    strategy = strategies.Libra(
+        threads=allowed(case.threads),
+        max_groups=case.max_groups,
+        chunks=case.chunks,
+        exact=case.exact,
+    )
+    times, cpu_times = [], []
+    for _ in range(repeats):
+        started, cpu_started = time.perf_counter(), time.process_time()
+        plan = tf_libra.make_plan(profile, COST, strategy)
+        times.append(time.perf_counter() - started)
+        cpu_times.append(time.process_time() - cpu_started)
+    tracemalloc.start()
+    tf_libra.make_plan(profile, COST, strategy)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return Result(
+        case=case,
+        seconds=statistics.median(times),
+        cpu_seconds=statistics.median(cpu_times),
+        peak_mebibytes=peak / 2**20,
+        predicted_seconds=plan.predicted_seconds,
+        groups=len(plan.groups),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """How much longer the chunked program's plans take than the optimum: ratios - 1."""
+
+    obeys_assumptions: bool
+    problems: int
+    median: float
+    worst: float
+
+
+def distances(problems: int) -> list[Distance]:
+    """Compares on random problems of 30 tensors, K = 5, Z = 50, by whether Lemmas 3 and 4 hold."""
+    rng = np.random.default_rng(0)
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    while min(map(len, ratios.values())) < problems:
+        rate, slow, more, last = rng.uniform((0.2, 0.3, 0.0, 0.0), (1.2, 3.0, 0.9, 0.9))
+        alone = (rng.uniform(1e9, 4e9), 0.8e9, 0.5)
+        cost = tf_libra.ContentionModel(
+            num_workers=8,
+            hop_latency=10 ** rng.uniform(-6, -4),
+            compute=(rate, more * rate / 8),
+            overlapped=(alone[0] / slow, last * alone[0] / slow, 0.5),
+            exclusive=alone,
+        )
+        profile = tf_libra.BackwardProfile.from_arrays(
+            rng.lognormal(12, 2, 30).astype(np.int64) + 1, rng.random(30) * 1e-3
+        )
+        chunked = strategies.Libra(threads=(1, 2, 4, 8), max_groups=5, chunks=50)
+        best = tf_libra.make_plan(profile, cost, dataclasses.replace(chunked, exact=True))
+        found = tf_libra.make_plan(profile, cost, chunked)
+        # The exact planner notes where a lemma does not hold.
+        ratios[not best.notes].append(found.predicted_seconds / best.predicted_seconds - 1)
+    return [
+        Distance(obeys, len(values), statistics.median(values), max(values))
+        for obeys, values in ratios.items()
+    ]
+
+
+def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
+    """Measures every table: the models, the growth in each size alone, the optimum."""
+    fields = {"L": "tensors", "K": "max_groups", "Z": "chunks", "|R|": "threads"}
+    sizes = [tensors for tensors, _ in MODELS.values()]
+    tables = {"models": [measure(Case(tensors=n, ratio=r), repeats) for n in sizes for r in RATIOS]}
+    for letter, values in GROWTH.items():
+        tables[letter] = [measure(Case(**{fields[letter]: v}), repeats) for v in values]
+    if exact:
+        tables["exact"] = [measure(Case(ratio=r, exact=True), 1) for r in RATIOS]
+    return tables
+
+
+def markdown(tables: dict[str, list[Result]]) -> str:
+    limits = dict(MODELS.values())
+    lines = [
+        "| tensors | communication / computation | seconds | CPU seconds | limit | peak MiB "
+        "| groups | backward |",
+        "|---" * 8 + "|",
+    ]
+    for name in ("models", "exact"):
+        for result in tables.get(name, []):
+            case = result.case
+            limit = "" if case.exact else limits[case.tensors]
+            lines.append(
+                f"| {case.tensors}{', exact' if case.exact else ''} | {case.ratio} "
+                f"| {result.seconds:.3f} | {result.cpu_seconds:.3f} | {limit} "
+                f"| {result.peak_mebibytes:.0f} | {result.groups} "
+                f"| {1e3 * result.predicted_seconds:.3f} ms |"
+            )
+    lines += ["", "| grows | " + " | ".join(["value", "CPU seconds"] * 4) + " |", "|---" * 9 + "|"]
+    for letter, values in GROWTH.items():
+        cells = [
+            f"{value} | {result.cpu_seconds:.3f}"
+            for value, result in zip(values, tables[letter], strict=True)
+        ]
+        lines.append(f"| {letter.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def distance_markdown(rows: list[Distance]) -> str:
+    lines = [
+        "| Assumptions 2 and 3 | problems | chunked above optimum, median | worst |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        word = "hold" if row.obeys_assumptions else "do not hold"
+        lines.append(
+            f"| {word} | {row.problems} | {100 * row.median:.3f} % | {100 * row.worst:.3f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+    tables = run(_REPEATS.value, _EXACT.value)
+    compared = distances(_PROBLEMS.value)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, NumPy {np.__version__}"
+    text = markdown(tables)
+    text += f"\nOne thread, median of {_REPEATS.value}; {machine}; peak RSS {peak:.0f} MiB.\n"
+    text += f"\n{distance_markdown(compared)}"
+    print(text)
+    if _MARKDOWN.value:
+        Path(_MARKDOWN.value).write_text(text)
+    if _JSON.value:
+        value = {
+            "machine": machine,
+            "peak_rss_mebibytes": peak,
+            "repeats": _REPEATS.value,
+            "distances": list(map(dataclasses.asdict, compared)),
+            "tables": {
+                name: [dataclasses.asdict(r) for r in rows] for name, rows in tables.items()
+            },
+        }
+        Path(_JSON.value).write_text(json.dumps(value, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    _REPEATS = flags.DEFINE_integer("repeats", 3, "plans per case; the median counts", 1)
+    _PROBLEMS = flags.DEFINE_integer(
+        "problems", 200, "to compare with the optimum, of each kind", 1
+    )
+    _EXACT = flags.DEFINE_bool("exact", False, "also the optimum at 467 tensors")
+    _MARKDOWN = flags.DEFINE_string("markdown", None, "write the tables to this file")
+    _JSON = flags.DEFINE_string("json", None, "write all results to this file")
+    app.run(main)
