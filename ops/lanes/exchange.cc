@@ -246,7 +246,7 @@ class Exchange {
     } else if (theirs.element_type != mine.element_type || theirs.reduction != mine.reduction) {
       what << "reduces another dtype or by another reduction than this rank";
     } else if (theirs.digest != mine.digest) {
-      what << "reduces other tensors or follows another plan than this rank";
+      what << "reduces other tensors, or of other sizes, or by another plan than this rank";
     } else {
       return Step::kProgress;
     }

@@ -26,7 +26,7 @@ namespace tf_libra {
 struct ExchangeHeader {
   uint64_t magic = 0x3141525f4942494cu;
   uint64_t sequence = 0;  // counts the all-reduces of this engine
-  uint64_t digest = 0;    // of tensor names, plan, group, reduction
+  uint64_t digest = 0;    // of tensor names and sizes, plan, group, reduction
   uint64_t num_bytes = 0;
   int32_t group = -1;
   uint16_t num_threads = 0;
