@@ -31,6 +31,11 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
 
 LaneEngine::~LaneEngine() {
   Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  {
+    // A job may just be on its way to the lanes: none of them leaves before it is through.
+    std::unique_lock<std::mutex> lock(mutex_);
+    idle_.wait(lock, [this] { return current_ == nullptr; });
+  }
   for (auto& lane : lanes_) {
     {
       const std::lock_guard<std::mutex> lock(lane->mutex);
@@ -111,8 +116,7 @@ void LaneEngine::LaneMain(int index) {
     {
       std::unique_lock<std::mutex> lock(lane.mutex);
       lane.wake.wait(lock, [&lane] { return lane.stop || lane.job != nullptr; });
-      // A job that was handed over is finished even when stopping: somebody waits for it.
-      if (lane.job == nullptr) return;
+      if (lane.stop) return;
       job = std::move(lane.job);
       lane.job = nullptr;
     }
@@ -170,6 +174,7 @@ void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     current_ = nullptr;
+    idle_.notify_all();
   }
   job->request.done(status);
   StartNext();

@@ -86,6 +86,7 @@ class LaneEngine : public Engine {
   std::mutex mutex_;  // guards what follows
   std::deque<std::shared_ptr<Job>> queue_;
   std::shared_ptr<Job> current_;
+  std::condition_variable idle_;  // current_ became nullptr
   uint64_t next_sequence_ = 0;
   Status failure_;
 };
