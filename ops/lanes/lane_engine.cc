@@ -149,28 +149,18 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
   const ExchangeResult result = RunExchange(options, scratch);
   unset = 0;
   job->first_byte_nanos.compare_exchange_strong(unset, result.first_byte_nanos);
-  if (result.status.ok()) return;
-  {
-    const std::lock_guard<std::mutex> lock(job->mutex);
-    if (!job->status.ok()) return;
-    job->status = result.status;
-  }
-  // Wakes the other lanes and the peers; the cause is worded once all lanes have stopped.
-  for (auto& lane : lane_sockets_) {
-    for (Socket& socket : lane) socket.Shutdown();
-  }
+  if (result.status.ok() || job->failed.exchange(true)) return;
+  // The first lane that fails says why, before the connections close: who sees them close finds
+  // the words. That wakes the other lanes as well.
+  Fail(Explain(result.status, *job));
 }
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
   job->record.finished_nanos = WallNanos();
   job->record.started_nanos = job->started_nanos;
   job->record.first_byte_nanos = job->first_byte_nanos;
-  Status status = job->status;
-  if (status.ok()) {
-    telemetry_.Add(job->record);
-  } else {
-    status = Fail(Explain(status, *job));
-  }
+  if (!job->failed) telemetry_.Add(job->record);
+  const Status status = job->failed ? failure() : Status();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     current_ = nullptr;
