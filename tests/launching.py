@@ -171,3 +171,34 @@ def running_workers(
         yield workers
     finally:
         workers.end()
+
+
+def run_under_horovodrun(
+    script: str, world_size: int, folder: Path, *args: str, env: dict[str, str] | None = None
+) -> Job:
+    """Runs a job script as a user does, with `tf-libra run`. It must end within the deadline."""
+    program = Path(sys.executable).parent / "tf-libra"
+    output = folder / "output.launcher.txt"
+    with output.open("wb") as file:
+        launcher = subprocess.Popen(
+            [program, "run", "-np", str(world_size), sys.executable, JOBS / script, *args],
+            env=worker_environment() | {"TF_LIBRA_JOB_FOLDER": str(folder)} | (env or {}),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = launcher.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running:\n{output.read_text(errors='replace')[-TAIL:]}")
+        finally:
+            if launcher.poll() is None:
+                launcher.terminate()  # it ends its workers, which are in sessions of their own
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    launcher.wait(30)
+                launcher.kill()
+                launcher.wait()
+    for rank in range(world_size):
+        (folder / f"output.{rank}.txt").write_bytes(output.read_bytes())
+    return Job(folder, world_size, (code,) * world_size)

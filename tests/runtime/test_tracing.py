@@ -1,0 +1,188 @@
+"""What a traced step all-reduces, seen in its graph; no engine is needed for that."""
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.runtime import tracing
+from tf_libra.runtime.marking import MarkedGradient, marking
+
+
+class Traces:
+    """What `on_traced` was told, trace by trace."""
+
+    def __init__(self) -> None:
+        self.marked: list[tuple[MarkedGradient, ...]] = []
+
+    def names(self, trace: int = -1) -> list[str]:
+        return [one.name for one in self.marked[trace]]
+
+
+def chain(dtype: str = "float32") -> list[tf.Variable]:
+    return [tf.Variable(tf.ones([4, 4], dtype), name=f"layer{i}") for i in range(4)]
+
+
+def loss_of(layers: list[tf.Variable], inputs: tf.Tensor) -> tf.Tensor:
+    for layer in layers:
+        inputs = tf.tanh(inputs @ layer)
+    return tf.reduce_sum(inputs)
+
+
+def all_reduces(concrete: Any) -> list[str]:
+    return [
+        operation.get_attr("tensor_names")[0].decode()
+        for operation in concrete.graph.get_operations()
+        if operation.type == "LibraAllReduce"
+    ]
+
+
+INPUTS = tf.TensorSpec([2, 4])
+
+
+def test_gradients_are_marked_in_backward_order() -> None:
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        # The user may ask in any order, and in any structure.
+        return tape.gradient(loss, {"a": [layers[2], layers[0]], "b": (layers[3], layers[1])})
+
+    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    concrete = call.get_concrete_function(INPUTS)
+    assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
+    assert all_reduces(concrete) == traces.names()
+    assert traces.marked[0][0] == MarkedGradient("layer3", (4, 4), "float32", 64)
+    assert set(concrete.structured_outputs) == {"a", "b"}
+
+
+def test_gradients_of_what_is_no_variable_are_left_alone() -> None:
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, [inputs, layers[0]])
+
+    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0"]
+
+
+def test_variable_without_gradient_is_named() -> None:
+    layers, unused = chain(), tf.Variable(1.0, name="unused")
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, [*layers, unused])
+
+    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    with pytest.raises(ValueError, match=r"step computes no gradient for variable 'unused'"):
+        call.get_concrete_function(INPUTS)
+
+
+def test_two_gradients_of_one_variable_have_two_names() -> None:
+    [layer, *_], traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        results = []
+        for scale in (1.0, 2.0):
+            with tf.GradientTape() as tape:
+                loss = loss_of([layer], inputs * scale)
+            results.append(tape.gradient(loss, layer))
+        return results
+
+    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0", "layer0#1"]
+    assert traces.names() == ["layer0", "layer0#1"]
+
+
+def test_every_trace_reports_functions_that_were_traced_before() -> None:
+    layers, traces = chain(), Traces()
+
+    @tf.function
+    def inner(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    def step(inputs: tf.Tensor, scale: float) -> Any:
+        return [gradient * scale for gradient in inner(inputs)]
+
+    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    call.get_concrete_function(INPUTS, 1.0)
+    call.get_concrete_function(INPUTS, 2.0)
+    assert len(traces.marked) == 2
+    assert traces.names(1) == traces.names(0) == ["layer3", "layer2", "layer1", "layer0"]
+
+
+def test_autograph_converts_the_step_and_what_it_calls() -> None:
+    def doubled(inputs: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            inputs = inputs * 2.0
+        return inputs
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        if tf.reduce_sum(inputs) > 0:
+            return doubled(inputs)
+        return inputs
+
+    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    assert float(call(tf.constant(3.0))) == 12
+    assert float(call(tf.constant(-3.0))) == -3
+
+
+def test_autograph_stays_off_where_the_user_switched_it_off() -> None:
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            inputs = inputs * 2.0
+        return inputs
+
+    call = tracing.marked_function(tf.function(step, autograph=False), lambda marked: None)
+    with pytest.raises(Exception, match="Iterating over a symbolic"):
+        call.get_concrete_function(INPUTS)
+
+
+def test_options_of_the_users_function_are_kept() -> None:
+    traces = Traces()
+    signature = [tf.TensorSpec([None, 4], name="x")]
+    call = tracing.marked_function(
+        tf.function(lambda inputs: inputs, input_signature=signature), traces.marked.append
+    )
+    call(tf.ones([2, 4]))
+    call(tf.ones([5, 4]))
+    assert len(traces.marked) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tapes_outside_of_a_trace_are_left_alone(fails: bool) -> None:
+    original = tf.GradientTape.gradient
+
+    def enter() -> None:
+        with marking("step"):
+            assert tf.GradientTape.gradient is not original
+            if fails:
+                raise KeyError("a mistake of the user's")
+
+    if fails:
+        with pytest.raises(KeyError):
+            enter()
+    else:
+        enter()
+    assert tf.GradientTape.gradient is original
+    with tf.GradientTape() as tape:
+        variable = tf.Variable(3.0)
+        square = variable**2
+    with tf.GradientTape(), tf.init_scope():
+        assert float(tape.gradient(square, variable)) == 6
+
+
+def test_step_compiled_by_xla_is_refused() -> None:
+    with pytest.raises(ValueError, match="step is compiled with jit_compile=True"):
+
+        def step() -> None:
+            pass
+
+        tracing.marked_function(tf.function(step, jit_compile=True), lambda marked: None)
