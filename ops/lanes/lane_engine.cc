@@ -138,8 +138,9 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
   options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, index);
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
-  if (index == 0 && options_.warn) {
+  if (options_.warn) {
     options.on_stall = [this, job](const std::string& ranks, double seconds) {
+      if (job->warned.exchange(true)) return;  // one lane speaks for all
       options_.warn("rank " + std::to_string(rank_) + " has waited " +
                     std::to_string(static_cast<int>(seconds)) + " s for rank(s) " + ranks + " in " +
                     job->request.operation->Describe() + ", step " +

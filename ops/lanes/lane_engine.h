@@ -51,6 +51,7 @@ class LaneEngine : public Engine {
     std::atomic<int> lanes_left{0};
     std::atomic<int64_t> started_nanos{0};
     std::atomic<int64_t> first_byte_nanos{0};
+    std::atomic<bool> warned{false};
     std::atomic<bool> failed{false};  // then failure_ says why
   };
   // A thread's mailbox.
