@@ -15,6 +15,14 @@ uint64_t WithSizes(uint64_t digest, const std::vector<TensorView>& tensors) {
   return digest;
 }
 
+// Zero stands for never, on both sides.
+void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
+  int64_t known = *earliest;
+  while (nanos != 0 && (known == 0 || nanos < known)) {
+    if (earliest->compare_exchange_weak(known, nanos)) return;
+  }
+}
+
 }  // namespace
 
 LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
@@ -126,8 +134,7 @@ void LaneEngine::LaneMain(int index) {
 }
 
 void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
-  int64_t unset = 0;
-  job->started_nanos.compare_exchange_strong(unset, WallNanos());
+  KeepEarliest(&job->started_nanos, WallNanos());
   const size_t element_size = ElementSize(job->request.element_type);
   const size_t num_lanes = static_cast<size_t>(job->request.operation->num_threads);
   ExchangeOptions options;
@@ -148,8 +155,7 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
     };
   }
   const ExchangeResult result = RunExchange(options, scratch);
-  unset = 0;
-  job->first_byte_nanos.compare_exchange_strong(unset, result.first_byte_nanos);
+  KeepEarliest(&job->first_byte_nanos, result.first_byte_nanos);
   if (result.status.ok() || job->failed.exchange(true)) return;
   // The first lane that fails says why, before the connections close: who sees them close finds
   // the words. That wakes the other lanes as well.
