@@ -1,6 +1,7 @@
 """What a training function knows, as text of at most 100 columns."""
 
 import statistics
+import textwrap
 from typing import TYPE_CHECKING
 
 from tf_libra.cost_model import ContentionModel
@@ -12,18 +13,28 @@ from tf_libra.tuning import Phase, Tuned
 if TYPE_CHECKING:
     from tf_libra.runtime.session import Session
 
+WIDTH = 100
+
 
 def describe(session: "Session") -> str:
     """The whole story so far: phase, model, plan, predicted and measured times."""
     lines = [f"phase: {session.phase.value}"]
     tuned = session.tuned
     if tuned is not None and tuned.fit is not None:
-        lines.append(f"fit: {fit_line(tuned)}")
+        lines += _wrapped(f"fit: {fit_line(tuned)}")
     if session.plan is not None:
         lines.append(plan_table(session.plan, session.profile, session.cost_model))
-        lines += [f"note: {note}" for note in session.plan.notes]
+        for note in session.plan.notes:
+            lines += _wrapped(f"note: {note}")
     lines += times(session)
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(
+        WIDTH, subsequent_indent=" " * 5, break_long_words=False, break_on_hyphens=False
+    )
+    return [part for line in text.splitlines() for part in wrapper.wrap(line)]
 
 
 def fit_line(tuned: Tuned) -> str:
