@@ -1,6 +1,7 @@
 #include "ops/lanes/lane_engine.h"
 
-#include <algorithm>
+#include <unistd.h>
+
 #include <utility>
 
 namespace tf_libra {
@@ -27,6 +28,7 @@ void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
 
 LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
     : options_(options),
+      process_(getpid()),
       rank_(mesh.rank),
       world_size_(mesh.world_size),
       control_(mesh.rank, std::move(mesh.control)),
@@ -38,6 +40,11 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
 }
 
 LaneEngine::~LaneEngine() {
+  if (InForkedChild()) {
+    // The threads are the parent's. What they wait on cannot be destroyed, only left.
+    for (auto& lane : lanes_) static_cast<void>(lane.release());
+    return;
+  }
   Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
   {
     // A job may just be on its way to the lanes: none of them leaves before it is through.
@@ -55,6 +62,7 @@ LaneEngine::~LaneEngine() {
 }
 
 void LaneEngine::AllReduce(AllReduceRequest request) {
+  if (InForkedChild()) return request.done(failure());
   const OperationInfo& operation = *request.operation;
   if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
     request.done(
@@ -189,12 +197,20 @@ Status LaneEngine::Explain(const Status& status, const Job& job) {
                 message + "; step " + std::to_string(job.record.step) + " was not completed");
 }
 
+bool LaneEngine::InForkedChild() const { return getpid() != process_; }
+
 Status LaneEngine::failure() {
+  if (InForkedChild()) {
+    // Without a look at the mutex: a thread that is not here may hold it.
+    return Status(StatusCode::kFailedPrecondition,
+                  "the engine runs in the process that started it, not in one forked from it");
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   return failure_;
 }
 
 Status LaneEngine::Fail(const Status& cause) {
+  if (InForkedChild()) return failure();  // the connections are the parent's too
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return failure_;

@@ -2,6 +2,8 @@
 #ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -28,7 +30,8 @@ struct LaneEngineOptions {
 class LaneEngine : public Engine {
  public:
   LaneEngine(const LaneEngineOptions& options, Mesh mesh);
-  // Aborts what is still running and joins the lanes.
+  // Aborts what is still running and joins the lanes. Not from within a `done`, which runs on one.
+  // In a process forked from that of the engine it closes that process's copies and no more.
   ~LaneEngine() override;
 
   int rank() const override { return rank_; }
@@ -74,7 +77,10 @@ class LaneEngine : public Engine {
   // Adds what was being done, who did it, and what the peers said about it.
   Status Explain(const Status& status, const Job& job);
 
+  bool InForkedChild() const;
+
   const LaneEngineOptions options_;
+  const pid_t process_;
   const int rank_;
   const int world_size_;
   ControlPlane control_;
