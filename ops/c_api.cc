@@ -71,7 +71,7 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
   return Report(status);
 }
 
-int TfLibraListen(const char* host, int* port) {
+int TfLibraListen(const char* host, const char** bound_host, int* port) {
   tf_libra::Socket listener;
   tf_libra::Address bound;
   const Status status = tf_libra::Listen(host, 0, &listener, &bound);
@@ -79,6 +79,8 @@ int TfLibraListen(const char* host, int* port) {
     tf_libra::Waiting& waiting = tf_libra::TheWaiting();
     const std::lock_guard<std::mutex> lock(waiting.mutex);
     waiting.listener = std::move(listener);
+    returned_text = bound.host;
+    *bound_host = returned_text.c_str();
     *port = bound.port;
   }
   return Report(status);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "passes/indexed_graph.h"
@@ -30,19 +31,39 @@ std::vector<int> ClaimLayer(const std::vector<std::vector<Fanin>>& fanins, int p
   return claimed;
 }
 
+// Adds control edges to a list, where they may be.
+class Edges {
+ public:
+  explicit Edges(const IndexedGraph& graph) : graph_(graph) {}
+
+  void Add(const std::vector<int>& from, int to) {
+    // A control edge into one of these would belong to another frame than what it feeds.
+    if (tensorflow::grappler::ModifiesFrameInfo(graph_.def->node(to))) return;
+    for (const int node : from) {
+      if (graph_.contexts[node] == graph_.contexts[to]) edges_.emplace_back(node, to);
+    }
+  }
+
+  const std::vector<std::pair<int, int>>& edges() const { return edges_; }
+
+ private:
+  const IndexedGraph& graph_;
+  std::vector<std::pair<int, int>> edges_;
+};
+
 }  // namespace
 
-int KeepBackwardOrder(const std::vector<std::string>& producers, tensorflow::GraphDef* graph) {
+int KeepBackwardOrder(const OrderedStep& step, tensorflow::GraphDef* graph) {
   std::string reason;
   const std::optional<IndexedGraph> indexed = IndexGraph(*graph, &reason);
   if (!indexed) return 0;
   const std::vector<std::vector<Fanin>>& fanins = indexed->fanins;
 
+  Edges added(*indexed);
   std::vector<int> layers(graph->node_size(), kNoLayer);
-  std::vector<int> earlier;                // producers that what comes next waits for
-  std::vector<std::pair<int, int>> added;  // control edges, from and to
+  std::vector<int> earlier;  // producers that what comes next waits for
   int layer = 0;
-  for (const std::string& name : producers) {
+  for (const std::string& name : step.producers) {
     const auto found = indexed->index.find(name);
     if (found == indexed->index.end()) continue;
     const int producer = found->second;
@@ -53,24 +74,35 @@ int KeepBackwardOrder(const std::vector<std::string>& producers, tensorflow::Gra
             std::all_of(fanins[node].begin(), fanins[node].end(),
                         [&](const Fanin& fanin) { return layers[fanin.node] < layer; });
         // A node without inputs is a constant or the like: it would hold nothing up.
-        if (!is_first || fanins[node].empty()) continue;
-        // A control edge into one of these would belong to another frame than what it feeds.
-        if (tensorflow::grappler::ModifiesFrameInfo(graph->node(node))) continue;
-        for (const int from : earlier) {
-          if (indexed->contexts[from] == indexed->contexts[node]) added.emplace_back(from, node);
-        }
+        if (is_first && !fanins[node].empty()) added.Add(earlier, node);
       }
       earlier.clear();
     }
     earlier.push_back(producer);
     ++layer;
   }
-  for (const auto& [from, to] : added) {
+
+  std::vector<bool> is_all_reduce(graph->node_size(), false);
+  for (const std::string& name : step.all_reduces) {
+    const auto found = indexed->index.find(name);
+    if (found != indexed->index.end()) is_all_reduce[found->second] = true;
+  }
+  for (int node = 0; node < graph->node_size(); ++node) {
+    // With a layer, a gradient depends on it. And all-reduces are ordered already.
+    if (layers[node] != kNoLayer || is_all_reduce[node]) continue;
+    const bool reads_reduced =
+        std::any_of(fanins[node].begin(), fanins[node].end(), [&](const Fanin& fanin) {
+          return fanin.port >= 0 && is_all_reduce[fanin.node];
+        });
+    if (reads_reduced) added.Add(earlier, node);
+  }
+
+  for (const auto& [from, to] : added.edges()) {
     const std::string input = absl::StrCat("^", graph->node(from).name());
     auto* inputs = graph->mutable_node(to)->mutable_input();
     if (std::find(inputs->begin(), inputs->end(), input) == inputs->end()) *inputs->Add() = input;
   }
-  return static_cast<int>(added.size());
+  return static_cast<int>(added.edges().size());
 }
 
 }  // namespace tf_libra

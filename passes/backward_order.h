@@ -1,4 +1,4 @@
-// Makes backward computation produce gradients in the order of the plan.
+// Makes backward computation produce gradients in the order of the plan, and before all else.
 
 #ifndef TF_LIBRA_PASSES_BACKWARD_ORDER_H_
 #define TF_LIBRA_PASSES_BACKWARD_ORDER_H_
@@ -10,20 +10,29 @@
 
 namespace tf_libra {
 
+// What one copy of a step has: the nodes that produce gradients, in the plan's order, and the
+// all-reduces that read them.
+struct OrderedStep {
+  std::vector<std::string> producers;
+  std::vector<std::string> all_reduces;
+};
+
 // Left to itself, TensorFlow's executor may put off the gradients of weights until the gradients
 // of all activations are there, and another rank may choose otherwise: then nothing is ready to
 // be all-reduced beside computation, or the ranks wait for each other. So what only a later
-// gradient needs is made to wait, by control edges, until the earlier ones are there.
+// gradient needs is made to wait, by control edges, until the earlier ones are there. And what
+// is done with reduced gradients, the optimizer's updates, waits for the last gradient: it is
+// better done beside the all-reduces that are still under way than before they can start.
 //
-// `producers` are the nodes that produce the gradients of one step, in the plan's order; names
-// that `graph` does not have are passed over. With A(k) all that leads to producers 0 to k, edges
-// run from producers 0..k to nodes of A(k+1) outside of A(k), and all other edges among these
-// nodes run likewise or stay inside a layer: no cycle can come of it, whatever the order is.
+// Nodes that `graph` does not have are passed over. With A(k) all that leads to producers 0 to k,
+// edges run from producers 0..k to nodes of A(k+1) outside of A(k), and all other edges among
+// these nodes run likewise or stay inside a layer; what reads an all-reduce waits only if no
+// producer depends on it. So no cycle can come of it, whatever the order is.
 // A gradient that needs one op more than the earlier ones is not held up, as nothing else waits
 // for it. Edges stay within one control flow context.
 //
-// Returns the number of control edges added; 0 if `graph` is not well-formed.
-int KeepBackwardOrder(const std::vector<std::string>& producers, tensorflow::GraphDef* graph);
+// Returns the number of control edges added; 0 if `graph` has no topological order.
+int KeepBackwardOrder(const OrderedStep& step, tensorflow::GraphDef* graph);
 
 }  // namespace tf_libra
 

@@ -32,17 +32,17 @@ NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
   return keep;
 }
 
-// The producers of the gradients of each copy of the step, in the plan's order.
-std::vector<std::vector<std::string>> ProducersByCopy(const GraphReport& report) {
-  std::map<int, std::vector<std::string>> copies;
+// The copies of the step that were rewritten, each in the plan's order.
+std::vector<OrderedStep> OrderedSteps(const GraphReport& report) {
+  std::map<int, OrderedStep> copies;
   for (const ReportedGroup& group : report.groups) {
-    for (const ReportedTensor& tensor : group.tensors) {
-      copies[group.copy].push_back(tensor.producer);
-    }
+    OrderedStep& step = copies[group.copy];
+    step.all_reduces.push_back(group.node);
+    for (const ReportedTensor& tensor : group.tensors) step.producers.push_back(tensor.producer);
   }
-  std::vector<std::vector<std::string>> producers;
-  for (auto& copy : copies) producers.push_back(std::move(copy.second));
-  return producers;
+  std::vector<OrderedStep> steps;
+  for (auto& copy : copies) steps.push_back(std::move(copy.second));
+  return steps;
 }
 
 // One line for a user, the rest for who asks for it.
@@ -99,8 +99,8 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   } else {
     changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) {
-      for (const auto& producers : ProducersByCopy(report)) {
-        KeepBackwardOrder(producers, optimized_graph);
+      for (const OrderedStep& step : OrderedSteps(report)) {
+        KeepBackwardOrder(step, optimized_graph);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,20 +23,64 @@ Status SystemError(StatusCode code, const std::string& what) {
   return Status(code, what + ": " + ErrnoText(errno));
 }
 
-Status ParseAddress(const std::string& host, uint16_t port, sockaddr_in* address) {
-  std::memset(address, 0, sizeof(*address));
-  address->sin_family = AF_INET;
-  address->sin_port = htons(port);
-  if (inet_pton(AF_INET, host.c_str(), &address->sin_addr) != 1) {
+// Address as the system calls take it.
+struct Endpoint {
+  union {
+    sockaddr any;
+    sockaddr_in ip;
+    sockaddr_un local;
+  };
+  socklen_t length = 0;
+};
+
+bool IsUnix(const std::string& host) { return host.rfind(kUnixHost, 0) == 0; }
+
+Status ParseAddress(const Address& address, Endpoint* endpoint) {
+  std::memset(static_cast<void*>(endpoint), 0, sizeof(*endpoint));
+  if (IsUnix(address.host)) {
+    const std::string name = address.host.substr(sizeof(kUnixHost) - 1);
+    if (name.size() + 1 > sizeof(endpoint->local.sun_path)) {
+      return Status(StatusCode::kInvalidArgument, "name of a Unix socket is too long: " + name);
+    }
+    endpoint->local.sun_family = AF_UNIX;
+    endpoint->length = sizeof(sa_family_t);  // no name: the system chooses one
+    if (!name.empty()) {
+      // An abstract name begins with a zero byte and does not end with one.
+      std::memcpy(endpoint->local.sun_path + 1, name.data(), name.size());
+      endpoint->length += static_cast<socklen_t>(name.size() + 1);
+    }
+    return Status();
+  }
+  endpoint->ip.sin_family = AF_INET;
+  endpoint->ip.sin_port = htons(address.port);
+  endpoint->length = sizeof(endpoint->ip);
+  if (inet_pton(AF_INET, address.host.c_str(), &endpoint->ip.sin_addr) != 1) {
     return Status(StatusCode::kInvalidArgument,
-                  "address must be a numeric IPv4 address, got '" + host + "'");
+                  "address must be a numeric IPv4 address, got '" + address.host + "'");
   }
   return Status();
 }
 
+Address FormatAddress(const Endpoint& endpoint, const std::string& host) {
+  if (!IsUnix(host)) return {host, ntohs(endpoint.ip.sin_port)};
+  const size_t length = endpoint.length - sizeof(sa_family_t) - 1;
+  return {kUnixHost + std::string(endpoint.local.sun_path + 1, length), 0};
+}
+
+std::string Text(const Address& address) {
+  return IsUnix(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
+}
+
 // Unacknowledged data and silence of a peer whose cable was pulled both end the connection; a
 // peer that is merely slow answers its kernel's probes.
-void ConfigureConnected(int fd) {
+void ConfigureConnected(int fd, sa_family_t family) {
+  if (family == AF_UNIX) {
+    // TCP's buffers grow by themselves, these do not; the system caps what is asked for. Larger
+    // ones mean fewer turns between the ranks.
+    const int bytes = 1 << 20;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    return;
+  }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -78,36 +123,33 @@ void Socket::Shutdown() {
 }
 
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound) {
-  sockaddr_in address;
-  if (Status status = ParseAddress(host, port, &address); !status.ok()) return status;
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Endpoint endpoint;
+  if (Status status = ParseAddress({host, port}, &endpoint); !status.ok()) return status;
+  Socket socket(::socket(endpoint.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return SystemError(StatusCode::kUnavailable, "socket");
-  const std::string where = host + ":" + std::to_string(port);
+  const std::string where = Text({host, port});
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+  if (bind(socket.fd(), &endpoint.any, endpoint.length) != 0) {
     return SystemError(StatusCode::kUnavailable, "cannot bind to " + where);
   }
   if (listen(socket.fd(), SOMAXCONN) != 0) {
     return SystemError(StatusCode::kUnavailable, "cannot listen on " + where);
   }
-  socklen_t length = sizeof(address);
-  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length);
-  bound->host = host;
-  bound->port = ntohs(address.sin_port);
+  endpoint.length = sizeof(endpoint);
+  getsockname(socket.fd(), &endpoint.any, &endpoint.length);
+  *bound = FormatAddress(endpoint, host);
   *listener = std::move(socket);
   return Status();
 }
 
 Status Connect(const Address& address, TimePoint deadline, Socket* result) {
-  sockaddr_in target;
-  if (Status status = ParseAddress(address.host, address.port, &target); !status.ok()) {
-    return status;
-  }
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Endpoint target;
+  if (Status status = ParseAddress(address, &target); !status.ok()) return status;
+  Socket socket(::socket(target.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return SystemError(StatusCode::kUnavailable, "socket");
-  const std::string what = "cannot connect to " + address.host + ":" + std::to_string(address.port);
-  if (connect(socket.fd(), reinterpret_cast<sockaddr*>(&target), sizeof(target)) != 0) {
+  const std::string what = "cannot connect to " + Text(address);
+  if (connect(socket.fd(), &target.any, target.length) != 0) {
     if (errno != EINPROGRESS) return SystemError(StatusCode::kUnavailable, what);
     if (Status status = WaitFor(socket.fd(), POLLOUT, deadline); !status.ok()) {
       return Status(status.code(), what + ": " + status.message());
@@ -120,13 +162,16 @@ Status Connect(const Address& address, TimePoint deadline, Socket* result) {
       return SystemError(StatusCode::kUnavailable, what);
     }
   }
-  ConfigureConnected(socket.fd());
+  ConfigureConnected(socket.fd(), target.any.sa_family);
   *result = std::move(socket);
   return Status();
 }
 
 Status Accept(const Socket& listener, Socket* socket) {
-  const int fd = accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  Endpoint peer;
+  peer.length = sizeof(peer);
+  const int fd =
+      accept4(listener.fd(), &peer.any, &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     // A connection that was reset while it waited is the stranger's trouble, not ours.
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED || errno == EINTR) {
@@ -135,7 +180,7 @@ Status Accept(const Socket& listener, Socket* socket) {
     }
     return SystemError(StatusCode::kUnavailable, "accept");
   }
-  ConfigureConnected(fd);
+  ConfigureConnected(fd, peer.any.sa_family);
   *socket = Socket(fd);
   return Status();
 }

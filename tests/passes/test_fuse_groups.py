@@ -361,8 +361,8 @@ def test_a_fetched_all_reduce_keeps_its_name_and_value() -> None:
     graph = fuse(builder.graph, plan, fetch=["a", "b", "update_a", "update_b"])
     by_name = nodes(graph)
     node = f"tf_libra/{plan}/group_0"
-    assert (by_name["a"].op, list(by_name["a"].input)) == ("Identity", [node])
-    assert (by_name["b"].op, list(by_name["b"].input)) == ("Identity", [f"{node}:1"])
+    assert (by_name["a"].op, data(by_name["a"])) == ("Identity", [node])
+    assert (by_name["b"].op, data(by_name["b"])) == ("Identity", [f"{node}:1"])
     assert by_name["b"].attr["T"].type == tf.float32.as_datatype_enum
     assert data(by_name["update_b"]) == [f"{node}:1"]
 

@@ -139,8 +139,10 @@ def expected_fusions(
     return fusions, waits, producers
 
 
-def backward_order_edges(graph: set[tuple[str, str]], producers: list[str]) -> set[tuple[str, str]]:
-    """What keeps `producers` in order, by the rules of backward_order.h."""
+def backward_order_edges(
+    graph: set[tuple[str, str]], producers: list[str], all_reduces: set[str]
+) -> set[tuple[str, str]]:
+    """What keeps `producers` in order and updates behind them, by the rules of backward_order.h."""
     edges = nx.DiGraph((node_name(text), to) for text, to in graph)
     edges.add_nodes_from(producers)
     done: set[str] = set()
@@ -156,6 +158,9 @@ def backward_order_edges(graph: set[tuple[str, str]], producers: list[str]) -> s
             earlier = []
         earlier.append(producer)
         done |= claimed
+    readers = {to for text, to in graph if text in all_reduces}  # "^name" is none
+    for reader in readers - done - all_reduces:
+        added |= {(f"^{name}", reader) for name in earlier}
     return added
 
 
@@ -237,7 +242,8 @@ def test_random_graphs_are_fused_as_far_as_the_rules_allow(case) -> None:
         expected_edges |= {(f"^{name}", home[m]) for _, d, part in fusions if d == c for m in part}
     for c in sorted(producers):
         in_order = [moved(data(old[m])[0]) for _, d, part in fusions if d == c for m in part]
-        expected_edges |= backward_order_edges(expected_edges, in_order)
+        ours = {home[m] for _, d, part in fusions if d == c for m in part}
+        expected_edges |= backward_order_edges(expected_edges, in_order, ours)
     found = {
         (("^" if text.startswith("^") else "") + node_name(text), node.name)
         for node in rewritten.node

@@ -10,6 +10,7 @@ from tf_libra.runtime import library
 from tf_libra.runtime.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
+UNIX = "unix:"
 
 
 class EngineError(RuntimeError):
@@ -18,7 +19,7 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a rank's listener waits: a numeric IPv4 address and a port."""
+    """Where a rank's listener waits: a numeric IPv4 address and a port, or a Unix socket."""
 
     host: str
     port: int
@@ -36,10 +37,16 @@ def interface_address(interface: str) -> str:
 
 
 def listen(host: str) -> Address:
-    """Starts to listen on `host` alone, at a port that the system chooses."""
-    port = ctypes.c_int()
-    _check(library.load().c.TfLibraListen(host.encode(), ctypes.byref(port)))
-    return Address(host, port.value)
+    """Starts to listen on `host` alone, at a port that the system chooses.
+
+    Args:
+        host: a numeric IPv4 address, or `UNIX` for a Unix socket that only this host reaches.
+    """
+    bound, port = ctypes.c_char_p(), ctypes.c_int()
+    _check(
+        library.load().c.TfLibraListen(host.encode(), ctypes.byref(bound), ctypes.byref(port))
+    )
+    return Address((bound.value or b"").decode(), port.value)
 
 
 @dataclass(frozen=True)

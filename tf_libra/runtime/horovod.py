@@ -12,8 +12,6 @@ from typing import Any
 
 from tf_libra.runtime import engine as engine_lib
 
-LOOPBACK = "127.0.0.1"
-
 
 @dataclass(frozen=True)
 class World:
@@ -92,14 +90,16 @@ def start_engine(
 
 
 def listening_host(world: World) -> str:
-    """The address to listen on: loopback on a single host, else Horovod's interface.
+    """The address to listen on: a Unix socket on a single host, else that of an interface.
+
+    TF_LIBRA_INTERFACE names the interface, else Horovod does. Named, it is used on one host too.
 
     Raises:
         ValueError: several hosts, and no interface is named in the environment.
     """
     interface = os.environ.get("TF_LIBRA_INTERFACE")
     if interface is None and world.local_size == world.size:
-        return LOOPBACK
+        return engine_lib.UNIX
     # horovodrun may name several, separated by commas; Gloo takes the first.
     interface = interface or os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")[0]
     if not interface:
