@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
+from tf_libra.planning.explain import explain
 from tf_libra.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
@@ -22,10 +23,14 @@ def describe(session: "Session") -> str:
     tuned = session.tuned
     if tuned is not None and tuned.fit is not None:
         lines += _wrapped(f"fit: {fit_line(tuned)}")
-    if session.plan is not None:
-        lines.append(plan_table(session.plan, session.profile, session.cost_model))
-        for note in session.plan.notes:
-            lines += _wrapped(f"note: {note}")
+    plan, profile, model = session.plan, session.profile, session.cost_model
+    if plan is not None:
+        lines.append(plan_table(plan, profile, model))
+        if profile is not None and model is not None:
+            lines.append(str(explain(profile, plan, model)))
+        else:
+            for note in plan.notes:
+                lines += _wrapped(f"note: {note}")
     lines += times(session)
     return "\n".join(lines)
 
