@@ -73,16 +73,14 @@ class _Step:
 
     Attributes:
       rows: the l that have such groups.
-      low, high: their first l', and the first l' of the second of the two overlapping runs of
-        length 2**power that cover the range; same shape as rows.
-      power: same shape as rows.
+      low, high: their range of l' is covered by two runs of a power of two that may overlap; the
+        rows of `_sparse_table` that hold the runs' minima, same shape as rows.
     """
 
     chunks: int
     rows: NDArray[np.int64]
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    power: NDArray[np.int64]
 
 
 class _HiddenGroups:
@@ -109,8 +107,10 @@ class _HiddenGroups:
             rows = np.flatnonzero((low < above) & (costs.first_chunk[:-1] + chunks < costs.chunks))
             if rows.size:
                 power = np.frexp(above[rows] - low[rows])[1] - 1
-                high = above[rows] - (1 << power)
-                steps.append(_Step(chunks, rows, low[rows], high, power))
+                first = power * self._bytes.size
+                steps.append(
+                    _Step(chunks, rows, first + low[rows], first + above[rows] - (1 << power))
+                )
             above = np.minimum(above, low)
         return steps
 
@@ -124,17 +124,15 @@ class _HiddenGroups:
             added = self._early + (per_byte + costs.startup_extra[index])
             for step in steps:
                 columns = slice(costs.first_chunk[step.rows[0]], costs.chunks - step.chunks)
-                candidates = np.minimum(
-                    table[step.power, step.low, columns], table[step.power, step.high, columns]
-                )
+                runs, ends = table[:, columns], best[:, columns.start + step.chunks :]
+                candidates = np.minimum(runs[step.low], runs[step.high])
                 candidates += added[step.rows, columns]
-                ends = slice(columns.start + step.chunks, costs.chunks)
-                best[step.rows, ends] = np.minimum(best[step.rows, ends], candidates)
+                ends[step.rows] = np.minimum(ends[step.rows], candidates)
         return best
 
 
 def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minima of runs of 2**k rows that begin at row l, shape [k, l, columns].
+    """Minima of runs of 2**k rows that begin at row l, in row k·L + l of the result.
 
     Rows that no such run begins at are left as they are.
     """
@@ -147,7 +145,7 @@ def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
         np.minimum(
             table[power - 1, :runs], table[power - 1, half : half + runs], out=table[power, :runs]
         )
-    return table
+    return table.reshape(-1, values.shape[1])
 
 
 @dataclass(frozen=True)
