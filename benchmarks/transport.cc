@@ -1,5 +1,6 @@
-// One all-reduce after the other between two processes on one host, by TF-Libra's lanes and by
-// Gloo with the same number of connections, alone and beside computation on the same core.
+// One all-reduce after the other between two processes on one host, by TF-Libra's lanes over TCP
+// and over Unix sockets, and by Gloo with the same number of connections, alone and beside
+// computation on the same core.
 // Started by benchmarks/transport.py, which defines the columns it prints.
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -43,8 +44,8 @@ class Transport {
 
 class Lanes : public Transport {
  public:
-  explicit Lanes(tf_libra::Mesh mesh) : engine_({}, std::move(mesh)) {}
-  const char* name() const override { return "lanes"; }
+  Lanes(const char* name, tf_libra::Mesh mesh) : name_(name), engine_({}, std::move(mesh)) {}
+  const char* name() const override { return name_; }
 
   void AllReduce(float* data, size_t count, int num_threads) override {
     auto operation = std::make_shared<tf_libra::OperationInfo>();
@@ -73,8 +74,40 @@ class Lanes : public Transport {
   }
 
  private:
+  const char* const name_;
   tf_libra::LaneEngine engine_;
 };
+
+// Both ranks' listeners, made before the fork.
+struct Meeting {
+  tf_libra::MeshOptions options;
+  tf_libra::Socket listeners[2];
+};
+
+Meeting Meet(const char* host) {
+  Meeting meeting;
+  meeting.options.num_lanes = kMaxLanes;
+  meeting.options.secret.caller.fill(1);
+  meeting.options.secret.callee.fill(2);
+  for (auto& listener : meeting.listeners) {
+    tf_libra::Address address;
+    if (!Listen(host, 0, &listener, &address).ok()) std::exit(1);
+    meeting.options.addresses.push_back(address);
+  }
+  return meeting;
+}
+
+std::unique_ptr<Transport> ConnectLanes(const char* name, int rank, Meeting meeting) {
+  meeting.options.rank = rank;
+  tf_libra::Mesh mesh;
+  const tf_libra::Status status =
+      ConnectMesh(meeting.options, std::move(meeting.listeners[rank]), &mesh);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::exit(1);
+  }
+  return std::make_unique<Lanes>(name, std::move(mesh));
+}
 
 // A pool of threads, each with a context and a device of its own.
 class GlooLanes : public Transport {
@@ -213,39 +246,24 @@ int main(int argc, char** argv) {
   }
   const std::string folder = argv[1];
   const int rounds = std::atoi(argv[2]), repetitions = std::atoi(argv[3]);
-  tf_libra::Socket listeners[2];
-  tf_libra::MeshOptions options;
-  options.num_lanes = kMaxLanes;
-  options.secret.caller.fill(1);
-  options.secret.callee.fill(2);
-  for (auto& listener : listeners) {
-    tf_libra::Address address;
-    if (!Listen("127.0.0.1", 0, &listener, &address).ok()) return 1;
-    options.addresses.push_back(address);
-  }
+  Meeting over_tcp = Meet("127.0.0.1"), over_unix = Meet(tf_libra::kUnixHost);
   const pid_t child = fork();
-  options.rank = child == 0 ? 1 : 0;
+  const int rank = child == 0 ? 1 : 0;
   cpu_set_t core;
   CPU_ZERO(&core);
-  CPU_SET(options.rank, &core);
+  CPU_SET(rank, &core);
   sched_setaffinity(0, sizeof(core), &core);
-  tf_libra::Mesh mesh;
-  const tf_libra::Status status =
-      ConnectMesh(options, std::move(listeners[options.rank]), &mesh);
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.message().c_str());
-    return 1;
-  }
   {
-    Lanes lanes(std::move(mesh));
-    GlooLanes gloo(options.rank, folder);
+    std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(ConnectLanes("lanes-unix", rank, std::move(over_unix)));
+    transports.push_back(ConnectLanes("lanes-tcp", rank, std::move(over_tcp)));
+    transports.push_back(std::make_unique<GlooLanes>(rank, folder));
     std::vector<float> data(kSizes[2] / sizeof(float), 0.0f);
     for (int round = 0; round < rounds; ++round) {
       for (const size_t bytes : kSizes) {
         for (const int num_threads : kThreads) {
-          for (Transport* transport : {static_cast<Transport*>(&lanes),
-                                       static_cast<Transport*>(&gloo)}) {
-            Measure(transport, options.rank, bytes, num_threads, repetitions, &data);
+          for (const auto& transport : transports) {
+            Measure(transport.get(), rank, bytes, num_threads, repetitions, &data);
           }
         }
       }

@@ -1,15 +1,16 @@
-"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--json out.json] [--markdown].
+"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--json out.json].
 
-Two processes of one host, one core each, all-reduce over loopback with 1, 2 and 4 connections.
-Gloo is the one in Horovod's sdist, which pip downloads and CMake builds. Both transports are
-measured in one run, round by round, and each round gives, per transport, size and thread count:
+Two processes of one host, one core each, all-reduce with 1, 2 and 4 connections: lanes over Unix
+sockets (which ranks of one host use), lanes over TCP on loopback, Gloo over TCP on loopback. Gloo
+is the one in Horovod's sdist, which pip downloads and CMake builds. All are measured in one run,
+round by round, and each round gives, per transport, size and thread count:
 
 - alone: seconds per all-reduce;
 - cpu: seconds of CPU time per all-reduce and process;
 - overlapped: seconds per all-reduce while another thread computes on the same core;
 - slowdown: how many times slower that thread is than without communication.
 
-Reported are medians over rounds, and the median of the paired ratios lanes/gloo.
+Reported are medians over rounds, and the medians of the paired ratios to Gloo.
 """
 
 import json
@@ -33,6 +34,7 @@ _JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "transport"
 HOROVOD = "horovod==0.28.1"
+LANES = ("lanes-unix", "lanes-tcp")
 COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 
@@ -85,10 +87,12 @@ def main(_: list[str]) -> None:
             medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
             cells = [f"{value * 1e3:.2f}" for value in medians[:3]] + [f"x{medians[3]:.2f}"]
             print(f"| {size} | {threads} | {transport} | {' | '.join(cells)} |")
-        pairs = zip(by_transport["lanes"], by_transport["gloo"], strict=True)
-        ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
-        medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
-        print(f"| {size} | {threads} | ratio | " + " | ".join(f"{m:.2f}" for m in medians) + " |")
+        for lanes in LANES:
+            pairs = zip(by_transport[lanes], by_transport["gloo"], strict=True)
+            ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
+            medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
+            cells = " | ".join(f"{median:.2f}" for median in medians)
+            print(f"| {size} | {threads} | {lanes}/gloo | {cells} |")
     if _JSON.value:
         rows = [
             {"bytes": size, "threads": threads, "transport": name, "rounds": rounds}
