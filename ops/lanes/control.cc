@@ -88,6 +88,11 @@ Status ControlPlane::ReceiveAvailable(int rank, Incoming* incoming) {
   for (;;) {
     const size_t before = incoming->received;
     Status status = ReceiveSome(rank, incoming);
+    if (!status.ok()) {
+      const std::lock_guard<std::mutex> lock(news_mutex_);
+      if (news_.empty()) news_ = status.message();
+      heard_.notify_all();
+    }
     if (!status.ok() || incoming->complete || incoming->received == before) return status;
   }
 }
@@ -193,28 +198,33 @@ void ControlPlane::Farewell(const std::string& reason) {
 }
 
 std::string ControlPlane::HearFarewells(double seconds) {
-  const std::unique_lock<std::mutex> lock(collective_mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || peers_.size() < 2) return "";
   const TimePoint deadline = After(seconds);
+  {
+    const std::unique_lock<std::mutex> lock(collective_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) ListenUntil(deadline);
+  }
+  // Otherwise a collective is listening in another thread.
+  std::unique_lock<std::mutex> lock(news_mutex_);
+  heard_.wait_until(lock, deadline, [this] { return peers_.size() < 2 || !news_.empty(); });
+  return news_;
+}
+
+void ControlPlane::ListenUntil(TimePoint deadline) {
   std::vector<Incoming> incoming(peers_.size());
   std::vector<pollfd> entries;
   for (const Socket& peer : peers_) entries.push_back({peer.fd(), POLLIN, 0});  // own: skipped
-  for (;;) {
+  while (peers_.size() > 1) {
     if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) == 0 &&
         SecondsUntil(deadline) <= 0) {
-      return "";
+      return;
     }
-    std::string words;
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
       if (entries[rank].revents == 0) continue;
-      Status status;
       do {  // a message that was meant for a collective is not wanted any more
         if (incoming[rank].complete) incoming[rank] = Incoming();
-        status = ReceiveAvailable(static_cast<int>(rank), &incoming[rank]);
-      } while (status.ok() && incoming[rank].complete);
-      if (!status.ok()) words += (words.empty() ? "" : "; ") + status.message();
+        if (!ReceiveAvailable(static_cast<int>(rank), &incoming[rank]).ok()) return;
+      } while (incoming[rank].complete);
     }
-    if (!words.empty()) return words;
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -32,8 +33,8 @@ class ControlPlane {
   // Tells every peer why this rank gives up, once, without waiting for anyone. Nothing is sent
   // from then on.
   void Farewell(const std::string& reason);
-  // Waits for at most `seconds` until a peer gives up or is gone, and returns what is known of
-  // it: "" if all are silent, or if a collective in another thread is listening.
+  // Waits for at most `seconds` until a peer gives up or is gone, and returns what the first one
+  // said: "" if all are silent. If a collective waits in another thread, it hears for both.
   std::string HearFarewells(double seconds);
 
   void Shutdown();
@@ -74,12 +75,19 @@ class ControlPlane {
   Status SendSome(const std::string& outgoing, Transfer* transfer);
   // One system call's worth. A farewell is an error with the peer's words.
   Status ReceiveSome(int rank, Incoming* incoming);
-  // All that is there, up to the end of the message.
+  // All that is there, up to the end of the message. Errors become news.
   Status ReceiveAvailable(int rank, Incoming* incoming);
+
+  // Until there is news, or the deadline passes.
+  void ListenUntil(TimePoint deadline);
 
   const int rank_;
   std::vector<Socket> peers_;
   std::mutex collective_mutex_;  // whoever holds it reads from the peers
+
+  std::mutex news_mutex_;
+  std::condition_variable heard_;
+  std::string news_;  // of the first peer that gave up or is gone, guarded by news_mutex_
 
   std::mutex send_mutex_;  // guards what follows; never held while waiting
   std::vector<bool> within_message_;

@@ -274,7 +274,7 @@ void ShutdownWakesWhoeverWaits() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTests(
+  return testing::RunTestsOverBoth(
       {{"MessagesOfAllSizes", MessagesOfAllSizes},
        {"FarewellEndsWhatOthersWaitFor", FarewellEndsWhatOthersWaitFor},
        {"DeadPeerIsNoticedWhileAnotherIsLate", DeadPeerIsNoticedWhileAnotherIsLate},

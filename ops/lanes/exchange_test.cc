@@ -351,14 +351,15 @@ void InterruptedBySignals() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTests({{"EqualsTheSum", EqualsTheSum},
-                            {"OneAfterTheOther", OneAfterTheOther},
-                            {"PeerThatSendsBytewise", PeerThatSendsBytewise},
-                            {"HeadersThatDiffer", HeadersThatDiffer},
-                            {"PeerThatIsGone", PeerThatIsGone},
-                            {"PeerThatIsGoneWhileAnotherIsLate", PeerThatIsGoneWhileAnotherIsLate},
-                            {"PeerThatDoesNotArrive", PeerThatDoesNotArrive},
-                            {"PeerThatStopsReading", PeerThatStopsReading},
-                            {"InterruptedBySignals", InterruptedBySignals}},
-                           argc, argv);
+  return testing::RunTestsOverBoth(
+      {{"EqualsTheSum", EqualsTheSum},
+       {"OneAfterTheOther", OneAfterTheOther},
+       {"PeerThatSendsBytewise", PeerThatSendsBytewise},
+       {"HeadersThatDiffer", HeadersThatDiffer},
+       {"PeerThatIsGone", PeerThatIsGone},
+       {"PeerThatIsGoneWhileAnotherIsLate", PeerThatIsGoneWhileAnotherIsLate},
+       {"PeerThatDoesNotArrive", PeerThatDoesNotArrive},
+       {"PeerThatStopsReading", PeerThatStopsReading},
+       {"InterruptedBySignals", InterruptedBySignals}},
+      argc, argv);
 }

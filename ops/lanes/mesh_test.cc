@@ -239,7 +239,7 @@ void NobodyConnectsOnceTheMeshIsUp() {
   for (const Address& address : meeting.options.addresses) {
     Socket socket;
     CHECK_STATUS(Connect(address, After(kGenerousSeconds), &socket), StatusCode::kUnavailable,
-                 std::to_string(address.port));
+                 address.host);
   }
 }
 
@@ -269,7 +269,7 @@ void InterfaceAddresses() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTests(
+  return testing::RunTestsOverBoth(
       {{"AllMeet", AllMeet},
        {"StrangersBeforeAndDuring", StrangersBeforeAndDuring},
        {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},

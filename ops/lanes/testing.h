@@ -70,6 +70,12 @@ inline void CheckStatus(const Status& status, StatusCode code, const std::string
   CheckContains(status.message(), part, file, line);
 }
 
+// Where the ranks of the running test meet: loopback, or a Unix socket.
+inline std::string& MeetingPlace() {
+  static std::string place = "127.0.0.1";
+  return place;
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -77,7 +83,7 @@ struct Test {
 
 // Runs `tests`, or those that the command line names. A test that hangs ends the program.
 inline int RunTests(const std::vector<Test>& tests, int argc, char** argv) {
-  alarm(300);
+  alarm(240);
   for (const Test& test : tests) {
     bool chosen = argc < 2;
     for (int i = 1; i < argc; ++i) chosen = chosen || std::string(argv[i]) == test.name;
@@ -98,7 +104,17 @@ inline void OnEveryRank(int world_size, const std::function<void(int rank)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-// What `world_size` ranks need to meet on loopback.
+// As RunTests, first over TCP, then over Unix sockets.
+inline int RunTestsOverBoth(const std::vector<Test>& tests, int argc, char** argv) {
+  for (const char* const place : {"127.0.0.1", kUnixHost}) {
+    MeetingPlace() = place;
+    std::cout << "over " << place << std::endl;
+    RunTests(tests, argc, argv);
+  }
+  return Failures() == 0 ? 0 : 1;
+}
+
+// What `world_size` ranks need to meet at the MeetingPlace.
 struct Meeting {
   std::vector<Socket> listeners;
   MeshOptions options;  // all but the rank
@@ -107,7 +123,7 @@ struct Meeting {
       : listeners(world_size) {
     options.addresses.resize(world_size);
     for (int rank = 0; rank < world_size; ++rank) {
-      CHECK_OK(Listen("127.0.0.1", 0, &listeners[rank], &options.addresses[rank]));
+      CHECK_OK(Listen(MeetingPlace(), 0, &listeners[rank], &options.addresses[rank]));
     }
     options.secret.caller.fill(0xca);
     options.secret.callee.fill(0xce);
