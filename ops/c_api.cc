@@ -119,8 +119,7 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     engine_options.timeout_seconds = timeout_seconds;
     engine_options.stall_warning_seconds = stall_warning_seconds;
     engine_options.warn = [](const std::string& text) { LOG(WARNING) << "TF-Libra: " << text; };
-    ExchangeActiveEngine(
-        std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
+    ExchangeActiveEngine(std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
   }
   return Report(status);
 }

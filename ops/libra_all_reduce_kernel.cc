@@ -56,9 +56,9 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &operation->tensor_names));
     OP_REQUIRES_OK(context, context->GetAttr("reduction", &reduction));
     OP_REQUIRES(context, static_cast<int>(operation->tensor_names.size()) == num_inputs(),
-                absl::InvalidArgumentError(
-                    absl::StrCat("tensor_names must name each of the ", num_inputs(),
-                                 " tensors, got ", operation->tensor_names.size(), " names")));
+                absl::InvalidArgumentError(absl::StrCat("tensor_names must name each of the ",
+                                                        num_inputs(), " tensors, got ",
+                                                        operation->tensor_names.size(), " names")));
     operation->reduction = reduction == "sum" ? Reduction::kSum : Reduction::kAverage;
     operation->ComputeDigest();
     operation_ = std::move(operation);
@@ -66,10 +66,10 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<Engine> engine = ActiveEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr,
-                      absl::FailedPreconditionError(
-                          "LibraAllReduce: no engine is running in this process"),
-                      done);
+    OP_REQUIRES_ASYNC(
+        context, engine != nullptr,
+        absl::FailedPreconditionError("LibraAllReduce: no engine is running in this process"),
+        done);
     AllReduceRequest request;
     request.operation = operation_;
     request.element_type = ElementTypeOf(input_type(0));
@@ -80,9 +80,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
       const size_t num_bytes = input.TotalBytes();
       tensorflow::Tensor* output = nullptr;
       OP_REQUIRES_OK_ASYNC(
-          context,
-          context->forward_input_or_allocate_output({i}, i, input.shape(), &output),
-          done);
+          context, context->forward_input_or_allocate_output({i}, i, input.shape(), &output), done);
       request.tensors.push_back({data, output->data(), num_bytes});
     }
     request.done = [context, done = std::move(done)](const Status& status) {

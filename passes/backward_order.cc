@@ -90,10 +90,9 @@ int KeepBackwardOrder(const OrderedStep& step, tensorflow::GraphDef* graph) {
   for (int node = 0; node < graph->node_size(); ++node) {
     // With a layer, a gradient depends on it. And all-reduces are ordered already.
     if (layers[node] != kNoLayer || is_all_reduce[node]) continue;
-    const bool reads_reduced =
-        std::any_of(fanins[node].begin(), fanins[node].end(), [&](const Fanin& fanin) {
-          return fanin.port >= 0 && is_all_reduce[fanin.node];
-        });
+    const bool reads_reduced = std::any_of(
+        fanins[node].begin(), fanins[node].end(),
+        [&](const Fanin& fanin) { return fanin.port >= 0 && is_all_reduce[fanin.node]; });
     if (reads_reduced) added.Add(earlier, node);
   }
 

@@ -23,7 +23,6 @@ from tf_libra.tuning import (
     Phase,
     TensorSpec,
     Tuned,
-    allowed_threads,
     tune,
 )
 
@@ -238,7 +237,7 @@ def test_every_strategy_gets_a_plan_with_threads_it_may_use(name: str) -> None:
     assert tuned.plan.strategy == name
     assert tuned.plan.num_workers == NUM_WORKERS
     for plan in (tuned.plan, *(experiment.plan for experiment in experiments)):
-        assert {group.num_threads for group in plan.groups} <= set(allowed_threads(strategy))
+        assert {group.num_threads for group in plan.groups} <= set(strategies.allowed_threads(strategy))
 
 
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 30, 59])

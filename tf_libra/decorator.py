@@ -118,22 +118,27 @@ class Optimized:
 
     @property
     def phase(self) -> Phase:
+        """Where in its life it is."""
         return self._session.phase
 
     @property
     def plan(self) -> Plan | None:
+        """What it runs under; None before a plan is in force."""
         return self._session.plan
 
     @property
     def profile(self) -> BackwardProfile | None:
+        """Measured backward computation; None before it is known."""
         return self._session.profile
 
     @property
     def cost_model(self) -> ContentionModel | None:
+        """Fitted contention model; None before it is known."""
         return self._session.cost_model
 
     @property
     def tuned(self) -> Tuned | None:
+        """All that tuning came to; None before, and on other ranks than 0."""
         return self._session.tuned
 
     def explain(self) -> str:

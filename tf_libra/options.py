@@ -119,9 +119,7 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
 def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
     if plan is not None:
         return tuple(group.num_threads for group in plan.groups)
-    if isinstance(strategy, strategies.Libra | strategies.LibraM):
-        return strategy.threads
-    return (strategy.num_threads,)
+    return strategies.allowed_threads(strategy)
 
 
 def _with_threads(

@@ -155,6 +155,13 @@ BY_NAME: dict[str, type[Strategy]] = {
 }
 
 
+def allowed_threads(strategy: Strategy) -> tuple[int, ...]:
+    """Returns the thread counts that a strategy may use, ascending: R, or its one fixed count."""
+    if isinstance(strategy, Libra | LibraM):
+        return strategy.threads
+    return (strategy.num_threads,)
+
+
 def resolve(strategy: Strategy | str) -> Strategy:
     """Returns the strategy itself, or the one of that name with its default arguments.
 

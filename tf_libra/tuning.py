@@ -170,7 +170,7 @@ def tune(
         clock: seconds.
     """
     findings = _Findings()
-    threads = allowed_threads(strategy)
+    threads = strategies.allowed_threads(strategy)
     deadline = clock() + budget.max_seconds
     steps_left = budget.max_steps
 
@@ -205,12 +205,6 @@ def tune(
             " experiments were made; the plan rests on those that were"
         )
     return conclude(findings, profile, tensors, strategy, num_workers, max_model_error, notes)
-
-
-def allowed_threads(strategy: strategies.Strategy) -> tuple[int, ...]:
-    """The thread counts that a strategy may use, ascending: R, or its one fixed count."""
-    threads: tuple[int, ...] = getattr(strategy, "threads", ()) or (strategy.num_threads,)
-    return tuple(sorted(threads))
 
 
 def one_group_plan(
@@ -287,7 +281,7 @@ def conclude(
     notes: list[str],
 ) -> Tuned:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
-    threads = allowed_threads(strategy)
+    threads = strategies.allowed_threads(strategy)
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
         plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)

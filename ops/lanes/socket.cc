@@ -170,8 +170,7 @@ Status Connect(const Address& address, TimePoint deadline, Socket* result) {
 Status Accept(const Socket& listener, Socket* socket) {
   Endpoint peer;
   peer.length = sizeof(peer);
-  const int fd =
-      accept4(listener.fd(), &peer.any, &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int fd = accept4(listener.fd(), &peer.any, &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     // A connection that was reset while it waited is the stranger's trouble, not ours.
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED || errno == EINTR) {

@@ -1,4 +1,5 @@
-// Stream sockets with deadlines: TCP between hosts, Unix sockets within one. Every wait ends: with data, with an error, or at its deadline.
+// Stream sockets with deadlines: TCP between hosts, Unix sockets within one. Every wait ends: with
+// data, with an error, or at its deadline.
 #ifndef TF_LIBRA_OPS_LANES_SOCKET_H_
 #define TF_LIBRA_OPS_LANES_SOCKET_H_
 

@@ -43,9 +43,7 @@ def listen(host: str) -> Address:
         host: a numeric IPv4 address, or `UNIX` for a Unix socket that only this host reaches.
     """
     bound, port = ctypes.c_char_p(), ctypes.c_int()
-    _check(
-        library.load().c.TfLibraListen(host.encode(), ctypes.byref(bound), ctypes.byref(port))
-    )
+    _check(library.load().c.TfLibraListen(host.encode(), ctypes.byref(bound), ctypes.byref(port)))
     return Address((bound.value or b"").decode(), port.value)
 
 

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def find_program() -> Path | None:
-    """horovodrun of this Python's environment, else of PATH."""
+    """Horovodrun of this Python's environment, else of PATH."""
     beside = Path(sys.executable).parent / PROGRAM
     if beside.exists():
         return beside
