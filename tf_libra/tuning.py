@@ -117,8 +117,8 @@ class Tuned:
         profile: measured backward computation; None where the budget was too short for one.
         cost_model: fitted; None where there was too little to fit.
         fit: how well the model fits the samples it was fitted to; None without a model.
-        held_out_error: median relative error of predicted backward time on steps that the fit
-            has not seen; None where there were none.
+        held_out_error: median over the plans that the fit has not seen of the relative error of
+            predicted backward time, against the median of a plan's steps; None without such plans.
         samples: everything the model was fitted to.
         notes: what a reader should know, such as a budget that ended early.
     """
@@ -398,9 +398,16 @@ def _held_out_error(
 ) -> float | None:
     from tf_libra.profiling.samples import measured_timeline
 
-    errors = []
+    plans: dict[str, Plan] = {}
+    measured: dict[str, list[float]] = {}
     for plan, production, records in held_out:
-        measured = measured_timeline(records, production).backward_seconds
-        predicted = simulate(profile, plan, model).backward_seconds
-        errors.append(abs(predicted - measured) / measured)
+        plans[plan.fingerprint] = plan
+        seconds = measured_timeline(records, production).backward_seconds
+        measured.setdefault(plan.fingerprint, []).append(seconds)
+    # The model predicts the usual step of a plan; what one step has in bad luck is not its fault.
+    usual = {key: float(np.median(seconds)) for key, seconds in measured.items()}
+    errors = [
+        abs(simulate(profile, plans[key], model).backward_seconds - seconds) / seconds
+        for key, seconds in usual.items()
+    ]
     return float(np.median(errors)) if errors else None
