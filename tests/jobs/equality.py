@@ -1,5 +1,6 @@
 """Trains fresh models under every strategy and under random plans, and alone on the joint batch."""
 
+import functools
 import itertools
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import tf_libra
 from tf_libra import strategies
 
 MODELS = {"hand": models.HandWritten, "keras": models.Keras}
-# With threads (1, 2): 8 steps measure, 4 sample; the plan is in force from step 13 on.
+# With threads (1, 2) 8 steps measure and 4 sample; the plan is in force from step 13 on.
 TUNING_STEPS = 12
 STEPS_UNDER_PLAN = 4
 CHECKPOINT = 5
@@ -22,38 +23,39 @@ RANDOM_PLANS = 4
 cases = Cases()
 
 
-def train(step: Any, dtype: str, num_steps: int, alone: bool) -> list[float]:
-    losses = []
+def train(step: Any, model: Any, dtype: str, num_steps: int, alone: bool) -> dict[str, Any]:
+    """Weights after 5 steps and at the end."""
+    saved = {}
     for number in range(num_steps):
         joint = models.batch(number, SIZE, dtype)
-        inputs, labels = joint if alone else models.part(joint, RANK, SIZE)
-        losses.append(float(step(inputs, labels)))
-    return losses
+        step(*(joint if alone else models.part(joint, RANK, SIZE)))
+        if number + 1 == CHECKPOINT:
+            saved |= {f"5/{name}": value for name, value in model.weights().items()}
+    return saved | {f"end/{name}": value for name, value in model.weights().items()}
+
+
+@functools.cache
+def trained_alone(kind: str, dtype: str, optimizer: str, num_steps: int) -> dict[str, Any]:
+    """One process on the joint batches, the same for every strategy."""
+    model = MODELS[kind](dtype, optimizer)
+    return train(tf.function(model.step), model, dtype, num_steps, alone=True)
 
 
 def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: Any) -> Any:
     """Saves weights after 5 steps and at the end, of this job and of one process alone."""
-    make = partial(MODELS[kind], dtype, optimizer)
+    alone = trained_alone(kind, dtype, optimizer, num_steps)
+    model = MODELS[kind](dtype, optimizer)
     seed = options.pop("plan_seed", None)
-    saved = {}
-    for alone in (True, False):
-        model = make()
-        if alone:
-            step = tf.function(model.step)
-        else:
-            if seed is not None:
-                trained = getattr(model, "model", None)
-                variables = model.variables if trained is None else trained.trainable_variables
-                options["plan"] = models.random_plan(variables, SIZE, seed)
-            step = tf_libra.optimize(**options)(tf.function(model.step))
-        who = "alone" if alone else "ours"
-        train(step, dtype, CHECKPOINT, alone)
-        saved |= {f"{who}/5/{name}": value for name, value in model.weights().items()}
-        for number in range(CHECKPOINT, num_steps):
-            joint = models.batch(number, SIZE, dtype)
-            step(*(joint if alone else models.part(joint, RANK, SIZE)))
-        saved |= {f"{who}/end/{name}": value for name, value in model.weights().items()}
-    cases.save(**saved)
+    if seed is not None:
+        trained = getattr(model, "model", None)
+        variables = model.variables if trained is None else trained.trainable_variables
+        options["plan"] = models.random_plan(variables, SIZE, seed)
+    step = tf_libra.optimize(**options)(tf.function(model.step))
+    ours = train(step, model, dtype, num_steps, alone=False)
+    cases.save(
+        **{f"alone/{name}": value for name, value in alone.items()},
+        **{f"ours/{name}": value for name, value in ours.items()},
+    )
     return {
         "phase": str(step.phase),
         "plan": None if step.plan is None else step.plan.to_json(),
