@@ -72,7 +72,7 @@ void MessagesOfAllSizes() {
   for (int world_size = 1; world_size <= 4; ++world_size) {
     const auto planes = Planes(world_size);
     OnEveryRank(world_size, [&](int rank) {
-      for (int round = 0; round < 10; ++round) {
+      for (int round = 0; round < 6; ++round) {
         std::vector<std::string> all;
         CHECK_OK(planes[rank]->AllGather(Content(rank, round), kGenerousSeconds, &all));
         CHECK_EQ(all.size(), static_cast<size_t>(world_size));
@@ -230,7 +230,7 @@ void HearingDoesNotStealMessages() {
 
 // A message that is under way is not continued with the words of a farewell.
 void FarewellDoesNotCutIntoAMessage() {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     Scripted script(2);
     const std::string content = Content(0, 7);
     const std::string whole = Message(kData, content);

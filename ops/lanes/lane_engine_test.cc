@@ -4,12 +4,12 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -454,37 +454,53 @@ void FirstByteOfAnyLane() {
   CHECK_TRUE(records[0].first_byte_nanos <= heard);
 }
 
+// All-reduces that are through, on all ranks.
+class Count {
+ public:
+  void Add() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  // After this, others are under way.
+  void WaitFor(int count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return count_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
 // Many all-reduces until one fails; returns how.
-Status ReduceUntilItEnds(LaneEngine* engine, std::atomic<int>* begun) {
-  Operation operation;
-  operation.counts = {50000, 1};
-  operation.num_threads = 2;
-  for (int i = 0;; ++i) {
+Status ReduceUntilItEnds(LaneEngine* engine, const Operation& operation, Count* through) {
+  for (;;) {
     const Status status = AllReduce(engine, operation);
     if (!status.ok()) return status;
-    ++*begun;
+    through->Add();
   }
 }
 
-// Waits until `count` all-reduces are through, so that others are under way.
-void WaitFor(const std::atomic<int>& begun, int count) {
-  while (begun < count) std::this_thread::yield();
+Operation Small() {
+  Operation operation;
+  operation.counts = {50000, 1};
+  operation.num_threads = 2;
+  return operation;
 }
 
 void EngineDestroyedInMidReduce() {
   for (int round = 0; round < 10; ++round) {
     Engines engines = MakeEngines(ConnectAll(3, 2));
-    std::atomic<int> begun{0};
+    Count through;
     OnEveryRank(3, [&](int rank) {
       if (rank == 1) {
-        Operation operation;
-        operation.counts = {50000, 1};
-        operation.num_threads = 2;
-        for (int i = 0; i < round; ++i) CHECK_OK(AllReduce(engines[1].get(), operation));
+        for (int i = 0; i < round; ++i) CHECK_OK(AllReduce(engines[1].get(), Small()));
         engines[1].reset();
         return;
       }
-      const Status status = ReduceUntilItEnds(engines[rank].get(), &begun);
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
       CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1 gave up: the engine was closed");
       // From now on, and for whatever is asked.
       CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
@@ -510,8 +526,8 @@ void ProcessKilledInMidReduce() {
         killed = Mesh();
         return;
       }
-      std::atomic<int> begun{0};
-      const Status status = ReduceUntilItEnds(engines[rank].get(), &begun);
+      Count through;
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
       CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
     });
   }
@@ -529,8 +545,8 @@ void TheCauseIsPassedOn() {
       for (auto& lane : killed.lanes) lane[0] = Socket();
       return;
     }
-    std::atomic<int> begun{0};
-    const Status status = ReduceUntilItEnds(engines[rank].get(), &begun);
+    Count through;
+    const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
     CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
     if (rank == 1) CHECK_CONTAINS(status.message(), "rank 0 gave up");
   });
@@ -542,40 +558,34 @@ void OneLaneBreaks() {
     std::vector<Mesh> meshes = ConnectAll(2, 4);
     const int fd = meshes[0].lanes[broken][1].fd();
     const Engines engines = MakeEngines(std::move(meshes));
-    std::atomic<int> through{0};
+    Count through;
     OnEveryRank(3, [&](int rank) {
       if (rank == 2) {
-        WaitFor(through, 4);
+        through.WaitFor(4);
         shutdown(fd, SHUT_RDWR);
         return;
       }
       Operation operation;
-      operation.counts = {1 << 20};
+      operation.counts = {1 << 19};
       operation.num_threads = 4;
-      for (;;) {
-        const Status status = AllReduce(engines[rank].get(), operation);
-        if (!status.ok()) {
-          CHECK_STATUS(status, StatusCode::kUnavailable, "rank " + std::to_string(1 - rank));
-          break;
-        }
-        ++through;
-      }
+      const Status status = ReduceUntilItEnds(engines[rank].get(), operation, &through);
+      CHECK_STATUS(status, StatusCode::kUnavailable, "rank " + std::to_string(1 - rank));
     });
   }
 }
 
 void AbortWhileLanesWork() {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     const Engines engines = MakeEngines(ConnectAll(3, 2));
-    std::atomic<int> begun{0};
+    Count through;
     OnEveryRank(4, [&](int rank) {
       if (rank == 3) {
-        WaitFor(begun, 3 + round);
+        through.WaitFor(3 + round);
         engines[1]->Abort(Status(StatusCode::kUnavailable, "interrupted by the user"));
         engines[1]->Abort(Status(StatusCode::kUnavailable, "another reason"));
         return;
       }
-      const Status status = ReduceUntilItEnds(engines[rank].get(), &begun);
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
       if (rank == 1) {
         CHECK_EQ(status.message(), "interrupted by the user");
       } else {
@@ -625,7 +635,7 @@ void DestructionAtAnyMoment() {
   Operation operation;
   operation.counts = {3};
   operation.num_threads = 4;
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 60; ++round) {
     Engines engines = MakeEngines(ConnectAll(2, 4));
     std::vector<std::vector<std::unique_ptr<Call>>> calls(2);
     OnEveryRank(2, [&](int rank) {
