@@ -109,7 +109,7 @@ def test_whole_story_fits_into_100_columns() -> None:
     assert told.startswith("phase: run\n")
     assert "9 samples" in told
     assert "3.4%" in told
-    assert "note: a note to the reader" in told
+    assert "a note to the reader" in told
     assert plan.predicted_seconds is not None
     assert f"backward: predicted {plan.predicted_seconds * 1e3:.1f} ms, measured 300.0 ms" in told
     assert "step before: 500.0 ms" in told
