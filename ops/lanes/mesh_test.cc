@@ -223,13 +223,15 @@ void AddressThatIsNone() {
   CHECK_STATUS(meeting.Connect(1, &mesh), StatusCode::kInvalidArgument, "'rank-0.example'");
 }
 
-void PortInUse() {
+void AddressInUse() {
   Socket first, second;
   Address bound;
-  CHECK_OK(Listen("127.0.0.1", 0, &first, &bound));
-  CHECK_STATUS(Listen("127.0.0.1", bound.port, &second, &bound), StatusCode::kUnavailable,
-               std::to_string(bound.port));
+  CHECK_OK(Listen(testing::MeetingPlace(), 0, &first, &bound));
+  CHECK_STATUS(Listen(bound.host, bound.port, &second, &bound), StatusCode::kUnavailable,
+               "cannot bind to " + bound.host);
   CHECK_STATUS(Listen("localhost", 0, &second, &bound), StatusCode::kInvalidArgument, "localhost");
+  CHECK_STATUS(Listen(kUnixHost + std::string(200, 'x'), 0, &second, &bound),
+               StatusCode::kInvalidArgument, "too long");
 }
 
 void NobodyConnectsOnceTheMeshIsUp() {
@@ -277,7 +279,7 @@ int main(int argc, char** argv) {
        {"MissingRank", MissingRank},
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
        {"AddressThatIsNone", AddressThatIsNone},
-       {"PortInUse", PortInUse},
+       {"AddressInUse", AddressInUse},
        {"NobodyConnectsOnceTheMeshIsUp", NobodyConnectsOnceTheMeshIsUp},
        {"ManySilentStrangers", ManySilentStrangers},
        {"InterfaceAddresses", InterfaceAddresses}},

@@ -71,8 +71,9 @@ std::string Text(const Address& address) {
   return IsUnix(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
-// Unacknowledged data and silence of a peer whose cable was pulled both end the connection; a
-// peer that is merely slow answers its kernel's probes.
+// A peer whose cable was pulled answers no probes, and an idle connection to it ends within half a
+// minute; one with data under way ends at the lanes' own timeout. TCP_USER_TIMEOUT would end that
+// sooner, but also every connection to a peer that is alive and slow to read.
 void ConfigureConnected(int fd, sa_family_t family) {
   if (family == AF_UNIX) {
     // TCP's buffers grow by themselves, these do not; the system caps what is asked for. Larger
