@@ -74,6 +74,8 @@ def main(_) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     hvd.init()
+    if _BATCH.value % hvd.size():
+        raise ValueError(f"--batch must be a multiple of the {hvd.size()} workers: {_BATCH.value}")
     keras.utils.set_random_seed(0)  # the same initial weights on every worker
     model = build_model()
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)

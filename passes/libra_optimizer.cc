@@ -17,6 +17,7 @@
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+#include "tensorflow/core/grappler/utils/topological_sort.h"
 
 namespace tf_libra {
 namespace {
@@ -100,7 +101,16 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) {
       for (const OrderedStep& step : OrderedSteps(report)) {
-        KeepBackwardOrder(step, optimized_graph);
+        tensorflow::GraphDef ordered = *optimized_graph;
+        KeepBackwardOrder(step, &ordered);
+        // The edges close no cycle. Should they ever, the graph without them is right, too.
+        std::vector<const tensorflow::NodeDef*> order;
+        if (tensorflow::grappler::ComputeTopologicalOrder(ordered, &order).ok()) {
+          *optimized_graph = std::move(ordered);
+        } else {
+          report.skipped.push_back({Skipped::Kind::kPlan, plan_id_,
+                                    "backward order would have closed a cycle and was not kept"});
+        }
       }
     }
   }

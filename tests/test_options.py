@@ -178,7 +178,7 @@ def test_plan_with_more_threads_than_the_engine_can_give_is_refused(tmp_path: Pa
     )
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
-    with pytest.raises(ValueError, match="threads must be between 1 and 64, got 65"):
+    with pytest.raises(ValueError, match="num_threads is 65; the engine has at most 64 lanes"):
         resolved(plan=path)
 
 
@@ -196,10 +196,26 @@ def test_missing_plan_file_is_refused(tmp_path: Path) -> None:
         resolved(plan=tmp_path)
 
 
+def test_plan_of_two_streams_is_refused(tmp_path: Path) -> None:
+    groups = (TensorGroup(0, 1, 1), TensorGroup(1, 2, 1, stream=1))
+    plan = Plan(
+        groups=groups, tensor_names=("a", "b"), num_bytes=(4, 4), num_workers=2, strategy="by hand"
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json())
+    with pytest.raises(ValueError, match=r"plan: groups\[1\].stream is 1; .*only 0 is allowed"):
+        resolved(plan=path)
+
+
+def test_waits_that_overflow_the_clock_are_refused() -> None:
+    with pytest.raises(ValueError, match="timeout_seconds must be at most 1e"):
+        resolved(timeout_seconds=1e11)
+
+
 def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with path.open("wb") as file:
-        os.truncate(file.fileno(), options.MAX_PLAN_BYTES + 1)
+        os.truncate(file.fileno(), checks.MAX_JSON_CHARACTERS + 1)
     with pytest.raises(ValueError, match=r"plan: .* bytes; at most"):
         resolved(plan=path)
     path.write_text(" " * (checks.MAX_JSON_CHARACTERS + 1))

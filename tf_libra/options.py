@@ -12,8 +12,8 @@ ENGINES = ("auto", "lanes")
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_LANES = 64
-# No plan of a real model comes near this; whatever does is not a plan.
-MAX_PLAN_BYTES = 64 << 20
+# A wait of three years; what is more would overflow the clock.
+MAX_SECONDS = 1e8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,9 @@ def resolve(
     if threads is not None:
         chosen = _with_threads(chosen, threads)
     given = None if plan is None else load_plan(plan)
-    for count in _threads_of(chosen, given):
+    if given is not None:
+        _check_plan_can_run(given)
+    for count in strategies.allowed_threads(chosen):
         if not 1 <= count <= MAX_LANES:
             raise ValueError(f"threads must be between 1 and {MAX_LANES}, got {count}")
     return Options(
@@ -80,7 +82,7 @@ def resolve(
         cache_dir=None if cache_dir is None else _path("cache_dir", cache_dir),
         broadcast_variables=checks.boolean("broadcast_variables", broadcast_variables),
         timeout_seconds=_timeout(timeout_seconds),
-        stall_warning_seconds=checks.real("stall_warning_seconds", stall_warning_seconds, above=0),
+        stall_warning_seconds=_seconds("stall_warning_seconds", stall_warning_seconds),
         budget=Budget(max_tuning_steps, max_tuning_seconds),
         max_model_error=checks.real("max_model_error", max_model_error, above=0),
     )
@@ -105,8 +107,8 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
         size = path.stat().st_size
         if not path.is_file():
             raise ValueError("not a file")
-        if size > MAX_PLAN_BYTES:
-            raise ValueError(f"has {size} bytes; at most {MAX_PLAN_BYTES} are read")
+        if size > checks.MAX_JSON_CHARACTERS:
+            raise ValueError(f"has {size} bytes; at most {checks.MAX_JSON_CHARACTERS} are read")
         return Plan.from_json(path.read_text())
     except OSError as error:
         raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
@@ -114,6 +116,20 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
         raise ValueError(f"plan: {path} is not a text file ({error})") from error
     except ValueError as error:
         raise ValueError(f"plan: {path}: {error}") from error
+
+
+def _check_plan_can_run(plan: Plan) -> None:
+    for index, group in enumerate(plan.groups):
+        if group.num_threads > MAX_LANES:
+            raise ValueError(
+                f"plan: groups[{index}].num_threads is {group.num_threads}; the engine has at most"
+                f" {MAX_LANES} lanes"
+            )
+        if group.stream != 0:
+            raise ValueError(
+                f"plan: groups[{index}].stream is {group.stream}; the engine runs one all-reduce"
+                " at a time, so only 0 is allowed"
+            )
 
 
 def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
@@ -141,7 +157,7 @@ def _with_threads(
 
 def _timeout(timeout_seconds: float | None) -> float:
     if timeout_seconds is not None:
-        return checks.real("timeout_seconds", timeout_seconds, above=0)
+        return _seconds("timeout_seconds", timeout_seconds)
     text = os.environ.get(TIMEOUT_VARIABLE)
     if text is None:
         return DEFAULT_TIMEOUT_SECONDS
@@ -149,7 +165,14 @@ def _timeout(timeout_seconds: float | None) -> float:
         seconds = float(text)
     except ValueError:
         raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}") from None
-    return checks.real(TIMEOUT_VARIABLE, seconds, above=0)
+    return _seconds(TIMEOUT_VARIABLE, seconds)
+
+
+def _seconds(name: str, value: float) -> float:
+    seconds = checks.real(name, value, above=0)
+    if seconds > MAX_SECONDS:
+        raise ValueError(f"{name} must be at most {MAX_SECONDS:g}, got {value!r}")
+    return seconds
 
 
 def _path(name: str, value: str | os.PathLike[str]) -> Path:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tf_libra.profiling.backward import MeasuredProfile, StepProduction
     from tf_libra.runtime.telemetry import AllReduceRecord
 
+# Untraced steps under one all-reduce after backward: what a step takes without any plan.
+BASELINE_STEPS = 5
 # Traced steps per plan, after one that pays for the plan's instantiation.
 MEASURED_STEPS = 3
 SAMPLED_STEPS = 3
@@ -120,6 +122,7 @@ class Tuned:
         held_out_error: median over the plans that the fit has not seen of the relative error of
             predicted backward time, against the median of a plan's steps; None without such plans.
         samples: everything the model was fitted to.
+        is_complete: whether all experiments were made and observed, and a model fitted.
         notes: what a reader should know, such as a budget that ended early.
     """
 
@@ -130,6 +133,7 @@ class Tuned:
     held_out_error: float | None
     samples: tuple[OverlapSample, ...] = ()
     notes: tuple[str, ...] = ()
+    is_complete: bool = False
 
 
 @dataclass
@@ -182,6 +186,11 @@ def tune(
         return True
 
     complete = True
+    baseline = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
+    for _ in range(1 + BASELINE_STEPS):
+        if not (complete := complete and spend()):
+            break
+        yield Experiment(Phase.MEASURE, baseline, traced=False)
     for plan in measuring_plans(tensors, threads, num_workers):
         for repetition in range(1 + MEASURED_STEPS):
             if not (complete := complete and spend()):
@@ -204,7 +213,8 @@ def tune(
             f"the budget of {budget.max_steps} steps or {budget.max_seconds:g} s ended before all"
             " experiments were made; the plan rests on those that were"
         )
-    return conclude(findings, profile, tensors, strategy, num_workers, max_model_error, notes)
+    tuned = conclude(findings, profile, tensors, strategy, num_workers, max_model_error, notes)
+    return replace(tuned, is_complete=complete and tuned.cost_model is not None)
 
 
 def one_group_plan(
@@ -287,34 +297,56 @@ def conclude(
         plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
         return Tuned(replace(plan, notes=tuple(notes)), None, None, None, None, (), tuple(notes))
     fitting, held_out = _split(findings)
-    exclusive = _samples(findings.after_backward, profile.profile)
-    overlapped = _samples([(p, r) for _, p, r in fitting], profile.profile)
-    unseen = _samples([(p, r) for _, p, r in held_out], profile.profile)
+    samples: list[OverlapSample] = []
     try:
-        partial = fit([*exclusive, *overlapped], num_workers)
+        samples += _samples(findings.after_backward, profile.profile)
+        samples += _samples([(p, r) for _, p, r in fitting], profile.profile)
+        partial = fit(samples, num_workers)
         error = _held_out_error(partial.model, profile.profile, held_out)
-        fitted = fit([*exclusive, *overlapped, *unseen], num_workers)
+        samples += _samples([(p, r) for _, p, r in held_out], profile.profile)
+        fitted = fit(samples, num_workers)
+        notes += [*fitted.notes, *fitted.warnings]
+        trusted = _trusted_strategy(strategy, error, max_model_error, notes)
+        plan = _one_stream(make_plan(profile.profile, fitted.model, trusted), profile, fitted.model)
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
-        plan = one_group_plan(
-            [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors],
-            threads[0],
-            num_workers,
-            strategies.SynEasgd.name,
-        )
+        specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors]
+        plan = one_group_plan(specs, threads[0], num_workers, strategies.SynEasgd.name)
         plan = replace(plan, notes=tuple(notes))
-        return Tuned(plan, profile, None, None, None, tuple(exclusive), tuple(notes))
-    by_model = isinstance(strategy, strategies.Libra | strategies.LibraM)
-    if by_model and error is not None and error > max_model_error:
-        notes.append(
-            f"the model misses backward time by {error:.0%} in the median, more than the"
-            f" {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
-        )
-        strategy = strategies.MgWfbp(num_threads=threads[0])
-    plan = make_plan(profile.profile, fitted.model, strategy)
+        return Tuned(plan, profile, None, None, None, tuple(samples), tuple(notes))
     plan = replace(plan, notes=(*plan.notes, *notes))
-    samples = (*exclusive, *overlapped, *unseen)
-    return Tuned(plan, profile, fitted.model, fitted, error, samples, tuple(notes))
+    return Tuned(plan, profile, fitted.model, fitted, error, tuple(samples), tuple(notes))
+
+
+def _trusted_strategy(
+    strategy: strategies.Strategy, error: float | None, max_model_error: float, notes: list[str]
+) -> strategies.Strategy:
+    """The strategy, or MG-WFBP where it would choose threads by a model that is not trusted."""
+    if not isinstance(strategy, strategies.Libra | strategies.LibraM):
+        return strategy
+    if error is None:
+        notes.append(
+            f"{strategy.name} plans by a model that was not tested on steps it has not seen"
+        )
+        return strategy
+    if error <= max_model_error:
+        return strategy
+    notes.append(
+        f"the model misses backward time by {error:.0%} in the median, more than the"
+        f" {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
+    )
+    return strategies.MgWfbp(num_threads=min(strategy.threads))
+
+
+def _one_stream(plan: Plan, profile: "MeasuredProfile", model: ContentionModel) -> Plan:
+    """The plan as the engine can run it, which runs one all-reduce at a time."""
+    if all(group.stream == 0 for group in plan.groups):
+        return plan
+    groups = tuple(replace(group, stream=0) for group in plan.groups)
+    note = "simultaneous all-reduces run one after the other: the engine runs one at a time"
+    plan = replace(plan, groups=groups, notes=(*plan.notes, note))
+    seconds = simulate(profile.profile, plan, model).backward_seconds
+    return replace(plan, predicted_seconds=seconds)
 
 
 def _plan(

@@ -1,5 +1,6 @@
 """Which variables are compared, under which names, and what tells them apart."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,9 +45,12 @@ def test_variables_of_functions_inside_are_found() -> None:
     assert [name for name, _ in variables.compared(step.get_concrete_function())] == ["deep"]
 
 
-def test_integers_may_differ() -> None:
-    seed, weight = tf.Variable(1, name="seed"), tf.Variable(1.0, name="weight")
-    assert [name for name, _ in variables.compared(traced(seed, weight))] == ["weight"]
+def test_counters_are_compared_and_states_of_random_generators_are_not() -> None:
+    counter, weight = tf.Variable(1, name="iteration"), tf.Variable(1.0, name="weight")
+    keras_state = keras.random.SeedGenerator(7).state.value
+    state = tf.random.Generator.from_seed(7).state
+    names = [n for n, _ in variables.compared(traced(counter, weight, keras_state, state))]
+    assert names == ["iteration", "weight"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -49,17 +49,23 @@ class Kept:
 
 
 def fingerprint(
-    tensors: Sequence[TensorSpec], strategy: Any, num_workers: int, versions: dict[str, str]
+    tensors: Sequence[TensorSpec], strategy: Any, num_workers: int, circumstances: dict[str, str]
 ) -> str:
     """What must be the same for a kept plan to be used again, as a SHA-256 in hexadecimal."""
     document = {
         "tensors": [[tensor.name, tensor.num_bytes, tensor.dtype] for tensor in tensors],
         "strategy": repr(strategy),
         "num_workers": num_workers,
-        "versions": versions,
-        "machine": [platform.machine(), platform.processor(), len(os.sched_getaffinity(0))],
+        "circumstances": circumstances,
+        "machine": [platform.machine(), _processor(), len(os.sched_getaffinity(0))],
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _processor() -> str:
+    """The processor's name as Linux knows it; platform.processor() is empty on Debian."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line for line in lines if line.startswith("model name")), "")
 
 
 def load(folder: Path, key: str) -> Kept | None:

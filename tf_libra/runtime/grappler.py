@@ -65,11 +65,6 @@ class RewriteReport:
     groups: tuple[PlacedGroup, ...]
     skipped: tuple[str, ...]
 
-    @property
-    def producers(self) -> dict[str, str]:
-        """Tensor name to producing node."""
-        return {t.name: t.producer for group in self.groups for t in group.tensors}
-
 
 def plan_id(plan: Plan) -> str:
     """A short name for the plan; equal plans have equal names."""
@@ -96,11 +91,6 @@ def register(plan: Plan) -> None:
     )
     if code != 0:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
-
-
-def unregister(plan: Plan) -> None:
-    """Forgets a plan that no call will name again."""
-    library.load().c.TfLibraUnregisterPlan(plan_id(plan).encode())
 
 
 def call_options(plan: Plan) -> Any:

@@ -5,6 +5,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 PATH = Path(__file__).resolve().parent.parent / "_tf_libra.so"
 
@@ -84,7 +85,22 @@ def load() -> Library:
         function = getattr(c, name)
         function.restype = result
         function.argtypes = arguments
+    tf.RegisterGradient("LibraAllReduce")(_gradient)
     return Library(path=PATH, ops=ops, c=c)
+
+
+def _gradient(operation: Any, *incoming: Any) -> list[Any]:
+    """The gradient of an average (or sum) over ranks: that of what comes in, likewise.
+
+    Rank s's loss depends on the sum of all ranks' tensors, so each rank's gradient is reduced from
+    those of all.
+    """
+    (names, reduction) = (operation.get_attr(name) for name in ("tensor_names", "reduction"))
+    return load().ops.libra_all_reduce(
+        tensors=list(incoming),
+        tensor_names=[f"{name.decode()}/grad" for name in names],
+        reduction=reduction,
+    )
 
 
 def text_array(texts: list[str] | tuple[str, ...]) -> ctypes.Array[ctypes.c_char_p]:

@@ -56,8 +56,12 @@ def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
     with _TRACING:
         original = tf.GradientTape.gradient
 
+        tracer = threading.get_ident()
+
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             gradients = original(tape, target, sources, *args, **kwargs)
+            if threading.get_ident() != tracer:  # someone else's tape, which is not traced here
+                return gradients
             return _mark(step_name, sources, gradients, marked)
 
         tf.GradientTape.gradient = gradient

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_libra.profiling.backward import IncompleteTraceError, step_production
+from tf_libra.profiling.backward import step_production
 from tf_libra.profiling.graph import GradientSources, GraphCapture, gradient_sources
 from tf_libra.profiling.trace import TraceSession, read_events
 from tf_libra.runtime.engine import Engine
@@ -53,7 +53,7 @@ class Observer:
                 (start_ns, stop_ns),
                 self._sources.inputs,
             )
-        except IncompleteTraceError as error:
+        except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, Observation(None, records, str(error))
         return result, Observation(production, records)
 

@@ -6,7 +6,9 @@ ranks; once a plan is in force nobody sends anything but gradients.
 
 import atexit
 import importlib.metadata
+import platform
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -85,6 +87,7 @@ class Session:
     def __post_init__(self) -> None:
         self._name = tracing.step_name(self.function)
         self._call = tracing.marked_function(self.function, self._on_traced)
+        self._alone = tracing.as_tf_function(self.function)
         self._marked: tuple[MarkedGradient, ...] = ()
         self._agreed: set[tuple[MarkedGradient, ...]] = set()
         self._engine: engine_lib.Engine | None = None
@@ -110,10 +113,16 @@ class Session:
             EngineError, tf.errors.OpError: a rank is gone; the step was not completed.
         """
         if self.phase is Phase.PASS_THROUGH:
-            return self.function(*args, **kwargs)
+            return self._alone(*args, **kwargs)
+        if not tf.executing_eagerly():
+            raise ValueError(
+                f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
+                " another tf.function, where no plan can follow it: call it from Python, or decorate"
+                " the outer function instead"
+            )
         try:
             if self.phase is Phase.TRACE and not self._begin(args, kwargs):
-                return self.function(*args, **kwargs)
+                return self._alone(*args, **kwargs)
             return self._planned_step(partial(self._call, *args, **kwargs))
         except BaseException as error:
             # The other ranks wait for a step that will not come.
@@ -126,7 +135,11 @@ class Session:
         return describe(self)
 
     def median_step_seconds(self, phase: Phase) -> float | None:
-        """Median wall-clock seconds of the steps of a phase, without the first of each plan."""
+        """Median wall-clock seconds of a phase's steps that were neither a plan's first nor traced.
+
+        In MEASURE these are the steps under one all-reduce after backward, in RUN those under the
+        plan.
+        """
         seconds = self._seconds.get(phase)
         return statistics.median(seconds) if seconds else None
 
@@ -144,18 +157,18 @@ class Session:
             )
             self.phase = Phase.PASS_THROUGH
             return False
-        plan = self.options.plan
-        if plan is not None and plan.num_workers != world.size:
-            raise ValueError(
-                f"plan: num_workers is {plan.num_workers}, but this job has {world.size} workers"
-            )
         if grappler.is_switched_off():
             self._log.warning(
                 "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
                 " every gradient is all-reduced by itself"
             )
         self._engine = self._shared_engine(world)
+        # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(self._engine, self._statement(world))
+        self._check_lanes(self._engine)
+        plan = self.options.plan
+        if plan is not None:
+            self._check_plan_can_run(plan)
         concrete = self._call.get_concrete_function(*args, **kwargs)
         if not self._marked:
             raise ValueError(
@@ -170,26 +183,28 @@ class Session:
         if self.options.broadcast_variables:
             variables.broadcast(self._engine, held)
         agree(self._engine, {"variable": variables.digests(held)})
-        self._start_tuning(tensors, world.size)
+        self._start_tuning(tensors, world.size, str(concrete.structured_input_signature))
         return True
 
     def _shared_engine(self, world: horovod.World) -> engine_lib.Engine:
-        lanes = options_lib.num_lanes(self.options)
         running = engine_lib.running()
         if running is None:
             running = horovod.start_engine(
                 world,
-                lanes,
+                options_lib.num_lanes(self.options),
                 self.options.timeout_seconds,
                 self.options.stall_warning_seconds,
             )
             atexit.register(running.close)
-        if lanes > running.num_lanes:
+        return running
+
+    def _check_lanes(self, engine: engine_lib.Engine) -> None:
+        lanes = options_lib.num_lanes(self.options)
+        if lanes > engine.num_lanes:
             raise ValueError(
                 f"threads: {self._name} asks for {lanes}, but the engine that another function"
-                f" has started has {running.num_lanes} lanes; give both the same threads"
+                f" has started has {engine.num_lanes} lanes; give both the same threads"
             )
-        return running
 
     def _statement(self, world: horovod.World) -> dict[str, Any]:
         options = self.options
@@ -197,6 +212,7 @@ class Session:
             "world size": world.size,
             "version of TensorFlow": tf.__version__,
             "version of tf_libra": _package_version(),
+            "machine": f"{platform.machine()}, {sys.byteorder} endian",
             "function": self._name,
             "strategy": repr(options.strategy),
             "plan": None if options.plan is None else options.plan.fingerprint,
@@ -221,13 +237,15 @@ class Session:
     def _tensors(self) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(m.name, m.num_bytes, m.dtype) for m in self._marked)
 
-    def _start_tuning(self, tensors: tuple[TensorSpec, ...], world_size: int) -> None:
+    def _start_tuning(
+        self, tensors: tuple[TensorSpec, ...], world_size: int, signature: str
+    ) -> None:
         self.phase = Phase.MEASURE
         if self.options.plan is not None:
             self._enter_run(cache.Kept(self.options.plan, None, None), "given")
         elif self._rank == 0:
             options = self.options
-            self._key = self._cache_key(tensors, world_size)
+            self._key = self._cache_key(tensors, world_size, signature)
             self._cached = self._load_cached(tensors)
             self._tuning = tune(
                 tensors, options.strategy, world_size, options.budget, options.max_model_error
@@ -257,7 +275,8 @@ class Session:
         start = time.perf_counter()
         result = self._execute(call, traced)
         seconds = time.perf_counter() - start
-        if self._steps_of_plan > 0 and not (traced and self.phase is Phase.RUN):
+        # Neither what instantiates a plan nor what is traced is a usual step.
+        if self._steps_of_plan > 0 and not traced:
             self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
         self._steps_of_plan += 1
         return result
@@ -272,11 +291,20 @@ class Session:
             assert self._observer is not None
             result, observation = self._observer.traced(self._step, call)
         self._observation = observation
-        if self.phase is Phase.RUN and observation.production is not None:
-            self.timelines.append(measured_timeline(observation.records, observation.production))
-            if self._steps_of_plan == _CHECKED_STEPS:
-                self._finish_checking()
+        if self.phase is Phase.RUN:
+            self._note_timeline(observation)
         return result
+
+    def _note_timeline(self, observation: Observation) -> None:
+        if observation.production is not None:
+            try:
+                timeline = measured_timeline(observation.records, observation.production)
+            except ValueError as error:  # a step that computes other gradients than the first
+                self._log.debug("step %d is not compared with the plan: %s", self._step, error)
+            else:
+                self.timelines.append(timeline)
+        if self._steps_of_plan == _CHECKED_STEPS and self.timelines:
+            self._finish_checking()
 
     def _first_call(self, call: Callable[[], Any]) -> Any:
         """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
@@ -316,7 +344,9 @@ class Session:
             self.tuned = tuned
             profile = None if tuned.profile is None else tuned.profile.profile
             kept = cache.Kept(tuned.plan, profile, tuned.cost_model)
-            self._store(kept)
+            # What a short budget or a busy profiler led to is not to be repeated for ever.
+            if tuned.is_complete:
+                self._store(kept)
             return Directive(self._step, Phase.RUN, tuned.plan, kept=kept)
         return Directive(self._step, experiment.phase, experiment.plan, experiment.traced)
 
@@ -335,6 +365,8 @@ class Session:
         self.phase = Phase.RUN
         self._apply(kept.plan)
         self._tuning = None
+        if self._rank == 0:
+            self._write_logdir(kept)
         self._log.info(
             "run: plan %s (%s) is in force from step %d on\n%s",
             grappler.plan_id(kept.plan),
@@ -345,9 +377,7 @@ class Session:
 
     def _apply(self, plan: Plan) -> None:
         grappler.register(plan)
-        previous, self._current = self._current, plan
-        if previous is not None and previous.fingerprint != plan.fingerprint:
-            grappler.unregister(previous)
+        self._current = plan
         self._call_options = grappler.call_options(plan)
         self._steps_of_plan = 0
 
@@ -400,9 +430,16 @@ class Session:
             "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
         )
 
-    def _cache_key(self, tensors: tuple[TensorSpec, ...], world_size: int) -> str:
-        versions = {"tensorflow": tf.__version__, "tf_libra": _package_version()}
-        return cache.fingerprint(tensors, self.options.strategy, world_size, versions)
+    def _cache_key(self, tensors: tuple[TensorSpec, ...], world_size: int, signature: str) -> str:
+        circumstances = {
+            "tensorflow": tf.__version__,
+            "tf_libra": _package_version(),
+            "inputs": signature,
+            "local_size": str(horovod.world().local_size),
+            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        }
+        return cache.fingerprint(tensors, self.options.strategy, world_size, circumstances)
 
     def _load_cached(self, tensors: tuple[TensorSpec, ...]) -> cache.Kept | None:
         if self.options.cache_dir is None:
@@ -437,6 +474,8 @@ class Session:
                 cache.store(self.options.cache_dir, self._key, kept)
         except OSError as error:  # no reason to end the training
             self._log.warning("cache_dir: nothing could be kept: %s", error)
+
+    def _write_logdir(self, kept: cache.Kept) -> None:
         try:
             if self.options.logdir is not None:
                 self.options.logdir.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,11 @@ def step_name(function: Callable[..., Any]) -> str:
     return str(getattr(plain, "__qualname__", None) or repr(plain))
 
 
+def as_tf_function(function: Callable[..., Any]) -> Any:
+    """`function` itself if it is a `tf.function`, else one made of it."""
+    return function if hasattr(function, "python_function") else tf.function(function)
+
+
 def marked_function(
     function: Callable[..., Any],
     on_traced: Callable[[tuple[MarkedGradient, ...]], None],

@@ -11,13 +11,15 @@ from tf_libra.runtime.engine import Engine
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20
+# What Keras' SeedGenerator and tf.random.Generator call their variables.
+_RANDOM_STATES = ("seed_generator_state", "StateVar")
 
 
 def compared(concrete: Any) -> list[tuple[str, Any]]:
     """The variables of a step that every rank must hold alike, with a name each.
 
-    Floating-point ones: weights, slots of optimizers, moving averages, learning rates. Seeds of
-    random number generators are integers, and differ between ranks for good reason.
+    All numbers: weights, slots and step counters of optimizers, moving averages, learning rates.
+    The states of random number generators differ between ranks for good reason, and may.
 
     Args:
         concrete: the traced step.
@@ -33,7 +35,8 @@ def compared(concrete: Any) -> list[tuple[str, Any]]:
     )
     chosen, taken = [], set()
     for variable in in_order:
-        if not variable.dtype.is_floating:
+        is_number = variable.dtype.is_floating or variable.dtype.is_integer
+        if not is_number or any(state in variable.name for state in _RANDOM_STATES):
             continue
         # Keras 3 calls many of its variables "kernel"; what it shows as path is unique.
         base = str(getattr(variable, "path", None) or variable.name.split(":")[0])
