@@ -218,9 +218,6 @@ def test_plan_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
         os.truncate(file.fileno(), checks.MAX_JSON_CHARACTERS + 1)
     with pytest.raises(ValueError, match=r"plan: .* bytes; at most"):
         resolved(plan=path)
-    path.write_text(" " * (checks.MAX_JSON_CHARACTERS + 1))
-    with pytest.raises(ValueError, match="characters"):
-        resolved(plan=path)
 
 
 @pytest.mark.parametrize("plan", [3, 2.5, {"groups": []}, b"plan.json\0", "plan\0.json", []])

@@ -14,8 +14,8 @@ import tf_libra
 from tf_libra import strategies
 
 MODELS = {"hand": models.HandWritten, "keras": models.Keras}
-# With threads (1, 2) 8 steps measure and 4 sample; the plan is in force from step 13 on.
-TUNING_STEPS = 12
+# With threads (1, 2) 6 + 8 steps measure and 4 sample; the plan is in force from step 19 on.
+TUNING_STEPS = 18
 STEPS_UNDER_PLAN = 4
 CHECKPOINT = 5
 RANDOM_PLANS = 4

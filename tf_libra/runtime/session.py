@@ -117,8 +117,8 @@ class Session:
         if not tf.executing_eagerly():
             raise ValueError(
                 f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
-                " another tf.function, where no plan can follow it: call it from Python, or decorate"
-                " the outer function instead"
+                " another tf.function, where no plan can follow it: call it from Python, or"
+                " decorate the outer function instead"
             )
         try:
             if self.phase is Phase.TRACE and not self._begin(args, kwargs):
