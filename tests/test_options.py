@@ -71,6 +71,8 @@ def test_defaults() -> None:
         ({"timeout_seconds": 0}, "timeout_seconds must be "),
         ({"timeout_seconds": float("nan")}, "timeout_seconds must be "),
         ({"timeout_seconds": float("inf")}, "timeout_seconds must be "),
+        ({"timeout_seconds": 1e9}, "timeout_seconds must be at most 1e"),
+        ({"stall_warning_seconds": 1e300}, "stall_warning_seconds must be at most 1e"),
         ({"timeout_seconds": "10"}, "timeout_seconds must be "),
         ({"stall_warning_seconds": -1}, "stall_warning_seconds must be "),
         ({"max_tuning_steps": 0}, "max_tuning_steps must be from 1 .*got 0"),

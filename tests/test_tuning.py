@@ -177,7 +177,7 @@ def test_model_predicts_plans_it_has_not_seen() -> None:
     assert tuned.cost_model is not None
     assert tuned.held_out_error is not None
     assert tuned.held_out_error < 0.05
-    assert not tuned.notes
+    assert tuned.is_complete
 
 
 def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
@@ -210,18 +210,25 @@ def test_same_observations_give_the_same_plan() -> None:
     assert first.cost_model == second.cost_model
 
 
-def test_measures_after_backward_and_then_samples_overlapped() -> None:
+def test_starts_with_one_all_reduce_after_backward_that_nobody_looks_at() -> None:
     _, experiments = drive(Machine())
+    for experiment in experiments[: 1 + BASELINE_STEPS]:
+        assert experiment.phase is Phase.MEASURE
+        assert len(experiment.plan.groups) == 1
+        assert not experiment.traced
+    assert experiments[1 + BASELINE_STEPS].plan.after_backward
+
+
+def test_measures_after_backward_and_then_samples_overlapped() -> None:
+    experiments = drive(Machine())[1][1 + BASELINE_STEPS :]
     phases = [experiment.phase for experiment in experiments]
     assert [phase for phase, _ in itertools.groupby(phases)] == [Phase.MEASURE, Phase.SAMPLE]
     for experiment in experiments:
-        alone = experiment.plan.after_backward or len(experiment.plan.groups) == 1
-        assert alone == (experiment.phase is Phase.MEASURE)
-    # The first step of a plan pays for its instantiation, and is not looked at; nor is the
-    # baseline, whose steps are only timed.
+        assert experiment.plan.after_backward == (experiment.phase is Phase.MEASURE)
+    # The first step of a plan pays for its instantiation, and is not looked at.
     for _, group in itertools.groupby(experiments, key=lambda e: e.plan.fingerprint):
         traced = [experiment.traced for experiment in group]
-        assert traced in ([False] + [True] * (len(traced) - 1), [False] * (1 + BASELINE_STEPS))
+        assert traced == [False] + [True] * (len(traced) - 1)
 
 
 def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -> None:
@@ -244,12 +251,20 @@ def test_every_strategy_gets_a_plan_with_threads_it_may_use(name: str) -> None:
         assert {group.num_threads for group in plan.groups} <= allowed
 
 
+def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
+    tuned, _ = drive(Machine(), "asc-wfbp")
+    assert {group.stream for group in tuned.plan.groups} == {0}
+    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
+
+
 @pytest.mark.parametrize("max_steps", [1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 30, 59])
 def test_budget_of_steps_is_kept_and_a_plan_made_all_the_same(max_steps: int) -> None:
     tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     assert len(experiments) == max_steps
     assert tuned.plan.tensor_names == PROFILE.names
     assert any(f"the budget of {max_steps} steps" in note for note in tuned.notes)
+    assert not tuned.is_complete
     assert tuned.plan.notes[-len(tuned.notes) :] == tuned.notes
 
 
@@ -278,6 +293,7 @@ def test_without_a_trace_all_is_reduced_after_backward() -> None:
     assert tuned.plan.strategy == "syneasgd"
     assert tuned.profile is None
     assert tuned.cost_model is None
+    assert not tuned.is_complete
     times = sum(experiment.traced for experiment in experiments)
     assert f"busy: somebody else is profiling ({times} times)" in tuned.notes
     assert any("no profile could be measured" in note for note in tuned.plan.notes)

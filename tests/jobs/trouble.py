@@ -160,6 +160,18 @@ def integer_variable() -> Any:
 
 
 @cases
+def called_inside_of_a_function() -> Any:
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+
+    @tf.function
+    def outer(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return step(inputs, labels)
+
+    outer(*shard())
+
+
+@cases
 def raises_in_the_step_on_one_rank() -> Any:
     """What the user's own code raises while it is traced, on one rank."""
 
@@ -345,8 +357,22 @@ def broadcast_variables() -> Any:
 
 
 @cases
+def differ_in_a_counter() -> Any:
+    class Counting(models.HandWritten):
+        def __init__(self) -> None:
+            super().__init__("float32", "sgd")
+            self.counter = tf.Variable(RANK, trainable=False, name="counter")
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            self.counter.assign_add(1)
+            return super().step(inputs, labels)
+
+    one_step(Counting)
+
+
+@cases
 def random_generator_of_each_rank() -> Any:
-    """Integer variables, such as seeds, may differ."""
+    """The state of a generator may differ: each rank draws noise of its own."""
 
     class Noisy(models.HandWritten):
         def __init__(self) -> None:
@@ -424,62 +450,89 @@ def no_seconds_at_all() -> Any:
     return {"phase": str(step.phase), "notes": list(step.plan.notes)}
 
 
-def tuned_phases(make: Callable[[], Any], num_steps: int, dtype: str = "float32", **o: Any) -> Any:
-    """Trains under a new engine, as the next job would; returns phases and the step."""
+def hand_written() -> Any:
+    return models.HandWritten("float32", "sgd")
+
+
+def next_job(
+    num_steps: int, make: Callable[[], Any] = hand_written, dtype: str = "float32", **o: Any
+) -> tuple[list[str], Any]:
+    """Trains under a new engine, as the next job would, and at least until a plan is in force.
+
+    Returns:
+        The phases of the first `num_steps` steps, and the optimized step.
+    """
     restart_engine()
     model = make()
-    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=14, **o)(
-        tf.function(model.step)
-    )
-    phases = []
+    step = tf_libra.optimize("libra", threads=(1, 2), **o)(tf.function(model.step))
+    phases: list[str] = []
     for number in range(num_steps):
         step(*shard(number, dtype))
         phases.append(str(step.phase))
     return phases, step
 
 
+def finish(step: Any) -> None:
+    """Goes on until a plan is in force."""
+    for number in range(200):
+        if str(step.phase) == "run":
+            return
+        step(*shard(number))
+
+
 @cases
 def cache_and_log_folders() -> Any:
     kept, logs = FOLDER / f"cache.{RANK}", FOLDER / f"log.{RANK}"
+    result: dict[str, Any] = {}
 
-    def hand() -> Any:
-        return models.HandWritten("float32", "sgd")
+    phases, step = next_job(8, cache_dir=kept, max_tuning_steps=7)
+    result["cut short"] = {"phases": phases, "kept": len(list(kept.glob("*")))}
 
-    result = {}
-    phases, step = tuned_phases(hand, 16, cache_dir=kept, logdir=logs)
-    result["first"] = {"phases": phases, "plan": step.plan.to_json()}
-    result["first"]["profile"] = None if step.profile is None else step.profile.to_json()
+    phases, step = next_job(1, cache_dir=kept, logdir=logs)
+    finish(step)
+    result["first"] = {
+        "phases": phases,
+        "plan": step.plan.to_json(),
+        "profile": step.profile.to_json(),
+        "cost_model": step.cost_model.to_json(),
+        "complete": None if step.tuned is None else step.tuned.is_complete,
+    }
     result["kept"] = sorted(path.name for path in kept.glob("*"))
     result["logged"] = {path.name: path.read_text() for path in logs.glob("*")}
-    phases, step = tuned_phases(hand, 2, cache_dir=kept)
-    result["second"] = {"phases": phases, "plan": step.plan.to_json()}
-    result["second"]["profile"] = None if step.profile is None else step.profile.to_json()
-    phases, step = tuned_phases(
-        lambda: models.HandWritten("float64", "sgd"), 2, "float64", cache_dir=kept
-    )
-    result["another model"] = {"phases": phases}
+
+    phases, step = next_job(2, cache_dir=kept)
+    result["second"] = {
+        "phases": phases,
+        "plan": step.plan and step.plan.to_json(),
+        "profile": step.profile and step.profile.to_json(),
+        "cost_model": step.cost_model and step.cost_model.to_json(),
+    }
+
+    def first_phase(**options: Any) -> str:
+        phases, _ = next_job(1, cache_dir=kept, **options)
+        return phases[0]
+
+    def float64() -> Any:
+        return models.HandWritten("float64", "sgd")
+
+    result["another model"] = first_phase(make=float64, dtype="float64")
     for number, text in enumerate(["{", "[]", '{"plan": "{}"}', "[" * 100_000, '{"plan": 3}']):
         for path in kept.glob("*"):
             path.write_text(text)
-        phases, step = tuned_phases(hand, 1, cache_dir=kept)
-        result[f"corrupt {number}"] = {"phases": phases}
-    # A kept plan of something else under the right name.
-    for path in kept.glob("*"):
-        plan = models.plan_of(models.MixedNames().variables, SIZE, [0, 2], [1])
-        path.write_text(json.dumps({"plan": plan.to_json()}))
-    phases, step = tuned_phases(hand, 1, cache_dir=kept)
-    result["wrong plan"] = {"phases": phases}
-    for path in kept.glob("*"):
-        given = other(num_workers=3)
-        path.write_text(json.dumps({"plan": given.to_json()}))
-    phases, step = tuned_phases(hand, 1, cache_dir=kept)
-    result["plan for 3 workers"] = {"phases": phases}
-    for path in kept.glob("*"):
-        given = other()
-        groups = (replace(given.groups[0], num_threads=9), *given.groups[1:])
-        path.write_text(json.dumps({"plan": replace(given, groups=groups).to_json()}))
-    phases, step = tuned_phases(hand, 1, cache_dir=kept)
-    result["too many threads"] = {"phases": phases}
+        result[f"corrupt {number}"] = first_phase()
+    # Kept plans of something else under the right name.
+    given = other()
+    foreign = {
+        "wrong plan": models.plan_of(models.MixedNames().variables, SIZE, [0, 2], [1]),
+        "plan for 3 workers": other(num_workers=3),
+        "too many threads": other(
+            groups=(replace(given.groups[0], num_threads=9), *given.groups[1:])
+        ),
+    }
+    for name, plan in foreign.items():
+        for path in kept.glob("*"):
+            path.write_text(json.dumps({"plan": plan.to_json()}))
+        result[name] = first_phase()
     return result
 
 
@@ -488,13 +541,17 @@ def folders_that_cannot_be_written() -> Any:
     """The plan is in force all the same: a full disk must not end the training."""
     blocked = FOLDER / f"blocked.{RANK}"
     blocked.write_text("a file where a folder should be")
-    phases, _ = tuned_phases(
-        lambda: models.HandWritten("float32", "sgd"),
-        16,
-        cache_dir=blocked / "cache",
-        logdir=blocked / "log",
-    )
-    return phases
+    _, step = next_job(1, cache_dir=blocked / "cache", logdir=blocked / "log")
+    finish(step)
+    step(*shard())
+    return str(step.phase)
+
+
+@cases
+def log_folder_of_a_given_plan() -> Any:
+    logs = FOLDER / f"given.{RANK}"
+    one_step(plan=PLAN_FILE, logdir=logs)
+    return {path.name: path.read_text() for path in logs.glob("*")}
 
 
 # Plans that do not fit.

@@ -1,5 +1,6 @@
 """What a traced step all-reduces, seen in its graph; no engine is needed for that."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -186,3 +187,46 @@ def test_step_compiled_by_xla_is_refused() -> None:
             pass
 
         tracing.marked_function(tf.function(step, jit_compile=True), lambda marked: None)
+
+
+def test_gradient_of_an_average_is_averaged_too() -> None:
+    """A step that differentiates through its own gradients, as a gradient penalty does."""
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = loss_of(layers, inputs)
+            gradients = inner.gradient(loss, layers)
+            penalty = tf.add_n([tf.reduce_sum(gradient**2) for gradient in gradients])
+        return outer.gradient(penalty, layers)
+
+    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    found = all_reduces(call.get_concrete_function(INPUTS))
+    once = {f"layer{i}" for i in range(4)}
+    assert set(found) == once | {f"{n}/grad" for n in once} | {f"{n}#1" for n in once}
+    assert set(traces.names()) == once | {f"{n}#1" for n in once}
+
+
+def test_tape_of_another_thread_is_left_alone() -> None:
+    layers, traces = chain(), Traces()
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        variable = tf.Variable(3.0)
+        with tf.GradientTape() as tape:
+            square = variable**2
+        seen.append(tape.gradient(square, variable))
+
+    def step(inputs: tf.Tensor) -> Any:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    call = tracing.marked_function(tf.function(step, autograph=False), traces.marked.append)
+    call.get_concrete_function(INPUTS)
+    assert float(seen[0]) == 6
+    assert len(traces.names()) == 4
