@@ -20,8 +20,11 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 }  // namespace
 
-ControlPlane::ControlPlane(int rank, std::vector<Socket> peers)
-    : rank_(rank), peers_(std::move(peers)), within_message_(peers_.size(), false) {}
+ControlPlane::ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall)
+    : rank_(rank),
+      stall_(std::move(stall)),
+      peers_(std::move(peers)),
+      within_message_(peers_.size(), false) {}
 
 std::string ControlPlane::Packed(Kind kind, const std::string& text) {
   const Header header{kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(text.size())};
@@ -115,6 +118,8 @@ Status ControlPlane::Advance(const std::string& outgoing, Transfer* transfer) {
 Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
                          std::vector<Transfer>* transfers) {
   const TimePoint deadline = After(timeout_seconds);
+  const TimePoint late = After(std::min(stall_.seconds, timeout_seconds));
+  bool warned = stall_.warn == nullptr || stall_.seconds >= timeout_seconds;
   std::vector<pollfd> entries;
   for (;;) {
     entries.clear();
@@ -126,8 +131,13 @@ Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
       missing += (missing.empty() ? "" : ", ") + std::to_string(transfer.rank);
     }
     if (entries.empty()) return Status();
-    if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) == 0 &&
-        SecondsUntil(deadline) <= 0) {
+    const int wait = PollMilliseconds(warned ? deadline : late);
+    const int ready = poll(entries.data(), entries.size(), wait);
+    if (ready == 0 && !warned && SecondsUntil(late) <= 0) {
+      warned = true;
+      stall_.warn(missing);
+    }
+    if (ready == 0 && SecondsUntil(deadline) <= 0) {
       std::ostringstream what;
       what << Named(rank_) << " waited " << timeout_seconds << " s for rank(s) " << missing;
       return Status(StatusCode::kDeadlineExceeded, what.str());

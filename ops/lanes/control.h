@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -14,6 +15,12 @@
 
 namespace tf_libra {
 
+// Called once per collective that has waited for `seconds`, with the ranks that are missing.
+struct StallWarning {
+  double seconds = 30;
+  std::function<void(const std::string& ranks)> warn;
+};
+
 // Messages are at most `kMaxMessageBytes`; sizes are checked before memory is allocated.
 // Every method may be called from any thread; collectives must be called by every rank in the
 // same order, from one thread at a time. A collective that fails is the last one.
@@ -22,7 +29,7 @@ class ControlPlane {
   static constexpr uint32_t kMaxMessageBytes = 64u << 20;
 
   // `peers[rank]`; the own entry is invalid.
-  ControlPlane(int rank, std::vector<Socket> peers);
+  ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall = {});
 
   // Everybody's message, by rank. Fails with the peer's own words if a peer has given up, at
   // once if one is gone, and at the deadline naming all that are missing.
@@ -82,6 +89,7 @@ class ControlPlane {
   void ListenUntil(TimePoint deadline);
 
   const int rank_;
+  const StallWarning stall_;
   std::vector<Socket> peers_;
   std::mutex collective_mutex_;  // whoever holds it reads from the peers
 

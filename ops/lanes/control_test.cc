@@ -147,6 +147,24 @@ void MissingRankIsNamedByAll() {
                "for rank(s) 0");
 }
 
+// The peer answers only once the warning has come, so the collective ends well.
+void LateRankIsWarnedAboutOnce() {
+  std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
+  const std::string answer = Message(kData, "late");
+  std::vector<std::string> warnings;
+  ControlPlane plane(0, std::move(meshes[0].control),
+                     {kShortSeconds / 4, [&](const std::string& ranks) {
+                        warnings.push_back(ranks);
+                        CHECK_OK(SendAll(meshes[1].control[0], answer.data(), answer.size(),
+                                         After(kGenerousSeconds)));
+                      }});
+  std::vector<std::string> all;
+  CHECK_OK(plane.AllGather("", kGenerousSeconds, &all));
+  CHECK_EQ(all[1], std::string("late"));
+  CHECK_EQ(warnings.size(), size_t{1});
+  CHECK_EQ(warnings[0], std::string("1"));
+}
+
 void PeerDiesWithinAMessage() {
   for (const std::string& bytes : {Message(kData, 100, "ten bytes."), std::string("LIB")}) {
     Scripted script(2);
@@ -280,6 +298,7 @@ int main(int argc, char** argv) {
        {"DeadPeerIsNoticedWhileAnotherIsLate", DeadPeerIsNoticedWhileAnotherIsLate},
        {"DeadRootIsNoticed", DeadRootIsNoticed},
        {"MissingRankIsNamedByAll", MissingRankIsNamedByAll},
+       {"LateRankIsWarnedAboutOnce", LateRankIsWarnedAboutOnce},
        {"PeerDiesWithinAMessage", PeerDiesWithinAMessage},
        {"OversizedHeadersAreRefusedUnread", OversizedHeadersAreRefusedUnread},
        {"TooLargeAMessageIsNotSent", TooLargeAMessageIsNotSent},

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <sstream>
 #include <utility>
 
 namespace tf_libra {
@@ -24,6 +25,17 @@ void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
   }
 }
 
+// For small messages: comparisons before training, and rank 0's directives before a step.
+StallWarning WarningOf(const LaneEngineOptions& options, int rank) {
+  if (options.warn == nullptr) return {};
+  return {options.stall_warning_seconds, [options, rank](const std::string& ranks) {
+            std::ostringstream text;
+            text << "rank " << rank << " has waited " << options.stall_warning_seconds
+                 << " s for rank(s) " << ranks << " before a step; still waiting";
+            options.warn(text.str());
+          }};
+}
+
 }  // namespace
 
 LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
@@ -31,7 +43,7 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
       process_(getpid()),
       rank_(mesh.rank),
       world_size_(mesh.world_size),
-      control_(mesh.rank, std::move(mesh.control)),
+      control_(mesh.rank, std::move(mesh.control), WarningOf(options, mesh.rank)),
       lane_sockets_(std::move(mesh.lanes)) {
   for (size_t i = 0; i < lane_sockets_.size(); ++i) lanes_.push_back(std::make_unique<Lane>());
   for (size_t i = 0; i < lanes_.size(); ++i) {
