@@ -181,7 +181,10 @@ int TfLibraAbort(const char* reason) {
 }
 
 int TfLibraClose() {
-  ExchangeActiveEngine(nullptr);
+  // Another thread may be waiting in a collective, and holds the engine until it is told.
+  if (const auto engine = ExchangeActiveEngine(nullptr)) {
+    engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  }
   return Report(Status());
 }
 

@@ -21,7 +21,7 @@ class AllReduceRecord:
         num_bytes: size of the group.
         enqueued_ns: when the op handed it to the engine.
         started_ns: when the first lane began.
-        first_byte_ns: when the first byte of another rank arrived.
+        first_byte_ns: when every other rank had sent a first byte: the wait for them was over.
         finished_ns: when the last lane ended.
         tensor_names: the group's tensors, in backward order.
     """
