@@ -19,6 +19,7 @@ from tf_libra.plan import Plan
 WORLD_SIZE = 3
 LAST = WORLD_SIZE - 1
 SURVIVORS = tuple(range(LAST))
+STALLED = "step 4; still waiting"
 # Which of the two the system reports depends on what was still under way.
 GONE = re.compile(r"(rank \d) (closed the connection|is gone)")
 # Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
@@ -113,7 +114,7 @@ def test_rank_that_stops_is_named_after_the_timeout(die: Callable[[str], Any]) -
 def test_late_rank_is_warned_about_and_waited_for(die: Callable[[str], Any]) -> None:
     with die("late") as workers:
         for rank in SURVIVORS:
-            wait_for_output(workers, rank, "still waiting")
+            wait_for_output(workers, rank, STALLED)
         (workers.folder / "go-on").touch()
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
@@ -121,7 +122,7 @@ def test_late_rank_is_warned_about_and_waited_for(die: Callable[[str], Any]) -> 
     for rank in range(WORLD_SIZE):
         assert told(job, rank) == {"done": 7, "errors": [], "phase": "run"}
     for rank in SURVIVORS:
-        [warning] = [line for line in job.output(rank).splitlines() if "still waiting" in line]
-        assert f"rank {rank} has waited" in warning
-        assert f"for rank(s) {LAST} in group 0" in warning
-        assert "step 4" in warning
+        # On a busy machine others may have been late as well, and at other steps.
+        warnings = [line for line in job.output(rank).splitlines() if STALLED in line]
+        assert any(f"rank {rank} has waited" in warning for warning in warnings)
+        assert any(re.search(rf"for rank\(s\) (\d, )*{LAST} in group 0", w) for w in warnings)
