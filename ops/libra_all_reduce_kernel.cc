@@ -36,7 +36,8 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kFailedPrecondition:
       return absl::FailedPreconditionError(message);
     case StatusCode::kUnavailable:
-      return absl::UnavailableError(message);
+      // Not Unavailable: TensorFlow takes that for trouble of its own network and rewords it.
+      return absl::AbortedError(message);
     case StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(message);
   }
