@@ -35,7 +35,7 @@ class Socket {
 
 // Where a rank can be reached. `host` is a numeric IPv4 address, or, for ranks of one host,
 // kUnixHost followed by the name of a Unix socket in Linux's abstract namespace: no file, no port,
-// and a third less CPU time per byte than TCP over loopback (docs/benchmarks.md).
+// and less CPU time per byte than TCP over loopback (docs/benchmarks.md).
 struct Address {
   std::string host;
   uint16_t port = 0;
