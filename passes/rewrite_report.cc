@@ -1,34 +1,17 @@
 #include "passes/rewrite_report.h"
 
-#include <cstdio>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/lanes/json.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
 
 namespace tf_libra {
 namespace {
-
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(c));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 template <typename Items, typename ToText>
 std::string Array(const Items& items, ToText to_text) {
@@ -41,25 +24,25 @@ std::string Array(const Items& items, ToText to_text) {
 }
 
 std::string TensorJson(const ReportedTensor& tensor) {
-  return absl::StrCat("{\"name\": ", Quoted(tensor.name),
-                      ", \"producer\": ", Quoted(tensor.producer), ", \"port\": ", tensor.port,
+  return absl::StrCat("{\"name\": ", QuotedJson(tensor.name),
+                      ", \"producer\": ", QuotedJson(tensor.producer), ", \"port\": ", tensor.port,
                       "}");
 }
 
 std::string GroupJson(const ReportedGroup& group) {
-  return absl::StrCat("{\"group\": ", group.group, ", \"copy\": ", group.copy,
-                      ", \"node\": ", Quoted(group.node), ", \"num_threads\": ", group.num_threads,
-                      ", \"dtype\": ", Quoted(group.dtype),
-                      ", \"tensors\": ", Array(group.tensors, TensorJson),
-                      ", \"control_inputs\": ", Array(group.control_inputs, Quoted), "}");
+  return absl::StrCat(
+      "{\"group\": ", group.group, ", \"copy\": ", group.copy,
+      ", \"node\": ", QuotedJson(group.node), ", \"num_threads\": ", group.num_threads,
+      ", \"dtype\": ", QuotedJson(group.dtype), ", \"tensors\": ", Array(group.tensors, TensorJson),
+      ", \"control_inputs\": ", Array(group.control_inputs, QuotedJson), "}");
 }
 
 std::string SkippedJson(const Skipped& skipped) {
   const char* key = skipped.kind == Skipped::Kind::kNode     ? "node"
                     : skipped.kind == Skipped::Kind::kTensor ? "tensor"
                                                              : "plan";
-  return absl::StrCat("{\"", key, "\": ", Quoted(skipped.name),
-                      ", \"reason\": ", Quoted(skipped.reason), "}");
+  return absl::StrCat("{\"", key, "\": ", QuotedJson(skipped.name),
+                      ", \"reason\": ", QuotedJson(skipped.reason), "}");
 }
 
 }  // namespace
@@ -114,11 +97,11 @@ std::string RewriteReports::ToJson(const std::string& plan_id) const {
   const auto found = reports_.find(plan_id);
   static const auto* const kNone = new std::map<std::string, GraphReport>;
   const auto& graphs = found == reports_.end() ? *kNone : found->second;
-  return absl::StrCat("{\"plan\": ", Quoted(plan_id), ", \"graphs\": ",
+  return absl::StrCat("{\"plan\": ", QuotedJson(plan_id), ", \"graphs\": ",
                       Array(graphs,
                             [](const auto& entry) {
                               return absl::StrCat(
-                                  "{\"graph\": ", Quoted(entry.first),
+                                  "{\"graph\": ", QuotedJson(entry.first),
                                   ", \"groups\": ", Array(entry.second.groups, GroupJson),
                                   ", \"skipped\": ", Array(entry.second.skipped, SkippedJson), "}");
                             }),

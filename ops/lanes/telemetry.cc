@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "ops/lanes/json.h"
+
 namespace tf_libra {
 namespace {
 
@@ -24,29 +26,12 @@ class Fnv {
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", c);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string OperationJson(const OperationInfo& operation) {
   std::string out =
-      "{\"plan\":" + Quoted(operation.plan) + ",\"group\":" + std::to_string(operation.group) +
+      "{\"plan\":" + QuotedJson(operation.plan) + ",\"group\":" + std::to_string(operation.group) +
       ",\"num_threads\":" + std::to_string(operation.num_threads) + ",\"tensor_names\":[";
   for (size_t i = 0; i < operation.tensor_names.size(); ++i) {
-    out += (i == 0 ? "" : ",") + Quoted(operation.tensor_names[i]);
+    out += (i == 0 ? "" : ",") + QuotedJson(operation.tensor_names[i]);
   }
   return out + "]}";
 }
