@@ -119,28 +119,28 @@ class Optimized:
     @property
     def phase(self) -> Phase:
         """Where in its life it is."""
-        return self._session.phase
+        return self._session.journal.phase
 
     @property
     def plan(self) -> Plan | None:
         """What it runs under; None before a plan is in force."""
-        return self._session.plan
+        return self._session.journal.plan
 
     @property
     def profile(self) -> BackwardProfile | None:
         """Measured backward computation; None before it is known."""
-        return self._session.profile
+        return self._session.journal.profile
 
     @property
     def cost_model(self) -> ContentionModel | None:
         """Fitted contention model; None before it is known."""
-        return self._session.cost_model
+        return self._session.journal.cost_model
 
     @property
     def tuned(self) -> Tuned | None:
         """All that tuning came to; None before, and on other ranks than 0."""
-        return self._session.tuned
+        return self._session.journal.tuned
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns: model, plan, times."""
-        return self._session.explain()
+        return self._session.journal.explain()

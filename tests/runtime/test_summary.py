@@ -54,8 +54,8 @@ def test_table_without_a_model_predicts_nothing() -> None:
         assert [line.split()[-2:] for line in table.splitlines()[1:]] == [["-", "-"]] * 2
 
 
-def session(**known: Any) -> Any:
-    """What `describe` looks at, of a session that knows this much."""
+def journal(**known: Any) -> Any:
+    """What `describe` looks at, of a journal that knows this much."""
     nothing = {
         "phase": Phase.TRACE,
         "tuned": None,
@@ -69,7 +69,7 @@ def session(**known: Any) -> Any:
 
 
 def test_before_the_first_step_only_the_phase_is_known() -> None:
-    assert describe(session()) == "phase: trace"
+    assert describe(journal()) == "phase: trace"
 
 
 def samples() -> tuple[OverlapSample, ...]:
@@ -92,7 +92,7 @@ def test_whole_story_fits_into_100_columns() -> None:
     seen = samples()
     fitted = fit(seen, 2)
     told = describe(
-        session(
+        journal(
             phase=Phase.RUN,
             tuned=Tuned(plan, None, fitted.model, fitted, 0.034, seen, plan.notes),
             plan=plan,
@@ -120,7 +120,7 @@ def test_whole_story_fits_into_100_columns() -> None:
 
 def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
     told = describe(
-        session(
+        journal(
             phase=Phase.RUN,
             plan=replace(PLAN, predicted_seconds=None),
             timelines=[SimpleNamespace(backward_seconds=0.25)],
@@ -132,7 +132,7 @@ def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
 
 def test_long_notes_are_wrapped() -> None:
     note = " ".join(["word"] * 60)
-    told = describe(session(plan=replace(PLAN, notes=(note,))))
+    told = describe(journal(plan=replace(PLAN, notes=(note,))))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert told.count("word") == 60
 
@@ -140,7 +140,7 @@ def test_long_notes_are_wrapped() -> None:
 def test_many_thread_counts_are_wrapped() -> None:
     seen = tuple(replace(sample, num_threads=r) for r in range(1, 13) for sample in samples()[:3])
     fitted = fit(seen, 2)
-    told = describe(session(tuned=Tuned(PLAN, None, fitted.model, fitted, None, seen), plan=PLAN))
+    told = describe(journal(tuned=Tuned(PLAN, None, fitted.model, fitted, None, seen), plan=PLAN))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "r=12: " in told
     assert np.isfinite(fitted.median_error)

@@ -7,34 +7,29 @@ ranks; once a plan is in force nobody sends anything but gradients.
 import atexit
 import importlib.metadata
 import platform
-import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
-from tf_libra.profiling.samples import MeasuredTimeline, measured_timeline
-from tf_libra.runtime import cache, grappler, horovod, progress, tracing, variables
+from tf_libra.profiling.samples import measured_timeline
+from tf_libra.runtime import cache, grappler, horovod, tracing, variables
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime.agreement import agree
+from tf_libra.runtime.journal import Journal
 from tf_libra.runtime.marking import MarkedGradient
 from tf_libra.runtime.observing import Observer
-from tf_libra.runtime.summary import describe, fit_line, plan_table
 from tf_libra.runtime.telemetry import AllReduceRecord, of_step
-from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuned, Tuning, tune
+from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuning, tune
 
 # Steps under the plan that are traced, after the first, to compare with what was predicted.
 _CHECKED_STEPS = 5
-_REMEMBERED_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,8 @@ class Session:
     function: Callable[..., Any]
     options: options_lib.Options
 
-    phase: Phase = field(default=Phase.TRACE, init=False)
-    plan: Plan | None = field(default=None, init=False)
-    profile: BackwardProfile | None = field(default=None, init=False)
-    cost_model: ContentionModel | None = field(default=None, init=False)
-    tuned: Tuned | None = field(default=None, init=False)
-    timelines: list[MeasuredTimeline] = field(default_factory=list, init=False)
-
     def __post_init__(self) -> None:
+        self.journal = Journal(self.options)
         self._name = tracing.step_name(self.function)
         self._call = tracing.marked_function(self.function, self._on_traced)
         self._alone = tracing.as_tf_function(self.function)
@@ -98,9 +87,6 @@ class Session:
         self._call_options: Any = None
         self._step = 0
         self._steps_of_plan = 0
-        self._seconds: dict[Phase, deque[float]] = {}
-        self._log = progress.logger(rank=0)
-        self._key = ""
         self._cached: cache.Kept | None = None
 
     # The step, as the user calls it.
@@ -112,7 +98,7 @@ class Session:
             ValueError: something cannot be right, such as ranks that disagree; named.
             EngineError, tf.errors.OpError: a rank is gone; the step was not completed.
         """
-        if self.phase is Phase.PASS_THROUGH:
+        if self.journal.phase is Phase.PASS_THROUGH:
             return self._alone(*args, **kwargs)
         if not tf.executing_eagerly():
             raise ValueError(
@@ -121,7 +107,7 @@ class Session:
                 " decorate the outer function instead"
             )
         try:
-            if self.phase is Phase.TRACE and not self._begin(args, kwargs):
+            if self.journal.phase is Phase.TRACE and not self._begin(args, kwargs):
                 return self._alone(*args, **kwargs)
             return self._planned_step(partial(self._call, *args, **kwargs))
         except BaseException as error:
@@ -130,35 +116,22 @@ class Session:
                 self._engine.abort(f"{type(error).__name__}: {error}")
             raise
 
-    def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns."""
-        return describe(self)
-
-    def median_step_seconds(self, phase: Phase) -> float | None:
-        """Median wall-clock seconds of a phase's steps that were neither a plan's first nor traced.
-
-        In MEASURE these are the steps under one all-reduce after backward, in RUN those under the
-        plan.
-        """
-        seconds = self._seconds.get(phase)
-        return statistics.median(seconds) if seconds else None
-
     # Before the first step.
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Meets the other ranks and traces. False where this process is alone."""
         world = horovod.world()
-        self._log = progress.logger(world.rank)
+        self.journal.met(world.rank)
         if world.size == 1:
-            self._log.warning(
+            self.journal.log.warning(
                 "one process: %s runs as it is, without all-reduce; start workers with"
                 " tf-libra run -np 2 python train.py",
                 self._name,
             )
-            self.phase = Phase.PASS_THROUGH
+            self.journal.phase = Phase.PASS_THROUGH
             return False
         if grappler.is_switched_off():
-            self._log.warning(
+            self.journal.log.warning(
                 "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
                 " every gradient is all-reduced by itself"
             )
@@ -237,16 +210,31 @@ class Session:
     def _tensors(self) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(m.name, m.num_bytes, m.dtype) for m in self._marked)
 
+    def _circumstances(self, signature: str) -> dict[str, str]:
+        """What measured times depend on, besides the model and the machines."""
+        return {
+            "tensorflow": tf.__version__,
+            "tf_libra": _package_version(),
+            "inputs": signature,
+            "local_size": str(horovod.world().local_size),
+            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        }
+
     def _start_tuning(
         self, tensors: tuple[TensorSpec, ...], world_size: int, signature: str
     ) -> None:
-        self.phase = Phase.MEASURE
+        self.journal.phase = Phase.MEASURE
         if self.options.plan is not None:
             self._enter_run(cache.Kept(self.options.plan, None, None), "given")
         elif self._rank == 0:
             options = self.options
-            self._key = self._cache_key(tensors, world_size, signature)
-            self._cached = self._load_cached(tensors)
+            self._cached = self.journal.load(
+                tensors,
+                world_size,
+                self._circumstances(signature),
+                partial(self._check_plan, tensors=tensors),
+            )
             self._tuning = tune(
                 tensors, options.strategy, world_size, options.budget, options.max_model_error
             )
@@ -263,21 +251,21 @@ class Session:
         self._step += 1
         self._engine.set_step(self._step)
         traced = False
-        if self.phase in (Phase.MEASURE, Phase.SAMPLE):
+        if self.journal.phase in (Phase.MEASURE, Phase.SAMPLE):
             directive = self._next_directive()
             traced = directive.traced
             if directive.kept is not None:
                 self._enter_run(directive.kept, "kept" if self._cached is not None else "made")
             else:
                 self._enter(directive.phase, directive.plan)
-        elif self._rank == 0 and self.phase is Phase.RUN:
+        elif self._rank == 0 and self.journal.phase is Phase.RUN:
             traced = 0 < self._steps_of_plan <= _CHECKED_STEPS
         start = time.perf_counter()
         result = self._execute(call, traced)
         seconds = time.perf_counter() - start
         # Neither what instantiates a plan nor what is traced is a usual step.
         if self._steps_of_plan > 0 and not traced:
-            self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
+            self.journal.took(seconds)
         self._steps_of_plan += 1
         return result
 
@@ -291,7 +279,7 @@ class Session:
             assert self._observer is not None
             result, observation = self._observer.traced(self._step, call)
         self._observation = observation
-        if self.phase is Phase.RUN:
+        if self.journal.phase is Phase.RUN:
             self._note_timeline(observation)
         return result
 
@@ -300,11 +288,13 @@ class Session:
             try:
                 timeline = measured_timeline(observation.records, observation.production)
             except ValueError as error:  # a step that computes other gradients than the first
-                self._log.debug("step %d is not compared with the plan: %s", self._step, error)
+                self.journal.log.debug(
+                    "step %d is not compared with the plan: %s", self._step, error
+                )
             else:
-                self.timelines.append(timeline)
-        if self._steps_of_plan == _CHECKED_STEPS and self.timelines:
-            self._finish_checking()
+                self.journal.measured(timeline)
+        if self._steps_of_plan == _CHECKED_STEPS:
+            self.journal.checked()
 
     def _first_call(self, call: Callable[[], Any]) -> Any:
         """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
@@ -340,40 +330,21 @@ class Session:
         try:
             experiment: Experiment = tuning.send(observation)
         except StopIteration as finished:
-            tuned: Tuned = finished.value
-            self.tuned = tuned
-            profile = None if tuned.profile is None else tuned.profile.profile
-            kept = cache.Kept(tuned.plan, profile, tuned.cost_model)
-            # What a short budget or a busy profiler led to is not to be repeated for ever.
-            if tuned.is_complete:
-                self._store(kept)
-            return Directive(self._step, Phase.RUN, tuned.plan, kept=kept)
+            kept = self.journal.concluded(finished.value)
+            return Directive(self._step, Phase.RUN, kept.plan, kept=kept)
         return Directive(self._step, experiment.phase, experiment.plan, experiment.traced)
 
     # Changes of plan and phase.
 
     def _enter(self, phase: Phase, plan: Plan) -> None:
-        if self.phase is not phase or self._step == 1:
-            self._log.info("%s: from step %d on", phase.value, self._step)
-        self.phase = phase
+        self.journal.entered(phase, self._step)
         if self._current is None or plan.fingerprint != self._current.fingerprint:
             self._apply(plan)
 
     def _enter_run(self, kept: cache.Kept, how: str) -> None:
-        self._log_conclusion()
-        self.profile, self.cost_model, self.plan = kept.profile, kept.cost_model, kept.plan
-        self.phase = Phase.RUN
         self._apply(kept.plan)
         self._tuning = None
-        if self._rank == 0:
-            self._write_logdir(kept)
-        self._log.info(
-            "run: plan %s (%s) is in force from step %d on\n%s",
-            grappler.plan_id(kept.plan),
-            how,
-            max(self._step, 1),
-            plan_table(kept.plan, kept.profile, kept.cost_model),
-        )
+        self.journal.in_force(kept, how, max(self._step, 1))
 
     def _apply(self, plan: Plan) -> None:
         grappler.register(plan)
@@ -394,7 +365,7 @@ class Session:
         }
         if executed >= asked and all(r.plan == grappler.plan_id(plan) for r in records):
             return
-        self._log.warning(
+        self.journal.log.warning(
             "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
             " training is right, but slower. Reasons: %s",
             grappler.plan_id(plan),
@@ -403,56 +374,7 @@ class Session:
             "; ".join(grappler.report(plan).skipped[:5]) or "none given by the pass",
         )
 
-    # What rank 0 says and keeps.
-
-    def _log_conclusion(self) -> None:
-        tuned = self.tuned
-        if tuned is None:
-            return
-        if tuned.cost_model is not None and tuned.fit is not None:
-            self._log.info("fit: %s", fit_line(tuned))
-        for note in tuned.notes:
-            self._log.warning("note: %s", note)
-        self._log.info(
-            "plan: %s made %d group(s) of %d tensors",
-            tuned.plan.strategy,
-            len(tuned.plan.groups),
-            len(tuned.plan.tensor_names),
-        )
-
-    def _finish_checking(self) -> None:
-        predicted = None if self.plan is None else self.plan.predicted_seconds
-        measured = statistics.median(t.backward_seconds for t in self.timelines)
-        self._log.info(
-            "run: backward takes %.1f ms in the median of %d steps; predicted: %s",
-            measured * 1e3,
-            len(self.timelines),
-            "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
-        )
-
-    def _cache_key(self, tensors: tuple[TensorSpec, ...], world_size: int, signature: str) -> str:
-        circumstances = {
-            "tensorflow": tf.__version__,
-            "tf_libra": _package_version(),
-            "inputs": signature,
-            "local_size": str(horovod.world().local_size),
-            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        }
-        return cache.fingerprint(tensors, self.options.strategy, world_size, circumstances)
-
-    def _load_cached(self, tensors: tuple[TensorSpec, ...]) -> cache.Kept | None:
-        if self.options.cache_dir is None:
-            return None
-        try:
-            kept = cache.load(self.options.cache_dir, self._key)
-            if kept is not None:
-                self._check_plan_can_run(kept.plan)
-                _check_plan_fits(kept.plan, tensors)
-        except (OSError, ValueError) as error:
-            self._log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
-            return None
-        return kept
+    # Plans that were not made here.
 
     def _check_plan_can_run(self, plan: Plan) -> None:
         """Raises `ValueError` if the plan is for other workers or more lanes than there are."""
@@ -468,22 +390,9 @@ class Session:
                 f"plan: num_threads is {most}, but the engine has {self._engine.num_lanes} lanes"
             )
 
-    def _store(self, kept: cache.Kept) -> None:
-        try:
-            if self.options.cache_dir is not None:
-                cache.store(self.options.cache_dir, self._key, kept)
-        except OSError as error:  # no reason to end the training
-            self._log.warning("cache_dir: nothing could be kept: %s", error)
-
-    def _write_logdir(self, kept: cache.Kept) -> None:
-        try:
-            if self.options.logdir is not None:
-                self.options.logdir.mkdir(parents=True, exist_ok=True)
-                for name, text in kept.to_json().items():
-                    if text is not None:
-                        (self.options.logdir / f"{name}.json").write_text(text)
-        except OSError as error:
-            self._log.warning("logdir: not everything could be written: %s", error)
+    def _check_plan(self, plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:
+        self._check_plan_can_run(plan)
+        _check_plan_fits(plan, tensors)
 
 
 def _check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:

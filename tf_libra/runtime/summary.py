@@ -12,18 +12,18 @@ from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
 
 if TYPE_CHECKING:
-    from tf_libra.runtime.session import Session
+    from tf_libra.runtime.journal import Journal
 
 WIDTH = 100
 
 
-def describe(session: "Session") -> str:
+def describe(journal: "Journal") -> str:
     """The whole story so far: phase, model, plan, predicted and measured times."""
-    lines = [f"phase: {session.phase.value}"]
-    tuned = session.tuned
+    lines = [f"phase: {journal.phase.value}"]
+    tuned = journal.tuned
     if tuned is not None and tuned.fit is not None:
         lines += _wrapped(f"fit: {fit_line(tuned)}")
-    plan, profile, model = session.plan, session.profile, session.cost_model
+    plan, profile, model = journal.plan, journal.profile, journal.cost_model
     if plan is not None:
         lines.append(plan_table(plan, profile, model))
         if profile is not None and model is not None:
@@ -31,7 +31,7 @@ def describe(session: "Session") -> str:
         else:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")
-    lines += times(session)
+    lines += times(journal)
     return "\n".join(lines)
 
 
@@ -98,12 +98,12 @@ def plan_table(
     )
 
 
-def times(session: "Session") -> list[str]:
+def times(journal: "Journal") -> list[str]:
     """Predicted and measured backward time, and step times before and after."""
     lines = []
-    if session.plan is not None and session.timelines:
-        measured = statistics.median(t.backward_seconds for t in session.timelines)
-        predicted = session.plan.predicted_seconds
+    if journal.plan is not None and journal.timelines:
+        measured = statistics.median(t.backward_seconds for t in journal.timelines)
+        predicted = journal.plan.predicted_seconds
         if predicted is None:
             lines.append(f"backward: measured {measured * 1e3:.1f} ms")
         else:
@@ -111,8 +111,8 @@ def times(session: "Session") -> list[str]:
                 f"backward: predicted {predicted * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms"
                 f" ({predicted / measured - 1:+.1%})"
             )
-    before = session.median_step_seconds(Phase.MEASURE)
-    after = session.median_step_seconds(Phase.RUN)
+    before = journal.median_step_seconds(Phase.MEASURE)
+    after = journal.median_step_seconds(Phase.RUN)
     if before is not None:
         lines.append(f"step before: {before * 1e3:.1f} ms (all-reduce after backward)")
     if after is not None:

@@ -1,0 +1,181 @@
+"""What is known of one training function, told to its user and kept for the next job.
+
+The session says what happens, in the order in which it happens; nothing here drives anything.
+Rank 0 writes files; the other ranks only warn.
+"""
+
+import logging
+import statistics
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.options import Options
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.runtime import cache, grappler, progress
+from tf_libra.runtime.summary import describe, fit_line, plan_table
+from tf_libra.tuning import Phase, TensorSpec, Tuned
+
+_REMEMBERED_STEPS = 200
+
+
+@dataclass
+class Journal:
+    """The story of one training function so far.
+
+    Attributes:
+        phase: where in its life it is.
+        plan: what it runs under; None before a plan is in force.
+        profile: measured backward computation; None where none was measured.
+        cost_model: fitted contention model; likewise.
+        tuned: all that tuning came to, on rank 0; None before, and for plans given or kept.
+        timelines: measured steps under the plan.
+    """
+
+    options: Options
+    rank: int = 0
+    log: logging.Logger = field(default_factory=lambda: progress.logger(rank=0))
+
+    phase: Phase = field(default=Phase.TRACE, init=False)
+    plan: Plan | None = field(default=None, init=False)
+    profile: BackwardProfile | None = field(default=None, init=False)
+    cost_model: ContentionModel | None = field(default=None, init=False)
+    tuned: Tuned | None = field(default=None, init=False)
+    timelines: list[MeasuredTimeline] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._seconds: dict[Phase, deque[float]] = {}
+        self._key = ""
+
+    def met(self, rank: int) -> None:
+        """The other ranks are known, and with them who speaks."""
+        self.rank, self.log = rank, progress.logger(rank)
+
+    def entered(self, phase: Phase, step: int) -> None:
+        """A step begins in `phase`, which may be a new one."""
+        if self.phase is not phase or step == 1:
+            self.log.info("%s: from step %d on", phase.value, step)
+        self.phase = phase
+
+    def concluded(self, tuned: Tuned) -> cache.Kept:
+        """Tuning is over, on rank 0. Returns what the next job could use, and keeps it."""
+        self.tuned = tuned
+        profile = None if tuned.profile is None else tuned.profile.profile
+        kept = cache.Kept(tuned.plan, profile, tuned.cost_model)
+        # What a short budget or a busy profiler led to is not to be repeated for ever.
+        if tuned.is_complete:
+            self._store(kept)
+        return kept
+
+    def in_force(self, kept: cache.Kept, how: str, step: int) -> None:
+        """A plan is in force from `step` on; `how` says where it comes from."""
+        self._log_conclusion()
+        self.profile, self.cost_model, self.plan = kept.profile, kept.cost_model, kept.plan
+        self.phase = Phase.RUN
+        if self.rank == 0:
+            self._write_logdir(kept)
+        self.log.info(
+            "run: plan %s (%s) is in force from step %d on\n%s",
+            grappler.plan_id(kept.plan),
+            how,
+            step,
+            plan_table(kept.plan, kept.profile, kept.cost_model),
+        )
+
+    def took(self, seconds: float) -> None:
+        """A usual step of the current phase took so long."""
+        self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
+
+    def measured(self, timeline: MeasuredTimeline) -> None:
+        """A step under the plan was observed."""
+        self.timelines.append(timeline)
+
+    def checked(self) -> None:
+        """No more steps under the plan will be observed."""
+        if not self.timelines:
+            return
+        predicted = None if self.plan is None else self.plan.predicted_seconds
+        measured = statistics.median(t.backward_seconds for t in self.timelines)
+        self.log.info(
+            "run: backward takes %.1f ms in the median of %d steps; predicted: %s",
+            measured * 1e3,
+            len(self.timelines),
+            "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
+        )
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns."""
+        return describe(self)
+
+    def median_step_seconds(self, phase: Phase) -> float | None:
+        """Median wall-clock seconds of a phase's steps that were neither a plan's first nor traced.
+
+        In MEASURE these are the steps under one all-reduce after backward, in RUN those under the
+        plan.
+        """
+        seconds = self._seconds.get(phase)
+        return statistics.median(seconds) if seconds else None
+
+    def load(
+        self,
+        tensors: Sequence[TensorSpec],
+        num_workers: int,
+        circumstances: Mapping[str, str],
+        check: Callable[[Plan], None],
+    ) -> cache.Kept | None:
+        """What an earlier job of the same kind has kept; None if there is nothing to use.
+
+        Args:
+            tensors: in backward order.
+            num_workers: world size.
+            circumstances: what else must be the same.
+            check: raises `ValueError` for a plan that cannot be used here.
+        """
+        self._key = cache.fingerprint(
+            tensors, self.options.strategy, num_workers, dict(circumstances)
+        )
+        if self.options.cache_dir is None:
+            return None
+        try:
+            kept = cache.load(self.options.cache_dir, self._key)
+            if kept is not None:
+                check(kept.plan)
+        except (OSError, ValueError) as error:
+            self.log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
+            return None
+        return kept
+
+    def _store(self, kept: cache.Kept) -> None:
+        try:
+            if self.options.cache_dir is not None:
+                cache.store(self.options.cache_dir, self._key, kept)
+        except OSError as error:  # no reason to end the training
+            self.log.warning("cache_dir: nothing could be kept: %s", error)
+
+    def _write_logdir(self, kept: cache.Kept) -> None:
+        try:
+            if self.options.logdir is not None:
+                self.options.logdir.mkdir(parents=True, exist_ok=True)
+                for name, text in kept.to_json().items():
+                    if text is not None:
+                        (self.options.logdir / f"{name}.json").write_text(text)
+        except OSError as error:
+            self.log.warning("logdir: not everything could be written: %s", error)
+
+    def _log_conclusion(self) -> None:
+        tuned = self.tuned
+        if tuned is None:
+            return
+        if tuned.cost_model is not None and tuned.fit is not None:
+            self.log.info("fit: %s", fit_line(tuned))
+        for note in tuned.notes:
+            self.log.warning("note: %s", note)
+        self.log.info(
+            "plan: %s made %d group(s) of %d tensors",
+            tuned.plan.strategy,
+            len(tuned.plan.groups),
+            len(tuned.plan.tensor_names),
+        )
