@@ -93,6 +93,7 @@ class Optimized:
         profile: measured backward computation; None before, and where none was measured.
         cost_model: fitted contention model; likewise.
         tuned: all that tuning came to; None before, on other ranks than 0, and for kept plans.
+        settled: whether nothing is tried out or measured any more.
     """
 
     def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
@@ -140,6 +141,11 @@ class Optimized:
     def tuned(self) -> Tuned | None:
         """All that tuning came to; None before, and on other ranks than 0."""
         return self._session.journal.tuned
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        return self._session.settled
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns: model, plan, times."""

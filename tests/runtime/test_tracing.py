@@ -230,3 +230,32 @@ def test_tape_of_another_thread_is_left_alone() -> None:
     call.get_concrete_function(INPUTS)
     assert float(seen[0]) == 6
     assert len(traces.names()) == 4
+
+
+def test_traces_of_one_nested_function_name_their_gradients_alike() -> None:
+    """TensorFlow traces what makes variables twice, and again for other shapes."""
+    weight = tf.Variable(1.0, name="weight")
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def nested(inputs: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(2.0))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * inputs)
+        return tape.gradient(loss, weight)
+
+    @tf.function
+    def another(inputs: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = weight * inputs
+        return tape.gradient(loss, weight)
+
+    traces = Traces()
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        return nested(inputs) + nested(tf.stack([inputs, inputs])) + another(inputs)
+
+    function = tracing.marked_function(step, traces.marked.append)
+    function.get_concrete_function(tf.constant(1.0))
+    assert traces.names() == ["weight", "weight#1"]

@@ -110,6 +110,11 @@ def listening_host(world: World) -> str:
     return engine_lib.interface_address(interface)
 
 
+def broadcast_variables(variables: list[Any]) -> None:
+    """Copies rank 0's values of these `tf.Variable`s to all ranks, by Horovod itself."""
+    _horovod().broadcast_variables(variables, root_rank=0)
+
+
 def _exchange_json(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Every rank's message, by rank, over Horovod."""
     import numpy as np

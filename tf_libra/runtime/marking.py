@@ -53,6 +53,7 @@ def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
         ValueError: from `gradient`, for a variable that has none, or inside of XLA.
     """
     marked: list[MarkedGradient] = []
+    taken: list[tuple[str, tf.Graph]] = []
     with _TRACING:
         original = tf.GradientTape.gradient
 
@@ -62,7 +63,7 @@ def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
             gradients = original(tape, target, sources, *args, **kwargs)
             if threading.get_ident() != tracer:  # someone else's tape, which is not traced here
                 return gradients
-            return _mark(step_name, sources, gradients, marked)
+            return _mark(step_name, sources, gradients, marked, taken)
 
         tf.GradientTape.gradient = gradient
         try:
@@ -71,7 +72,13 @@ def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
             tf.GradientTape.gradient = original
 
 
-def _mark(step_name: str, sources: Any, gradients: Any, marked: list[MarkedGradient]) -> Any:
+def _mark(
+    step_name: str,
+    sources: Any,
+    gradients: Any,
+    marked: list[MarkedGradient],
+    taken: list[tuple[str, tf.Graph]],
+) -> Any:
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
@@ -79,7 +86,8 @@ def _mark(step_name: str, sources: Any, gradients: Any, marked: list[MarkedGradi
     for index in chosen:
         _check(step_name, _variable_name(flat_sources[index]), flat_gradients[index])
     for index in backward_order([flat_gradients[i] for i in chosen], chosen):
-        name = _variable_name(flat_sources[index])
+        name = _unique(_variable_name(flat_sources[index]), taken)
+        taken.append((name, tf_ops.get_default_graph()))
         results[index] = _all_reduce(name, tf.convert_to_tensor(flat_gradients[index]), marked)
     return tf.nest.pack_sequence_as(gradients, results)
 
@@ -124,7 +132,6 @@ def _all_reduce(name: str, gradient: tf.Tensor, marked: list[MarkedGradient]) ->
     if gradient.dtype not in FLOATING:
         allowed = ", ".join(dtype.name for dtype in FLOATING)
         raise ValueError(f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}")
-    name = _unique(name, marked)
     shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
     elements = gradient.shape.num_elements() or 0
     marked.append(MarkedGradient(name, shape, gradient.dtype.name, elements * gradient.dtype.size))
@@ -134,10 +141,31 @@ def _all_reduce(name: str, gradient: tf.Tensor, marked: list[MarkedGradient]) ->
     return reduced
 
 
-def _unique(name: str, marked: list[MarkedGradient]) -> str:
-    taken = {one.name for one in marked}
-    candidates = (f"{name}#{i}" if i else name for i in range(len(taken) + 1))
-    return next(candidate for candidate in candidates if candidate not in taken)
+def _unique(name: str, taken: list[tuple[str, tf.Graph]]) -> str:
+    graph = tf_ops.get_default_graph()
+    others = {other for other, where in taken if not _are_traces_of_one_function(graph, where)}
+    candidates = (f"{name}#{i}" if i else name for i in range(len(others) + 1))
+    return next(candidate for candidate in candidates if candidate not in others)
+
+
+def _are_traces_of_one_function(one: tf.Graph, other: tf.Graph) -> bool:
+    """Whether these are, or are in, two traces of the same nested function.
+
+    TensorFlow traces a function twice if the first trace makes variables, and again for other
+    shapes. The gradients of each trace are then the same ones.
+    """
+    mine, theirs = _outermost_first(one), _outermost_first(other)
+    for here, there in zip(mine, theirs, strict=False):
+        if here is not there:
+            return bool(here.name == there.name)
+    return False
+
+
+def _outermost_first(graph: Any) -> list[Any]:
+    graphs = [graph]
+    while (outer := getattr(graphs[-1], "outer_graph", None)) is not None:
+        graphs.append(outer)
+    return graphs[::-1]
 
 
 def _is_trainable_variable(source: Any) -> bool:

@@ -116,6 +116,12 @@ class Session:
                 self._engine.abort(f"{type(error).__name__}: {error}")
             raise
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        checked = self.journal.phase is Phase.RUN and self._steps_of_plan > _CHECKED_STEPS
+        return checked or self.journal.phase is Phase.PASS_THROUGH
+
     # Before the first step.
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

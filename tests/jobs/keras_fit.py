@@ -1,0 +1,207 @@
+"""`model.fit` under a plan, against `fit` of one process on the joint batches."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra.keras
+
+SHARD = 4
+STEPS = 11  # of one epoch; with steps_per_execution=4, 3 are left over
+EPOCHS = 3
+TUNING_STEPS = 14
+
+cases = Cases()
+
+
+def layers() -> list[Any]:
+    return [
+        keras.layers.Dense(16, activation="tanh", name="first"),
+        keras.layers.Dense(9, activation="tanh", name="second"),
+        keras.layers.Dense(models.CLASSES, name="third"),
+    ]
+
+
+def plain_model() -> Any:
+    return keras.Sequential([keras.Input((models.FEATURES,)), *layers()], name="plain")
+
+
+class OwnStep(keras.Sequential):
+    """A training step of its own: clips what is averaged."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        inputs, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, labels, self(inputs, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        clipped, norm = tf.clip_by_global_norm(gradients, 0.5)
+        self.optimizer.apply_gradients(zip(clipped, self.trainable_variables, strict=True))
+        return {"loss": loss, "norm": norm}
+
+
+def own_model() -> Any:
+    return OwnStep([keras.Input((models.FEATURES,)), *layers()], name="own")
+
+
+def compiled(make: Callable[[], Any], **options: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    model = make()
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=None if make is own_model else ["accuracy"],
+        **options,
+    )
+    return model
+
+
+def data(alone: bool, seed: int = 0, short: bool = False) -> tf.data.Dataset:
+    """Every rank's shares of the joint batches; the last is a short one if asked."""
+    random = np.random.default_rng(seed)
+    shards = [SHARD] * STEPS
+    if short:
+        shards[-1] = SHARD // 2
+    size = SIZE * sum(shards)
+    inputs = random.normal(size=(size, models.FEATURES)).astype(np.float32)
+    labels = random.integers(0, models.CLASSES, size=size)
+    chosen, at = [], 0
+    for shard in shards:
+        first = 0 if alone else RANK * shard
+        count = SIZE * shard if alone else shard
+        chosen += range(at + first, at + first + count)
+        at += SIZE * shard
+    dataset = tf.data.Dataset.from_tensor_slices((inputs[chosen], labels[chosen]))
+    return dataset.batch(SIZE * SHARD if alone else SHARD)
+
+
+def weights(model: Any) -> dict[str, np.ndarray]:
+    return {variable.path: variable.numpy() for variable in model.trainable_variables}
+
+
+def fit(make: Callable[[], Any], short: bool = False, **options: Any) -> Any:
+    """Saves the weights of a job of all ranks and of one process."""
+    alone = compiled(make, **options)
+    alone.fit(data(alone=True, short=short), epochs=EPOCHS, verbose=0)
+    ours = compiled(make, **options)
+    fitting = tf_libra.keras.optimize(
+        ours, "libra", threads=(1, 2), max_tuning_steps=TUNING_STEPS, logdir=None
+    )
+    calls: list[int] = []
+    history = ours.fit(
+        data(alone=False, short=short),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=data(alone=True, seed=1),
+        callbacks=[
+            tf_libra.keras.AverageMetrics(),
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: calls.append(batch)
+            ),
+        ],
+    )
+    cases.save(
+        **{f"alone/{name}": value for name, value in weights(alone).items()},
+        **{f"ours/{name}": value for name, value in weights(ours).items()},
+    )
+    return {
+        "phase": str(fitting.phase),
+        "plan": fitting.plan.to_json(),
+        "explained": fitting.explain(),
+        "history": {name: [float(v) for v in values] for name, values in history.history.items()},
+        "calls": calls,
+    }
+
+
+cases.add("plain", partial(fit, plain_model))
+cases.add("short_batch", partial(fit, plain_model, short=True))
+cases.add("own_step", partial(fit, own_model))
+cases.add("several_steps", partial(fit, plain_model, short=True, steps_per_execution=4))
+
+
+@cases
+def twice() -> Any:
+    """A second `fit` goes on under the plan; a second `compile` begins anew."""
+    model = compiled(plain_model)
+    fitting = tf_libra.keras.optimize(
+        model, "mg-wfbp", threads=1, max_tuning_steps=TUNING_STEPS, broadcast_variables=True
+    )
+    phases = [str(fitting.phase), fitting.explain()]
+    model.fit(data(alone=False), epochs=2, verbose=0)
+    phases.append(str(fitting.phase))
+    plan = fitting.plan
+    model.fit(data(alone=False), epochs=1, verbose=0)
+    kept = fitting.plan is plan
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.compile(
+        keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    model.fit(data(alone=False), epochs=1, verbose=0)
+    phases.append(str(fitting.phase))
+    digest = float(sum(np.abs(value).sum() for value in weights(model).values()))
+    return {"phases": phases, "kept": kept, "digest": digest}
+
+
+@cases
+def on_batch() -> Any:
+    """`train_on_batch` trains under the plan, too."""
+    alone, ours = compiled(plain_model), compiled(plain_model)
+    tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=6)
+    for step in range(3):
+        joint = models.batch(step, SIZE, "float32")
+        alone.train_on_batch(*(one.numpy() for one in joint))
+        ours.train_on_batch(*(one.numpy() for one in models.part(joint, RANK, SIZE)))
+    cases.save(
+        **{f"alone/{name}": value for name, value in weights(alone).items()},
+        **{f"ours/{name}": value for name, value in weights(ours).items()},
+    )
+
+
+@cases
+def broadcast() -> Any:
+    """What rank 0 loaded is what every rank starts from."""
+    model = compiled(plain_model)
+    model.optimizer.build(model.trainable_variables)
+    if RANK == 0:
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+        model.optimizer.iterations.assign(7)
+    expected = compiled(plain_model)
+    expected.set_weights([weight + 1 for weight in expected.get_weights()])
+    callback = tf_libra.keras.BroadcastVariables()
+    callback.set_model(model)
+    callback.on_train_begin()
+    same = [
+        bool(np.array_equal(one, other))
+        for one, other in zip(model.get_weights(), expected.get_weights(), strict=True)
+    ]
+    tf_libra.keras.optimize(model, "syneasgd")
+    model.fit(data(alone=False), epochs=1, verbose=0, callbacks=[callback])
+    return {"same": same, "iterations": int(model.optimizer.iterations)}
+
+
+class Rank(keras.callbacks.Callback):
+    """Adds a metric on rank 1 alone."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        if RANK == 1 and logs is not None:
+            logs["mine"] = 1.0
+
+
+@cases
+def metrics_differ() -> None:
+    """Ranks that have different metrics are told apart."""
+    model = compiled(plain_model)
+    tf_libra.keras.optimize(model, "syneasgd")
+    callbacks = [Rank(), tf_libra.keras.AverageMetrics()]
+    model.fit(data(alone=False), epochs=1, verbose=0, callbacks=callbacks)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases.run()

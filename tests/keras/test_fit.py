@@ -1,0 +1,153 @@
+"""`tf_libra.keras`: Keras 3's `fit` on two real workers, against one process."""
+
+import math
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_libra.keras
+from tests.launching import Job
+from tf_libra.plan import Plan
+
+STEPS, EPOCHS = 11, 3
+
+
+@pytest.fixture(scope="module")
+def job(run_job: Callable[..., Job]) -> Job:
+    return run_job("keras_fit.py", 2)
+
+
+def check_weights(job: Job, case: str) -> None:
+    job.value(case)
+    for rank in range(2):
+        arrays = job.arrays(case, rank)
+        names = [name.removeprefix("ours/") for name in arrays if name.startswith("ours/")]
+        assert len(names) == 6
+        for name in names:
+            np.testing.assert_allclose(
+                arrays[f"ours/{name}"], arrays[f"alone/{name}"], rtol=2e-3, atol=2e-5
+            )
+            np.testing.assert_array_equal(
+                arrays[f"ours/{name}"], job.arrays(case, 0)[f"ours/{name}"]
+            )
+
+
+@pytest.mark.parametrize("case", ["plain", "short_batch", "own_step", "several_steps"])
+def test_fit_trains_like_one_process_on_the_joint_batches(job: Job, case: str) -> None:
+    check_weights(job, case)
+
+
+@pytest.mark.parametrize("case", ["plain", "short_batch", "own_step", "several_steps"])
+def test_fit_ends_under_a_plan_that_fits_the_graph(job: Job, case: str) -> None:
+    for rank in range(2):
+        value = job.value(case, rank)
+        assert value["phase"] == "run"
+        plan = Plan.from_json(value["plan"])
+        assert len(plan.tensor_names) == 6
+        assert plan.strategy in ("libra", "mg-wfbp")
+        assert "was not executed as it is" not in job.log(case, rank)
+    assert plan.strategy in job.value(case)["explained"]
+
+
+def test_callbacks_run_as_often_as_keras_says(job: Job) -> None:
+    assert len(job.value("plain")["calls"]) == STEPS * EPOCHS
+    assert len(job.value("several_steps")["calls"]) == math.ceil(STEPS / 4) * EPOCHS
+
+
+@pytest.mark.parametrize("case", ["plain", "several_steps"])
+def test_metrics_are_averaged_and_validation_runs(job: Job, case: str) -> None:
+    first, second = (job.value(case, rank)["history"] for rank in range(2))
+    assert first == second
+    assert {"loss", "accuracy", "val_loss", "val_accuracy"} <= first.keys()
+    assert len(first["loss"]) == EPOCHS
+
+
+def test_second_fit_goes_on_under_the_plan_and_compile_begins_anew(job: Job) -> None:
+    value = job.value("twice")
+    assert value["phases"][:3] == ["None", "fit has not been called yet", "run"]
+    assert value["kept"]
+    assert value["phases"][3] in ("measure", "sample")
+    assert job.value("twice", 1)["digest"] == value["digest"]
+
+
+def test_train_on_batch_trains_like_one_process(job: Job) -> None:
+    check_weights(job, "on_batch")
+
+
+def test_rank_0_broadcasts_weights_and_optimizer(job: Job) -> None:
+    for rank in range(2):
+        value = job.value("broadcast", rank)
+        assert all(value["same"])
+        assert value["iterations"] == 7 + STEPS
+
+
+def test_ranks_with_different_metrics_are_named(job: Job) -> None:
+    for rank in range(2):
+        error = job.error("metrics_differ", rank)
+        assert "['accuracy', 'loss', 'mine']" in error
+        assert "rank 0" in error and "rank 1" in error
+
+
+def compiled(**options: object) -> keras.Model:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="small")
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"run_eagerly": True}, "'small' has run_eagerly=True.*run_eagerly=False"),
+        ({"jit_compile": True}, "'small' has jit_compile=True.*jit_compile=False"),
+    ],
+)
+def test_what_no_plan_can_follow_is_refused(options: dict[str, bool], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tf_libra.keras.optimize(compiled(**options))
+
+
+def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
+    model = compiled()
+    tf_libra.keras.optimize(model)
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=True"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+
+
+def test_model_under_a_distribution_strategy_is_refused() -> None:
+    cpus = tf.config.list_logical_devices("CPU")
+    with tf.distribute.MirroredStrategy([cpu.name for cpu in cpus] * 1).scope():
+        model = compiled()
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        with pytest.raises(ValueError, match="made under MirroredStrategy"):
+            tf_libra.keras.optimize(model)
+
+
+def test_what_is_no_compiled_keras_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be a Keras 3 model, got int"):
+        tf_libra.keras.optimize(3)
+    with pytest.raises(ValueError, match="'new' is not compiled"):
+        tf_libra.keras.optimize(keras.Sequential([keras.layers.Dense(1)], name="new"))
+    with pytest.raises(ValueError, match="strategy must be one of"):
+        tf_libra.keras.optimize(compiled(), "horowod")
+
+
+def test_one_process_trains_as_without() -> None:
+    inputs = np.random.default_rng(0).normal(size=(8, 2))
+    labels = inputs.sum(axis=1, keepdims=True)
+    keras.utils.set_random_seed(0)
+    plain = compiled()
+    optimized = compiled(steps_per_execution=2)
+    optimized.set_weights(plain.get_weights())
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    fitting = tf_libra.keras.optimize(optimized)
+    for model in (plain, optimized):
+        model.fit(inputs, labels, batch_size=2, epochs=2, shuffle=False, verbose=0)
+    for one, other in zip(plain.get_weights(), optimized.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert str(fitting.phase) == "pass-through"

@@ -1,0 +1,188 @@
+"""`optimize`: one line between `compile` and `fit`."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_libra import decorator
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
+from tf_libra.profile import BackwardProfile
+from tf_libra.strategies import Strategy
+from tf_libra.tuning import Phase
+
+
+class OptimizedFit:
+    """What is known of a model's training steps. `optimize` makes one.
+
+    Attributes:
+        phase: where in its life the training step is; None before the first `fit`.
+        plan: what it runs under; None before a plan is in force.
+        profile: measured backward computation; None before it is known.
+        cost_model: fitted contention model; likewise.
+    """
+
+    def __init__(self, model: keras.Model, decorate: Callable[..., decorator.Optimized]) -> None:
+        """Makes `fit` and `train_on_batch` of `model` train under a plan."""
+        self._model = model
+        self._decorate = decorate
+        self._steps: decorator.Optimized | None = None
+        # Keras asks for its training function by this name, once per `compile`.
+        model.make_train_function = self._make_train_function
+
+    @property
+    def phase(self) -> Phase | None:
+        """Where in its life the training step is; None before the first `fit`."""
+        return None if self._steps is None else self._steps.phase
+
+    @property
+    def plan(self) -> Plan | None:
+        """What it runs under; None before a plan is in force."""
+        return None if self._steps is None else self._steps.plan
+
+    @property
+    def profile(self) -> BackwardProfile | None:
+        """Measured backward computation; None before it is known."""
+        return None if self._steps is None else self._steps.profile
+
+    @property
+    def cost_model(self) -> ContentionModel | None:
+        """Fitted contention model; None before it is known."""
+        return None if self._steps is None else self._steps.cost_model
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns: model, plan, times."""
+        return "fit has not been called yet" if self._steps is None else self._steps.explain()
+
+    def _make_train_function(self, force: bool = False) -> Any:
+        model = self._model
+        if model.train_function is None or force:
+            _check(model)
+            self._steps = self._decorate(_steps_function(model))
+            model.train_function = _train_function(model, self._steps)
+        return model.train_function
+
+
+def optimize(
+    model: keras.Model, strategy: Strategy | str = "libra", **options: Any
+) -> OptimizedFit:
+    """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
+
+        hvd.init()
+        model.compile(optimizer, loss)
+        fitting = tf_libra.keras.optimize(model, "libra", broadcast_variables=True)
+        model.fit(...)
+        print(fitting.explain())
+
+    Every rank feeds `fit` its own share of the data, in equally many steps. Callbacks, validation,
+    a `train_step` of the model's own and `steps_per_execution` work as before; while the first
+    steps measure, they run one at a time.
+
+    Args:
+        model: a compiled Keras 3 model that trains with TensorFlow.
+        strategy: what plans: a name or an object of `tf_libra.strategies`.
+        **options: as for `tf_libra.optimize`.
+
+    Returns:
+        Where plan, profile and `explain()` are to be had.
+
+    Raises:
+        ValueError: an option is out of its range, or the model is not compiled, runs eagerly, is
+            compiled by XLA, or trains under a `tf.distribute` strategy.
+    """
+    decorate = decorator.optimize(strategy, **options)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"model must be a Keras 3 model, got {type(model).__name__}")
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"model trains with {keras.backend.backend()}; TF-Libra plans TensorFlow's graphs:"
+            " set KERAS_BACKEND=tensorflow"
+        )
+    if not model.compiled:
+        raise ValueError(f"model {model.name!r} is not compiled: call compile before optimize")
+    _check(model)
+    # What was made before would train without averaging.
+    model.train_function = None
+    return OptimizedFit(model, decorate)
+
+
+def _check(model: keras.Model) -> None:
+    """Raises `ValueError` where a plan could not take effect."""
+    if model.run_eagerly:
+        raise ValueError(
+            f"model {model.name!r} has run_eagerly=True, and without a graph there is nothing to"
+            " plan: compile it with run_eagerly=False"
+        )
+    if model.jit_compile:
+        raise ValueError(
+            f"model {model.name!r} has jit_compile=True, and XLA cannot call the all-reduce:"
+            " compile it with jit_compile=False"
+        )
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync != 1 or strategy.extended._in_multi_worker_mode():
+        raise ValueError(
+            f"model {model.name!r} was made under {type(strategy).__name__}, which averages"
+            " gradients itself: make it without, and start one process per device"
+        )
+
+
+def _steps_function(model: keras.Model) -> Any:
+    """A graph of one training step per batch, one after the other."""
+
+    # A function of its own, traced once: however many steps the graph has, the names of their
+    # gradients are the same, so one plan holds for each.
+    @tf.function(reduce_retracing=True, autograph=False)
+    def train_step(data: Any) -> Any:
+        # tf.data cannot say None.
+        given = keras.tree.map_structure(
+            lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
+        )
+        return model.train_step(given)
+
+    def train_steps(batches: tuple[Any, ...]) -> Any:
+        outputs = None
+        for data in batches:
+            outputs = train_step(data)
+        return outputs
+
+    train_steps.__qualname__ = f"train_step of model {model.name}"
+    return tf.function(train_steps, reduce_retracing=True, autograph=False)
+
+
+def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[[Any], Any]:
+    """What Keras calls for every `steps_per_execution` batches."""
+
+    def train_function(iterator: Any) -> Any:
+        # Fetched here and not in the graph: running out of data is no failed step.
+        batches = tuple(_take(iterator, model.steps_per_execution))
+        if not batches:
+            raise StopIteration
+        if len(batches) == model.steps_per_execution and steps.settled and _are_alike(batches):
+            return steps(batches)
+        # What is measured is one step; and a graph for the few that are left would be used once.
+        outputs = None
+        for data in batches:
+            outputs = steps((data,))
+        return outputs
+
+    return train_function
+
+
+def _take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
+    """At most the next `count` batches."""
+    if not isinstance(iterator, tf.data.Iterator):
+        yield from (data for _, data in zip(range(count), iterator, strict=False))
+        return
+    for _ in range(count):
+        batch = iterator.get_next_as_optional()
+        if not batch.has_value():
+            return
+        yield batch.get_value()
+
+
+def _are_alike(batches: tuple[Any, ...]) -> bool:
+    """Whether one trace of the step fits all: of several the gradients would not be one plan's."""
+    first, *others = ([one.shape for one in tf.nest.flatten(data)] for data in batches)
+    return all(shapes == first for shapes in others)
