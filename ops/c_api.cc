@@ -11,6 +11,7 @@
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
+#include "ops/profiler_events.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tf_libra {
@@ -119,6 +120,7 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     engine_options.timeout_seconds = timeout_seconds;
     engine_options.stall_warning_seconds = stall_warning_seconds;
     engine_options.warn = [](const std::string& text) { LOG(WARNING) << "TF-Libra: " << text; };
+    engine_options.on_lane_done = tf_libra::ShowInProfiler;
     ExchangeActiveEngine(std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
   }
   return Report(status);

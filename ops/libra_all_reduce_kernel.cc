@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "ops/engine_slot.h"
 #include "ops/lanes/engine.h"
+#include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
+#include "tsl/profiler/lib/traceme.h"
 
 namespace tf_libra {
 namespace {
@@ -71,6 +73,9 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
         context, engine != nullptr,
         absl::FailedPreconditionError("LibraAllReduce: no engine is running in this process"),
         done);
+    // The executor shows no op that is not expensive; this one carries what readers of the trace
+    // need to know of its tensors.
+    tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
     request.operation = operation_;
     request.element_type = ElementTypeOf(input_type(0));
@@ -88,6 +93,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
       if (!status.ok()) context->SetStatus(ToTensorFlow(status));
       done();
     };
+    event.Stop();  // once the engine has it, the step, and the profiler, may end at any time
     engine->AllReduce(std::move(request));
   }
 

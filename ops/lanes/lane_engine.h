@@ -21,10 +21,22 @@
 
 namespace tf_libra {
 
+// One lane's part of an all-reduce.
+struct LaneSpan {
+  const AllReduceRecord* record = nullptr;  // of the whole; its times after `enqueued` are not set
+  int lane = 0;
+  uint64_t num_bytes = 0;  // of the lane's slice
+  int64_t started_nanos = 0;
+  int64_t first_byte_nanos = 0;  // every peer had sent a first byte on this lane; 0 without peers
+  int64_t finished_nanos = 0;
+};
+
 struct LaneEngineOptions {
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   std::function<void(const std::string&)> warn;  // must be callable from any thread
+  // Called on the lane's own thread when its part has ended well, before the all-reduce is done.
+  std::function<void(const LaneSpan&)> on_lane_done;
 };
 
 class LaneEngine : public Engine {

@@ -1,5 +1,6 @@
 #include "ops/lanes/lane_engine.h"
 
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -221,6 +222,46 @@ void GroupingAndThreadsChangeNothing() {
       }
     }
   }
+}
+
+// Every lane at work tells so once, on its own thread, before the all-reduce is done.
+void LanesTellWhatTheyDid() {
+  constexpr int kWorld = 2, kLanes = 3;
+  std::mutex mutex;
+  std::vector<LaneSpan> spans;
+  std::vector<std::string> threads;
+  LaneEngineOptions options = Patient();
+  options.on_lane_done = [&](const LaneSpan& span) {
+    char name[16];
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    const std::lock_guard<std::mutex> lock(mutex);
+    spans.push_back(span);
+    threads.push_back(name);
+    CHECK_EQ(span.record->step, 5);
+    CHECK_EQ(span.record->operation->num_threads, 2);
+  };
+  const Engines engines = MakeEngines(ConnectAll(kWorld, kLanes), options);
+  Operation operation;
+  operation.counts = {1000, 1};
+  operation.num_threads = 2;
+  const int64_t before = WallNanos();
+  OnEveryRank(kWorld, [&](int rank) {
+    engines[rank]->SetStep(5);
+    CHECK_OK(AllReduce(engines[rank].get(), operation));
+  });
+  const int64_t after = WallNanos();
+  CHECK_EQ(spans.size(), static_cast<size_t>(kWorld * 2));
+  uint64_t num_bytes = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    num_bytes += spans[i].num_bytes;
+    CHECK_EQ(threads[i], "libra lane " + std::to_string(spans[i].lane));
+    CHECK_TRUE(spans[i].lane < 2);
+    CHECK_TRUE(before <= spans[i].started_nanos);
+    CHECK_TRUE(spans[i].started_nanos <= spans[i].first_byte_nanos);
+    CHECK_TRUE(spans[i].first_byte_nanos <= spans[i].finished_nanos);
+    CHECK_TRUE(spans[i].finished_nanos <= after);
+  }
+  CHECK_EQ(num_bytes, kWorld * operation.num_elements() * sizeof(float));
 }
 
 // As a training step does it: everything is queued at once, over several megabytes.
@@ -693,6 +734,7 @@ int main(int argc, char** argv) {
   return testing::RunTestsOverBoth(
       {{"EqualsTheReference", EqualsTheReference},
        {"GroupingAndThreadsChangeNothing", GroupingAndThreadsChangeNothing},
+       {"LanesTellWhatTheyDid", LanesTellWhatTheyDid},
        {"ManyInTheQueue", ManyInTheQueue},
        {"CallsFromAnywhere", CallsFromAnywhere},
        {"ThreadsThatTheEngineDoesNotHave", ThreadsThatTheEngineDoesNotHave},

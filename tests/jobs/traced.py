@@ -1,0 +1,104 @@
+"""Steps under a given plan in traces that a user takes: `traced.py PLAN.json`."""
+
+import json
+import sys
+import time
+
+import horovod.tensorflow as hvd
+import models
+import tensorflow as tf
+from harness import FOLDER, RANK, SIZE, Cases
+
+import tf_libra
+from tf_libra.runtime import engine as engine_lib
+from tf_libra.runtime import grappler
+
+cases = Cases()
+PLAN_FILE = sys.argv[1]
+# What has no place in the profiler's own syntax.
+HOSTILE = "a#b=c,d;e'f%(é\n😀" + "x" * 300
+# After those that rank 0 traces itself.
+WARM_UP = 8
+
+
+def data(number: int):
+    return models.part(models.batch(number, SIZE, "float32"), RANK, SIZE)
+
+
+@cases
+def profiler():
+    """Three steps under tf.profiler."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    for number in range(WARM_UP):
+        step(*data(number))
+    engine = engine_lib.running()
+    engine.drain_telemetry()
+    tf.profiler.experimental.start(str(FOLDER / f"profiler.{RANK}"))
+    start_ns = time.time_ns()
+    for number in range(3):
+        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+            step(*data(number))
+    tf.profiler.experimental.stop()
+    return {
+        "plan_id": grappler.plan_id(step.plan),
+        "start_ns": start_ns,
+        "telemetry": [
+            {
+                "step": r.step,
+                "sequence": r.sequence,
+                "group": r.group,
+                "num_threads": r.num_threads,
+                "num_bytes": r.num_bytes,
+                "tensor_names": r.tensor_names,
+                "enqueued_ns": r.enqueued_ns,
+                "started_ns": r.started_ns,
+                "first_byte_ns": r.first_byte_ns,
+                "finished_ns": r.finished_ns,
+            }
+            for r in sorted(engine.drain_telemetry(), key=lambda r: r.sequence)
+        ],
+    }
+
+
+@cases
+def keras_callback():
+    """Steps under the callback of Keras, in a training loop of one's own."""
+    model = models.Keras("float32", "sgd")
+    step = tf_libra.optimize("syneasgd", threads=1, max_tuning_steps=8)(tf.function(model.step))
+    logdir = FOLDER / f"keras.{RANK}"
+    callback = tf.keras.callbacks.TensorBoard(str(logdir), profile_batch=(12, 16))
+    callback.set_model(model.model)
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+    for number in range(20):
+        callback.on_train_batch_begin(number)
+        step(*data(number))
+        callback.on_train_batch_end(number)
+    callback.on_train_end()
+    return json.loads(step.plan.to_json())
+
+
+@cases
+def hostile_name():
+    """A variable named to break out of the profiler's syntax; one step in the trace."""
+    variable = tf.Variable([1.0, 2.0])
+    variable.path = HOSTILE
+
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * x)
+        variable.assign_sub(tape.gradient(loss, variable))
+        return loss
+
+    step = tf_libra.optimize("wfbp", threads=1, max_tuning_steps=1)(tf.function(train))
+    for _ in range(WARM_UP):
+        step(tf.constant([1.0, 2.0]))
+    tf.profiler.experimental.start(str(FOLDER / f"hostile.{RANK}"))
+    step(tf.constant([1.0, 2.0]))
+    tf.profiler.experimental.stop()
+    return list(step.plan.tensor_names)
+
+
+hvd.init()
+cases.run()
