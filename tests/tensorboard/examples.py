@@ -1,0 +1,140 @@
+"""Records to test with."""
+
+import numpy as np
+
+from tf_libra import ContentionModel, make_plan, strategies
+from tf_libra.cost_model import OverlapSample
+from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.tensorboard.records import (
+    AllReduceSpan,
+    PlanRecord,
+    StepRecord,
+    TimelineRecord,
+)
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "../../etc/passwd",
+    "x" * 10_000,
+    "🐢🐇",
+    "two\nlines\ttab",
+    "\"quotes\" & 'apostrophes'",
+)
+
+
+def profile(num_tensors: int = 24, names: tuple[str, ...] = (), seed: int = 0) -> BackwardProfile:
+    """Tensors of very different sizes; the first have the given names."""
+    random = np.random.default_rng(seed)
+    labels = [*names, *(f"layer_{i}/kernel" for i in range(len(names), num_tensors))]
+    sizes = (4 * np.exp(random.uniform(3, 13, num_tensors))).astype(int)
+    return BackwardProfile.from_arrays(
+        sizes, random.uniform(1e-4, 3e-3, num_tensors), labels, ["float32"] * num_tensors
+    )
+
+
+def cost_model() -> ContentionModel:
+    return ContentionModel(
+        num_workers=2,
+        hop_latency=4e-4,
+        compute=(0.95, 0.1),
+        overlapped=(1.1e9, 6e8, 0.5),
+        exclusive=(2e9, 4e8, 0.5),
+        exclusive_hop_latency=2e-4,
+    )
+
+
+def plan_record(
+    function: str = "train_step",
+    strategy: strategies.Strategy | None = None,
+    num_tensors: int = 24,
+    names: tuple[str, ...] = (),
+    step: int = 61,
+) -> PlanRecord:
+    strategy = strategy or strategies.Libra(threads=(1, 2, 4), max_groups=5)
+    gradients, model = profile(num_tensors, names), cost_model()
+    random = np.random.default_rng(1)
+    samples = []
+    for index in range(60):
+        size, r = int(random.uniform(1e5, 8e6)), (1, 2, 4)[index % 3]
+        noise = float(np.exp(random.normal(0, 0.05)))
+        overlapped = index % 2 == 0
+        seconds = noise * float(
+            model.overlapped_all_reduce(size, r)
+            if overlapped
+            else model.exclusive_all_reduce(size, r)
+        )
+        samples.append(
+            OverlapSample(
+                size,
+                r,
+                seconds * float(model.compute_rate(r)) if overlapped else 0.0,
+                seconds if overlapped else 0.0,
+                0.0 if overlapped else seconds,
+                step=index,
+                plan=f"plan{index % 7}",
+            )
+        )
+    return PlanRecord(
+        function=function,
+        step=step,
+        origin="made",
+        plan=make_plan(gradients, model, strategy),
+        strategy=strategy,
+        threads=strategies.allowed_threads(strategy),
+        profile=gradients,
+        cost_model=model,
+        samples=tuple(samples),
+        median_error=0.04,
+        held_out_error=0.09,
+        baseline_seconds=(0.061, 0.063, 0.060),
+        notes=("a note",),
+    )
+
+
+def measured(record: PlanRecord, stretch: float = 1.0) -> MeasuredTimeline:
+    """What a step under the plan could have done: what is predicted, stretched."""
+    from tf_libra.simulation import simulate
+
+    assert record.profile is not None and record.cost_model is not None
+    timeline = simulate(record.profile, record.plan, record.cost_model)
+    groups = tuple(
+        MeasuredGroup(
+            index,
+            group.num_threads,
+            sum(record.plan.num_bytes[group.start : group.stop]),
+            span.ready_seconds * stretch,
+            span.start_seconds * stretch,
+            span.end_seconds * stretch,
+        )
+        for index, (group, span) in enumerate(zip(record.plan.groups, timeline.groups, strict=True))
+    )
+    return MeasuredTimeline(
+        groups, timeline.computation_end_seconds * stretch, timeline.backward_seconds * stretch
+    )
+
+
+def timeline_record(record: PlanRecord) -> TimelineRecord:
+    steps = [measured(record, stretch) for stretch in (1.02, 1.1, 1.07, 0.99, 1.2)]
+    return TimelineRecord.of(record.function, record.plan, record.step + 5, steps)
+
+
+def step_record(record: PlanRecord, rank: int = 0) -> StepRecord:
+    start = 1_700_000_000_000_000_000
+    spans = tuple(
+        AllReduceSpan(
+            i, g.num_threads, 1000, start + i, start + 2 * i, start + 3 * i, start + 9 * i
+        )
+        for i, g in enumerate(record.plan.groups)
+    )
+    return StepRecord(
+        record.function,
+        record.plan.fingerprint,
+        rank,
+        record.step,
+        start,
+        start + 50_000_000,
+        spans,
+        backward_start_ns=start + 10,
+        produced_ns=tuple(start + 10 * i for i in range(len(record.plan.tensor_names))),
+    )

@@ -1,0 +1,124 @@
+"""Keeps, of one training function on one rank, what TensorBoard and reports are to show.
+
+It is told what happens and writes it down. A file that cannot be written is no reason to end the
+training: that is said once, and nothing more is written.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import tensorflow as tf
+
+from tf_libra.plan import Plan
+from tf_libra.profiling.samples import MeasuredTimeline, measured_timeline
+from tf_libra.runtime.telemetry import AllReduceRecord
+from tf_libra.tensorboard import records
+from tf_libra.tensorboard.records import PlanRecord, Record, StepRecord, TimelineRecord
+from tf_libra.tensorboard.writer import RecordWriter
+from tf_libra.tuning import Observation
+
+# Steps that are traced to be compared with the plan, and what may go by for one: a hundred times
+# what the trace cost, so that looking takes at most 1 % of the time.
+CHECK_SHARE = 0.01
+# The steps whose median is shown.
+_REMEMBERED_TIMELINES = 50
+
+
+class Recorder:
+    """Writes the records of one training function on one rank."""
+
+    def __init__(self, logdir: Path, rank: int, function: str, log: logging.Logger) -> None:
+        """Makes the event file; where that fails, says so, and nothing is written."""
+        self._rank, self._function, self._log = rank, function, log
+        self._plan: Plan | None = None
+        self._timelines: deque[MeasuredTimeline] = deque(maxlen=_REMEMBERED_TIMELINES)
+        self._usual_seconds = 0.0
+        self._check_due = float("inf")
+        self._writer: RecordWriter | None = None
+        self._guarded(partial(self._open, logdir, rank))
+
+    def in_force(self, record: PlanRecord) -> None:
+        """A plan is in force. Rank 0 alone knows what it rests on, and writes it."""
+        self._plan = record.plan
+        self._timelines.clear()
+        if self._rank == 0:
+            self._write(record.step, record)
+
+    def took(self, step: int, seconds: float, usual: bool) -> None:
+        """A step took so long; `usual` unless it was a plan's first or traced."""
+        if usual:
+            self._usual_seconds = seconds
+        else:
+            # What one more such step would cost is what this one took longer.
+            cost = max(seconds - self._usual_seconds, 0.0)
+            self._check_due = time.monotonic() + cost / CHECK_SHARE
+        if self._rank == 0:
+            name = records.STEP_SECONDS if usual else records.DISTURBED_STEP_SECONDS
+            self._write_history(step, {name: seconds})
+
+    @property
+    def wants_check(self) -> bool:
+        """Whether tracing the next step keeps within the share of time that may go to it."""
+        return self._writer is not None and time.monotonic() >= self._check_due
+
+    def executed(
+        self,
+        step: int,
+        called_ns: tuple[int, int],
+        all_reduces: Sequence[AllReduceRecord],
+        observation: Observation | None = None,
+    ) -> None:
+        """A step under the plan has run; `observation` where it was traced."""
+        if self._plan is None or self._writer is None:
+            return
+        production = None if observation is None else observation.production
+        self._write(
+            step,
+            StepRecord.of(
+                self._function, self._plan, self._rank, step, called_ns, all_reduces, production
+            ),
+        )
+        if production is None:
+            return
+        try:
+            timeline = measured_timeline(all_reduces, production)
+        except ValueError as error:  # a step that computes other gradients than the first
+            self._log.debug("step %d is not compared with the plan: %s", step, error)
+            return
+        self._timelines.append(timeline)
+        self._write(step, TimelineRecord.of(self._function, self._plan, step, self._timelines))
+        self._write_history(
+            step,
+            {
+                records.BACKWARD_SECONDS: timeline.backward_seconds,
+                records.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
+            },
+        )
+
+    def close(self) -> None:
+        """Writes out what is still in memory."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._guarded(writer.close)
+
+    def _open(self, logdir: Path, rank: int) -> None:
+        self._writer = RecordWriter(logdir, rank)
+
+    def _write(self, step: int, record: Record) -> None:
+        if self._writer is not None:
+            self._guarded(partial(self._writer.record, step, record))
+
+    def _write_history(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is not None:
+            self._guarded(partial(self._writer.history, step, self._function, values))
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:  # such as a disk that is full
+            self._writer = None
+            self._log.warning("logdir: TensorBoard is not written to any more: %s", error)
