@@ -103,11 +103,13 @@ class Observation:
         production: when gradients were produced; None where the step could not be traced.
         records: the all-reduces that were executed.
         problem: why there is no production, else empty.
+        called_ns: when the step was called and when it returned, nanoseconds since the epoch.
     """
 
     production: "StepProduction | None"
     records: "tuple[AllReduceRecord, ...]"
     problem: str = ""
+    called_ns: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ The session says what happens, in the order in which it happens; nothing here dr
 Rank 0 writes files; the other ranks only warn.
 """
 
+import atexit
 import logging
 import statistics
 from collections import deque
@@ -17,7 +18,10 @@ from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.runtime import cache, grappler, progress
 from tf_libra.runtime.summary import describe, fit_line, plan_table
-from tf_libra.tuning import Phase, TensorSpec, Tuned
+from tf_libra.runtime.telemetry import AllReduceRecord
+from tf_libra.tensorboard.recorder import Recorder
+from tf_libra.tensorboard.records import PlanRecord
+from tf_libra.tuning import Observation, Phase, TensorSpec, Tuned
 
 _REMEMBERED_STEPS = 200
 
@@ -49,10 +53,19 @@ class Journal:
     def __post_init__(self) -> None:
         self._seconds: dict[Phase, deque[float]] = {}
         self._key = ""
+        self._recorder: Recorder | None = None
+        self._function = ""
 
     def met(self, rank: int) -> None:
         """The other ranks are known, and with them who speaks."""
         self.rank, self.log = rank, progress.logger(rank)
+
+    def record(self, function: str) -> None:
+        """From now on, what happens is also written for TensorBoard if there is a `logdir`."""
+        self._function = function
+        if self.options.logdir is not None:
+            self._recorder = Recorder(self.options.logdir, self.rank, function, self.log)
+            atexit.register(self._recorder.close)
 
     def entered(self, phase: Phase, step: int) -> None:
         """A step begins in `phase`, which may be a new one."""
@@ -77,6 +90,20 @@ class Journal:
         self.phase = Phase.RUN
         if self.rank == 0:
             self._write_logdir(kept)
+        if self._recorder is not None:
+            self._recorder.in_force(
+                PlanRecord.of(
+                    function=self._function,
+                    step=step,
+                    origin=how,
+                    plan=kept.plan,
+                    strategy=self.options.strategy,
+                    profile=kept.profile,
+                    cost_model=kept.cost_model,
+                    tuned=self.tuned,
+                    baseline_seconds=tuple(self._seconds.get(Phase.MEASURE, ())),
+                )
+            )
         self.log.info(
             "run: plan %s (%s) is in force from step %d on\n%s",
             grappler.plan_id(kept.plan),
@@ -85,13 +112,38 @@ class Journal:
             plan_table(kept.plan, kept.profile, kept.cost_model),
         )
 
-    def took(self, seconds: float) -> None:
-        """A usual step of the current phase took so long."""
-        self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
+    def took(self, step: int, seconds: float, usual: bool) -> None:
+        """A step took so long; `usual` unless it was a plan's first or traced."""
+        if usual:
+            self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
+        if self._recorder is not None:
+            self._recorder.took(step, seconds, usual)
+
+    @property
+    def wants_check(self) -> bool:
+        """Whether another step under the plan may be traced, for what is written of it."""
+        return self._recorder is not None and self._recorder.wants_check
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether `executed` does anything."""
+        return self._recorder is not None
+
+    def executed(
+        self,
+        step: int,
+        called_ns: tuple[int, int],
+        all_reduces: Sequence[AllReduceRecord],
+        observation: Observation | None = None,
+    ) -> None:
+        """A step under the plan has run; `observation` where it was traced."""
+        if self._recorder is not None:
+            self._recorder.executed(step, called_ns, all_reduces, observation)
 
     def measured(self, timeline: MeasuredTimeline) -> None:
         """A step under the plan was observed."""
         self.timelines.append(timeline)
+        del self.timelines[:-_REMEMBERED_STEPS]
 
     def checked(self) -> None:
         """No more steps under the plan will be observed."""

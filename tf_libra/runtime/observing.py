@@ -42,20 +42,21 @@ class Observer:
             result = call()
             stop_ns = time.time_ns()
         records = of_step(self.engine.drain_telemetry(), step)
+        called_ns = (start_ns, stop_ns)
         if self._sources is None:
-            return result, Observation(None, records, self._problem)
+            return result, Observation(None, records, self._problem, called_ns)
         if session.trace is None:
-            return result, Observation(None, records, session.unavailable)
+            return result, Observation(None, records, session.unavailable, called_ns)
         try:
             production = step_production(
                 read_events(session.trace),
                 self._sources.producers,
-                (start_ns, stop_ns),
+                called_ns,
                 self._sources.inputs,
             )
         except ValueError as error:  # among them IncompleteTraceError; training goes on
-            return result, Observation(None, records, str(error))
-        return result, Observation(production, records)
+            return result, Observation(None, records, str(error), called_ns)
+        return result, Observation(production, records, "", called_ns)
 
 
 def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:

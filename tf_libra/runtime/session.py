@@ -141,6 +141,7 @@ class Session:
                 "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
                 " every gradient is all-reduced by itself"
             )
+        self.journal.record(self._name)
         self._engine = self._shared_engine(world)
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(self._engine, self._statement(world))
@@ -265,13 +266,13 @@ class Session:
             else:
                 self._enter(directive.phase, directive.plan)
         elif self._rank == 0 and self.journal.phase is Phase.RUN:
-            traced = 0 < self._steps_of_plan <= _CHECKED_STEPS
+            checked = 0 < self._steps_of_plan <= _CHECKED_STEPS
+            traced = checked or (self._steps_of_plan > 0 and self.journal.wants_check)
         start = time.perf_counter()
         result = self._execute(call, traced)
         seconds = time.perf_counter() - start
         # Neither what instantiates a plan nor what is traced is a usual step.
-        if self._steps_of_plan > 0 and not traced:
-            self.journal.took(seconds)
+        self.journal.took(self._step, seconds, usual=self._steps_of_plan > 0 and not traced)
         self._steps_of_plan += 1
         return result
 
@@ -281,7 +282,7 @@ class Session:
             if self._steps_of_plan == 0:
                 return self._first_call(call)
             if not (traced and self._rank == 0):
-                return call()
+                return self._untraced(call)
             assert self._observer is not None
             result, observation = self._observer.traced(self._step, call)
         self._observation = observation
@@ -289,7 +290,20 @@ class Session:
             self._note_timeline(observation)
         return result
 
+    def _untraced(self, call: Callable[[], Any]) -> Any:
+        """A step that nobody traces; what rank 0 checks, other ranks write down as well."""
+        keeps = self._rank > 0 and self.journal.wants_steps and self.journal.phase is Phase.RUN
+        if not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
+            return call()
+        assert self._engine is not None
+        start_ns = time.time_ns()
+        result = call()
+        records = of_step(self._engine.drain_telemetry(), self._step)
+        self.journal.executed(self._step, (start_ns, time.time_ns()), records)
+        return result
+
     def _note_timeline(self, observation: Observation) -> None:
+        self.journal.executed(self._step, observation.called_ns, observation.records, observation)
         if observation.production is not None:
             try:
                 timeline = measured_timeline(observation.records, observation.production)

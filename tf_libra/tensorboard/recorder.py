@@ -1,10 +1,11 @@
 """Keeps, of one training function on one rank, what TensorBoard and reports are to show.
 
 It is told what happens and writes it down. A file that cannot be written is no reason to end the
-training: that is said once, and nothing more is written.
+training: it is said once, and nothing more is written.
 """
 
 import logging
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,15 @@ from tf_libra.tensorboard.records import PlanRecord, Record, StepRecord, Timelin
 from tf_libra.tensorboard.writer import RecordWriter
 from tf_libra.tuning import Observation
 
-# Steps that are traced to be compared with the plan, and what may go by for one: a hundred times
-# what the trace cost, so that looking takes at most 1 % of the time.
+# What tracing steps of a run may cost. So that a long run leaves a bounded file, the next step is
+# also not traced before the time since the plan came into force has grown by a tenth.
 CHECK_SHARE = 0.01
-# The steps whose median is shown.
+_CHECK_GROWTH = 0.1
+# The traced steps whose median is shown.
 _REMEMBERED_TIMELINES = 50
+# So many steps are written one by one; after them, medians over some seconds.
+_SINGLE_STEPS = 500
+_BLOCK_SECONDS = 5.0
 
 
 class Recorder:
@@ -36,29 +41,42 @@ class Recorder:
         self._rank, self._function, self._log = rank, function, log
         self._plan: Plan | None = None
         self._timelines: deque[MeasuredTimeline] = deque(maxlen=_REMEMBERED_TIMELINES)
-        self._usual_seconds = 0.0
+        self._in_force_at = time.monotonic()
         self._check_due = float("inf")
+        self._was_traced = False
+        self._usual_seconds = 0.0
+        self._num_steps = 0
+        self._block: list[float] = []
         self._writer: RecordWriter | None = None
         self._guarded(partial(self._open, logdir, rank))
 
     def in_force(self, record: PlanRecord) -> None:
-        """A plan is in force. Rank 0 alone knows what it rests on, and writes it."""
+        """A plan is in force. Rank 0 alone knows what it rests on, and writes that."""
         self._plan = record.plan
         self._timelines.clear()
+        self._in_force_at = time.monotonic()
         if self._rank == 0:
             self._write(record.step, record)
 
     def took(self, step: int, seconds: float, usual: bool) -> None:
         """A step took so long; `usual` unless it was a plan's first or traced."""
-        if usual:
-            self._usual_seconds = seconds
-        else:
-            # What one more such step would cost is what this one took longer.
+        if self._rank > 0:
+            return
+        if self._was_traced:
+            self._was_traced = False
+            now = time.monotonic()
             cost = max(seconds - self._usual_seconds, 0.0)
-            self._check_due = time.monotonic() + cost / CHECK_SHARE
-        if self._rank == 0:
-            name = records.STEP_SECONDS if usual else records.DISTURBED_STEP_SECONDS
-            self._write_history(step, {name: seconds})
+            growth = _CHECK_GROWTH * (now - self._in_force_at)
+            self._check_due = now + max(cost / CHECK_SHARE, growth)
+        if not usual:
+            self._write_history(step, {records.DISTURBED_STEP_SECONDS: seconds})
+            return
+        self._usual_seconds = seconds
+        self._num_steps += 1
+        self._block.append(seconds)
+        if self._num_steps <= _SINGLE_STEPS or sum(self._block) >= _BLOCK_SECONDS:
+            self._write_history(step, {records.STEP_SECONDS: statistics.median(self._block)})
+            self._block.clear()
 
     @property
     def wants_check(self) -> bool:
@@ -75,6 +93,7 @@ class Recorder:
         """A step under the plan has run; `observation` where it was traced."""
         if self._plan is None or self._writer is None:
             return
+        self._was_traced = observation is not None
         production = None if observation is None else observation.production
         self._write(
             step,

@@ -49,6 +49,7 @@ class RecordWriter:
         path = folder / f"{name}.{os.getpid()}.{next(_files)}.v2"
         path.touch()  # what cannot be made is an OSError here, a TensorFlow error below
         self._file = tf.io.TFRecordWriter(str(path))
+        self._tags: set[str] = set()
         self._flushed = 0.0
         self._write(tf.compat.v1.Event(wall_time=time.time(), file_version=_FILE_VERSION))
         self.flush()
@@ -79,6 +80,9 @@ class RecordWriter:
         event = tf.compat.v1.Event(wall_time=time.time(), step=step)
         for tag, tensor in tensors.items():
             value = event.summary.value.add(tag=tag, tensor=tensor)
+            if tag in self._tags:  # readers take the metadata of a series from its first value
+                continue
+            self._tags.add(tag)
             value.metadata.plugin_data.plugin_name = PLUGIN_NAME
             value.metadata.plugin_data.content = plugin_content(kind)
             value.metadata.data_class = data_class
