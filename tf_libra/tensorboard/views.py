@@ -1,0 +1,485 @@
+"""What follows from a run's records and is shown: JSON values, for the plugin and for reports.
+
+Pure functions. Seconds and bytes; tensors and groups in backward order. What cannot be said,
+because nothing was measured, is None.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model.fitting import computation_errors, prediction_errors
+from tf_libra.plan import Plan
+from tf_libra.planning import make_plan
+from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
+from tf_libra.profile import BackwardProfile
+from tf_libra.simulation import Timeline, simulate
+from tf_libra.tensorboard.records import PlanRecord, TimelineRecord
+
+# World sizes of the scale-out study, beside the present one.
+SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+# Points of a fitted curve.
+_CURVE_POINTS = 60
+# The plan of MG-WFBP where communication would take nothing from computation: LIBRA's ideal.
+IDEAL = "mg-cf"
+
+
+def plan_view(record: PlanRecord) -> dict[str, Any]:
+    """The groups of a plan, with what is predicted of them.
+
+    `bottleneck` is the group that the end of backward waits for longest: the one with the most
+    residual communication, or, where there is none, the one that slows computation most.
+    """
+    plan, timeline = record.plan, predicted(record)
+    view: dict[str, Any] = {
+        "function": record.function,
+        "step": record.step,
+        "origin": record.origin,
+        "strategy": plan.strategy,
+        "asked": record.strategy.name,
+        "fingerprint": plan.fingerprint,
+        "num_workers": plan.num_workers,
+        "num_tensors": len(plan.tensor_names),
+        "num_bytes": sum(plan.num_bytes),
+        "threads": list(record.threads),
+        "after_backward": plan.after_backward,
+        "predicted_seconds": plan.predicted_seconds,
+        "notes": list(dict.fromkeys((*plan.notes, *record.notes))),
+        "summary": None,
+        "compute_seconds": None,
+        "bottleneck": None,
+        "groups": [
+            {
+                "group": index,
+                "start": group.start,
+                "stop": group.stop,
+                "num_threads": group.num_threads,
+                "stream": group.stream,
+                "num_bytes": sum(plan.num_bytes[group.start : group.stop]),
+            }
+            for index, group in enumerate(plan.groups)
+        ],
+    }
+    if record.profile is not None:
+        view["compute_seconds"] = float(record.profile.compute_after[0])
+    if timeline is None:
+        return view
+    assert record.profile is not None and record.cost_model is not None
+    view["summary"] = explain_summary(record.profile, plan, record.cost_model, timeline)
+    view["predicted_seconds"] = timeline.backward_seconds
+    costs = _costs(record.plan, timeline, record.cost_model)
+    for row, cost in zip(view["groups"], costs, strict=True):
+        row.update(cost)
+    view["totals"] = {
+        "backward_seconds": timeline.backward_seconds,
+        "computation_end_seconds": timeline.computation_end_seconds,
+        "slowed_seconds": timeline.computation_end_seconds - view["compute_seconds"],
+        "residual_communication_seconds": sum(
+            stage.residual_communication_seconds for stage in timeline.stages
+        ),
+    }
+    view["bottleneck"] = max(
+        range(len(costs)),
+        key=lambda k: (costs[k]["residual_communication_seconds"], costs[k]["slowed_seconds"]),
+    )
+    return view
+
+
+def _costs(plan: Plan, timeline: Timeline, cost: ContentionModel) -> list[dict[str, Any]]:
+    """What each group costs: its span, and how much backward gets longer beside and after it."""
+    rows = []
+    for group, span, stage in zip(plan.groups, timeline.groups, timeline.stages[1:], strict=True):
+        lost = stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads)))
+        rows.append(
+            {
+                "ready_seconds": span.ready_seconds,
+                "start_seconds": span.start_seconds,
+                "end_seconds": span.end_seconds,
+                "waited_seconds": span.start_seconds - span.ready_seconds,
+                "overlap_seconds": stage.overlap_seconds,
+                "residual_compute_seconds": stage.residual_compute_seconds,
+                "residual_communication_seconds": stage.residual_communication_seconds,
+                "slowed_seconds": lost,
+            }
+        )
+    return rows
+
+
+def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
+    """One group: its tensors, and why it is as it is.
+
+    Raises:
+      ValueError: the plan has no such group.
+    """
+    plan = record.plan
+    if not 0 <= index < len(plan.groups):
+        raise ValueError(f"group must be from 0 to {len(plan.groups) - 1}, got {index}")
+    group = plan.groups[index]
+    profile = record.profile
+    seconds = None
+    if profile is not None:
+        order = {tensor.name: tensor.compute_seconds for tensor in profile.tensors}
+        seconds = [order[name] for name in plan.tensor_names[group.start : group.stop]]
+    view: dict[str, Any] = {
+        "group": index,
+        "start": group.start,
+        "num_threads": group.num_threads,
+        "names": list(plan.tensor_names[group.start : group.stop]),
+        "num_bytes": list(plan.num_bytes[group.start : group.stop]),
+        "compute_seconds": seconds,
+        "why": None,
+    }
+    if profile is not None and record.cost_model is not None:
+        view["why"] = _why(explain_group(profile, plan, record.cost_model, index))
+    return view
+
+
+def _why(explanation: GroupExplanation) -> dict[str, Any]:
+    return {
+        "starts": explanation.starts,
+        "merged": explanation.merged,
+        "threads": explanation.threads,
+        "alternatives": [dataclasses.asdict(one) for one in explanation.alternatives],
+    }
+
+
+def predicted(record: PlanRecord) -> Timeline | None:
+    """What the record's model says of its plan; None without profile or model."""
+    if record.profile is None or record.cost_model is None:
+        return None
+    return simulate(record.profile, record.plan, record.cost_model)
+
+
+def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None = None) -> Any:
+    """The predicted timeline of the record's plan, or of what another strategy would have made.
+
+    None where there is nothing to predict by.
+    """
+    profile, cost = record.profile, record.cost_model
+    if profile is None or cost is None:
+        return None
+    plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
+    timeline = simulate(profile, plan, cost)
+    return {
+        "kind": "predicted",
+        "strategy": plan.strategy,
+        "num_steps": None,
+        "backward": _exactly(timeline.backward_seconds),
+        "compute": _exactly(timeline.computation_end_seconds),
+        "computation": _computation(profile, plan, timeline, cost),
+        "spans": [
+            {
+                "group": index,
+                "num_threads": group.num_threads,
+                "num_bytes": sum(plan.num_bytes[group.start : group.stop]),
+                "start": group.start,
+                "stop": group.stop,
+                "stream": group.stream,
+                "from": _exactly(span.start_seconds),
+                "to": _exactly(span.end_seconds),
+                "ready": _exactly(span.ready_seconds),
+            }
+            for index, (group, span) in enumerate(zip(plan.groups, timeline.groups, strict=True))
+        ],
+    }
+
+
+def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str, Any]:
+    """What the steps under the plan did, median and quartiles."""
+    plan = record.plan
+    spans = []
+    for span in measured.spans:
+        known = span.group < len(plan.groups)
+        group = plan.groups[span.group] if known else None
+        spans.append(
+            {
+                "group": span.group,
+                "num_threads": span.num_threads,
+                "num_bytes": span.num_bytes,
+                "start": None if group is None else group.start,
+                "stop": None if group is None else group.stop,
+                "stream": 0 if group is None else group.stream,
+                "from": dataclasses.asdict(span.start),
+                "to": dataclasses.asdict(span.end),
+                "ready": dataclasses.asdict(span.ready),
+            }
+        )
+    return {
+        "kind": "measured",
+        "strategy": plan.strategy,
+        "num_steps": measured.num_steps,
+        "backward": dataclasses.asdict(measured.backward),
+        "compute": dataclasses.asdict(measured.compute),
+        # What stretches a measured computation is not known; where gradients come, is.
+        "computation": [
+            {"from": earlier, "to": later, "beside": None, "rate": None}
+            for earlier, later in _pairs(
+                [0.0, *sorted(s.ready.median for s in measured.spans), measured.compute.median]
+            )
+        ],
+        "spans": spans,
+    }
+
+
+def _exactly(seconds: float) -> dict[str, float]:
+    return {"low": seconds, "median": seconds, "high": seconds}
+
+
+def _pairs(edges: Sequence[float]) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+
+
+def _computation(
+    profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: ContentionModel
+) -> list[dict[str, Any]]:
+    """Pieces of backward computation, each beside the same all-reduces: where, and how fast."""
+    end = timeline.computation_end_seconds
+    edges = {0.0, end}
+    for span in timeline.groups:
+        edges |= {at for at in (span.start_seconds, span.end_seconds) if at < end}
+    pieces = []
+    for earlier, later in _pairs(sorted(edges)):
+        middle = (earlier + later) / 2
+        beside = [
+            index
+            for index, span in enumerate(timeline.groups)
+            if span.start_seconds <= middle < span.end_seconds
+        ]
+        threads = sum(plan.groups[index].num_threads for index in beside)
+        rate = float(cost.compute_rate(threads)) if beside else 1.0
+        pieces.append({"from": earlier, "to": later, "beside": beside, "rate": rate})
+    return pieces
+
+
+def contention_view(record: PlanRecord) -> dict[str, Any]:
+    """The samples, the curves fitted to them, and how far they are apart."""
+    cost, samples = record.cost_model, record.samples
+    view: dict[str, Any] = {
+        "threads": list(record.threads),
+        "num_workers": record.plan.num_workers,
+        "median_error": record.median_error,
+        "held_out_error": record.held_out_error,
+        "model": None,
+        "curves": None,
+        "samples": [],
+        "notes": list(record.notes),
+    }
+    if cost is None:
+        return view
+    view["model"] = {
+        "compute": list(cost.compute),
+        "overlapped": list(cost.overlapped),
+        "exclusive": list(cost.exclusive),
+        "exponent": cost.exponent,
+        "startup_seconds": cost.startup_seconds,
+        "exclusive_startup_seconds": cost.exclusive_startup_seconds,
+    }
+    most = max([*record.threads, *(s.num_threads for s in samples)])
+    view["curves"] = _curves(cost, most)
+    view["at_threads"] = [
+        {
+            "num_threads": r,
+            "slowdown": 1 / float(cost.compute_rate(r)),
+            "overlapped_rate": float(cost.overlapped_rate(r)),
+            "exclusive_rate": float(cost.exclusive_rate(r)),
+        }
+        for r in record.threads
+        if _possible(cost, r)
+    ]
+    if samples:
+        errors = prediction_errors(cost, samples)
+        computing = iter(computation_errors(cost, samples).tolist())
+        for sample, error in zip(samples, errors.tolist(), strict=True):
+            overlapped = sample.overlap_seconds > 0
+            startup = cost.startup_seconds if overlapped else cost.exclusive_startup_seconds
+            sending = sample.wall_seconds - startup
+            hat = float(cost.transmitted_bytes(sample.num_bytes))
+            view["samples"].append(
+                dataclasses.asdict(sample)
+                | {
+                    "error": error,
+                    "predicted_seconds": sample.wall_seconds * (1 + error),
+                    "compute_error": next(computing) if sample.compute_seconds > 0 else None,
+                    "slowdown": (
+                        sample.overlap_seconds / sample.compute_seconds
+                        if sample.compute_seconds > 0
+                        else None
+                    ),
+                    # Without startup, an all-reduce that took less than that has no rate.
+                    "rate": hat / sending if sending > 0 else None,
+                }
+            )
+    return view
+
+
+def _possible(cost: ContentionModel, num_threads: float) -> bool:
+    try:
+        cost.compute_rate(num_threads), cost.overlapped_rate(num_threads)
+        cost.exclusive_rate(num_threads)
+    except ValueError:
+        return False
+    return True
+
+
+def _curves(cost: ContentionModel, most: int) -> dict[str, list[float]]:
+    """The fitted formulas over 1 to `most` threads, as far as their rates are positive."""
+    grid = [r for r in np.linspace(1, max(most, 2), _CURVE_POINTS).tolist() if _possible(cost, r)]
+    return {
+        "num_threads": grid,
+        "slowdown": (1 / cost.compute_rate(grid)).tolist() if grid else [],
+        "overlapped_rate": cost.overlapped_rate(grid).tolist() if grid else [],
+        "exclusive_rate": cost.exclusive_rate(grid).tolist() if grid else [],
+    }
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What one run has measured under a plan, to be laid beside predictions.
+
+    Attributes:
+      run: the run's name.
+      record: its plan.
+      step_seconds: whole steps under the plan.
+      timeline: traced steps; None without any.
+    """
+
+    run: str
+    record: PlanRecord
+    step_seconds: tuple[float, ...] = ()
+    timeline: TimelineRecord | None = None
+
+
+def strategies_view(
+    record: PlanRecord, runs: Sequence[MeasuredRun], num_workers: int | None = None
+) -> dict[str, Any]:
+    """Predicted backward time of every strategy on the record's profile, and what was measured.
+
+    Strategies that do not choose threads are there with each allowed number. A step is backward
+    and the rest of it (forward computation, the optimizer), `rest_seconds`, which no strategy
+    changes: whole steps under the plan less predicted backward time.
+
+    Args:
+      record: whose profile and model to take.
+      runs: what was measured; those of other models or world sizes are left out.
+      num_workers: another world size than the record's; nothing is measured for it.
+    """
+    profile, cost = record.profile, record.cost_model
+    workers = record.plan.num_workers if num_workers is None else num_workers
+    view: dict[str, Any] = {"num_workers": workers, "rest_seconds": None, "rows": []}
+    if profile is None or cost is None:
+        return view
+    model = cost.with_workers(workers)
+    for strategy in _all_strategies(record):
+        view["rows"].append(_row(profile, model, strategy))
+    free = model.contention_free()
+    plan = make_plan(profile, model, strategies.MgWfbp(num_threads=min(record.threads)))
+    ideal = simulate(profile, plan, free).backward_seconds
+    view["rows"].append(
+        {
+            "strategy": IDEAL,
+            "num_threads": None,
+            "threads": [min(record.threads)],
+            "groups": len(plan.groups),
+            "backward_seconds": ideal,
+            "fingerprint": None,
+        }
+    )
+    if num_workers is None:
+        _add_measured(view, record, runs)
+    return view
+
+
+def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
+    """Every strategy, with the arguments that the user's has as well."""
+    given = dataclasses.asdict(record.strategy)
+    chosen: list[strategies.Strategy] = []
+    for kind in strategies.BY_NAME.values():
+        known = {field.name for field in dataclasses.fields(kind)}
+        if "threads" in known:
+            extra = {k: v for k, v in given.items() if k in ("max_groups", "chunks") and k in known}
+            chosen.append(kind(threads=record.threads, **extra))  # type: ignore[call-arg]
+        else:
+            chosen += [kind(num_threads=r) for r in record.threads]  # type: ignore[call-arg]
+    return chosen
+
+
+def _row(
+    profile: BackwardProfile, cost: ContentionModel, strategy: strategies.Strategy
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "strategy": strategy.name,
+        "num_threads": getattr(strategy, "num_threads", None) if _is_fixed(strategy) else None,
+        "threads": [],
+        "groups": None,
+        "backward_seconds": None,
+        "fingerprint": None,
+    }
+    try:
+        plan = make_plan(profile, cost, strategy)
+        timeline = simulate(profile, plan, cost)
+    except ValueError:  # a rate that is not positive at so many threads: not possible
+        return row
+    return row | {
+        "threads": sorted({group.num_threads for group in plan.groups}),
+        "groups": len(plan.groups),
+        "backward_seconds": timeline.backward_seconds,
+        "fingerprint": plan.fingerprint,
+    }
+
+
+def _is_fixed(strategy: strategies.Strategy) -> bool:
+    return not isinstance(strategy, strategies.Libra | strategies.LibraM)
+
+
+def _add_measured(
+    view: dict[str, Any], record: PlanRecord, runs: Sequence[MeasuredRun]
+) -> None:
+    """Adds whole steps as measured, in this run and others of the same model and size."""
+    alike = [run for run in runs if _same_job(run.record, record)]
+    own = [run for run in alike if run.record.plan.fingerprint == record.plan.fingerprint]
+    seconds = [s for run in own for s in run.step_seconds]
+    timeline = predicted(record)
+    if seconds and timeline is not None:
+        rest = statistics.median(seconds) - timeline.backward_seconds
+        view["rest_seconds"] = max(rest, 0.0)
+    view["measured"] = []
+    if record.baseline_seconds:
+        view["measured"].append(
+            {
+                "run": None,
+                "strategy": strategies.SynEasgd.name,
+                "threads": [record.threads[0]],
+                "num_steps": len(record.baseline_seconds),
+                "step_seconds": statistics.median(record.baseline_seconds),
+                "backward_seconds": None,
+            }
+        )
+    for run in alike:
+        if not run.step_seconds:
+            continue
+        measured = run.timeline
+        view["measured"].append(
+            {
+                "run": run.run,
+                "strategy": run.record.plan.strategy,
+                "threads": sorted({g.num_threads for g in run.record.plan.groups}),
+                "num_steps": len(run.step_seconds),
+                "step_seconds": statistics.median(run.step_seconds),
+                "backward_seconds": None if measured is None else measured.backward.median,
+            }
+        )
+
+
+def _same_job(one: PlanRecord, other: PlanRecord) -> bool:
+    """Of the same model, whatever order its gradients were found in, and world size."""
+    if one.plan.num_workers != other.plan.num_workers:
+        return False
+    return dict(zip(one.plan.tensor_names, one.plan.num_bytes, strict=True)) == dict(
+        zip(other.plan.tensor_names, other.plan.num_bytes, strict=True)
+    )
