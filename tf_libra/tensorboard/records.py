@@ -138,7 +138,11 @@ class PlanRecord:
     @property
     def tag(self) -> str:
         """The name of the series of summaries that the record belongs to."""
-        return _tag(self, self.plan.fingerprint)
+        return self.tag_of(self.KIND)
+
+    def tag_of(self, kind: str) -> str:
+        """The tag of another kind's records under the same plan."""
+        return _tag(self.function, kind, self.plan.fingerprint)
 
     def to_json(self) -> str:
         """Returns the record as JSON text; `from_json` reads it back unchanged."""
@@ -291,7 +295,7 @@ class TimelineRecord:
     @property
     def tag(self) -> str:
         """The name of the series of summaries that the record belongs to."""
-        return _tag(self, self.plan)
+        return _tag(self.function, self.KIND, self.plan)
 
     def to_json(self) -> str:
         """Returns the record as JSON text; `from_json` reads it back unchanged."""
@@ -415,7 +419,7 @@ class StepRecord:
     @property
     def tag(self) -> str:
         """The name of the series of summaries that the record belongs to."""
-        return _tag(self, self.plan)
+        return _tag(self.function, self.KIND, self.plan)
 
     def to_json(self) -> str:
         """Returns the record as JSON text; `from_json` reads it back unchanged."""
@@ -457,8 +461,8 @@ def _format(kind: str) -> str:
     return f"tf-libra {kind} record"
 
 
-def _tag(record: Record, fingerprint: str) -> str:
-    return f"{record.function}/{record.KIND}/{fingerprint[:_TAG_DIGITS]}"
+def _tag(function: str, kind: str, fingerprint: str) -> str:
+    return f"{function}/{kind}/{fingerprint[:_TAG_DIGITS]}"
 
 
 def _written(kind: str, document: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ because nothing was measured, is None.
 """
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
     if timeline is None:
         return view
     assert record.profile is not None and record.cost_model is not None
-    view["summary"] = explain_summary(record.profile, plan, record.cost_model, timeline)
+    view["summary"] = explain_summary(record.profile, plan, record.cost_model)
     view["predicted_seconds"] = timeline.backward_seconds
     costs = _costs(record.plan, timeline, record.cost_model)
     for row, cost in zip(view["groups"], costs, strict=True):
@@ -232,7 +233,7 @@ def _exactly(seconds: float) -> dict[str, float]:
 
 
 def _pairs(edges: Sequence[float]) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def _computation(
@@ -395,6 +396,23 @@ def strategies_view(
     return view
 
 
+def strategy_like(
+    record: PlanRecord, name: str, num_threads: int | None = None
+) -> strategies.Strategy:
+    """The strategy of that name as `strategies_view` has it.
+
+    Raises:
+      ValueError: it is none, or it is not there with so many threads.
+    """
+    named = [one for one in _all_strategies(record) if one.name == name]
+    for strategy in named:
+        if num_threads is None or strategies.allowed_threads(strategy) == (num_threads,):
+            return strategy
+    if not named:
+        raise ValueError(f"strategy must be one of {', '.join(strategies.BY_NAME)}, got {name!r}")
+    raise ValueError(f"threads must be one of {', '.join(map(str, record.threads))}")
+
+
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
     """Every strategy, with the arguments that the user's has as well."""
     given = dataclasses.asdict(record.strategy)
@@ -437,9 +455,7 @@ def _is_fixed(strategy: strategies.Strategy) -> bool:
     return not isinstance(strategy, strategies.Libra | strategies.LibraM)
 
 
-def _add_measured(
-    view: dict[str, Any], record: PlanRecord, runs: Sequence[MeasuredRun]
-) -> None:
+def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[MeasuredRun]) -> None:
     """Adds whole steps as measured, in this run and others of the same model and size."""
     alike = [run for run in runs if _same_job(run.record, record)]
     own = [run for run in alike if run.record.plan.fingerprint == record.plan.fingerprint]
