@@ -113,6 +113,14 @@ class Optimized:
         """Runs one training step."""
         return self._session.step(args, kwargs)
 
+    def several(self, num_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function where these arguments make it a graph of `num_steps` training steps.
+
+        All-reduces of different steps are never fused. Until `settled`, only single steps should
+        run: what is measured and planned is one step.
+        """
+        return self._session.step(args, kwargs, num_steps)
+
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""
         return self if instance is None else types.MethodType(self, instance)

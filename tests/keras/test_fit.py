@@ -1,7 +1,10 @@
 """`tf_libra.keras`: Keras 3's `fit` on two real workers, against one process."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_libra.keras
-from tests.launching import Job
+from tests.launching import Job, worker_environment
 from tf_libra.plan import Plan
 
 STEPS, EPOCHS = 11, 3
@@ -151,3 +154,19 @@ def test_one_process_trains_as_without() -> None:
     for one, other in zip(plain.get_weights(), optimized.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert str(fitting.phase) == "pass-through"
+
+
+def test_example_trains() -> None:
+    root = Path(__file__).resolve().parents[2]
+    program = Path(sys.executable).parent / "tf-libra"
+    finished = subprocess.run(
+        [program, "run", "-np", "2", sys.executable, "examples/keras_digits.py", "--epochs=2"],
+        cwd=root,
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "val_accuracy" in finished.stdout
+    assert "phase: sample" in finished.stdout or "phase: run" in finished.stdout

@@ -160,7 +160,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
         if not batches:
             raise StopIteration
         if len(batches) == model.steps_per_execution and steps.settled and _are_alike(batches):
-            return steps(batches)
+            return steps.several(len(batches), batches)
         # What is measured is one step; and a graph for the few that are left would be used once.
         outputs = None
         for data in batches:

@@ -91,8 +91,8 @@ class Session:
 
     # The step, as the user calls it.
 
-    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs one training step.
+    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
+        """Runs one training step, or a graph of `num_steps` of them.
 
         Raises:
             ValueError: something cannot be right, such as ranks that disagree; named.
@@ -109,7 +109,7 @@ class Session:
         try:
             if self.journal.phase is Phase.TRACE and not self._begin(args, kwargs):
                 return self._alone(*args, **kwargs)
-            return self._planned_step(partial(self._call, *args, **kwargs))
+            return self._planned_step(partial(self._call, *args, **kwargs), num_steps)
         except BaseException as error:
             # The other ranks wait for a step that will not come.
             if self._engine is not None:
@@ -253,7 +253,7 @@ class Session:
         assert self._engine is not None
         return self._engine.rank
 
-    def _planned_step(self, call: Callable[[], Any]) -> Any:
+    def _planned_step(self, call: Callable[[], Any], num_steps: int) -> Any:
         assert self._engine is not None
         self._step += 1
         self._engine.set_step(self._step)
@@ -272,8 +272,10 @@ class Session:
         result = self._execute(call, traced)
         seconds = time.perf_counter() - start
         # Neither what instantiates a plan nor what is traced is a usual step.
-        self.journal.took(self._step, seconds, usual=self._steps_of_plan > 0 and not traced)
+        usual = self._steps_of_plan > 0 and not traced
+        self.journal.took(self._step, seconds / num_steps, usual=usual)
         self._steps_of_plan += 1
+        self._step += num_steps - 1
         return result
 
     def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
