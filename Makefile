@@ -28,7 +28,7 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
-CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes passes benchmarks,$(dir)/*.cc $(dir)/*.h))
+CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
 .PHONY: setup test demo lint format bench cc-tests cc-test sanitize clean distclean
@@ -68,29 +68,36 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-# C++ tests without TensorFlow: each *_test.cc of ops/lanes is a program, linked with the rest of
-# that folder. They are built plainly, and with each set of sanitizers.
+# C++ tests without TensorFlow: each *_test.cc of these folders is a program, linked with the rest
+# of its folder. They are built plainly, and with each set of sanitizers.
 CXX ?= g++
-CC_TESTS := $(notdir $(basename $(wildcard ops/lanes/*_test.cc)))
-CC_OBJECTS := $(patsubst ops/lanes/%.cc,%.o,$(filter-out %_test.cc,$(wildcard ops/lanes/*.cc)))
+CC_DIRS := ops/lanes ops/nccl_tuner
+cc_tests = $(notdir $(basename $(wildcard $(1)/*_test.cc)))
+cc_objects = $(patsubst $(1)/%.cc,%.o,$(filter-out %_test.cc,$(wildcard $(1)/*.cc)))
+CC_TESTS := $(foreach dir,$(CC_DIRS),$(call cc_tests,$(dir)))
 CC_FLAGS := -std=c++17 -I. -pthread -g -Wall -Wextra
 CC_FLAGS_plain := -O2
 CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 CC_FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread
 
-define cc_variant
-build/cc/$(1)/%.o: ops/lanes/%.cc Makefile
+# Of a set of flags and a folder.
+define cc_programs
+build/cc/$(1)/%.o: $(2)/%.cc Makefile
 	@mkdir -p $$(@D)
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 
-$(CC_TESTS:%=build/cc/$(1)/%): %: %.o $(CC_OBJECTS:%=build/cc/$(1)/%)
+$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
+endef
 
+define cc_variant
 .PHONY: cc-run-$(1)
 cc-run-$(1): $(CC_TESTS:%=build/cc/$(1)/%)
 	@for program in $$^; do echo "$$$$program" && $$$$program || exit 1; done
 endef
-$(foreach variant,plain asan tsan,$(eval $(call cc_variant,$(variant))))
+CC_VARIANTS := plain asan tsan
+$(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
+$(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
 .SECONDARY:
 -include $(wildcard build/cc/*/*.d)
 
@@ -101,7 +108,7 @@ cc-test: cc-run-plain
 sanitize: cc-run-asan cc-run-tsan
 
 clean:
-	rm -rf build dist *.egg-info tf_libra/_tf_libra.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info tf_libra/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
 
 distclean: clean

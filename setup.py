@@ -1,8 +1,11 @@
-"""Builds `tf_libra/_tf_libra.so`: the op, its engines and the Grappler pass, in one library.
+"""Builds the shared libraries in `tf_libra/`.
 
-It is compiled against the TensorFlow that is installed. Without one, TF-Libra is installed
-without the library: planning and simulation work, training does not. The local part of the
-version says which it is: `+tf2.21.0` or `+planning.only`.
+- `_tf_libra.so`: the op, its engines and the Grappler pass, in one library. It is compiled against
+  the TensorFlow that is installed.
+- `libnccl-tuner-libra.so`: the plugin that NCCL loads. It needs neither TensorFlow nor NCCL.
+
+Without TensorFlow, TF-Libra is installed without the libraries: planning and simulation work,
+training does not. The local part of the version says which it is: `+tf2.21.0` or `+planning.only`.
 """
 
 import fcntl
@@ -51,35 +54,27 @@ def ask_python(code: str) -> str:
 
 
 class Library(Extension):
-    """The shared library, and where its objects are kept between builds."""
+    """A shared library, its sources, and where its objects are kept between builds."""
 
-    def __init__(self, folder: str, version: str) -> None:
-        super().__init__("tf_libra._tf_libra", sources=[])
-        key = hashlib.sha256(folder.encode()).hexdigest()[:8]
-        self.build_dir = Path("build") / f"tensorflow-{version}-{key}"
-        self.output = self.build_dir / "_tf_libra.so"
+    def __init__(self, name: str, build_dir: Path, patterns: tuple[str, ...]) -> None:
+        super().__init__(f"tf_libra.{name}", sources=[])
+        self.build_dir = build_dir
+        self.patterns = patterns
+        self.output = build_dir / f"{name}.so"
 
     def flags(self) -> tuple[list[str], list[str]]:
-        """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
-        kept = self.build_dir / "flags.json"
-        if not kept.exists():
-            kept.write_text(ask_python(FIND_FLAGS))
-        compile_flags, link_flags = json.loads(kept.read_text())
-        return compile_flags, link_flags
+        """What its compiler and its linker need beside the flags of all libraries."""
+        return ["-std=c++17", "-fvisibility=hidden"], []
 
     def ninja_file(self) -> str:
         """One edge per source, one to link; ninja learns the headers from the compiler."""
-        patterns = ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")
-        found = sorted(path for pattern in patterns for path in Path().glob(pattern))
+        found = sorted(path for pattern in self.patterns for path in Path().glob(pattern))
         sources = [path for path in found if not path.name.endswith("_test.cc")]
         compile_flags, link_flags = self.flags()
-        # -isystem: warnings in TensorFlow's headers are not ours to mend.
-        # NDEBUG: inline code of its headers has to agree with the code in its libraries.
-        headers = shlex.join(flag.replace("-I", "-isystem", 1) for flag in compile_flags)
         lines = [
             f"builddir = {self.build_dir}",
             f"cxx = {os.environ.get('CXX', 'g++')}",
-            f"cxxflags = {headers} -I. -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra"
+            f"cxxflags = {shlex.join(compile_flags)} -I. -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra"
             " -Wno-unused-parameter -Wno-sign-compare",
             # -z defs: a symbol that is missing fails here, not in the user's import.
             f"ldflags = -shared -pthread -Wl,-z,defs {shlex.join(link_flags)}",
@@ -96,6 +91,24 @@ class Library(Extension):
         lines += [f"build {out}: compile {source}" for source, out in objects.items()]
         lines.append(f"build {self.output}: link {' '.join(objects.values())}")
         return "\n".join(lines) + "\n"
+
+
+class TensorFlowLibrary(Library):
+    """A library that is compiled against TensorFlow."""
+
+    def __init__(self, name: str, folder: str, version: str, patterns: tuple[str, ...]) -> None:
+        key = hashlib.sha256(folder.encode()).hexdigest()[:8]
+        super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
+
+    def flags(self) -> tuple[list[str], list[str]]:
+        """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
+        kept = self.build_dir / "flags.json"
+        if not kept.exists():
+            kept.write_text(ask_python(FIND_FLAGS))
+        compile_flags, link_flags = json.loads(kept.read_text())
+        # -isystem: warnings in TensorFlow's headers are not ours to mend.
+        # NDEBUG, above: inline code of its headers has to agree with the code in its libraries.
+        return [flag.replace("-I", "-isystem", 1) for flag in compile_flags], link_flags
 
 
 def place(library: Path, target: Path) -> None:
@@ -155,7 +168,12 @@ def main() -> None:
         )
     setup(
         version=f"{VERSION}+tf{version.replace('+', '.')}",
-        ext_modules=[Library(folder, version)],
+        ext_modules=[
+            TensorFlowLibrary(
+                "_tf_libra", folder, version, ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")
+            ),
+            Library("libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)),
+        ],
         cmdclass={"build_ext": BuildLibrary},
     )
 

@@ -1,0 +1,52 @@
+// What Python says to the tuner, in the process in which NCCL has it loaded.
+#ifndef TF_LIBRA_OPS_NCCL_TUNER_C_API_H_
+#define TF_LIBRA_OPS_NCCL_TUNER_C_API_H_
+
+#include <stdint.h>
+
+#define TF_LIBRA_TUNER_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// In the order of tf_libra::nccl::Counters, which says what they are.
+typedef struct {
+  int64_t interface_version;
+  int64_t communicators;
+  int64_t asked;
+  int64_t applied;
+  int64_t passed_over;
+  int64_t no_plan;
+  int64_t other_collective;
+  int64_t other_communicator;
+  int64_t unknown_size;
+  int64_t out_of_order;
+  int64_t without_ring;
+} TfLibraTunerCounts;
+
+// Puts a plan in force for communicators of `num_ranks`: the all-reduces of one step in order. Each
+// is known by `num_bytes` or `padded_bytes`. Returns 0; or 1 on bad input, which changes nothing
+// and is told by TfLibraTunerLastError.
+TF_LIBRA_TUNER_EXPORT int TfLibraTunerSetPlan(int num_ranks, int prefer_ring, int num_all_reduces,
+                                              const uint64_t* num_bytes,
+                                              const uint64_t* padded_bytes,
+                                              const int* num_channels);
+// Leaves everything to NCCL again.
+TF_LIBRA_TUNER_EXPORT void TfLibraTunerClearPlan(void);
+// The next all-reduce is looked for from the beginning of the plan.
+TF_LIBRA_TUNER_EXPORT void TfLibraTunerBeginStep(void);
+
+TF_LIBRA_TUNER_EXPORT void TfLibraTunerReadCounts(TfLibraTunerCounts* counts);
+// How often each all-reduce of the plan was applied, at most `capacity` of them; returns how many
+// the plan has.
+TF_LIBRA_TUNER_EXPORT int TfLibraTunerReadApplied(int64_t* applied, int capacity);
+
+// Of the last call in this thread that returned 1.
+TF_LIBRA_TUNER_EXPORT const char* TfLibraTunerLastError(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // TF_LIBRA_OPS_NCCL_TUNER_C_API_H_

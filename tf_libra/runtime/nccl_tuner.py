@@ -1,0 +1,545 @@
+"""Thread counts for NCCL: what its tuner plugin is told, and what it says was asked of it.
+
+NCCL's kernels use channels x NCCL_NTHREADS threads. The second is one number per process, set
+before NCCL starts (`prepare`). The first is set per all-reduce by `libnccl-tuner-libra.so`
+(ops/nccl_tuner), which NCCL loads into this process and which is handed a plan here (`apply`).
+Neither TensorFlow nor NCCL is needed to import this.
+"""
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.plan import Plan
+from tf_libra.runtime import progress
+
+PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
+
+# LIBRA, section VI: powers of two.
+THREADS = (128, 256, 512, 1024, 2048, 4096)
+# What NCCL_NTHREADS may be.
+THREADS_PER_CHANNEL = (64, 128, 256, 512)
+# Of every NCCL since 2.19; newer ones have 64.
+MAX_CHANNELS = 32
+# NCCL reads no more of a plugin's name.
+_MAX_PATH = 254
+_OLDEST_NCCL = 21900
+
+_PLUGIN = "NCCL_TUNER_PLUGIN"
+_NTHREADS = "NCCL_NTHREADS"
+_MIN_CHANNELS = "NCCL_MIN_NCHANNELS"
+_MAX_CHANNEL_VARIABLES = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS")
+_GROUPS_APART = "HOROVOD_DISABLE_GROUP_FUSION"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment was set to, before NCCL starts.
+
+    Attributes:
+        threads: the set R that can be had, ascending; empty where there is a problem.
+        threads_per_channel: NCCL_NTHREADS.
+        variables: names and values that were set.
+        kept: names and values that the user had set, and that stay.
+        notes: what was left out, and why.
+        problem: why there is no thread control; None where there is.
+    """
+
+    threads: tuple[int, ...]
+    threads_per_channel: int
+    variables: tuple[tuple[str, str], ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str | None = None
+
+    def describe(self) -> str:
+        """One line for what was set, or for what is missing; another for each note."""
+        if self.problem is not None:
+            return f"NCCL chooses its threads itself: {self.problem}"
+        text = "for NCCL: set " + " ".join(f"{name}={value}" for name, value in self.variables)
+        if self.kept:
+            text += "; kept " + " ".join(f"{name}={value}" for name, value in self.kept)
+        return "\n".join([text, *self.notes])
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How a group's tensors are laid into one buffer for its all-reduce.
+
+    Attributes:
+        buffer_bytes: what the buffer holds; a larger group goes in several all-reduces. None for no
+            limit.
+        padding: a tensor's bytes are rounded up to a multiple of this, where there are several.
+    """
+
+    buffer_bytes: int | None = None
+    padding: int = 1
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """An all-reduce as NCCL will be asked for it.
+
+    Attributes:
+        group: index of the plan's group.
+        num_bytes: the sum of its tensors.
+        padded_bytes: the same as it is in the fusion buffer.
+        num_channels: how many channels it is to have.
+    """
+
+    group: int
+    num_bytes: int
+    padded_bytes: int
+    num_channels: int
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What NCCL asked the tuner since the process began.
+
+    Attributes:
+        interface_version: of the tuner interface that NCCL came by; 0: it never came.
+        communicators: alive.
+        asked: questions; each was either applied or passed over.
+        applied: answered with the plan's channels.
+        passed_over: left to NCCL, for one of the four reasons that follow.
+        no_plan: no plan was in force.
+        other_collective: no all-reduce.
+        other_communicator: another number of ranks than the plan's.
+        unknown_size: the plan has no all-reduce of this size.
+        out_of_order: applied, and not the one that was next.
+        without_ring: applied, though NCCL offered no ring algorithm, so that threads per channel
+            are not those of NCCL_NTHREADS.
+        all_reduces: how often each all-reduce of the plan in force was applied, in its order.
+    """
+
+    interface_version: int
+    communicators: int
+    asked: int
+    applied: int
+    passed_over: int
+    no_plan: int
+    other_collective: int
+    other_communicator: int
+    unknown_size: int
+    out_of_order: int
+    without_ring: int
+    all_reduces: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """One line."""
+        if self.interface_version == 0:
+            return "NCCL has not asked the tuner for anything yet"
+        text = (
+            f"NCCL asked {self.asked} times (tuner interface v{self.interface_version}):"
+            f" {self.applied} had the plan's channels, {self.passed_over} were left to NCCL"
+        )
+        reasons = (
+            (self.no_plan, "before there was a plan"),
+            (self.other_collective, "no all-reduce"),
+            (self.other_communicator, "among other ranks"),
+            (self.unknown_size, "of a size that the plan does not have"),
+            (self.out_of_order, "of the plan's came out of order"),
+            (self.without_ring, "of the plan's had no ring"),
+        )
+        told = [f"{count} {why}" for count, why in reasons if count]
+        return f"{text} ({', '.join(told)})" if told else text
+
+
+_COUNTS = tuple(field.name for field in fields(Counters) if field.name != "all_reduces")
+
+
+def prepare(
+    threads: Sequence[int] = THREADS,
+    *,
+    environ: MutableMapping[str, str] = os.environ,
+    nccl_version: int | None = None,
+) -> Settings:
+    """Sets what NCCL reads when it starts, and logs what was set, or what is missing.
+
+    Call it before `hvd.init()`, on every rank. What the user has set is kept.
+
+    Args:
+        threads: the numbers of threads R that plans may ask for.
+        environ: where to set it.
+        nccl_version: of the NCCL that will be used, such as 22809; None: that of Horovod.
+
+    Raises:
+        ValueError: the threads are no powers of two that one NCCL_NTHREADS divides.
+    """
+    problem = None
+    multiprocessors = None
+    if not PATH.exists():
+        problem = f"{PATH.name} was not built; install tf-libra again"
+    else:
+        multiprocessors, problem = _multiprocessors()
+    if problem is None:
+        problem = _nccl_problem(_horovods_nccl() if nccl_version is None else nccl_version)
+    settings = environment(
+        threads, environ=environ, library=PATH, multiprocessors=multiprocessors, problem=problem
+    )
+    environ.update(settings.variables)
+    log = progress.logger(int(environ.get("HOROVOD_RANK", "0")))
+    (log.info if settings.problem is None else log.warning)("%s", settings.describe())
+    return settings
+
+
+def environment(
+    threads: Sequence[int] = THREADS,
+    *,
+    environ: Mapping[str, str],
+    library: Path = PATH,
+    multiprocessors: int | None = None,
+    problem: str | None = None,
+) -> Settings:
+    """What `prepare` sets, worked out from what is there.
+
+    Args:
+        threads: the numbers of threads R that plans may ask for.
+        environ: the environment as it is.
+        library: the plugin.
+        multiprocessors: of the GPU; a channel is one thread block, and takes one of them. None: not
+            known.
+        problem: why there can be no thread control.
+
+    Raises:
+        ValueError: the threads are no powers of two that one NCCL_NTHREADS divides.
+    """
+    wanted = _check_threads(threads)
+    per_channel = threads_per_channel(wanted)
+    kept = {}
+    if _NTHREADS in environ:
+        kept[_NTHREADS] = environ[_NTHREADS]
+        if kept[_NTHREADS] in map(str, THREADS_PER_CHANNEL):
+            per_channel = int(kept[_NTHREADS])
+        else:
+            problem = problem or f"{_NTHREADS} is {kept[_NTHREADS]}, not one of " + ", ".join(
+                map(str, THREADS_PER_CHANNEL)
+            )
+    if environ.get(_PLUGIN, str(library)) != str(library):
+        problem = problem or f"{_PLUGIN} names another plugin, {environ[_PLUGIN]}"
+    if len(os.fsencode(library)) > _MAX_PATH:
+        problem = problem or f"the path of {library.name} has more than {_MAX_PATH} bytes"
+    limits = {f"NCCL has {MAX_CHANNELS} channels": MAX_CHANNELS}
+    if multiprocessors is not None:
+        limits[f"the GPU has {multiprocessors} multiprocessors"] = multiprocessors
+    for name in _MAX_CHANNEL_VARIABLES:
+        if environ.get(name, "").isdecimal():
+            kept[name] = environ[name]
+            limits[f"{name} is {environ[name]}"] = int(environ[name])
+    (why, max_channels) = min(limits.items(), key=lambda limit: limit[1])
+    allowed = allowed_threads(wanted, per_channel, max_channels)
+    left_out = [r for r in wanted if r not in allowed]
+    notes = []
+    if left_out:
+        notes.append(
+            f"threads {', '.join(map(str, left_out))} are left out: they are no 1 to"
+            f" {max_channels} channels of {per_channel} threads ({why})"
+        )
+    if not allowed:
+        problem = problem or notes[0]
+    if problem is not None:
+        return Settings(threads=(), threads_per_channel=per_channel, problem=problem)
+    most = max(allowed) // per_channel
+    defaults = {
+        _PLUGIN: str(library),
+        _NTHREADS: str(per_channel),
+        # As many as any all-reduce may be given: of fewer, NCCL would make none.
+        _MIN_CHANNELS: str(most),
+        # Groups that are ready at once stay all-reduces of their own.
+        _GROUPS_APART: "1",
+    }
+    for name in (_MIN_CHANNELS, _GROUPS_APART):
+        if name in environ:
+            kept[name] = environ[name]
+    if kept.get(_MIN_CHANNELS, "").isdecimal() and int(kept[_MIN_CHANNELS]) < most:
+        notes.append(
+            f"{_MIN_CHANNELS} is {kept[_MIN_CHANNELS]}: NCCL may make fewer than the {most}"
+            " channels that a plan may ask for"
+        )
+    if kept.get(_GROUPS_APART) == "0":
+        notes.append(f"{_GROUPS_APART} is 0: groups that Horovod fuses are left to NCCL")
+    elif _GROUPS_APART not in kept and _horovod_runs():
+        notes.append(
+            f"{_GROUPS_APART}=1 comes too late, after hvd.init(): groups that Horovod fuses are"
+            " left to NCCL"
+        )
+    if environ.get("HOROVOD_AUTOTUNE", "0") not in ("", "0"):
+        notes.append("HOROVOD_AUTOTUNE changes what is fused: such groups are left to NCCL")
+    return Settings(
+        threads=allowed,
+        threads_per_channel=per_channel,
+        variables=tuple((n, v) for n, v in defaults.items() if environ.get(n) is None),
+        kept=tuple(kept.items()),
+        notes=tuple(notes),
+    )
+
+
+def threads_per_channel(threads: Sequence[int]) -> int:
+    """NCCL_NTHREADS: the most threads per channel of which every number is a multiple.
+
+    One number serves all, since NCCL has one per process.
+
+    Raises:
+        ValueError: there is no such number.
+    """
+    wanted = _check_threads(threads)
+    divisors = [n for n in THREADS_PER_CHANNEL if all(r % n == 0 for r in wanted)]
+    if not divisors:
+        raise ValueError(f"threads must be multiples of {THREADS_PER_CHANNEL[0]}, got {wanted}")
+    return max(divisors)
+
+
+def allowed_threads(
+    threads: Sequence[int], threads_per_channel: int, max_channels: int = MAX_CHANNELS
+) -> tuple[int, ...]:
+    """Those of `threads` that are 1 to `max_channels` channels."""
+    return tuple(
+        r
+        for r in _check_threads(threads)
+        if r % threads_per_channel == 0 and r // threads_per_channel <= max_channels
+    )
+
+
+def horovod_fusion(environ: Mapping[str, str] = os.environ) -> Fusion:
+    """How Horovod 0.28 lays a group into its fusion buffer: 128 MiB, every tensor at 16 bytes."""
+    buffer_bytes = int(environ.get("HOROVOD_FUSION_THRESHOLD") or 128 * 2**20)
+    # Rounded up by Horovod, to be divisible among the ranks of a host.
+    unit = 512 * int(environ.get("HOROVOD_LOCAL_SIZE") or 1)
+    copies_at_once = environ.get("HOROVOD_BATCH_D2D_MEMCOPIES", "1") != "0"
+    return Fusion(buffer_bytes=-(-buffer_bytes // unit) * unit, padding=16 if copies_at_once else 1)
+
+
+def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[AllReduce, ...]:
+    """What NCCL will be asked for in one step of a plan, in order.
+
+    A group is one all-reduce per dtype; one that does not fit into the fusion buffer is filled into
+    it tensor by tensor, as often as it takes. Groups of 0 bytes are not launched.
+
+    Raises:
+        ValueError: a group's threads are not a multiple of `threads_per_channel`.
+    """
+    asked = []
+    for index, group in enumerate(plan.groups):
+        if group.num_threads % threads_per_channel:
+            raise ValueError(
+                f"groups[{index}].num_threads must be a multiple of {_NTHREADS}"
+                f" {threads_per_channel}, got {group.num_threads}"
+            )
+        channels = group.num_threads // threads_per_channel
+        by_dtype: dict[str | None, list[int]] = {}
+        for tensor in range(group.start, group.stop):
+            dtype = None if plan.dtypes is None else plan.dtypes[tensor]
+            by_dtype.setdefault(dtype, []).append(plan.num_bytes[tensor])
+        for sizes in by_dtype.values():
+            for part in _parts(sizes, fusion):
+                exact = sum(part)
+                padded = exact if len(part) == 1 else sum(_padded(n, fusion) for n in part)
+                if exact:
+                    asked.append(AllReduce(index, exact, padded, channels))
+    return tuple(asked)
+
+
+def apply(
+    plan: Plan,
+    *,
+    threads_per_channel: int | None = None,
+    fusion: Fusion | None = None,
+    prefer_ring: bool = True,
+) -> None:
+    """Puts a plan in force, at once and whole. Call it on every rank between the same two steps.
+
+    Args:
+        plan: whose groups will be all-reduced, on as many ranks as it was made for.
+        threads_per_channel: None: NCCL_NTHREADS of the environment.
+        fusion: how groups become all-reduces; None: as Horovod does it.
+        prefer_ring: NCCL is made to take its ring algorithm where it can (from NCCL 2.22 on), whose
+            channels have NCCL_NTHREADS threads. Trees and NVLS have a number of their own.
+
+    Raises:
+        ImportError: the plugin was not built.
+        ValueError: a group's threads are not a multiple of `threads_per_channel`.
+    """
+    if threads_per_channel is None:
+        threads_per_channel = _environments_threads_per_channel()
+    asked = all_reduces(plan, threads_per_channel, horovod_fusion() if fusion is None else fusion)
+    library = _load(PATH)
+    if not asked:
+        library.TfLibraTunerClearPlan()
+        return
+    sizes = ctypes.c_uint64 * len(asked)
+    failed = library.TfLibraTunerSetPlan(
+        plan.num_workers,
+        int(prefer_ring),
+        len(asked),
+        sizes(*(one.num_bytes for one in asked)),
+        sizes(*(one.padded_bytes for one in asked)),
+        (ctypes.c_int * len(asked))(*(one.num_channels for one in asked)),
+    )
+    if failed:
+        raise ValueError(library.TfLibraTunerLastError().decode())
+
+
+def clear() -> None:
+    """Leaves every collective to NCCL again.
+
+    Raises:
+        ImportError: the plugin was not built.
+    """
+    _load(PATH).TfLibraTunerClearPlan()
+
+
+def begin_step() -> None:
+    """Says that the next all-reduce is the first of a step.
+
+    After a step that was cut short, the order is found again by the groups' sizes where these
+    differ; where they do not, by this. Call it on every rank before the same steps.
+
+    Raises:
+        ImportError: the plugin was not built.
+    """
+    _load(PATH).TfLibraTunerBeginStep()
+
+
+def counters() -> Counters:
+    """What NCCL asked so far, and what it was told.
+
+    Raises:
+        ImportError: the plugin was not built.
+    """
+    library = _load(PATH)
+    counts = _Counts()
+    library.TfLibraTunerReadCounts(ctypes.byref(counts))
+    capacity = library.TfLibraTunerReadApplied(None, 0)
+    applied = (ctypes.c_int64 * capacity)()
+    # A plan that was put in force in between may be shorter.
+    length = min(capacity, library.TfLibraTunerReadApplied(applied, capacity))
+    told = {name: int(getattr(counts, name)) for name in _COUNTS}
+    return Counters(**told, all_reduces=tuple(applied[:length]))
+
+
+class _Counts(ctypes.Structure):
+    """TfLibraTunerCounts of ops/nccl_tuner/c_api.h; Counters has the same fields in this order."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in _COUNTS]  # noqa: RUF012 (ctypes reads it so)
+
+
+@functools.cache
+def _load(path: Path) -> ctypes.CDLL:
+    """The library that NCCL loads, too: the same file is the same library, with one plan."""
+    if not path.exists():
+        raise ImportError(f"{path.name} was not built; install tf-libra again")
+    library = ctypes.CDLL(str(path))
+    sizes = ctypes.POINTER(ctypes.c_uint64)
+    prototypes: dict[str, tuple[Any, list[Any]]] = {
+        "TfLibraTunerSetPlan": (
+            ctypes.c_int,
+            [*(3 * [ctypes.c_int]), sizes, sizes, ctypes.POINTER(ctypes.c_int)],
+        ),
+        "TfLibraTunerClearPlan": (None, []),
+        "TfLibraTunerBeginStep": (None, []),
+        "TfLibraTunerReadCounts": (None, [ctypes.POINTER(_Counts)]),
+        "TfLibraTunerReadApplied": (
+            ctypes.c_int,
+            [ctypes.POINTER(ctypes.c_int64), ctypes.c_int],
+        ),
+        "TfLibraTunerLastError": (ctypes.c_char_p, []),
+    }
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def _environments_threads_per_channel() -> int:
+    text = os.environ.get(_NTHREADS, "")
+    if text not in map(str, THREADS_PER_CHANNEL):
+        raise ValueError(
+            f"{_NTHREADS} must be one of {THREADS_PER_CHANNEL} in the environment, got {text!r}:"
+            " call prepare() before NCCL starts"
+        )
+    return int(text)
+
+
+def _check_threads(threads: Sequence[int]) -> tuple[int, ...]:
+    counts = {
+        checks.integer("threads", r, minimum=1, maximum=checks.MAX_INT32)
+        for r in checks.sequence("threads", threads)
+    }
+    for r in counts:
+        if r & (r - 1):
+            raise ValueError(f"threads must be powers of two, got {r}")
+    if not counts:
+        raise ValueError("threads must hold at least one number, got ()")
+    return tuple(sorted(counts))
+
+
+def _padded(num_bytes: int, fusion: Fusion) -> int:
+    return -(-num_bytes // fusion.padding) * fusion.padding
+
+
+def _parts(sizes: list[int], fusion: Fusion) -> list[list[int]]:
+    """Which tensors share an all-reduce: as many as fit into the buffer, in order."""
+    parts: list[list[int]] = []
+    filled = 0
+    for num_bytes in sizes:
+        padded = _padded(num_bytes, fusion)
+        if parts and (fusion.buffer_bytes is None or filled + padded <= fusion.buffer_bytes):
+            parts[-1].append(num_bytes)
+            filled += padded
+        else:
+            parts.append([num_bytes])
+            filled = padded
+    return parts
+
+
+def _horovod_runs() -> bool:
+    hvd = sys.modules.get("horovod.tensorflow")
+    return hvd is not None and bool(hvd.is_initialized())
+
+
+def _horovods_nccl() -> int | str:
+    """The version of NCCL that Horovod was built with, 0 for none; or why that is not known."""
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        return f"Horovod cannot be imported ({error})"
+    return int(hvd.nccl_built())
+
+
+def _nccl_problem(version: int | str) -> str | None:
+    if isinstance(version, str):
+        return version
+    if version == 0:
+        return "Horovod was built without NCCL (HOROVOD_GPU_OPERATIONS=NCCL)"
+    if version < _OLDEST_NCCL:
+        return f"NCCL {version // 10000}.{version // 100 % 100} takes no tuner; 2.19 and later do"
+    return None
+
+
+def _multiprocessors() -> tuple[int | None, str | None]:
+    """The fewest multiprocessors of a visible GPU, or why there is none."""
+    multiprocessor_count = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None, "there is no NVIDIA driver (libcuda.so.1)"
+    number, device = ctypes.c_int(), ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(number)) or number.value == 0:
+        return None, "there is no NVIDIA GPU"
+    counts = []
+    for index in range(number.value):
+        count = ctypes.c_int()
+        if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetAttribute(
+            ctypes.byref(count), multiprocessor_count, device
+        ):
+            return None, f"GPU {index} does not answer"
+        counts.append(count.value)
+    return min(counts), None
