@@ -427,7 +427,7 @@ def counters() -> Counters:
 class _Counts(ctypes.Structure):
     """TfLibraTunerCounts of ops/nccl_tuner/c_api.h; Counters has the same fields in this order."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in _COUNTS]  # noqa: RUF012 (ctypes reads it so)
+    _fields_ = [(name, ctypes.c_int64) for name in _COUNTS]
 
 
 @functools.cache
