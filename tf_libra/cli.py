@@ -1,4 +1,4 @@
-"""The `tf-libra` command: plan, simulate, compare, explain, run.
+"""The `tf-libra` command: plan, simulate, compare, explain, run, profile.
 
 Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
@@ -17,6 +17,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
 from tf_libra.planning import explain, make_plan
 from tf_libra.profile import BackwardProfile
+from tf_libra.report import commands as report
 from tf_libra.simulation import Timeline, simulate
 
 _USAGE = """usage: tf-libra COMMAND [flags]
@@ -27,6 +28,7 @@ commands:
   compare   all strategies in one table
   explain   why a plan is as it is
   run       start a training job on several ranks
+  profile   read a profile from a trace of TensorFlow's profiler
 
 `tf-libra COMMAND --help` lists the flags of a command."""
 
@@ -44,7 +46,10 @@ _FLOATS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 1 on bad input, 2 on bad usage."""
+    """Runs the command line and returns its exit status: 0, 1 on bad input, 2 on bad usage.
+
+    Commands that read what a run has written return 2 on bad input, too.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name in ("--help", "-h", "help"):
@@ -74,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (ValueError, OSError, ImportError) as error:
         print(f"tf-libra {name}: {error}", file=sys.stderr)
-        return 1
+        return 2 if name in report.COMMANDS else 1
     return 0
 
 
@@ -200,6 +205,7 @@ _COMMANDS: dict[str, _Command] = {
     "simulate": (_define_simulate, _simulate),
     "compare": (_define_compare, _compare),
     "explain": (_define_explain, _explain),
+    **report.COMMANDS,
 }
 
 

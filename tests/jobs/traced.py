@@ -1,15 +1,15 @@
 """Steps under a given plan in traces that a user takes: `traced.py PLAN.json`."""
 
-import json
 import sys
 import time
 
 import horovod.tensorflow as hvd
+import keras
 import models
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
-import tf_libra
+import tf_libra.keras
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime import grappler
 
@@ -63,20 +63,22 @@ def profiler():
 
 @cases
 def keras_callback():
-    """Steps under the callback of Keras, in a training loop of one's own."""
-    model = models.Keras("float32", "sgd")
-    step = tf_libra.optimize("syneasgd", threads=1, max_tuning_steps=8)(tf.function(model.step))
-    logdir = FOLDER / f"keras.{RANK}"
-    callback = tf.keras.callbacks.TensorBoard(str(logdir), profile_batch=(12, 16))
-    callback.set_model(model.model)
-    callback.on_train_begin()
-    callback.on_epoch_begin(0)
-    for number in range(20):
-        callback.on_train_batch_begin(number)
-        step(*data(number))
-        callback.on_train_batch_end(number)
-    callback.on_train_end()
-    return json.loads(step.plan.to_json())
+    """Steps of `fit` under the callback of Keras."""
+    model = models.Keras("float32", "sgd").model
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    fitting = tf_libra.keras.optimize(model, "syneasgd", threads=1, max_tuning_steps=8)
+    batches = [data(number) for number in range(20)]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: batches,
+        output_signature=tuple(tf.TensorSpec(x.shape, x.dtype) for x in batches[0]),
+    )
+    callback = keras.callbacks.TensorBoard(str(FOLDER / f"keras.{RANK}"), profile_batch=(12, 16))
+    model.fit(dataset, steps_per_epoch=20, verbose=0, callbacks=[callback])
+    plan = fitting.plan
+    return {
+        "plan_id": grappler.plan_id(plan),
+        "num_bytes": dict(zip(plan.tensor_names, plan.num_bytes, strict=True)),
+    }
 
 
 @cases

@@ -6,6 +6,8 @@ of the host has a line per thread; of its events two kinds are of interest here:
 TF-Libra's op and lanes record of themselves (`ops/profiler_events.h`).
 """
 
+import functools
+import importlib.util
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -123,17 +125,15 @@ def find_trace(path: Path) -> Path:
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads a trace from disk. Needs TensorFlow, for the format.
+    """Reads a trace from disk. Needs TensorFlow to be installed, for the format.
 
     Raises:
         ImportError: TensorFlow is not installed.
         OSError: the file cannot be read.
         ValueError: it is no trace, or one without events of the host.
     """
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
     content = path.read_bytes()
-    space = xplane_pb2.XSpace()
+    space = _messages().XSpace()
     try:
         space.ParseFromString(content)
     except Exception as error:  # DecodeError moves between protobuf versions
@@ -142,6 +142,20 @@ def read_trace(path: Path) -> Trace:
     if not planes:
         raise ValueError(f"{str(path)!r} is a trace without a plane {_HOST_PLANE}")
     return _read_plane(planes[0])
+
+
+@functools.cache
+def _messages() -> Any:
+    """The module of the format. Its file alone: to import TensorFlow takes seconds."""
+    installed = importlib.util.find_spec("tensorflow")
+    if installed is None or not installed.submodule_search_locations:
+        raise ImportError("TensorFlow is not installed, and its profiler's format comes with it")
+    folder = Path(installed.submodule_search_locations[0], "tsl", "profiler", "protobuf")
+    spec = importlib.util.spec_from_file_location("_xplane_pb2", folder / "xplane_pb2.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _read_plane(plane: Any) -> Trace:
