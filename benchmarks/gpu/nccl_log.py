@@ -1,0 +1,114 @@
+"""Which channels NCCL used, read from its own log. Pure functions, standard library only.
+
+With NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=TUNING, rank 0 of a communicator writes a line per
+collective when it schedules it: its kind, bytes, algorithm, protocol and the range of channels, one
+thread block each. Releases before 2.24 write the same without channels.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_LINE = re.compile(
+    r"NCCL INFO (?P<kind>\w+): (?P<bytes>\d+) Bytes -> Algo (?P<algorithm>\w+) "
+    r"proto (?P<protocol>\w+)"
+    r"(?:.*?channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
+)
+
+
+@dataclass(frozen=True)
+class LoggedCollective:
+    """A collective as NCCL scheduled it.
+
+    Attributes:
+      kind: "AllReduce", "Broadcast", ...
+      num_bytes: of the whole collective.
+      algorithm: "RING", "TREE", ...
+      protocol: "SIMPLE", "LL" or "LL128".
+      channels: how many it runs on; None where this release does not say.
+    """
+
+    kind: str
+    num_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An all-reduce as it was issued: `channels` asked for, None where NCCL was to choose."""
+
+    num_bytes: int
+    channels: int | None
+
+
+def parse(text: str) -> tuple[LoggedCollective, ...]:
+    """The collectives of a log, in the order they were scheduled; other lines are skipped."""
+    found = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        low, high = match["low"], match["high"]
+        found.append(
+            LoggedCollective(
+                kind=match["kind"],
+                num_bytes=int(match["bytes"]),
+                algorithm=match["algorithm"].upper(),
+                protocol=match["protocol"].upper(),
+                channels=None if low is None else int(high) - int(low) + 1,
+            )
+        )
+    return tuple(found)
+
+
+def compare(asked: Sequence[Asked], logged: Sequence[LoggedCollective]) -> dict[str, Any]:
+    """Lays what was asked beside what was used, all-reduce by all-reduce in the order of issue.
+
+    Only all-reduces of the sizes asked count: the log also holds barriers and broadcasts.
+
+    Returns:
+      {"proven": every all-reduce that asked for channels used exactly these, "reason": why not
+      where not, "rows": [{"num_bytes", "asked", "used", "algorithm", "protocol", "as_asked"}]}.
+      "as_asked" is None where NCCL was to choose or its log does not say.
+    """
+    sizes = {one.num_bytes for one in asked}
+    relevant = [one for one in logged if one.kind == "AllReduce" and one.num_bytes in sizes]
+    rows = []
+    reason = ""
+    if [one.num_bytes for one in relevant] != [one.num_bytes for one in asked]:
+        reason = (
+            f"the log holds {len(relevant)} all-reduces of these sizes, not the {len(asked)} "
+            "issued in their order"
+        )
+    for one, used in zip(asked, relevant, strict=False):
+        known = one.channels is not None and used.channels is not None
+        rows.append(
+            {
+                "num_bytes": one.num_bytes,
+                "asked": one.channels,
+                "used": used.channels,
+                "algorithm": used.algorithm,
+                "protocol": used.protocol,
+                "as_asked": used.channels == one.channels if known else None,
+            }
+        )
+    wanted = [row for row in rows if row["asked"] is not None]
+    if not reason and any(row["used"] is None for row in wanted):
+        reason = "this release of NCCL does not log channels"
+    off = [row for row in wanted if row["as_asked"] is False]
+    if not reason and off:
+        reason = (
+            f"{len(off)} of {len(wanted)} used another number, the first "
+            f"{off[0]['used']} instead of {off[0]['asked']} for {off[0]['num_bytes']} bytes"
+        )
+    if not reason and not wanted:
+        reason = "nothing was asked for"
+    return {"proven": not reason, "reason": reason, "rows": rows}
+
+
+def as_json(logged: Sequence[LoggedCollective]) -> list[dict[str, Any]]:
+    """The collectives as plain values."""
+    return [asdict(one) for one in logged]

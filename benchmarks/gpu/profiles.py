@@ -1,0 +1,85 @@
+"""Step `profiles`: backward computation of each network, tensor by tensor, on the whole GPU."""
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu import documents, models
+from benchmarks.gpu.device import Device
+from benchmarks.gpu.gradients import FlatGradients, StepMarks, backward_order
+from benchmarks.gpu.rank import Context
+from tf_libra import BackwardProfile
+
+_WARM_STEPS = 3
+_STEPS = 20
+_DRY_STEPS = 2
+
+
+def run(context: Context) -> None:
+    """Profiles one network after the other, each written down as soon as it is done."""
+    job = context.job
+    results: dict[str, Any] = {"models": {}}
+    context.write(results)
+    for name in job.models:
+        if context.time_left() <= 0:
+            context.notes.append(f"{name}: no time was left for it")
+            continue
+        task = models.make(
+            name,
+            context.device.torch_device,
+            rank=0,
+            dry_run=job.dry_run,
+            batch_factor=job.batch_factor,
+        )
+        gradients = FlatGradients(
+            task.model, backward_order(task.model, task.batch), context.device
+        )
+        steps = []
+        for number in range(_WARM_STEPS + (_DRY_STEPS if job.dry_run else _STEPS)):
+            if number > _WARM_STEPS + 1 and context.time_left() <= 0:
+                break
+            marks = gradients.step(task.model, task.batch, None, marking=True)
+            context.device.synchronize()
+            if number >= _WARM_STEPS:
+                steps.append(marks)
+        profile = backward_profile(gradients, steps)
+        results["models"][name] = {
+            "batch_size": len(task.batch[0]),
+            "steps": len(steps),
+            "parameters": sum(gradients.num_bytes) // gradients.item_bytes,
+            "forward_seconds": statistics.median(m.backward.since(m.start) for m in steps),
+            "backward_seconds": spread([m.computed.since(m.backward) for m in steps]),
+            "profile": documents.as_value(profile),
+        }
+        context.write(results)
+        del gradients, task, steps
+        _release(context.device)
+    context.write(results, complete=len(results["models"]) == len(job.models))
+
+
+def backward_profile(gradients: FlatGradients, steps: list[StepMarks]) -> BackwardProfile:
+    """Medians over steps of the time between one gradient and the next.
+
+    A gradient that comes out of its usual order counts from the latest before it, so that no time
+    is negative and the sum stays the time of the last one.
+    """
+    produced = [[mark.since(marks.backward) for mark in marks.produced] for marks in steps]
+    latest = np.maximum.accumulate(np.maximum(produced, 0.0), axis=1)
+    seconds = np.median(np.diff(latest, axis=1, prepend=0.0), axis=0)
+    return BackwardProfile.from_arrays(
+        gradients.num_bytes, seconds.tolist(), gradients.names, ["float32"] * len(gradients.names)
+    )
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 10th and 90th percentile."""
+    p10, median, p90 = np.percentile(values, (10, 50, 90)).tolist()
+    return {"median": median, "p10": p10, "p90": p90}
+
+
+def _release(device: Device) -> None:
+    if device.torch_device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
