@@ -1,0 +1,123 @@
+import dataclasses
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.launch import Job, nccl_environment, nccl_log, run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(
+        step="curves",
+        rank=0,
+        world_size=4,
+        teams={"planned": (0, 1), "own": (2, 3)},
+        store=str(tmp_path / "store"),
+        output=str(tmp_path / "curves.json"),
+        folder=str(tmp_path),
+        deadline=time.time() + 120,
+        dry_run=True,
+        sharing="mps",
+        method="tuner",
+        tuner="/lib.so",
+        threads=(128, 256),
+        models=("vgg16",),
+        batch_factor=1.0,
+        seed=0,
+    )
+
+
+def test_a_job_travels_as_text(job: Job) -> None:
+    found = Job.from_json(job.to_json())
+    assert dataclasses.replace(found, teams=job.teams) == job
+    assert found.teams == {"planned": [0, 1], "own": [2, 3]}
+
+
+def test_two_ranks_of_one_gpu_meet_over_sockets(job: Job) -> None:
+    environments = [nccl_environment(dataclasses.replace(job, rank=rank), 128) for rank in range(4)]
+    assert len({one["NCCL_HOSTID"] for one in environments}) == 4
+    assert all(one["NCCL_NET"] == "Socket" for one in environments)
+    assert all(one["NCCL_SOCKET_IFNAME"] == "lo" for one in environments)
+
+
+def test_only_planned_ranks_follow_a_plan(job: Job) -> None:
+    planned, own = (nccl_environment(dataclasses.replace(job, rank=rank), 128) for rank in (1, 2))
+    assert planned["NCCL_NTHREADS"] == "128"
+    assert planned["NCCL_TUNER_PLUGIN"] == "/lib.so"
+    left_alone = {"NCCL_NTHREADS", "NCCL_TUNER_PLUGIN", "NCCL_ALGO", "NCCL_PROTO"}
+    assert not left_alone & set(own)
+    without = nccl_environment(dataclasses.replace(job, method="communicators"), 128)
+    assert "NCCL_TUNER_PLUGIN" not in without and "NCCL_NTHREADS" in without
+
+
+def test_the_proof_reads_the_log_that_nccl_was_told_to_write(job: Job) -> None:
+    one = dataclasses.replace(job, step="channels")
+    environment = nccl_environment(one, 128)
+    assert environment["NCCL_DEBUG_FILE"] == str(nccl_log(one))
+    assert "TUNING" in environment["NCCL_DEBUG_SUBSYS"].split(",")
+    assert "NCCL_DEBUG_FILE" not in nccl_environment(job, 128)
+
+
+def test_a_rank_that_fails_is_told_with_its_last_words(job: Job) -> None:
+    alone = dataclasses.replace(
+        job, step="no_such_step", world_size=1, teams={"planned": (0,)}, method="communicators"
+    )
+    ended_well, problems = run([alone], [{"PYTHONPATH": str(ROOT)}])
+    assert not ended_well
+    (problem,) = problems
+    assert problem.startswith("no_such_step, rank 0: status 1\n")
+    assert "ModuleNotFoundError" in problem
+
+
+def test_ranks_past_their_deadline_are_ended(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.gpu.launch._GRACE_SECONDS", 0.0)
+    late = dataclasses.replace(job, deadline=time.time() - 1)
+    ended_well, problems = run([late], [{"PYTHONPATH": str(ROOT)}])
+    assert not ended_well
+    assert problems[0].startswith("curves, rank 0: ended by force\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps", "curve"], "--steps must be any of"),
+        (["--models", "lenet"], "--models must be any of"),
+        (["--threads", "100"], "--threads must be multiples of 128"),
+        (["--threads", "many"], "--threads must be whole numbers"),
+        (["--budget", "0"], "--budget must be above 0"),
+        (["--batch-factor", "-1"], "--batch-factor must be above 0"),
+        (["--method", "luck"], "invalid choice"),
+    ],
+)
+def test_flags_are_checked_before_anything_runs(
+    tmp_path: Path, flags: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "out"), *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_without_a_gpu_is_told_so_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpu: ") and ("torch cannot" in line or "no GPU" in line)
+    assert not (tmp_path / "out").exists()
