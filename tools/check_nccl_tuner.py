@@ -111,7 +111,7 @@ def check(library: Path) -> dict[str, object]:
     load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + offsets[loader])
     assert load(communicator) == 0
     plugin = ctypes.CDLL(str(nccl_tuner.PATH))
-    words = memoryview(communicator).cast("B").cast("N")  # pointers
+    words = memoryview(communicator).cast("B").cast("P")
     tables = {
         ctypes.addressof(ctypes.c_char.in_dll(plugin, f"ncclTunerPlugin_v{v}")): v
         for v in range(1, 7)
