@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.plan import Plan, TensorGroup
 from tf_libra.planning import make_plan
 from tf_libra.profile import BackwardProfile
+from tf_libra.runtime import nccl_tuner
 from tf_libra.runtime.summary import describe, plan_table
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
@@ -144,3 +146,11 @@ def test_many_thread_counts_are_wrapped() -> None:
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "r=12: " in told
     assert np.isfinite(fitted.median_error)
+
+
+def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
+    assert "NCCL" not in describe(journal())
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl_tuner.PATH))
+    last = describe(journal()).splitlines()[-1]
+    assert nccl_tuner.counters().describe().startswith(last)

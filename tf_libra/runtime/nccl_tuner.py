@@ -407,6 +407,11 @@ def begin_step() -> None:
     _load(PATH).TfLibraTunerBeginStep()
 
 
+def in_use(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NCCL of this process is told to load the plugin."""
+    return environ.get(_PLUGIN) == str(PATH) and PATH.exists()
+
+
 def counters() -> Counters:
     """What NCCL asked so far, and what it was told.
 

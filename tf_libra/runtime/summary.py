@@ -8,6 +8,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
 from tf_libra.planning.explain import explain
 from tf_libra.profile import BackwardProfile
+from tf_libra.runtime import nccl_tuner
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
 
@@ -32,6 +33,8 @@ def describe(journal: "Journal") -> str:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")
     lines += times(journal)
+    if nccl_tuner.in_use():
+        lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)
 
 
