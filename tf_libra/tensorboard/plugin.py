@@ -141,7 +141,11 @@ class _Query:
         return found
 
     def documents(self, run: str, tag: str, count: int = 1) -> list[str]:
-        """The last `count` values of a series, the last one last; empty where there is none."""
+        """The last values of a series, the last one last; empty where there is none."""
+        return [document for _, document in self.dated(run, tag, count)]
+
+    def dated(self, run: str, tag: str, count: int) -> list[tuple[float, str]]:
+        """The same, each with when it was written."""
         found = self._data.read_tensors(
             self._context,
             experiment_id=self._experiment,
@@ -149,7 +153,9 @@ class _Query:
             downsample=count,
             run_tag_filter=provider.RunTagFilter(runs=[run], tags=[tag]),
         )
-        return [_document(datum.numpy) for datum in found.get(run, {}).get(tag, ())]
+        return [
+            (datum.wall_time, _document(datum.numpy)) for datum in found.get(run, {}).get(tag, ())
+        ]
 
     def scalars(self, run: str, tags: list[str]) -> dict[str, list[provider.ScalarDatum]]:
         """Series of scalars of one run, by tag."""
@@ -194,20 +200,21 @@ def _plan_record(document: str) -> PlanRecord:
 
 def _runs(query: _Query) -> Any:
     """All plans, by run; and what of this plugin's data cannot be read, with the reason."""
-    plans, problems = [], []
+    plans: list[tuple[float, dict[str, Any]]] = []
+    problems: list[dict[str, str]] = []
     for run, tags in sorted(query.listed().items()):
         for tag, series in sorted(tags.items()):
             try:
                 if records.kind_of(series.plugin_content) != PlanRecord.KIND:
                     continue
                 # One that came into force again later has several steps.
-                for document in query.documents(run, tag, _PLAN_POINTS):
-                    record = _plan_record(document)
-                    plans.append(_heading(run, tag, record))
+                for written, document in query.dated(run, tag, _PLAN_POINTS):
+                    plans.append((written, _heading(run, tag, _plan_record(document))))
             except ValueError as error:
                 problems.append({"run": run, "tag": tag, "message": str(error)})
-    plans.sort(key=lambda plan: (plan["run"], plan["function"], plan["step"]))
-    return {"plans": plans, "problems": problems}
+    # Of one function in the order in which they came into force, over all jobs that wrote here.
+    plans.sort(key=lambda dated: (dated[1]["run"], dated[1]["function"], dated[0]))
+    return {"plans": [heading for _, heading in plans], "problems": problems}
 
 
 def _heading(run: str, tag: str, record: PlanRecord) -> dict[str, Any]:

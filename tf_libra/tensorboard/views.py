@@ -474,6 +474,7 @@ def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[Measu
                 "num_steps": len(record.baseline_seconds),
                 "step_seconds": statistics.median(record.baseline_seconds),
                 "backward_seconds": None,
+                "fingerprint": None,
             }
         )
     for run in alike:
@@ -488,6 +489,7 @@ def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[Measu
                 "num_steps": len(run.step_seconds),
                 "step_seconds": statistics.median(run.step_seconds),
                 "backward_seconds": None if measured is None else measured.backward.median,
+                "fingerprint": run.record.plan.fingerprint,
             }
         )
 

@@ -1,0 +1,29 @@
+// The backend's routes.
+
+const BASE = new URL('../', import.meta.url);
+
+/** What a route answers; an Error with the backend's reason where it refuses. */
+export async function get(route, parameters = {}) {
+  const url = new URL(route, BASE);
+  for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
+  const response = await fetch(url);
+  if (response.ok) return response.json();
+  let reason = `${response.status} ${response.statusText}`;
+  try {
+    reason = (await response.json()).error ?? reason;
+  } catch {
+    // Not ours: TensorBoard itself has answered.
+  }
+  throw new Error(reason);
+}
+
+/** Loads a classic script that the plugin serves. */
+export function script(name) {
+  return new Promise((resolve, reject) => {
+    const element = document.createElement('script');
+    element.src = new URL(name, import.meta.url).href;
+    element.onload = resolve;
+    element.onerror = () => reject(new Error(`${name} could not be loaded`));
+    document.head.append(element);
+  });
+}

@@ -1,0 +1,166 @@
+// View 3: what was sampled, and the curves fitted to it.
+
+import {get} from './api.js';
+import {chart, threadColor} from './charts.js';
+import {h} from './dom.js';
+import {bytes, percent, plural, rate, time} from './format.js';
+import {color} from './theme.js';
+
+export async function contentionView(place, context) {
+  const view = await get('contention', context.plan);
+  if (view.model === null) {
+    place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'No contention model'),
+      h('p', {class: 'lead'}, 'The plan was given to this run, or too little could be measured to fit a model.'),
+      view.notes.map((note) => h('p', {class: 'note name'}, note))));
+    context.ready();
+    return;
+  }
+  const plots = [0, 1, 2, 3].map((i) => h('div', {class: 'plot', id: `contention-${i}`}));
+  place.replaceChildren(
+    h('section', {class: 'card'},
+      h('h2', {}, 'How communication threads cost computation'),
+      h('p', {class: 'lead', id: 'fit'}, summary(view)),
+      view.samples.length === 0
+        ? h('p', {class: 'note'}, 'The model was kept from an earlier job, whose run has the samples.') : null,
+      coefficients(view)),
+    h('div', {class: 'grid two'},
+      panel('Computation slowdown', 'Backward computation beside an all-reduce, against alone: g(b, r) / b.', plots[0]),
+      panel('Transmission rate', 'Bytes that a ring all-reduce sends per worker, per second, without startup overhead.', plots[1]),
+      panel('Predicted against measured', 'One dot per sampled all-reduce; on the line, the model is right.', plots[2]),
+      panel('Residuals', 'Predicted over measured time, by size of the all-reduce; at 1, the model is right.', plots[3])),
+    view.notes.length === 0 ? '' : h('section', {class: 'card'}, h('h2', {}, 'Notes of the fit'),
+      view.notes.map((note) => h('p', {class: 'note name'}, note))));
+  const draw = () => Promise.all([
+    slowdown(plots[0], view), rates(plots[1], view), agreement(plots[2], view), residuals(plots[3], view),
+  ]);
+  context.onrestyle(draw);
+  await draw();
+  context.ready();
+}
+
+function panel(title, lead, plot) {
+  return h('section', {class: 'card'}, h('h2', {}, title), h('p', {class: 'lead'}, lead), plot);
+}
+
+function summary(view) {
+  const first = view.at_threads[0];
+  const last = view.at_threads.at(-1);
+  const words = [];
+  if (first && last && first !== last) {
+    words.push(`From r = ${first.num_threads} to r = ${last.num_threads}, an overlapped all-reduce sends ${(last.overlapped_rate / first.overlapped_rate).toFixed(2)} times as fast, and the computation beside it takes ${(last.slowdown / first.slowdown).toFixed(2)} times as long.`);
+  }
+  if (view.median_error !== null) {
+    words.push(`The model misses an all-reduce by ${percent(view.median_error)} in the median of ${plural(view.samples.length, 'sample')}.`);
+  }
+  words.push(view.held_out_error === null
+    ? 'It was not tested on plans that the fit has not seen.'
+    : `It misses backward time under plans that the fit has not seen by ${percent(view.held_out_error)} in the median.`);
+  return words.join(' ');
+}
+
+function coefficients(view) {
+  const {compute, startup_seconds: startup, exclusive_startup_seconds: alone} = view.model;
+  return h('div', {},
+    h('table', {id: 'coefficients'},
+      h('thead', {}, h('tr', {}, [['left', 'Threads'], ['', 'Computation beside it'], ['', 'All-reduce, overlapped'], ['', 'All-reduce, alone']]
+        .map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('tbody', {}, view.at_threads.map((one) => h('tr', {},
+        h('td', {class: 'left'}, `r = ${one.num_threads}`),
+        h('td', {}, `× ${one.slowdown.toFixed(3)} longer`),
+        h('td', {}, rate(one.overlapped_rate)),
+        h('td', {}, rate(one.exclusive_rate)))))),
+    h('p', {class: 'note'},
+      `g(b, r) = b / (${compute[0].toPrecision(4)} − ${compute[1].toPrecision(4)} r). Startup overhead a of an all-reduce: ${time(startup)} overlapped, ${time(alone)} alone.`));
+}
+
+// Dots of one r lie beside one another, not upon.
+function spread(index) {
+  return (((index * 0.618034) % 1) - 0.5) * 0.3;
+}
+
+function ticks(view) {
+  return {tickvals: view.threads, title: 'communication threads r', range: [0.5, Math.max(...view.threads) + 0.5]};
+}
+
+const dots = (name, tint) => ({
+  name, type: 'scatter', mode: 'markers', marker: {color: tint, size: 7, opacity: 0.6},
+});
+
+function curve(name, view, key, tint) {
+  return {name, type: 'scatter', mode: 'lines', x: view.curves.num_threads, y: view.curves[key],
+    line: {color: tint, width: 2.5}, hovertemplate: `r = %{x:.2f}<br>%{y:.4g}<extra>${name}</extra>`};
+}
+
+function slowdown(element, view) {
+  const some = view.samples.filter((one) => one.slowdown !== null);
+  return chart(element, [
+    {...dots('samples', color('compute')),
+      x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => one.slowdown),
+      text: some.map((one) => `r = ${one.num_threads}, step ${one.step}<br>${bytes(one.num_bytes)}`),
+      hovertemplate: '%{text}<br>× %{y:.3f}<extra></extra>'},
+    curve('fitted', view, 'slowdown', color('compute-slow')),
+    medians('medians', some, 'slowdown', color('compute')),
+    // Beside a short all-reduce, a hiccup can seem to slow computation down any number of times.
+  ], {x: ticks(view), y: {title: 'times as long', range: [0, 2.2 * Math.max(...view.curves.slowdown)]}});
+}
+
+/** Medians of samples over each number of threads, to be seen among the dots. */
+function medians(name, some, key, tint) {
+  const counts = [...new Set(some.map((one) => one.num_threads))].sort((a, b) => a - b);
+  const middle = counts.map((r) => {
+    const values = some.filter((one) => one.num_threads === r).map((one) => one[key]).sort((a, b) => a - b);
+    const half = Math.floor(values.length / 2);
+    return values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+  });
+  return {name, type: 'scatter', mode: 'markers', x: counts, y: middle,
+    marker: {color: tint, size: 11, symbol: 'diamond', line: {width: 1.5, color: color('surface')}},
+    hovertemplate: `r = %{x}, median %{y:.4g}<extra>${name}</extra>`};
+}
+
+function rates(element, view) {
+  const traces = [];
+  for (const [name, tint, key, chosen] of [
+    ['overlapped', color('overlap'), 'overlapped_rate', (one) => one.residual_seconds === 0],
+    ['alone', color('residual'), 'exclusive_rate', (one) => one.overlap_seconds === 0],
+  ]) {
+    const some = view.samples.filter((one) => chosen(one) && one.rate !== null);
+    traces.push({...dots(`${name}, samples`, tint),
+      x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => one.rate),
+      text: some.map((one) => `r = ${one.num_threads}, step ${one.step}<br>${bytes(one.num_bytes)} in ${time(one.overlap_seconds + one.residual_seconds)}`),
+      hovertemplate: '%{text}<br>%{y:.4s}B/s<extra></extra>'});
+    traces.push(curve(`${name}, fitted`, view, key, tint), {...medians(`${name}, medians`, some, 'rate', tint), showlegend: false});
+  }
+  const shown = view.curves.overlapped_rate.concat(view.curves.exclusive_rate);
+  return chart(element, traces, {x: ticks(view),
+    // Small all-reduces, nearly all startup, can seem to be sent at any rate.
+    y: {title: 'bytes per second', range: [0, 2.2 * Math.max(...shown)], tickformat: '.2s', ticksuffix: 'B/s'}});
+}
+
+function byThreads(view, x, y, text) {
+  return view.threads.map((r) => {
+    const some = view.samples.filter((one) => one.num_threads === r);
+    return {...dots(`r = ${r}`, threadColor(r, view.threads)), x: some.map(x), y: some.map(y),
+      text: some.map(text), hovertemplate: '%{text}<extra></extra>'};
+  });
+}
+
+const wall = (one) => one.overlap_seconds + one.residual_seconds;
+const told = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, step ${one.step}<br>measured ${time(wall(one))}, predicted ${time(one.predicted_seconds)}`;
+
+function agreement(element, view) {
+  const all = view.samples.flatMap((one) => [1e3 * wall(one), 1e3 * one.predicted_seconds]);
+  const ends = all.length > 0 ? [0.8 * Math.min(...all), 1.25 * Math.max(...all)] : [1, 10];
+  return chart(element, [
+    {name: 'exact', type: 'scatter', mode: 'lines', x: ends, y: ends, hoverinfo: 'skip',
+      line: {color: color('muted'), width: 1, dash: 'dot'}},
+    ...byThreads(view, (one) => 1e3 * wall(one), (one) => 1e3 * one.predicted_seconds, told),
+  ], {x: {title: 'measured, ms', type: 'log', dtick: 1}, y: {title: 'predicted, ms', type: 'log', dtick: 1}});
+}
+
+function residuals(element, view) {
+  return chart(element,
+    byThreads(view, (one) => one.num_bytes, (one) => 1 + one.error, told),
+    {x: {title: 'size of the all-reduce, bytes', type: 'log', dtick: 1, exponentformat: 'SI'},
+      y: {title: 'predicted / measured', type: 'log', dtick: 1},
+      shapes: [{type: 'line', xref: 'paper', x0: 0, x1: 1, y0: 1, y1: 1, line: {color: color('muted'), width: 1, dash: 'dot'}}]});
+}

@@ -1,0 +1,212 @@
+// View 1: the groups of a plan, and why each is as it is.
+
+import {get} from './api.js';
+import {h, longList, s} from './dom.js';
+import {bytes, difference, percent, plural, short, signedPercent, strategy, time} from './format.js';
+
+export async function planView(place, context) {
+  const plan = await get('plan', context.plan);
+  const facts = h('div', {class: 'grid facts'});
+  const detail = h('section', {class: 'card', id: 'detail'});
+  const rows = plan.groups.map((group) => row(group, plan, () => pick(group.group)));
+  place.replaceChildren(
+    facts,
+    whereTimeGoes(plan),
+    h('div', {class: 'grid split'},
+      h('section', {class: 'card'},
+        h('h2', {}, `${plural(plan.groups.length, 'tensor group')}, in backward order`),
+        h('p', {class: 'lead'}, 'The gradient that backward computation produces first comes first. Click a group to see why it is as it is.'),
+        h('div', {class: 'scroll'}, h('table', {id: 'groups'},
+          h('thead', {}, h('tr', {}, [
+            ['left', 'Group'], ['', 'Tensors'], ['', 'Size'], ['', 'Threads'], ['left wide', 'Predicted all-reduce'],
+            ['', 'Start'], ['', 'End'], ['', 'Residual'],
+          ].map(([kind, text]) => h('th', {class: kind}, text)))),
+          h('tbody', {}, rows))),
+        plan.notes.map((note) => h('p', {class: 'note name'}, note))),
+      detail));
+  const pick = async (index) => {
+    for (const [k, one] of rows.entries()) one.setAttribute('aria-selected', String(k === index));
+    try {
+      const group = await get('group', {...context.plan, group: index});
+      showGroup(detail, group, plan);
+    } catch (error) {
+      detail.replaceChildren(h('p', {class: 'bad'}, error.message));
+    }
+  };
+  facts.replaceChildren(bottleneck(plan), threads(plan));
+  await pick(plan.bottleneck ?? 0);
+  await answers(facts, plan, context);
+  context.ready();
+}
+
+function fact(question, answer, because, kind = '', id = '') {
+  return h('section', {class: 'card fact', id},
+    h('div', {class: 'question'}, question),
+    h('div', {class: `answer ${kind}`}, answer),
+    h('p', {class: 'because'}, because));
+}
+
+async function answers(place, plan, context) {
+  const [contention, table, measured] = await Promise.all([
+    get('contention', context.plan),
+    get('strategies', context.plan),
+    get('timeline', {...context.plan, show: 'measured'}),
+  ]);
+  place.replaceChildren(
+    bottleneck(plan), threads(plan), model(plan, contention, measured), gain(plan, table));
+}
+
+function bottleneck(plan) {
+  const question = 'Which group is the bottleneck?';
+  if (plan.bottleneck === null) {
+    return fact(question, '–', 'Nothing was measured, so nothing can be predicted.', '', 'bottleneck');
+  }
+  const group = plan.groups[plan.bottleneck];
+  const residual = group.residual_communication_seconds;
+  const because = residual > 0
+    ? `${time(residual)} of its all-reduce run after backward computation has ended, with nothing to overlap them: ${percent(residual / plan.totals.backward_seconds)} of backward.`
+    : `All communication is overlapped; its all-reduce costs computation the most, ${time(group.slowed_seconds)}.`;
+  return fact(question, `Group ${group.group}`, because, '', 'bottleneck');
+}
+
+function threads(plan) {
+  const counts = plan.groups.map((group) => group.num_threads);
+  const kinds = [...new Set(counts)].sort((a, b) => a - b);
+  const answer = counts.length <= 8 ? `r = ${counts.join(' · ')}` : `r = ${kinds.join(', ')}`;
+  const chosen = plan.threads.length > 1
+    ? `One number per group, from {${plan.threads.join(', ')}}. Click a group for what half and twice as many would cost.`
+    : `The strategy does not choose: every group has r = ${plan.threads[0]}.`;
+  return fact('How many communication threads?', answer, chosen, '', 'threads');
+}
+
+function model(plan, contention, measured) {
+  const question = 'How good is the model?';
+  const held = contention.held_out_error;
+  const parts = [];
+  if (contention.median_error !== null) {
+    parts.push(`An all-reduce is missed by ${percent(contention.median_error)} in the median of ${plural(contention.samples.length, 'sample')}.`);
+  }
+  if (measured !== null && plan.predicted_seconds !== null) {
+    const error = plan.predicted_seconds / measured.backward.median - 1;
+    parts.push(`Backward under this plan: predicted ${time(plan.predicted_seconds)}, measured ${time(measured.backward.median)} (${signedPercent(error)}).`);
+  }
+  if (held === null) {
+    return fact(question, 'not tested', parts.join(' ') || 'This job has fitted none.', '', 'model');
+  }
+  parts.unshift('Backward time under plans that the fit has not seen, missed in the median.');
+  const kind = held <= 0.1 ? 'good' : held > 0.25 ? 'bad' : '';
+  return fact(question, percent(held), parts.join(' '), kind, 'model');
+}
+
+function gain(plan, table) {
+  const name = strategy(plan.strategy);
+  const question = `What does ${name} gain here?`;
+  const own = plan.predicted_seconds;
+  const others = table.rows.filter((one) => one.backward_seconds !== null
+    && one.strategy !== 'mg-cf' && one.strategy !== plan.strategy && !one.strategy.startsWith('libra'));
+  if (own === null || others.length === 0) {
+    return fact(question, '–', 'Nothing was measured, so nothing can be compared.', '', 'gain');
+  }
+  const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
+  const wfbp = others.find((one) => one.strategy === 'wfbp');
+  const change = own / best.backward_seconds - 1;
+  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)} with r = ${best.num_threads} (${time(best.backward_seconds)}).`];
+  if (wfbp && wfbp !== best) {
+    words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
+  }
+  const before = (table.measured ?? []).find((one) => one.run === null);
+  const after = (table.measured ?? []).find((one) => one.fingerprint === plan.fingerprint);
+  if (before && after) {
+    words.push(`Whole steps, measured: ${time(before.step_seconds)} before (one all-reduce after backward), ${time(after.step_seconds)} now (${signedPercent(after.step_seconds / before.step_seconds - 1)}).`);
+  }
+  return fact(question, signedPercent(change), words.join(' '), change < -0.005 ? 'good' : change > 0.005 ? 'bad' : '', 'gain');
+}
+
+function whereTimeGoes(plan) {
+  const heading = h('h2', {}, 'Where backward’s time goes');
+  if (!plan.totals) {
+    return h('section', {class: 'card'}, heading,
+      h('p', {class: 'lead'}, plan.origin === 'given'
+        ? 'The plan was given to the run, which has measured nothing by itself: sizes and threads are known, times are not.'
+        : 'No contention model could be fitted: sizes and threads are known, predicted times are not.'));
+  }
+  const parts = [
+    ['compute', 'computation', plan.compute_seconds],
+    ['compute-slow', 'lost to contention', Math.max(plan.totals.slowed_seconds, 0)],
+    ['residual', 'residual communication', plan.totals.residual_communication_seconds],
+  ];
+  const total = plan.totals.backward_seconds;
+  return h('section', {class: 'card', id: 'where'},
+    heading,
+    h('div', {class: 'parts'}, parts.filter(([, , seconds]) => seconds > 0).map(([kind, text, seconds]) =>
+      h('div', {class: kind, title: `${text}: ${time(seconds)}`, style: {flex: `${seconds / total} 1 0`}}))),
+    h('div', {class: 'key'},
+      parts.map(([kind, text, seconds]) =>
+        h('span', {}, h('i', {class: `swatch ${kind}`}), `${text} ${time(seconds)} (${percent(seconds / total)})`)),
+      h('span', {}, h('b', {id: 'backward'}, `backward, predicted: ${time(total)}`))));
+}
+
+function row(group, plan, onclick) {
+  const predicted = group.start_seconds !== undefined;
+  const hot = group.group === plan.bottleneck;
+  const count = group.stop - group.start;
+  return h('tr', {
+    class: 'pick', tabindex: 0, 'data-group': group.group, 'aria-selected': 'false', onclick,
+    onkeydown: (event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); onclick(); } },
+  },
+  h('td', {class: 'left'}, String(group.group), hot ? h('span', {class: 'badge hot'}, 'bottleneck') : null),
+  h('td', {}, count === 1 ? `1 (${group.start})` : `${count} (${group.start}–${group.stop - 1})`),
+  h('td', {}, bytes(group.num_bytes)),
+  h('td', {}, `r = ${group.num_threads}`),
+  h('td', {class: 'wide'}, predicted ? mini(group, plan) : '–'),
+  h('td', {}, predicted ? time(group.start_seconds) : '–'),
+  h('td', {}, predicted ? time(group.end_seconds) : '–'),
+  h('td', {class: predicted && group.residual_communication_seconds > 0 ? 'bad' : ''},
+    predicted ? time(group.residual_communication_seconds) : '–'));
+}
+
+function mini(group, plan) {
+  const total = plan.totals.backward_seconds;
+  const computed = plan.totals.computation_end_seconds;
+  const piece = (kind, from, to) => (to > from
+    ? s('rect', {class: kind, x: (1000 * from) / total, y: 3, height: 10, width: Math.max((1000 * (to - from)) / total, 2)})
+    : null);
+  return s('svg', {class: 'mini', viewBox: '0 0 1000 16', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+    s('rect', {class: 'track', x: 0, y: 7, width: 1000, height: 2}),
+    piece('overlap', group.start_seconds, Math.min(group.end_seconds, computed)),
+    piece('residual', Math.max(group.start_seconds, computed), group.end_seconds));
+}
+
+function showGroup(place, group, plan) {
+  const why = group.why;
+  const heading = plan.groups[group.group];
+  place.dataset.group = group.group;
+  place.replaceChildren(
+    h('h2', {}, `Group ${group.group}: ${plural(group.names.length, 'tensor')}, ${bytes(heading.num_bytes)}, r = ${group.num_threads}`),
+    why === null
+      ? h('p', {class: 'lead'}, 'There is no model in this run that could say why.')
+      : h('div', {id: 'why'},
+        h('h3', {}, 'Why it starts then'), h('p', {}, why.starts),
+        h('h3', {}, 'Why it is fused like this'), h('p', {}, why.merged),
+        h('h3', {}, `Why ${group.num_threads === 1 ? 'one thread' : `${group.num_threads} threads`}`), h('p', {}, why.threads),
+        h('h3', {}, 'What a change would cost'),
+        h('p', {class: 'note'}, 'Predicted change of the whole of backward, everything else left as it is.'),
+        changes(why.alternatives)),
+    h('h3', {}, 'Tensors'),
+    h('div', {class: 'tensor head'}, h('span', {class: 'left'}, ''), h('span', {class: 'left'}, 'name'), h('span', {}, 'size'), h('span', {}, 'computation')),
+    longList(group.names.length, 24, (i) => h('div', {class: 'tensor'},
+      h('span', {class: 'left'}, String(group.start + i)),
+      h('span', {class: 'left one-line', title: group.names[i]}, short(group.names[i], 80)),
+      h('span', {}, bytes(group.num_bytes[i])),
+      h('span', {}, group.compute_seconds === null ? '–' : time(group.compute_seconds[i], 3))), {id: 'tensors'}));
+}
+
+function changes(alternatives) {
+  const most = Math.max(...alternatives.map((one) => Math.abs(one.seconds ?? 0)), 1e-12);
+  return alternatives.map((one) => h('div', {class: 'change'},
+    h('span', {}, one.change),
+    h('span', {class: `cost ${one.seconds > 0 ? 'bad' : one.seconds < 0 ? 'good' : ''}`, 'data-seconds': one.seconds},
+      difference(one.seconds)),
+    h('span', {class: `bar ${one.seconds < 0 ? 'overlap' : 'residual'}`,
+      style: {width: `${(100 * Math.abs(one.seconds ?? 0)) / most}%`}})));
+}

@@ -1,0 +1,144 @@
+// View 4: what every strategy would make of this profile, here and on more workers.
+
+import {get} from './api.js';
+import {chart, plain} from './charts.js';
+import {h} from './dom.js';
+import {plural, short, signedPercent, strategy, STRATEGIES, time} from './format.js';
+import {color} from './theme.js';
+
+const SCALE_OUT = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+const ORDER = Object.keys(STRATEGIES);
+
+function tint(name) {
+  return color(`s-${Math.max(ORDER.indexOf(name), 0)}`);
+}
+
+/** The quickest row of each strategy. */
+function best(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    if (row.backward_seconds === null) continue;
+    const known = found.get(row.strategy);
+    if (!known || row.backward_seconds < known.backward_seconds) found.set(row.strategy, row);
+  }
+  return [...found.values()];
+}
+
+export async function strategiesView(place, context) {
+  const view = await get('strategies', context.plan);
+  if (view.rows.length === 0) {
+    place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'Nothing to compare'),
+      h('p', {class: 'lead'}, 'Strategies are compared by a profile and a fitted model, which this run does not have.')));
+    context.ready();
+    return;
+  }
+  const compare = h('div', {class: 'plot', id: 'strategies-plot'});
+  const scaling = h('div', {class: 'plot tall', id: 'scale-plot'});
+  const progress = h('p', {class: 'note', id: 'scale-progress'});
+  place.replaceChildren(
+    h('section', {class: 'card'},
+      h('h2', {}, `Every strategy on this profile, ${plural(view.num_workers, 'worker')}`),
+      h('p', {class: 'lead'}, lead(view, context)),
+      compare,
+      table(view, context)),
+    h('section', {class: 'card'},
+      h('h2', {}, 'Scale-out'),
+      h('p', {class: 'lead'}, 'Predicted backward on more workers of the same hardware, relative to LIBRA; each strategy with the number of threads that is best for it. Only the startup overhead and the bytes sent change (LIBRA, Eq. 4).'),
+      scaling, progress));
+  const drawRows = () => rowsChart(compare, view, context);
+  const studies = [];
+  const drawScale = () => (studies.length === 0 ? null : scaleChart(scaling, studies));
+  context.onrestyle(() => Promise.all([drawRows(), drawScale()]));
+  await drawRows();
+  context.ready();
+  const sizes = SCALE_OUT.filter((workers) => workers >= view.num_workers);
+  for (const workers of sizes) {
+    if (!place.isConnected || context.left()) return;
+    progress.textContent = `planning for ${workers} of up to ${sizes.at(-1)} workers …`;
+    studies.push(await get('strategies', {...context.plan, workers}));
+    if (context.left()) return;
+    await drawScale();
+  }
+  progress.textContent = '';
+  scaling.dataset.complete = 'true';
+}
+
+function lead(view, context) {
+  const rows = best(view.rows);
+  const libra = rows.find((row) => row.strategy === 'libra');
+  const others = rows.filter((row) => !row.strategy.startsWith('libra') && row.strategy !== 'mg-cf');
+  if (!libra || others.length === 0) return '';
+  const second = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
+  const gain = signedPercent(libra.backward_seconds / second.backward_seconds - 1);
+  const words = `Predicted backward under LIBRA is ${time(libra.backward_seconds)}, ${gain} against the best of the others, ${strategy(second.strategy)} with r = ${second.num_threads}.`;
+  if (view.rest_seconds === null) return words;
+  return `${words} The rest of a step, which no strategy changes, takes ${time(view.rest_seconds)} (a measured step of this run, less predicted backward).`;
+}
+
+function rowsChart(element, view, context) {
+  const known = view.rows.filter((row) => row.backward_seconds !== null);
+  const names = [...new Set(known.map((row) => row.strategy))].sort((a, b) => ORDER.indexOf(b) - ORDER.indexOf(a));
+  const traces = names.map((name) => {
+    const rows = known.filter((row) => row.strategy === name);
+    return {
+      name: strategy(name), type: 'scatter', mode: 'markers+text', showlegend: false,
+      x: rows.map((row) => 1e3 * row.backward_seconds), y: rows.map(() => strategy(name)),
+      text: rows.map((row) => (row.num_threads === null ? '' : `r${row.num_threads}`)),
+      textposition: 'top center', textfont: {size: 10, color: color('muted')},
+      marker: {color: tint(name), size: name === context.heading.strategy ? 15 : 11,
+        symbol: name === 'mg-cf' ? 'diamond-open' : 'circle',
+        line: {width: name === context.heading.strategy ? 2 : 0, color: color('text')}},
+      hovertemplate: rows.map((row) => `${strategy(name)}${row.num_threads === null ? '' : `, r = ${row.num_threads}`}<br>${time(row.backward_seconds)}, ${plural(row.groups, 'group')}, r in {${row.threads.join(', ')}}<extra></extra>`),
+    };
+  });
+  return chart(element, traces, {
+    x: {title: 'predicted backward, ms', rangemode: 'tozero'}, y: {title: ''}, margin: {l: 150, r: 24, t: 20, b: 44}});
+}
+
+function table(view, context) {
+  const own = context.heading;
+  const measured = view.measured ?? [];
+  const quickest = Math.min(...view.rows.filter((row) => row.strategy !== 'mg-cf' && row.backward_seconds !== null).map((row) => row.backward_seconds));
+  const rows = best(view.rows).sort((a, b) => a.backward_seconds - b.backward_seconds);
+  const step = (row) => (view.rest_seconds === null ? null : row.backward_seconds + view.rest_seconds);
+  const ran = (row) => measured.filter((one) => one.strategy === row.strategy);
+  return h('div', {class: 'scroll'}, h('table', {id: 'strategies'},
+    h('thead', {}, h('tr', {}, [['left', 'Strategy, with its best r'], ['', 'Threads'], ['', 'Groups'], ['', 'Backward, predicted'], ['', 'against the best'], ['', 'Step, predicted'], ['left', 'Step, measured']]
+      .map(([kind, text]) => h('th', {class: kind}, text)))),
+    h('tbody', {}, rows.map((row) => h('tr', {'data-strategy': row.strategy},
+      h('td', {class: 'left'}, strategy(row.strategy),
+        row.fingerprint === own.fingerprint ? h('span', {class: 'badge'}, 'this plan') : null,
+        row.strategy === 'mg-cf' ? h('span', {class: 'badge'}, 'ideal') : null),
+      h('td', {}, row.threads.join(', ')),
+      h('td', {}, String(row.groups)),
+      h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
+      h('td', {}, signedPercent(row.backward_seconds / quickest - 1)),
+      h('td', {}, time(step(row))),
+      h('td', {class: 'left'}, ran(row).length === 0 ? '–' : ran(row).map((one) => h('div', {},
+        `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
+        h('span', {class: 'name', title: one.run ?? ''}, one.run === null ? `before the plan (${plural(one.num_steps, 'step')})` : `${short(one.run, 30)} (${plural(one.num_steps, 'step')})`)))))))));
+}
+
+function scaleChart(element, studies) {
+  const names = ORDER.filter((name) => name !== 'libra');
+  const at = studies.map((study) => {
+    const found = new Map(best(study.rows).map((row) => [row.strategy, row]));
+    return {workers: study.num_workers, found};
+  }).filter(({found}) => found.has('libra'));
+  const traces = ['libra', ...names].map((name) => {
+    const some = at.filter(({found}) => found.has(name));
+    return {
+      name: plain(strategy(name)), type: 'scatter', mode: 'lines+markers',
+      x: some.map(({workers}) => workers),
+      y: some.map(({found}) => found.get(name).backward_seconds / found.get('libra').backward_seconds),
+      text: some.map(({found}) => time(found.get(name).backward_seconds)),
+      hovertemplate: `%{x} workers: %{text} (× %{y:.3f})<extra>${strategy(name)}</extra>`,
+      line: {color: tint(name), width: name === 'libra' ? 3 : 2, dash: name === 'mg-cf' ? 'dot' : 'solid'},
+      marker: {size: 6},
+    };
+  });
+  return chart(element, traces, {
+    x: {title: 'workers', type: 'log', tickvals: SCALE_OUT, ticktext: SCALE_OUT.map(String)},
+    y: {title: 'times as long as LIBRA', type: 'log', tickvals: [0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64],
+      ticktext: ['0.25', '0.5', '0.75', '1', '1.25', '1.5', '2', '3', '4', '6', '8', '12', '16', '24', '32', '64']}});
+}

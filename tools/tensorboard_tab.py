@@ -1,0 +1,234 @@
+"""Drives the Libra tab of a real TensorBoard in a real browser; takes the pictures of the manual.
+
+    python -m tools.tensorboard_tab --logdir build/runs --out docs/images
+
+Selenium, because it is Python like everything else here and drives the browser and the driver that
+the distribution has (Debian: chromium, chromium-driver).
+"""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+VIEWS = ("plan", "timeline", "contention", "strategies", "history")
+SIZE = (1280, 1400)
+DEADLINE_SECONDS = 180.0
+
+_SERVER_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--reload_interval", "1")
+# What a window is higher than its page.
+_FRAME_HEIGHT = 140
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--force-device-scale-factor=1",
+)
+
+
+def programs() -> tuple[str, str] | None:
+    """The browser and its driver; None where one is missing."""
+    found = [
+        next(filter(None, map(shutil.which, names)), None)
+        for names in (("chromium", "chromium-browser", "google-chrome"), ("chromedriver",))
+    ]
+    return None if None in found else (str(found[0]), str(found[1]))
+
+
+@contextlib.contextmanager
+def serving(logdir: Path) -> Iterator[str]:
+    """Runs TensorBoard on a log directory; yields its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output.txt"
+        with output.open("wb") as file:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "tensorboard.main", *_SERVER_FLAGS, "--logdir", logdir],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+        try:
+            yield _address(server, output)
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _address(server: subprocess.Popen[bytes], output: Path) -> str:
+    """Where TensorBoard says that it listens."""
+    until = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < until and server.poll() is None:
+        words = output.read_text(errors="replace").split()
+        found = [word for word in words if word.startswith("http://127.0.0.1:")]
+        if found:
+            return found[0].rstrip("/")
+        time.sleep(0.2)
+    raise RuntimeError(f"TensorBoard did not start:\n{output.read_text(errors='replace')}")
+
+
+def answer(address: str, route: str) -> Any:
+    """What a route of the plugin answers."""
+    with urllib.request.urlopen(f"{address}/data/plugin/libra/{route}", timeout=60) as response:
+        return json.load(response)
+
+
+@contextlib.contextmanager
+def browsing(dark: bool = False) -> Iterator["Tab"]:
+    """Runs a headless browser with an empty profile."""
+    found = programs()
+    if found is None:
+        raise RuntimeError("no browser: install Debian's chromium and chromium-driver")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = Options()
+        options.binary_location = found[0]
+        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={SIZE[0]},{SIZE[1]}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options, Service(found[1]))
+        try:
+            driver.set_script_timeout(DEADLINE_SECONDS)
+            yield Tab(driver, dark)
+        finally:
+            driver.quit()
+
+
+class Tab:
+    """The Libra tab, as someone who looks at it has it."""
+
+    def __init__(self, driver: webdriver.Chrome, dark: bool) -> None:
+        self.driver = driver
+        self._dark = dark
+
+    def open(self, address: str) -> None:
+        """Opens the tab and waits for its first view."""
+        scheme = "dark" if self._dark else "light"
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+        self.driver.get_log("performance")  # of the browser's own first page
+        self.driver.get(f"{address}/#libra")
+        frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]
+        self.driver.switch_to.frame(frame)
+        self.wait(self._ready)
+
+    def wait(self, condition: Any) -> Any:
+        """Waits until a condition holds; returns its value."""
+        return WebDriverWait(self.driver, DEADLINE_SECONDS, 0.1).until(lambda _: condition())
+
+    def _ready(self) -> str | None:
+        found = self.find("main")
+        return found[0].get_attribute("data-ready") if found else None
+
+    def find(self, selector: str) -> list[WebElement]:
+        """All elements that a CSS selector finds now."""
+        return list(self.driver.find_elements(By.CSS_SELECTOR, selector))
+
+    def one(self, selector: str) -> WebElement:
+        """The first element that a CSS selector finds, once there is one."""
+        return self.wait(lambda: self.find(selector))[0]
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of all elements that a CSS selector finds."""
+        return [element.text for element in self.find(selector)]
+
+    def view(self, name: str) -> None:
+        """Goes to a view and waits until it is drawn."""
+        self.one(f"#tab-{name}").click()
+        self.wait(lambda: self._ready() == name)
+        self.wait(lambda: all(plot.get_attribute("data-drawn") for plot in self.find(".plot")))
+        if name == "strategies":
+            self.wait(lambda: self.one("#scale-plot").get_attribute("data-complete"))
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        """Runs JavaScript in the tab's frame."""
+        return self.driver.execute_script(code, *arguments)
+
+    def trouble(self) -> list[str]:
+        """Errors on the console and requests that failed, since the last call.
+
+        Warnings count where they are the plugin's: TensorBoard has some of its own.
+        """
+        found = [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] == "SEVERE" or "/plugin/libra/" in entry["message"]
+        ]
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            parameters = message["params"]
+            if message["method"] == "Network.loadingFailed" and not parameters.get("canceled"):
+                found.append(json.dumps(parameters))
+            elif message["method"] == "Network.responseReceived":
+                response = parameters["response"]
+                if response["status"] >= 400:
+                    found.append(f"{response['status']} {response['url']}")
+        return found
+
+    def picture(self, path: Path) -> None:
+        """Takes a picture of the tab, as high as what it shows."""
+        height = self.script(
+            "return document.querySelector('main').getBoundingClientRect().bottom + scrollY"
+        )
+        self.driver.switch_to.default_content()
+        above = self.script("return document.querySelector('iframe').getBoundingClientRect().top")
+        self.driver.set_window_size(SIZE[0], min(int(height + above) + _FRAME_HEIGHT, 2400))
+        path.write_bytes(self.driver.get_screenshot_as_png())
+        self.driver.switch_to.frame(self.driver.find_element(By.CSS_SELECTOR, "iframe"))
+
+
+def compact(path: Path) -> None:
+    """Brings a picture down to 256 colours, which a user interface hardly has more of."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        reduced = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    reduced.save(path, optimize=True)
+
+
+_LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show.", required=True)
+_OUT = flags.DEFINE_string("out", "docs/images", "Folder for the pictures.")
+
+
+def main(_: list[str]) -> None:
+    """Takes a picture of every view, light and dark."""
+    out = Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    with serving(Path(_LOGDIR.value)) as address:
+        for theme in ("light", "dark"):
+            with browsing(dark=theme == "dark") as tab:
+                tab.open(address)
+                for name in VIEWS:
+                    tab.view(name)
+                    path = out / f"tensorboard_{name}_{theme}.png"
+                    tab.picture(path)
+                    compact(path)
+                    print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+                for line in tab.trouble():
+                    print(line)
+
+
+if __name__ == "__main__":
+    app.run(main)
