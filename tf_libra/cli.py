@@ -1,4 +1,4 @@
-"""The `tf-libra` command: plan, simulate, compare, explain, run, profile.
+"""The `tf-libra` command: plan, simulate, compare, explain, run, profile, timeline.
 
 Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
@@ -29,6 +29,7 @@ commands:
   explain   why a plan is as it is
   run       start a training job on several ranks
   profile   read a profile from a trace of TensorFlow's profiler
+  timeline  write what all ranks did as a trace that Perfetto opens
 
 `tf-libra COMMAND --help` lists the flags of a command."""
 

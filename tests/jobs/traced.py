@@ -27,9 +27,9 @@ def data(number: int):
 
 @cases
 def profiler():
-    """Three steps under tf.profiler."""
+    """Three steps under tf.profiler, and a log directory."""
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+    step = tf_libra.optimize(plan=PLAN_FILE, logdir=FOLDER / "run")(tf.function(model.step))
     for number in range(WARM_UP):
         step(*data(number))
     engine = engine_lib.running()

@@ -1,5 +1,6 @@
-"""Commands of `tf-libra` that read what runs have written: profile."""
+"""Commands of `tf-libra` that read what runs have written: profile, timeline."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,31 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-COMMANDS: dict[str, Command] = {"profile": (_define_profile, _profile)}
+def _define_timeline(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("out", None, "write the trace there, not to stdout", flag_values=values)
+
+
+def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
+    from tf_libra.report.run import read_run
+    from tf_libra.report.timeline import chrome_trace
+
+    folder = _one(rest, "timeline", "the log directory of a run")
+    run = read_run(folder)
+    try:
+        trace = chrome_trace(run)
+    except ValueError as error:
+        raise ValueError(f"{str(folder)!r}: {error}") from None
+    _write(values, json.dumps(trace) + "\n")
+    for problem in run.problems:
+        print(f"left out {problem}", file=sys.stderr)
+    for rank, clock in trace["otherData"]["clocks"].items():
+        print(f"clock of {rank}: {clock}", file=sys.stderr)
+
+
+COMMANDS: dict[str, Command] = {
+    "profile": (_define_profile, _profile),
+    "timeline": (_define_timeline, _timeline),
+}
 
 
 def _one(rest: list[str], command: str, what: str) -> Path:

@@ -1,0 +1,64 @@
+"""Offsets between clocks, from all-reduces whose true times are known."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from tf_libra.report.clocks import SharedAllReduce, clock_offset, clock_offsets
+
+Delays = list[tuple[int, int, int, int]]
+# Of every all-reduce: when both ranks send, and what each byte takes, in true time.
+delays = st.lists(st.tuples(*[st.integers(0, 10**9)] * 4), min_size=1, max_size=20)
+
+
+def seen(exchanges: Delays, offset_ns: int) -> tuple[list[SharedAllReduce], list[SharedAllReduce]]:
+    """What ranks 0 and 1 write down, where rank 1's clock is ahead by `offset_ns`."""
+    ours, theirs = [], []
+    for index, (sent_0, sent_1, to_0, to_1) in enumerate(exchanges):
+        ours.append(SharedAllReduce((index,), sent_0, max(sent_0, sent_1 + to_0)))
+        arrived_1 = max(sent_1, sent_0 + to_1)
+        theirs.append(SharedAllReduce((index,), sent_1 + offset_ns, arrived_1 + offset_ns))
+    return ours, theirs
+
+
+@given(delays, st.integers(-(10**12), 10**12))
+def test_the_truth_lies_between_the_bounds(exchanges: Delays, offset_ns: int) -> None:
+    found = clock_offset(*seen(exchanges, offset_ns))
+    assert found is not None
+    assert found.lower_ns <= offset_ns <= found.upper_ns
+    assert found.lower_ns <= found.offset_ns <= found.upper_ns
+    assert abs(found.offset_ns - offset_ns) <= found.error_ns
+
+
+@given(delays)
+def test_one_clock_is_one_clock(exchanges: Delays) -> None:
+    found = clock_offset(*seen(exchanges, 0))
+    assert found is not None
+    assert found.offset_ns == 0
+
+
+def test_a_quick_exchange_tells_it_closely() -> None:
+    slow, quick = (0, 400_000, 10**6, 10**8), (10**9, 10**9 + 5_000, 20_000, 30_000)
+    found = clock_offset(*seen([slow, quick], 7 * 10**9))
+    assert found is not None
+    assert abs(found.offset_ns - 7 * 10**9) <= 30_000
+    assert found.error_ns <= 30_000
+
+
+def test_clocks_that_drift_apart_are_halfway() -> None:
+    ours, theirs = seen([(0, 0, 10, 10), (1000, 1000, 10, 10)], 0)
+    late = [theirs[0], SharedAllReduce((1,), theirs[1].sent_ns + 90, theirs[1].arrived_ns + 90)]
+    found = clock_offset(ours, late)
+    assert found is not None
+    assert (found.lower_ns, found.upper_ns) == (80, 10)
+    assert found.offset_ns == 45
+
+
+def test_ranks_that_share_nothing() -> None:
+    ours, theirs = seen([(0, 0, 1, 1)], 0)
+    other = [SharedAllReduce(("other",), one.sent_ns, one.arrived_ns) for one in theirs]
+    assert clock_offset(ours, other) is None
+    offsets = clock_offsets({3: theirs, 0: ours, 7: other})
+    assert list(offsets) == [0, 3, 7]
+    assert offsets[0] is not None and offsets[0].offset_ns == 0
+    assert offsets[3] is not None
+    assert offsets[7] is None

@@ -1,0 +1,88 @@
+"""Reading log directories: real ones are in the other modules, here those that are damaged."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra.report.run import read_run
+from tf_libra.tensorboard import records
+from tf_libra.tensorboard.records import PlanRecord
+from tf_libra.tensorboard.writer import RecordWriter
+
+
+def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
+    """A log directory as `ranks` ranks leave it; the path of rank 0's file."""
+    for rank in range(ranks):
+        writer = RecordWriter(logdir, rank)
+        if rank == 0:
+            writer.record(record.step, record)
+        for step in range(2):
+            one = dataclasses.replace(examples.step_record(record, rank), step=record.step + step)
+            writer.record(one.step, one)
+        writer.close()
+    [path] = (logdir / "rank_0").iterdir()
+    return path
+
+
+def test_all_ranks_are_read(tmp_path: Path) -> None:
+    record = examples.plan_record()
+    written(tmp_path, record)
+    run = read_run(tmp_path)
+    assert run.plans == {record.plan.fingerprint: record}
+    assert [(step.rank, step.step) for step in run.steps] == [(0, 61), (0, 62), (1, 61), (1, 62)]
+    assert run.problems == ()
+    assert read_run(tmp_path / "rank_0").plans == run.plans
+
+
+def test_the_last_job_counts(tmp_path: Path) -> None:
+    written(tmp_path, examples.plan_record())
+    later = examples.plan_record(step=99)
+    for path in tmp_path.rglob("*tfevents*"):
+        path.rename(path.with_name(path.name.replace("tfevents.1", "tfevents.0")))
+    for rank in range(2):
+        writer = RecordWriter(tmp_path, rank)
+        writer.record(later.step, later)
+        writer.record(later.step, examples.step_record(later, rank))
+        writer.close()
+    assert [step.step for step in read_run(tmp_path).steps] == [99, 99]
+
+
+def test_hostile_names(tmp_path: Path) -> None:
+    record = examples.plan_record(function=examples.HOSTILE[0], names=examples.HOSTILE)
+    written(tmp_path, record)
+    assert read_run(tmp_path).plans[record.plan.fingerprint] == record
+
+
+def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
+    path = written(tmp_path, examples.plan_record())
+    path.write_bytes(path.read_bytes()[:-7])
+    assert [(step.rank, step.step) for step in read_run(tmp_path).steps] == [
+        (0, 61), (1, 61), (1, 62),
+    ]  # fmt: skip
+
+
+def test_damaged_file_beside_a_good_one(tmp_path: Path) -> None:
+    path = written(tmp_path, examples.plan_record())
+    (path.parent / "events.out.tfevents.0.damaged").write_bytes(b"\0" * 100)
+    assert len(read_run(tmp_path).steps) == 4
+
+
+def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "run", examples.plan_record(), ranks=1)
+    monkeypatch.setattr(records, "VERSION", records.VERSION + 1)
+    with pytest.raises(ValueError, match=r"no records of a plan that can be read: .*version"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 40])
+def test_no_records(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "events.out.tfevents.1").write_bytes(content)
+    with pytest.raises(ValueError, match=r"holds no records of a plan"):
+        read_run(tmp_path)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="is no log directory"):
+        read_run(tmp_path / "two\nlines")

@@ -1,0 +1,175 @@
+"""Traces in Chrome's format: of records made up by hand, and of a real run of two workers."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import Job
+from tests.tensorboard import examples
+from tf_libra import cli
+from tf_libra.plan import Plan
+from tf_libra.report.run import Run, read_run
+from tf_libra.report.timeline import chrome_trace
+
+
+def made_up(ranks: int = 2, ahead_ns: int = 0, **options: Any) -> Run:
+    """A run whose rank 1 has a clock that is ahead."""
+    record = examples.plan_record(**options)
+    steps = []
+    for rank in range(ranks):
+        one = examples.step_record(record, rank)
+        shift = ahead_ns if rank else 0
+        steps.append(
+            dataclasses.replace(
+                one,
+                started_ns=one.started_ns + shift,
+                finished_ns=one.finished_ns + shift,
+                all_reduces=tuple(
+                    dataclasses.replace(
+                        span,
+                        enqueued_ns=span.enqueued_ns + shift,
+                        started_ns=span.started_ns + shift,
+                        first_byte_ns=span.first_byte_ns + shift,
+                        finished_ns=span.finished_ns + shift,
+                    )
+                    for span in one.all_reduces
+                ),
+                backward_start_ns=None if rank else one.backward_start_ns,
+                produced_ns=() if rank else one.produced_ns,
+            )
+        )
+    return Run({record.plan.fingerprint: record}, tuple(steps), ())
+
+
+def check_format(trace: dict[str, Any]) -> None:
+    """What the description of the Trace Event Format asks of an object of these phases."""
+    assert json.loads(json.dumps(trace, allow_nan=False)) == trace
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    threads = set()
+    for event in trace["traceEvents"]:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert isinstance(event["args"], dict)
+        if event["ph"] == "M":
+            kinds = {"process_name": "name", "thread_name": "name"}
+            key = kinds.get(event["name"], "sort_index")
+            assert list(event["args"]) == [key]
+            threads.add((event["pid"], event["tid"]))
+        else:
+            assert event["ph"] == "X"
+            assert isinstance(event["cat"], str)
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            assert (event["pid"], event["tid"]) in threads
+    complete = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    key = lambda event: (event["pid"], event["tid"])  # noqa: E731
+    for _, events in itertools.groupby(sorted(complete, key=key), key=key):
+        # Complete events of a thread nest: none ends within another that began before it.
+        open_until: list[float] = []
+        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+            while open_until and open_until[-1] <= event["ts"] + 1e-3:
+                open_until.pop()
+            end = event["ts"] + event["dur"]
+            assert not open_until or end <= open_until[-1] + 1e-3, event
+            open_until.append(end)
+
+
+def spans(trace: dict[str, Any], rank: int, thread: str) -> list[dict[str, Any]]:
+    return [
+        event
+        for event in trace["traceEvents"]
+        if event["ph"] == "X" and event["pid"] == rank and event["cat"] == thread
+    ]
+
+
+def test_other_clocks_are_aligned() -> None:
+    plain, shifted = chrome_trace(made_up()), chrome_trace(made_up(ahead_ns=10**9))
+    for rank in (0, 1):
+        for thread in ("steps", "communication"):
+            for one, other in zip(
+                spans(plain, rank, thread), spans(shifted, rank, thread), strict=True
+            ):
+                assert one["ts"] == pytest.approx(other["ts"], abs=1e-2)  # microseconds
+    assert plain["otherData"]["clocks"]["rank 1"].startswith("0.0 us ahead")
+    assert shifted["otherData"]["clocks"]["rank 1"].startswith("1000000.0 us ahead")
+
+
+def test_hostile_names_are_text() -> None:
+    trace = chrome_trace(made_up(names=examples.HOSTILE, function=examples.HOSTILE[0]))
+    names = [event["name"] for event in spans(trace, 0, "computation")]
+    assert set(examples.HOSTILE) <= set(names)
+
+
+def test_rank_alone_in_its_log_directory() -> None:
+    trace = chrome_trace(made_up(ranks=1))
+    check_format(trace)
+
+
+def test_nothing_was_recorded() -> None:
+    with pytest.raises(ValueError, match="no step under a plan"):
+        chrome_trace(Run({}, (), ()))
+
+
+@pytest.fixture(scope="module")
+def real(traced: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("timeline") / "t.json"
+    assert cli.main(["timeline", str(traced.folder / "run"), "--out", str(out)]) == 0
+    trace = json.loads(out.read_text())
+    assert isinstance(trace, dict)
+    return trace
+
+
+def test_real_run_keeps_to_the_format(real: dict[str, Any]) -> None:
+    check_format(real)
+    names = [e["args"]["name"] for e in real["traceEvents"] if e["name"] == "process_name"]
+    assert names == ["rank 0", "rank 1"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_real_run_shows_every_all_reduce(
+    traced: Job, real: dict[str, Any], three_groups: Plan, rank: int
+) -> None:
+    steps = [step for step in read_run(Path(traced.folder, "run")).steps if step.rank == rank]
+    assert steps
+    shown = spans(real, rank, "communication")
+    whole = [one for one in shown if "group" in one["args"]]
+    assert len(whole) == len(steps) * len(three_groups.groups)
+    recorded = [one for step in steps for one in step.all_reduces]
+    for one, record in zip(whole, recorded, strict=True):
+        group = three_groups.groups[record.group]
+        assert one["name"] == f"group {record.group}"
+        assert one["dur"] == pytest.approx((record.finished_ns - record.started_ns) / 1e3)
+        assert one["args"]["num_bytes"] == record.num_bytes
+        assert one["args"]["num_threads"] == group.num_threads
+        tensors = list(three_groups.tensor_names[group.start : group.stop])
+        assert one["args"]["tensors"] == tensors
+    assert [one["name"] for one in spans(real, rank, "steps")] == [f"step {s.step}" for s in steps]
+
+
+def test_real_run_shows_computation_above(real: dict[str, Any], three_groups: Plan) -> None:
+    names = {one["name"] for one in spans(real, 0, "computation")}
+    assert names == {"forward", "after backward", *three_groups.tensor_names}
+
+
+def test_ranks_of_one_host_share_a_clock(real: dict[str, Any]) -> None:
+    assert real["otherData"]["clocks"]["rank 1"].startswith("0.0 us ahead")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no event file"])
+def test_bad_log_directory_is_one_line(
+    tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a\nb"
+    if content is not None:
+        folder.mkdir()
+        (folder / "events.out.tfevents.1").write_bytes(content)
+    assert cli.main(["timeline", str(folder)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("tf-libra timeline: ")

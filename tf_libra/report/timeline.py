@@ -1,0 +1,149 @@
+"""The measured steps of all ranks as a trace in Chrome's format, which Perfetto opens.
+
+A process per rank; in it a thread for its steps, one for computation and one for communication.
+Format: "Trace Event Format", the JSON object form; times are microseconds since the first event.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tf_libra.plan import Plan
+from tf_libra.report.clocks import ClockOffset, SharedAllReduce, clock_offsets
+from tf_libra.report.run import Run
+from tf_libra.tensorboard.records import AllReduceSpan, StepRecord
+
+_STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
+_THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "communication"}
+
+
+def chrome_trace(run: Run) -> dict[str, Any]:
+    """The steps of a run as an object for JSON.
+
+    Rank 0 traces its computation; of the other ranks the steps and all-reduces are shown. Clocks
+    are aligned to that of the lowest rank; `otherData` says by how much, and how well that is
+    known.
+
+    Raises:
+        ValueError: no step was recorded.
+    """
+    if not run.steps:
+        raise ValueError("no step under a plan was recorded")
+    ranks = sorted({step.rank for step in run.steps})
+    offsets = clock_offsets(
+        {rank: _shared([step for step in run.steps if step.rank == rank]) for rank in ranks}
+    )
+    events: list[dict[str, Any]] = []
+    for rank in ranks:
+        events += _names(rank)
+    origin_ns = min(step.started_ns - _offset_ns(offsets[step.rank]) for step in run.steps)
+    for step in run.steps:
+        shift_ns = origin_ns + _offset_ns(offsets[step.rank])
+        record = run.plans.get(step.plan)
+        events += _step_events(step, None if record is None else record.plan, shift_ns)
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "producer": "tf-libra timeline",
+            "started_ns": str(origin_ns),
+            "clocks": {f"rank {rank}": _clock(offset) for rank, offset in offsets.items()},
+        },
+    }
+
+
+def _offset_ns(offset: ClockOffset | None) -> int:
+    return 0 if offset is None else offset.offset_ns
+
+
+def _clock(offset: ClockOffset | None) -> str:
+    if offset is None:
+        return "not aligned: it shares no all-reduce with the first"
+    return (
+        f"{offset.offset_ns * 1e-3:.1f} us ahead, between {offset.lower_ns * 1e-3:.1f} and"
+        f" {offset.upper_ns * 1e-3:.1f}"
+    )
+
+
+def _shared(steps: Sequence[StepRecord]) -> list[SharedAllReduce]:
+    return [
+        SharedAllReduce(
+            (step.function, step.plan, step.step, index, one.group, one.num_bytes),
+            one.started_ns,
+            # Before the start: no byte was awaited, and the end is all that is known.
+            one.first_byte_ns if one.first_byte_ns >= one.started_ns else one.finished_ns,
+        )
+        for step in steps
+        for index, one in enumerate(step.all_reduces)
+    ]
+
+
+def _names(rank: int) -> Iterator[dict[str, Any]]:
+    def metadata(kind: str, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": arguments}
+
+    yield metadata("process_name", 0, {"name": f"rank {rank}"})
+    yield metadata("process_sort_index", 0, {"sort_index": rank})
+    for thread, name in _THREADS.items():
+        yield metadata("thread_name", thread, {"name": name})
+        yield metadata("thread_sort_index", thread, {"sort_index": thread})
+
+
+def _step_events(step: StepRecord, plan: Plan | None, shift_ns: int) -> Iterator[dict[str, Any]]:
+    def span(thread: int, name: str, start_ns: int, end_ns: int, **arguments: Any) -> Any:
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": _THREADS[thread],
+            "pid": step.rank,
+            "tid": thread,
+            "ts": (start_ns - shift_ns) / 1e3,
+            "dur": max(end_ns - start_ns, 0) / 1e3,
+            "args": arguments,
+        }
+
+    yield span(
+        _STEPS,
+        f"step {step.step}",
+        step.started_ns,
+        step.finished_ns,
+        function=step.function,
+        plan=step.plan,
+    )
+    if step.backward_start_ns is not None and step.produced_ns:
+        yield span(_COMPUTATION, "forward", step.started_ns, step.backward_start_ns)
+        before_ns = step.backward_start_ns
+        produced = sorted(enumerate(step.produced_ns), key=lambda item: (item[1], item[0]))
+        for index, at_ns in produced:
+            name, arguments = f"gradient {index}", {"tensor": index}
+            if plan is not None and index < len(plan.tensor_names):
+                name = plan.tensor_names[index]
+                arguments["num_bytes"] = plan.num_bytes[index]
+            yield span(_COMPUTATION, name, before_ns, max(at_ns, before_ns), **arguments)
+            before_ns = max(at_ns, before_ns)
+        yield span(_COMPUTATION, "after backward", before_ns, max(step.finished_ns, before_ns))
+    for one in step.all_reduces:
+        yield span(
+            _COMMUNICATION,
+            _all_reduce_name(one),
+            one.started_ns,
+            one.finished_ns,
+            group=one.group,
+            num_threads=one.num_threads,
+            num_bytes=one.num_bytes,
+            queued_us=(one.started_ns - one.enqueued_ns) / 1e3,
+            **_tensors(one, plan),
+        )
+        if one.started_ns <= one.first_byte_ns <= one.finished_ns:
+            yield span(_COMMUNICATION, "wait", one.started_ns, one.first_byte_ns)
+            yield span(_COMMUNICATION, "exchange", one.first_byte_ns, one.finished_ns)
+
+
+def _all_reduce_name(one: AllReduceSpan) -> str:
+    return "all-reduce" if one.group < 0 else f"group {one.group}"
+
+
+def _tensors(one: AllReduceSpan, plan: Plan | None) -> dict[str, Any]:
+    if plan is None or not 0 <= one.group < len(plan.groups):
+        return {}
+    group = plan.groups[one.group]
+    return {"tensors": list(plan.tensor_names[group.start : group.stop])}
