@@ -27,3 +27,15 @@ export function script(name) {
     document.head.append(element);
   });
 }
+
+/** Loads a style sheet that the plugin serves; without it, the page is plain. */
+export function stylesheet(name) {
+  return new Promise((resolve) => {
+    const element = document.createElement('link');
+    element.rel = 'stylesheet';
+    element.href = new URL(name, import.meta.url).href;
+    element.onload = resolve;
+    element.onerror = resolve;
+    document.head.append(element);
+  });
+}

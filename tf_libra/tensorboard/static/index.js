@@ -1,6 +1,6 @@
 // The Libra tab: which run, which plan, which view.
 
-import {get} from './api.js';
+import {get, stylesheet} from './api.js';
 import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
 import {short, strategy} from './format.js';
@@ -48,9 +48,7 @@ class Page {
 
   async start() {
     document.title = 'Libra';
-    const sheet = h('link', {rel: 'stylesheet', href: new URL('style.css', import.meta.url).href});
-    const styled = new Promise((resolve) => { sheet.onload = resolve; sheet.onerror = resolve; });
-    document.head.append(sheet);
+    const styled = stylesheet('style.css');
     followTheme(() => { for (const restyle of this.restyling) restyle(); });
     await styled;
     document.body.append(this.bar, this.main);
