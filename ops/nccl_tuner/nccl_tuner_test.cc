@@ -1,6 +1,8 @@
 // Asks as NCCL does, through every version of its interface, with cost tables made up here.
 #include <atomic>
 #include <cmath>
+#include <cstdarg>
+#include <cstdio>
 #include <random>
 #include <string>
 #include <thread>
@@ -476,6 +478,29 @@ void ASwapBeginsAtTheBeginning() {
   });
 }
 
+std::string& Logged() {
+  static std::string text;
+  return text;
+}
+
+void KeepLine(int level, unsigned long subsystems, const char*, int, const char* format, ...) {
+  CHECK_EQ(level, kLogInfo);
+  CHECK_EQ(subsystems, kLogTuning);
+  char line[200];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(line, sizeof(line), format, values);
+  va_end(values);
+  Logged() += line;
+}
+
+void NcclsLogNamesTheCommunicator() {
+  void* context = nullptr;
+  CHECK_EQ(ncclTunerPlugin_v5.init(&context, 7, 64, 8, KeepLine, nullptr, nullptr), kSuccess);
+  CHECK_EQ(ncclTunerPlugin_v5.finalize(context), kSuccess);
+  CHECK_EQ(Logged(), "TF-Libra's tuner: a communicator of 64 ranks on 8 nodes, interface v5");
+}
+
 void BadPlansChangeNothing() {
   CHECK_EQ(SetPlan({{100, 100, 7}}), 0);
   FakeNccl nccl(6);
@@ -514,6 +539,7 @@ int main(int argc, char** argv) {
        {"LargePlansAndManyCalls", LargePlansAndManyCalls},
        {"PlansAreSwappedWhole", PlansAreSwappedWhole},
        {"ASwapBeginsAtTheBeginning", ASwapBeginsAtTheBeginning},
+       {"NcclsLogNamesTheCommunicator", NcclsLogNamesTheCommunicator},
        {"BadPlansChangeNothing", BadPlansChangeNothing}},
       argc, argv);
 }

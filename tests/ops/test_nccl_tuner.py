@@ -1,16 +1,19 @@
 """The tuner plugin as it is shipped: asked through its C ABI as NCCL asks, told by Python."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tf_libra.plan import Plan, TensorGroup
 from tf_libra.runtime import nccl_tuner
 
+ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = range(1, 7)
 ALL_REDUCE, BROADCAST = 4, 0
 ALGORITHMS, PROTOCOLS = 7, 3
@@ -248,3 +251,12 @@ assert "tensorflow" not in mapped and "libcuda" not in mapped and "libnccl.so" n
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_cpp_tests_pass() -> None:
+    program = Path("build") / "cc" / "plain" / "nccl_tuner_test"
+    # This suite may itself run under make, whose job server is not ours to use.
+    env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    subprocess.run(["make", "-j2", program], cwd=ROOT, env=env, check=True)
+    done = subprocess.run([ROOT / program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

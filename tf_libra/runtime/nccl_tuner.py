@@ -353,7 +353,10 @@ def apply(
     fusion: Fusion | None = None,
     prefer_ring: bool = True,
 ) -> None:
-    """Puts a plan in force, at once and whole. Call it on every rank between the same two steps.
+    """Puts a plan in force, at once and whole.
+
+    Call it between the same two steps on every rank, or on none: ranks that run one all-reduce with
+    different channels wait forever.
 
     Args:
         plan: whose groups will be all-reduced, on as many ranks as it was made for.
