@@ -42,6 +42,8 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install $(REQUIREMENT) "setuptools>=77" ninja
 	$(PIP) install $(REQUIREMENT) --no-build-isolation --editable ".[dev]"
+	# Keras 2 for a test; on its own, since it would bring the other TensorFlow wheel along.
+	$(PIP) install --no-deps "tf_keras==$(TENSORFLOW).*"
 	$(BIN)/python tools/build_horovod.py
 	@touch $@
 

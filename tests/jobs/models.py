@@ -128,20 +128,27 @@ def plan_of(
     edges: Sequence[int],
     threads: Sequence[int],
     after_backward: bool = False,
+    dtype: str | None = None,
 ) -> Plan:
-    """A plan written by hand; `variables` in forward order, `edges` from 0 to their number."""
+    """A plan written by hand; `variables` in forward order, `edges` from 0 to their number.
+
+    `dtype` is that of the gradients where it is not that of the variables.
+    """
     ordered = list(reversed(variables))
+    dtypes = [tf.as_dtype(dtype or v.dtype) for v in ordered]
     return Plan(
         groups=tuple(
             TensorGroup(start, stop, r)
             for start, stop, r in zip(edges[:-1], edges[1:], threads, strict=True)
         ),
         tensor_names=tuple(_name(v) for v in ordered),
-        num_bytes=tuple(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in ordered),
+        num_bytes=tuple(
+            int(np.prod(v.shape)) * each.size for v, each in zip(ordered, dtypes, strict=True)
+        ),
         num_workers=world_size,
         strategy="by hand",
         after_backward=after_backward,
-        dtypes=tuple(tf.as_dtype(v.dtype).name for v in ordered),
+        dtypes=tuple(each.name for each in dtypes),
     )
 
 

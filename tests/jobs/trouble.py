@@ -118,29 +118,6 @@ def jit_compile_of_the_loss() -> Any:
     cases.save(**model.weights())
 
 
-class GroupedByHorovod(models.HandWritten):
-    def update(self, gradients: Any) -> None:
-        super().update(hvd.grouped_allreduce(list(gradients)))
-
-
-@cases
-def horovod_grouped_all_reduce() -> Any:
-    one_step(lambda: GroupedByHorovod("float32", "sgd"))
-
-
-@cases
-def horovod_gradient_tape() -> Any:
-    class Tape(models.HandWritten):
-        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                loss = self.loss(inputs, labels)
-            tape = hvd.DistributedGradientTape(tape)
-            self.update(tape.gradient(loss, self.variables))
-            return loss
-
-    one_step(lambda: Tape("float32", "sgd"))
-
-
 @cases
 def integer_variable() -> Any:
     """A gradient of a dtype that cannot be averaged."""

@@ -6,7 +6,7 @@ The graph that comes out averages correctly even if no pass ever touches it.
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,57 +39,161 @@ class MarkedGradient:
     num_bytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class GradientCall:
+    """One call of `GradientTape.gradient`, as far as it is about trainable variables.
+
+    Attributes:
+        names: of the variables.
+        variables: which those are.
+        raw: their gradients as they were computed.
+        is_marked: whether what the call has returned is all-reduced.
+        by_horovod: whether the tape is one of Horovod's, which all-reduces by itself.
+    """
+
+    names: tuple[str, ...]
+    variables: tuple[Any, ...]
+    raw: tuple[Any, ...]
+    is_marked: bool
+    by_horovod: bool = False
+
+
+class Marks:
+    """The gradients of one trace.
+
+    Attributes:
+        marked: those that are all-reduced; of each call of `gradient`, in backward order.
+        calls: every call of `gradient`.
+    """
+
+    def __init__(self) -> None:
+        self.marked: list[MarkedGradient] = []
+        self.calls: list[GradientCall] = []
+        self._known: dict[int, tuple[GradientCall, int]] = {}
+        self._kept: list[Any] = []  # so that no id is used again
+        self._taken: list[tuple[str, tf.Graph]] = []
+        self._tracer = threading.get_ident()
+
+    def is_tracing_thread(self) -> bool:
+        """Whether it is the traced step that calls, and not another thread."""
+        return threading.get_ident() == self._tracer
+
+    def note(
+        self,
+        names: Sequence[str],
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        *,
+        is_marked: bool,
+        by_horovod: bool = False,
+        results: Sequence[Any] = (),
+    ) -> GradientCall:
+        """Remembers gradients of variables, and what was returned in their place."""
+        call = GradientCall(tuple(names), tuple(variables), tuple(gradients), is_marked, by_horovod)
+        self.calls.append(call)
+        for place in (gradients, results):
+            for index, gradient in enumerate(place):
+                for part in (gradient, getattr(gradient, "values", None)):
+                    if part is not None:
+                        self._known[id(part)] = (call, index)
+                        self._kept.append(part)
+        return call
+
+    def find(self, tensor: Any) -> tuple[GradientCall, int] | None:
+        """The gradient that a tensor is, if it is one: its call, and its place in that."""
+        return self._known.get(id(tensor))
+
+    def all_reduce(self, name: str, gradient: tf.Tensor, reduction: str = "average") -> tf.Tensor:
+        """Writes the all-reduce of one gradient.
+
+        Raises:
+            ValueError: the dtype is none that is all-reduced.
+        """
+        if gradient.dtype not in FLOATING:
+            allowed = ", ".join(dtype.name for dtype in FLOATING)
+            raise ValueError(
+                f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}"
+            )
+        name = _unique(name, self._taken)
+        self._taken.append((name, tf_ops.get_default_graph()))
+        shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
+        num_bytes = (gradient.shape.num_elements() or 0) * gradient.dtype.size
+        self.marked.append(MarkedGradient(name, shape, gradient.dtype.name, num_bytes))
+        (reduced,) = library.load().ops.libra_all_reduce(
+            tensors=[gradient], tensor_names=[name], reduction=reduction, name="LibraAllReduce"
+        )
+        return reduced
+
+
 @contextlib.contextmanager
-def marking(step_name: str) -> Iterator[list[MarkedGradient]]:
+def marking(step_name: str, left_alone: Container[tuple[str, ...]] = ()) -> Iterator[Marks]:
     """While it lasts, gradients of variables are averaged over all ranks.
 
     Args:
         step_name: the function that is traced, for messages.
+        left_alone: calls of `gradient`, by the names of their variables, that are not marked.
 
     Yields:
-        The gradients marked so far, in backward order.
+        The gradients so far.
 
     Raises:
         ValueError: from `gradient`, for a variable that has none, or inside of XLA.
     """
-    marked: list[MarkedGradient] = []
-    taken: list[tuple[str, tf.Graph]] = []
     with _TRACING:
+        marks = Marks()
         original = tf.GradientTape.gradient
-
-        tracer = threading.get_ident()
+        graph = tf_ops.get_default_graph()
 
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
             gradients = original(tape, target, sources, *args, **kwargs)
-            if threading.get_ident() != tracer:  # someone else's tape, which is not traced here
+            if not marks.is_tracing_thread():  # someone else's tape, which is not traced here
                 return gradients
-            return _mark(step_name, sources, gradients, marked, taken)
+            return _mark(step_name, tape, sources, gradients, marks, left_alone)
 
         tf.GradientTape.gradient = gradient
         try:
-            yield marked
+            yield marks
         finally:
             tf.GradientTape.gradient = original
 
 
 def _mark(
     step_name: str,
+    tape: Any,
     sources: Any,
     gradients: Any,
-    marked: list[MarkedGradient],
-    taken: list[tuple[str, tf.Graph]],
+    marks: Marks,
+    left_alone: Container[tuple[str, ...]],
 ) -> Any:
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
     chosen = [i for i, source in enumerate(flat_sources) if _is_trainable_variable(source)]
-    for index in chosen:
-        _check(step_name, _variable_name(flat_sources[index]), flat_gradients[index])
-    for index in backward_order([flat_gradients[i] for i in chosen], chosen):
-        name = _unique(_variable_name(flat_sources[index]), taken)
-        taken.append((name, tf_ops.get_default_graph()))
-        results[index] = _all_reduce(name, tf.convert_to_tensor(flat_gradients[index]), marked)
+    variables = [flat_sources[i] for i in chosen]
+    raw = [flat_gradients[i] for i in chosen]
+    names = tuple(variable_name(variable) for variable in variables)
+    # Horovod's tapes average what they compute. None is for the script to deal with, then.
+    by_horovod = hasattr(tape, "_allreduce_grads")
+    if by_horovod or names in left_alone:
+        marks.note(names, raw, variables, is_marked=False, by_horovod=by_horovod)
+        return gradients
+    for name, one in zip(names, raw, strict=True):
+        _check(step_name, name, one)
+    for i in backward_order(raw, range(len(chosen))):
+        results[chosen[i]] = marks.all_reduce(names[i], tf.convert_to_tensor(raw[i]))
+    marks.note(names, raw, variables, is_marked=True, results=[results[i] for i in chosen])
     return tf.nest.pack_sequence_as(gradients, results)
+
+
+def refuse_strategies(step_name: str, traced_here: bool = True) -> None:
+    """Raises `ValueError` in the scope of a `tf.distribute` strategy, which averages by itself."""
+    if traced_here and tf.distribute.has_strategy():
+        raise ValueError(
+            f"{step_name} runs under {type(tf.distribute.get_strategy()).__name__}, whose"
+            " all-reduces TF-Libra does not plan: train either with the strategy or with"
+            " tf_libra.optimize under Horovod, without strategy.run and strategy.scope"
+        )
 
 
 def _check(step_name: str, variable_name: str, gradient: Any) -> None:
@@ -128,19 +232,6 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
     return [labels[i] for i in order]
 
 
-def _all_reduce(name: str, gradient: tf.Tensor, marked: list[MarkedGradient]) -> tf.Tensor:
-    if gradient.dtype not in FLOATING:
-        allowed = ", ".join(dtype.name for dtype in FLOATING)
-        raise ValueError(f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}")
-    shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
-    elements = gradient.shape.num_elements() or 0
-    marked.append(MarkedGradient(name, shape, gradient.dtype.name, elements * gradient.dtype.size))
-    (reduced,) = library.load().ops.libra_all_reduce(
-        tensors=[gradient], tensor_names=[name], name="LibraAllReduce"
-    )
-    return reduced
-
-
 def _unique(name: str, taken: list[tuple[str, tf.Graph]]) -> str:
     graph = tf_ops.get_default_graph()
     others = {other for other, where in taken if not _are_traces_of_one_function(graph, where)}
@@ -174,6 +265,7 @@ def _is_trainable_variable(source: Any) -> bool:
     return isinstance(variable, tf.Variable) or isinstance(source, tf.Variable)
 
 
-def _variable_name(variable: Any) -> str:
+def variable_name(variable: Any) -> str:
+    """How the variable is called in plans and messages."""
     # Keras 3's `path` is unique within a model; its `name` is just "kernel".
     return str(getattr(variable, "path", None) or variable.name.split(":")[0])

@@ -23,7 +23,7 @@ from tf_libra.runtime import cache, grappler, horovod, tracing, variables
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime.agreement import agree
 from tf_libra.runtime.journal import Journal
-from tf_libra.runtime.marking import MarkedGradient
+from tf_libra.runtime.marking import MarkedGradient, refuse_strategies
 from tf_libra.runtime.observing import Observer
 from tf_libra.runtime.telemetry import AllReduceRecord, of_step
 from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuning, tune
@@ -100,6 +100,7 @@ class Session:
         """
         if self.journal.phase is Phase.PASS_THROUGH:
             return self._alone(*args, **kwargs)
+        refuse_strategies(self._name)
         if not tf.executing_eagerly():
             raise ValueError(
                 f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
@@ -155,7 +156,6 @@ class Session:
                 f"{self._name} computes no gradient of a trainable variable with"
                 " tf.GradientTape, so there is nothing to all-reduce"
             )
-        tracing.refuse_horovod_all_reduces(self._name, concrete.graph)
         tensors = self._tensors()
         if plan is not None:
             _check_plan_fits(plan, tensors)

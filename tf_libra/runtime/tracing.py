@@ -9,9 +9,8 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.runtime.marking import MarkedGradient, marking
-
-HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
+from tf_libra.runtime import horovod_ops
+from tf_libra.runtime.marking import MarkedGradient, Marks, marking
 
 
 def step_name(function: Callable[..., Any]) -> str:
@@ -28,7 +27,7 @@ def as_tf_function(function: Callable[..., Any]) -> Any:
 def marked_function(
     function: Callable[..., Any],
     on_traced: Callable[[tuple[MarkedGradient, ...]], None],
-) -> Any:
+) -> "MarkedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
     Args:
@@ -38,39 +37,99 @@ def marked_function(
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    template: Any = function if hasattr(function, "python_function") else tf.function(function)
-    if getattr(template, "_jit_compile", None):
-        raise ValueError(
-            f"{step_name(function)} is compiled with jit_compile=True, and XLA cannot call the"
-            " all-reduce; remove jit_compile=True from the training step"
-        )
-    plain = template.python_function
-    autograph = template._autograph
-    converted = plain
-    if autograph:
-        converted = autograph_util.py_func_from_autograph(
-            plain, template._experimental_autograph_options
-        )
+    return MarkedFunction(function, on_traced)
 
-    known: dict[str, MarkedGradient] = {}
 
-    @functools.wraps(plain)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
-        with marking(step_name(function)) as marked, ag_ctx.ControlStatusCtx(status=status):
-            result = converted(*args, **kwargs)
+class MarkedFunction:
+    """A step whose traces mark gradients. Called like the `tf.function` that it stands for."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+    ) -> None:
+        """See `marked_function`."""
+        self._template = as_tf_function(function)
+        self._name = step_name(function)
+        self._on_traced = on_traced
+        if getattr(self._template, "_jit_compile", None):
+            raise ValueError(
+                f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
+                " all-reduce; remove jit_compile=True from the training step"
+            )
+        self._known: dict[str, MarkedGradient] = {}
+        # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
+        self._left_alone: set[tuple[str, ...]] = set()
+        self._is_first = False
+        self._function = self._marking_clone()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the step."""
+        return self._function(*args, **kwargs)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Traces the step, twice where the first trace shows that Horovod averages gradients."""
+        left_alone = set(self._left_alone)
+        self._is_first = True
+        try:
+            concrete = self._function.get_concrete_function(*args, **kwargs)
+        finally:
+            self._is_first = False
+        if self._left_alone == left_alone:
+            return concrete
+        # Variables that the step makes are there by now.
+        self._function = self._marking_clone()
+        return self._function.get_concrete_function(*args, **kwargs)
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often the step was traced."""
+        return int(self._function.experimental_get_tracing_count())
+
+    def _marking_clone(self) -> Any:
+        plain, autograph = self._template.python_function, self._template._autograph
+        converted = plain
+        if autograph:
+            converted = autograph_util.py_func_from_autograph(
+                plain, self._template._experimental_autograph_options
+            )
+
+        @functools.wraps(plain)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
+            with (
+                marking(self._name, self._left_alone) as marks,
+                horovod_ops.recognizing(self._name, marks) as reductions,
+                ag_ctx.ControlStatusCtx(status=status),
+            ):
+                result = converted(*args, **kwargs)
+            self._finish(marks, reductions)
+            return result
+
+        clone = self._template._clone(python_function=traced)
+        # AutoGraph converts the user's function, not what stands around it. That switches it off
+        # for the whole trace, hence the status above.
+        clone._autograph = False
+        return clone
+
+    def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions) -> None:
+        averaged_by_horovod = reductions.left_alone()
+        if averaged_by_horovod - self._left_alone and self._is_first:
+            self._left_alone |= averaged_by_horovod
+            return  # this trace is not used
+        if averaged_by_horovod:
+            (name, *_), *_ = averaged_by_horovod
+            raise ValueError(
+                f"{self._name} averages the gradient of {name!r} with Horovod in a tf.function"
+                " that it calls, or in some of its traces only, and it would be averaged twice:"
+                " use hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
+            )
+        graph = tf_ops.get_default_graph()
+        reductions.check(graph)
         # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
-        known.update({one.name: one for one in marked})
-        here = dict.fromkeys([*(one.name for one in marked), *known])
-        there = all_reduced(tf_ops.get_default_graph())
-        on_traced(tuple(known[name] for name in here if name in there))
-        return result
-
-    clone = template._clone(python_function=traced)
-    # AutoGraph converts the user's function, not what stands around it. That switches it off for
-    # the whole trace, hence the status above.
-    clone._autograph = False
-    return clone
+        self._known.update({one.name: one for one in marks.marked})
+        here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
+        there = all_reduced(graph)
+        self._on_traced(tuple(self._known[name] for name in here if name in there))
 
 
 def all_reduced(graph: tf.Graph) -> set[str]:
@@ -81,17 +140,6 @@ def all_reduced(graph: tf.Graph) -> set[str]:
         if node.op == "LibraAllReduce"
         for name in node.attr["tensor_names"].list.s
     }
-
-
-def refuse_horovod_all_reduces(name: str, graph: tf.Graph) -> None:
-    """Raises `ValueError` if gradients would be averaged twice."""
-    for node in _nodes(graph):
-        if node.op in HOROVOD_OPS:
-            raise ValueError(
-                f"{name} already averages gradients with Horovod ({node.op} {node.name!r}), and"
-                " they would be averaged twice: take DistributedGradientTape,"
-                " DistributedOptimizer or hvd.allreduce out of the step"
-            )
 
 
 def _nodes(graph: tf.Graph) -> Iterator[Any]:

@@ -1,0 +1,389 @@
+"""Scripts written for Horovod, decorated and not, and one process alone on the joint batch."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+
+STEPS = 3
+EDGES, THREADS = (0, 2, 4, 6), (1, 2, 1)
+cases = Cases()
+
+
+class Script(models.HandWritten):
+    """A step in the usual shape; subclasses say how Horovod averages."""
+
+    def __init__(self) -> None:
+        super().__init__("float64", "sgd")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        tape = self.wrapped(tape)
+        self.update(self.averaged(tape.gradient(loss, self.variables)))
+        return self.shown(loss)
+
+    def wrapped(self, tape: Any) -> Any:
+        return tape
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return gradients
+
+    def shown(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss
+
+
+class Tape(Script):
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def wrapped(self, tape: Any) -> Any:
+        return hvd.DistributedGradientTape(tape, **self.options)
+
+
+class TapeOfSums(Tape):
+    options = {"op": hvd.Sum}  # noqa: RUF012
+
+
+class PredividingTape(Tape):
+    options = {"gradient_predivide_factor": 2.0}  # noqa: RUF012
+
+
+class GroupingTape(Tape):
+    options = {"num_groups": 2}  # noqa: RUF012
+
+
+class CompressingTape(Tape):
+    options = {"compression": hvd.Compression.fp16}  # noqa: RUF012
+    wire_dtype = "float16"
+
+
+class TapeWithLocalSource(Tape):
+    def wrapped(self, tape: Any) -> Any:
+        tape = super().wrapped(tape)
+        tape.register_local_source(self.variables[-1])
+        return tape
+
+    def planned(self, variables: Sequence[Any]) -> Sequence[Any]:
+        return variables[:-1]
+
+
+class Each(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [hvd.allreduce(gradient) for gradient in gradients]
+
+
+class EachScaled(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [
+            hvd.allreduce(one, op=hvd.Sum, prescale_factor=0.25, postscale_factor=2.0)
+            for one in gradients
+        ]
+
+
+class EachCompressed(Script):
+    wire_dtype = "float16"
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [hvd.allreduce(one, compression=hvd.Compression.fp16) for one in gradients]
+
+
+class EachClipped(Script):
+    """Every rank clips its own gradients before they are averaged."""
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.05)
+        return [hvd.allreduce(gradient) for gradient in clipped]
+
+
+class Grouped(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return hvd.grouped_allreduce(gradients)
+
+
+class WithFigures(Script):
+    """Averaged by us; Horovod averages what is shown."""
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        self.norm = hvd.allreduce(tf.linalg.global_norm(gradients))
+        return gradients
+
+    def shown(self, loss: tf.Tensor) -> tf.Tensor:
+        return tf.stack([hvd.allreduce(loss), self.norm])
+
+
+class GroupedWithFigures(Grouped):
+    def shown(self, loss: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(loss, op=hvd.Sum)
+
+
+class Version1Optimizer(Script):
+    """A `tf.compat.v1` optimizer, which Horovod wraps without Keras."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        self.optimizer = hvd.DistributedOptimizer(optimizer)
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        pairs = self.optimizer.compute_gradients(
+            lambda: self.loss(inputs, labels), var_list=self.variables
+        )
+        self.optimizer.apply_gradients(pairs)
+        return self.loss(inputs, labels)
+
+
+class Looked(Script):
+    """Looks rows up in a table, whose gradient is `IndexedSlices`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = np.random.default_rng(11).normal(size=(models.CLASSES, models.FEATURES))
+        self.table = tf.Variable(table, name="table")
+        self.variables = [self.table, *self.variables]
+
+    def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        inputs = inputs + tf.gather(self.table, labels)
+        layers, self.variables = self.variables, self.variables[1:]
+        try:
+            return super().loss(inputs, labels)
+        finally:
+            self.variables = layers
+
+    def planned(self, variables: Sequence[Any]) -> Sequence[Any]:
+        """Horovod gathers slices, which is not for us to plan."""
+        return variables[1:]
+
+    def update(self, gradients: Sequence[Any]) -> None:
+        super().update([tf.convert_to_tensor(gradient) for gradient in gradients])
+
+
+class LookedByTape(Looked, Tape):
+    pass
+
+
+class LookedByDenseTape(Looked, Tape):
+    options = {"sparse_as_dense": True}  # noqa: RUF012
+
+    def planned(self, variables: Sequence[Any]) -> Sequence[Any]:
+        return variables
+
+
+class LookedByEach(Looked, Each):
+    pass
+
+
+class LookedGrouped(Looked, Grouped):
+    pass
+
+
+class KerasTape(models.Keras):
+    """Keras 3, which Horovod's tape cannot do by itself."""
+
+    def __init__(self) -> None:
+        super().__init__("float64", "sgd")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = models.cross_entropy(labels, self.model(inputs, training=True))
+        variables = self.model.trainable_variables
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+
+class KerasEach(models.Keras):
+    def __init__(self) -> None:
+        super().__init__("float64", "adam")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = models.cross_entropy(labels, self.model(inputs, training=True))
+        variables = self.model.trainable_variables
+        gradients = [hvd.allreduce(g) for g in tape.gradient(loss, variables)]
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+
+class KerasOptimizer(models.Keras):
+    """Horovod's wrapper around an optimizer of Keras 3, which by itself averages nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("float64", "sgd")
+        self.optimizer = hvd.DistributedOptimizer(self.optimizer)
+
+
+def train(step: Any, model: Any, whole: bool) -> tuple[dict[str, Any], Any]:
+    """Weights at the end, and what the last step has shown."""
+    shown = None
+    for number in range(STEPS):
+        joint = models.batch(number, SIZE, "float64")
+        shown = step(*(joint if whole else models.part(joint, RANK, SIZE)))
+    return model.weights(), np.asarray(shown)
+
+
+def plan_for(model: Any) -> Any:
+    """Three groups of what is to be planned, which `planned` and `wire_dtype` may change."""
+    trained = getattr(model, "model", None)
+    variables = model.variables if trained is None else trained.trainable_variables
+    chosen = getattr(model, "planned", lambda variables: variables)(variables)
+    edges = sorted({*EDGES[:-1], len(chosen)})
+    return models.plan_of(chosen, SIZE, edges, THREADS, dtype=getattr(model, "wire_dtype", None))
+
+
+def compare(kind: Any, alone: Any = None, plain: Any = None) -> Any:
+    """Trains under a plan, without the decorator, and, where that is to be equal, alone."""
+    saved = {}
+    if alone is not None:
+        model = alone()
+        weights, _ = train(tf.function(model.step), model, whole=True)
+        saved |= {f"alone/{name}": value for name, value in weights.items()}
+    if plain is not None:
+        model = plain()
+        weights, shown = train(tf.function(model.step), model, whole=False)
+        saved |= {f"plain/{name}": value for name, value in weights.items()}
+        saved["shown/plain"] = shown
+    model = kind()
+    plan = plan_for(model)
+    step = tf_libra.optimize(plan=plan)(tf.function(model.step))
+    weights, shown = train(step, model, whole=False)
+    saved |= {f"ours/{name}": value for name, value in weights.items()}
+    saved["shown/ours"] = shown
+    cases.save(**saved)
+    return {"phase": str(step.phase), "groups": len(step.plan.groups)}
+
+
+SAME_AS_ALONE = {
+    "tape": Tape,
+    "predividing_tape": PredividingTape,
+    "grouping_tape": GroupingTape,
+    "each": Each,
+    "grouped": Grouped,
+    "grouped_with_figures": GroupedWithFigures,
+    "version_1_optimizer": Version1Optimizer,
+}
+SAME_AS_PLAIN = {
+    "tape_of_sums": TapeOfSums,
+    "compressing_tape": CompressingTape,
+    "tape_with_local_source": TapeWithLocalSource,
+    "each_scaled": EachScaled,
+    "each_compressed": EachCompressed,
+    "each_clipped": EachClipped,
+}
+SPARSE = {
+    "looked_by_tape": LookedByTape,
+    "looked_by_dense_tape": LookedByDenseTape,
+    "looked_by_each": LookedByEach,
+    "looked_grouped": LookedGrouped,
+}
+
+
+def add_all() -> None:
+    for name, kind in SAME_AS_ALONE.items():
+        cases.add(name, lambda kind=kind: compare(kind, alone=Script, plain=kind))
+    for name, kind in SAME_AS_PLAIN.items():
+        cases.add(name, lambda kind=kind: compare(kind, plain=kind))
+    for name, kind in SPARSE.items():
+        cases.add(name, lambda kind=kind: compare(kind, alone=Looked, plain=kind))
+    cases.add("with_figures", lambda: compare(WithFigures, alone=Script))
+    keras = {
+        "keras_tape": (KerasTape, "sgd"),
+        "keras_each": (KerasEach, "adam"),
+        "keras_optimizer": (KerasOptimizer, "sgd"),
+    }
+    for name, (kind, optimizer) in keras.items():
+        alone = lambda optimizer=optimizer: models.Keras("float64", optimizer)  # noqa: E731
+        cases.add(name, lambda kind=kind, alone=alone: compare(kind, alone=alone))
+
+
+@cases
+def some_only() -> Any:
+    class Some(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            return [hvd.allreduce(gradients[0]), *gradients[1:]]
+
+    compare(Some)
+
+
+@cases
+def averaged_in_a_function() -> Any:
+    class Apart(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            return self.apart(list(gradients))
+
+        @tf.function
+        def apart(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            return [hvd.allreduce(gradient, op=hvd.Sum) for gradient in gradients]
+
+    compare(Apart)
+
+
+@cases
+def computed_in_a_function() -> Any:
+    class Apart(Script):
+        @tf.function
+        def gradients(self, inputs: tf.Tensor, labels: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            return tape.gradient(loss, self.variables)
+
+        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            self.update(hvd.grouped_allreduce(self.gradients(inputs, labels)))
+            return tf.zeros([])
+
+    compare(Apart)
+
+
+@cases
+def scalar_of_a_scalar() -> Any:
+    class One(Script):
+        def __init__(self) -> None:
+            super().__init__()
+            self.variables = [tf.Variable(np.ones(()), name="one")]
+
+        def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(inputs * self.variables[0])
+
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            return [hvd.allreduce(2 * gradient) for gradient in gradients]
+
+    model = One()
+    tf_libra.optimize("wfbp")(tf.function(model.step))(
+        *models.part(models.batch(0, SIZE, "float64"), RANK, SIZE)
+    )
+
+
+@cases
+def called_by_a_strategy() -> Any:
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    with strategy.scope():
+        model = Script()
+    step = tf_libra.optimize("wfbp")(tf.function(model.step))
+    strategy.run(step, args=models.part(models.batch(0, SIZE, "float64"), RANK, SIZE))
+
+
+@cases
+def calls_a_strategy() -> Any:
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    with strategy.scope():
+        model = Script()
+
+    @tf_libra.optimize("wfbp")
+    @tf.function
+    def distributed_step(inputs: tf.Tensor, labels: tf.Tensor) -> Any:
+        return strategy.run(model.step, args=(inputs, labels))
+
+    distributed_step(*models.part(models.batch(0, SIZE, "float64"), RANK, SIZE))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    hvd.init()
+    add_all()
+    cases.run()

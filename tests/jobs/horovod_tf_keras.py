@@ -1,0 +1,67 @@
+"""Horovod's wrapper around optimizers of Keras 2 (`tf_keras`); needs TF_USE_LEGACY_KERAS=1."""
+
+from typing import Any
+
+import horovod.tensorflow as hvd
+import horovod_scripts
+import tensorflow as tf
+from harness import Cases
+
+cases = Cases()
+horovod_scripts.cases = cases
+
+
+class Minimizing(horovod_scripts.Script):
+    """`minimize` computes, averages and applies."""
+
+    wrapper_options: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = self.make()
+
+    def make(self) -> Any:
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        return hvd.DistributedOptimizer(optimizer, **self.wrapper_options)
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        self.optimizer.minimize(loss, self.variables, tape=tape)
+        return loss
+
+
+class MinimizingLegacy(Minimizing):
+    def make(self) -> Any:
+        return hvd.DistributedOptimizer(tf.keras.optimizers.legacy.SGD(0.1))
+
+
+class Accumulating(Minimizing):
+    """Averages every other step what has come together since."""
+
+    wrapper_options = {"backward_passes_per_step": 2}  # noqa: RUF012
+
+
+class Applying(horovod_scripts.Script):
+    """`apply_gradients` alone, by which Horovod averages nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+
+    def update(self, gradients: Any) -> None:
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+
+
+if __name__ == "__main__":
+    hvd.init()
+    for name, kind in {"minimizing": Minimizing, "minimizing_legacy": MinimizingLegacy}.items():
+        cases.add(
+            name,
+            lambda kind=kind: horovod_scripts.compare(
+                kind, alone=horovod_scripts.Script, plain=kind
+            ),
+        )
+    cases.add("accumulating", lambda: horovod_scripts.compare(Accumulating, plain=Accumulating))
+    cases.add("applying", lambda: horovod_scripts.compare(Applying, alone=horovod_scripts.Script))
+    cases.run()
