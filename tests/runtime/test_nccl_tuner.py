@@ -106,6 +106,8 @@ def test_twice_is_as_once() -> None:
     twice = settings_of(dict(once.variables), multiprocessors=132)
     assert (twice.threads, twice.threads_per_channel) == (once.threads, once.threads_per_channel)
     assert twice.variables == twice.notes == ()
+    assert twice.kept == once.variables
+    assert twice.describe() == once.describe().replace("set", "kept", 1)
 
 
 def test_a_small_gpu_has_fewer_threads() -> None:
@@ -265,6 +267,11 @@ def test_every_byte_is_asked_for_and_no_part_overflows(
 )
 def test_horovods_fusion_buffer(environ: dict[str, str], fusion: Fusion) -> None:
     assert nccl_tuner.horovod_fusion(environ) == fusion
+
+
+def test_horovods_variables_have_to_be_numbers() -> None:
+    with pytest.raises(ValueError, match=r"HOROVOD_FUSION_THRESHOLD .*, got '64MB'"):
+        nccl_tuner.horovod_fusion({"HOROVOD_FUSION_THRESHOLD": "64MB"})
 
 
 def test_counters_in_words() -> None:

@@ -31,6 +31,7 @@ MAX_CHANNELS = 32
 _MAX_PATH = 254
 _OLDEST_NCCL = 21900
 
+_NTHREADS_VALUES = tuple(map(str, THREADS_PER_CHANNEL))
 _PLUGIN = "NCCL_TUNER_PLUGIN"
 _NTHREADS = "NCCL_NTHREADS"
 _MIN_CHANNELS = "NCCL_MIN_NCHANNELS"
@@ -62,10 +63,12 @@ class Settings:
         """One line for what was set, or for what is missing; another for each note."""
         if self.problem is not None:
             return f"NCCL chooses its threads itself: {self.problem}"
-        text = "for NCCL: set " + " ".join(f"{name}={value}" for name, value in self.variables)
-        if self.kept:
-            text += "; kept " + " ".join(f"{name}={value}" for name, value in self.kept)
-        return "\n".join([text, *self.notes])
+        told = [
+            " ".join([what, *(f"{name}={value}" for name, value in pairs)])
+            for what, pairs in (("set", self.variables), ("kept", self.kept))
+            if pairs
+        ]
+        return "\n".join([f"for NCCL: {'; '.join(told)}", *self.notes])
 
 
 @dataclass(frozen=True)
@@ -212,42 +215,22 @@ def environment(
         ValueError: the threads are no powers of two that one NCCL_NTHREADS divides.
     """
     wanted = _check_threads(threads)
-    per_channel = threads_per_channel(wanted)
-    kept = {}
-    if _NTHREADS in environ:
-        kept[_NTHREADS] = environ[_NTHREADS]
-        if kept[_NTHREADS] in map(str, THREADS_PER_CHANNEL):
-            per_channel = int(kept[_NTHREADS])
-        else:
-            problem = problem or f"{_NTHREADS} is {kept[_NTHREADS]}, not one of " + ", ".join(
-                map(str, THREADS_PER_CHANNEL)
-            )
-    if environ.get(_PLUGIN, str(library)) != str(library):
-        problem = problem or f"{_PLUGIN} names another plugin, {environ[_PLUGIN]}"
-    if len(os.fsencode(library)) > _MAX_PATH:
-        problem = problem or f"the path of {library.name} has more than {_MAX_PATH} bytes"
-    limits = {f"NCCL has {MAX_CHANNELS} channels": MAX_CHANNELS}
-    if multiprocessors is not None:
-        limits[f"the GPU has {multiprocessors} multiprocessors"] = multiprocessors
-    for name in _MAX_CHANNEL_VARIABLES:
-        if environ.get(name, "").isdecimal():
-            kept[name] = environ[name]
-            limits[f"{name} is {environ[name]}"] = int(environ[name])
-    (why, max_channels) = min(limits.items(), key=lambda limit: limit[1])
+    given = environ.get(_NTHREADS)
+    per_channel = int(given) if given in _NTHREADS_VALUES else threads_per_channel(wanted)
+    max_channels, why = _most_channels(environ, multiprocessors)
     allowed = allowed_threads(wanted, per_channel, max_channels)
-    left_out = [r for r in wanted if r not in allowed]
     notes = []
-    if left_out:
+    if allowed != wanted:
+        left_out = ", ".join(str(r) for r in wanted if r not in allowed)
         notes.append(
-            f"threads {', '.join(map(str, left_out))} are left out: they are no 1 to"
-            f" {max_channels} channels of {per_channel} threads ({why})"
+            f"threads {left_out} are left out: they are no 1 to {max_channels} channels of"
+            f" {per_channel} threads ({why})"
         )
-    if not allowed:
-        problem = problem or notes[0]
+    problem = problem or _conflict(environ, library) or (None if allowed else notes[0])
     if problem is not None:
         return Settings(threads=(), threads_per_channel=per_channel, problem=problem)
     most = max(allowed) // per_channel
-    defaults = {
+    values = {
         _PLUGIN: str(library),
         _NTHREADS: str(per_channel),
         # As many as any all-reduce may be given: of fewer, NCCL would make none.
@@ -255,30 +238,56 @@ def environment(
         # Groups that are ready at once stay all-reduces of their own.
         _GROUPS_APART: "1",
     }
-    for name in (_MIN_CHANNELS, _GROUPS_APART):
-        if name in environ:
-            kept[name] = environ[name]
-    if kept.get(_MIN_CHANNELS, "").isdecimal() and int(kept[_MIN_CHANNELS]) < most:
-        notes.append(
-            f"{_MIN_CHANNELS} is {kept[_MIN_CHANNELS]}: NCCL may make fewer than the {most}"
-            " channels that a plan may ask for"
+    return Settings(
+        threads=allowed,
+        threads_per_channel=per_channel,
+        variables=tuple((n, value) for n, value in values.items() if n not in environ),
+        kept=tuple((n, environ[n]) for n in (*values, *_MAX_CHANNEL_VARIABLES) if n in environ),
+        notes=(*notes, *_warnings(environ, most)),
+    )
+
+
+def _most_channels(environ: Mapping[str, str], multiprocessors: int | None) -> tuple[int, str]:
+    """How many channels an all-reduce may have, and what bounds them."""
+    limits = [(MAX_CHANNELS, f"NCCL has {MAX_CHANNELS} channels")]
+    if multiprocessors is not None:
+        limits.append((multiprocessors, f"the GPU has {multiprocessors} multiprocessors"))
+    for name in _MAX_CHANNEL_VARIABLES:
+        if environ.get(name, "").isdecimal():
+            limits.append((int(environ[name]), f"{name} is {environ[name]}"))
+    return min(limits)
+
+
+def _conflict(environ: Mapping[str, str], library: Path) -> str | None:
+    """What the user has set that leaves no room for thread control."""
+    if environ.get(_NTHREADS, "64") not in _NTHREADS_VALUES:
+        return f"{_NTHREADS} is {environ[_NTHREADS]}, not one of {', '.join(_NTHREADS_VALUES)}"
+    if environ.get(_PLUGIN, str(library)) != str(library):
+        return f"{_PLUGIN} names another plugin, {environ[_PLUGIN]}"
+    if len(os.fsencode(library)) > _MAX_PATH:
+        return f"the path of {library.name} has more than {_MAX_PATH} bytes"
+    return None
+
+
+def _warnings(environ: Mapping[str, str], most: int) -> list[str]:
+    """What the user has set, or not in time, that leaves some all-reduces to NCCL."""
+    warnings = []
+    min_channels = environ.get(_MIN_CHANNELS, "")
+    if min_channels.isdecimal() and int(min_channels) < most:
+        warnings.append(
+            f"{_MIN_CHANNELS} is {min_channels}: NCCL may make fewer than the {most} channels that"
+            " a plan may ask for"
         )
-    if kept.get(_GROUPS_APART) == "0":
-        notes.append(f"{_GROUPS_APART} is 0: groups that Horovod fuses are left to NCCL")
-    elif _GROUPS_APART not in kept and _horovod_runs():
-        notes.append(
+    if environ.get(_GROUPS_APART) == "0":
+        warnings.append(f"{_GROUPS_APART} is 0: groups that Horovod fuses are left to NCCL")
+    elif _GROUPS_APART not in environ and _horovod_runs():
+        warnings.append(
             f"{_GROUPS_APART}=1 comes too late, after hvd.init(): groups that Horovod fuses are"
             " left to NCCL"
         )
     if environ.get("HOROVOD_AUTOTUNE", "0") not in ("", "0"):
-        notes.append("HOROVOD_AUTOTUNE changes what is fused: such groups are left to NCCL")
-    return Settings(
-        threads=allowed,
-        threads_per_channel=per_channel,
-        variables=tuple((n, v) for n, v in defaults.items() if environ.get(n) is None),
-        kept=tuple(kept.items()),
-        notes=tuple(notes),
-    )
+        warnings.append("HOROVOD_AUTOTUNE changes what is fused: such groups are left to NCCL")
+    return warnings
 
 
 def threads_per_channel(threads: Sequence[int]) -> int:
@@ -308,10 +317,14 @@ def allowed_threads(
 
 
 def horovod_fusion(environ: Mapping[str, str] = os.environ) -> Fusion:
-    """How Horovod 0.28 lays a group into its fusion buffer: 128 MiB, every tensor at 16 bytes."""
-    buffer_bytes = int(environ.get("HOROVOD_FUSION_THRESHOLD") or 128 * 2**20)
+    """How Horovod 0.28 lays a group into its fusion buffer: 128 MiB, every tensor at 16 bytes.
+
+    Raises:
+        ValueError: a variable of Horovod's is no number.
+    """
+    buffer_bytes = _number(environ, "HOROVOD_FUSION_THRESHOLD", 128 * 2**20)
     # Rounded up by Horovod, to be divisible among the ranks of a host.
-    unit = 512 * int(environ.get("HOROVOD_LOCAL_SIZE") or 1)
+    unit = 512 * _number(environ, "HOROVOD_LOCAL_SIZE", 1)
     copies_at_once = environ.get("HOROVOD_BATCH_D2D_MEMCOPIES", "1") != "0"
     return Fusion(buffer_bytes=-(-buffer_bytes // unit) * unit, padding=16 if copies_at_once else 1)
 
@@ -468,11 +481,18 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _environments_threads_per_channel() -> int:
     text = os.environ.get(_NTHREADS, "")
-    if text not in map(str, THREADS_PER_CHANNEL):
+    if text not in _NTHREADS_VALUES:
         raise ValueError(
             f"{_NTHREADS} must be one of {THREADS_PER_CHANNEL} in the environment, got {text!r}:"
             " call prepare() before NCCL starts"
         )
+    return int(text)
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise ValueError(f"{name} must be a whole number in the environment, got {text!r}")
     return int(text)
 
 
