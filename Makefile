@@ -1,4 +1,5 @@
 # make setup | test | demo | lint | format | bench | cc-test | sanitize | clean | distclean
+# make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
 #   TENSORFLOW_PACKAGE=tensorflow the wheel with GPU support instead of the CPU one
@@ -31,7 +32,7 @@ REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test demo lint format bench cc-tests cc-test sanitize clean distclean
+.PHONY: setup test demo lint format bench gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -58,6 +59,25 @@ bench: setup
 	$(RUN) python -m benchmarks.step_time --np 2 --model cnn5m \
 	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
 	  --json build/step_time.json
+
+# The GPU benchmark needs PyTorch and no TensorFlow: an environment of its own.
+GPU_VENV := .venv-gpu
+GPU_REQUIREMENTS := import tomllib; \
+  project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  print(*project["dependencies"], *project["optional-dependencies"]["gpu"], sep="\n")
+
+$(GPU_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -c '$(GPU_REQUIREMENTS)' > $(GPU_VENV)/requirements.txt
+	$(GPU_VENV)/bin/python -m pip --disable-pip-version-check --quiet install \
+	  --requirement $(GPU_VENV)/requirements.txt
+	@touch $@
+
+gpu-test: $(GPU_VENV)/.ready
+	$(GPU_VENV)/bin/python -m pytest $(PYTEST_ARGS) tests/benchmarks/gpu
+
+gpu-dry-run: $(GPU_VENV)/.ready
+	$(GPU_VENV)/bin/python -m benchmarks.gpu --dry-run --out build/gpu-dry-run --budget 3600
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
