@@ -1,9 +1,13 @@
 #include "ops/c_api.h"
 
+#include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,7 +16,6 @@
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/profiler_events.h"
-#include "tensorflow/core/platform/logging.h"
 
 namespace tf_libra {
 namespace {
@@ -119,7 +122,10 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     tf_libra::LaneEngineOptions engine_options;
     engine_options.timeout_seconds = timeout_seconds;
     engine_options.stall_warning_seconds = stall_warning_seconds;
-    engine_options.warn = [](const std::string& text) { LOG(WARNING) << "TF-Libra: " << text; };
+    // Not to TensorFlow's log, which most scripts silence. In one call: one line.
+    engine_options.warn = [](const std::string& text) {
+      std::fputs(("tf_libra: WARNING: " + text + "\n").c_str(), stderr);
+    };
     engine_options.on_lane_done = tf_libra::ShowInProfiler;
     ExchangeActiveEngine(std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
   }
@@ -184,10 +190,24 @@ int TfLibraAbort(const char* reason) {
 
 int TfLibraClose() {
   // Another thread may be waiting in a collective, and holds the engine until it is told.
-  if (const auto engine = ExchangeActiveEngine(nullptr)) {
-    engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  auto engine = ExchangeActiveEngine(nullptr);
+  if (engine == nullptr) return Report(Status());
+  engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  const double timeout_seconds = engine->timeout_seconds();
+  // What was called at the end of an all-reduce may be anything, the user's code included.
+  std::promise<void> ended;
+  const std::future<void> end = ended.get_future();
+  std::thread([engine = std::move(engine), ended = std::move(ended)]() mutable {
+    engine.reset();
+    ended.set_value();
+  }).detach();
+  if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
+    return Report(Status());
   }
-  return Report(Status());
+  return Report(
+      Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
+                                                tf_libra::SecondsText(timeout_seconds) +
+                                                " s; the engine's threads are left behind"));
 }
 
 }  // extern "C"

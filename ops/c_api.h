@@ -45,7 +45,8 @@ int TfLibraDrainTelemetry(const char** json);
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);
 
-// Ends the engine and joins its threads. No-op where none runs.
+// Ends the engine and joins its threads. No-op where none runs. DeadlineExceeded where something
+// that was called at the end of an all-reduce does not return: its thread is left behind.
 int TfLibraClose();
 
 #ifdef __cplusplus

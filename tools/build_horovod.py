@@ -10,6 +10,11 @@ It needs a C++ compiler, make and the headers of Python; the build tools that it
 stay in a temporary folder. It does nothing where Horovod already works with this TensorFlow. The
 wheel is kept under a key of its own, because pip's cache does not know which TensorFlow a wheel
 was built for.
+
+    python tools/build_horovod.py --mpich build/horovod-mpich
+
+leaves the environment's Horovod alone, and puts MPICH and a Horovod that speaks MPI into a folder
+of their own, which `benchmarks.cluster` knows how to use.
 """
 
 import argparse
@@ -27,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOROVOD = "0.28.1"
+MPICH = "5.0.2"
 SUPPORTED = ("2.18", "2.21")
 # cmake 4 refuses the policies of the Gloo in Horovod's release, setuptools 81 lacks pkg_resources.
 # The others are what Horovod's setup.py asks for before it builds.
@@ -38,6 +44,7 @@ SETTINGS = {
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
 }
+MPI_SETTINGS = {"HOROVOD_WITH_MPI": "1", "HOROVOD_WITHOUT_MPI": ""}
 # What Horovod's xla_mpi_ops.cc includes, and where newer wheels have it, all below include/.
 FORWARDED = {
     "tensorflow/compiler/xla/client/xla_builder.h": "xla/hlo/builder/xla_builder.h",
@@ -58,6 +65,10 @@ EXTERNAL = (
 CHECK = """
 import horovod.tensorflow as hvd
 raise SystemExit(0 if hvd.gloo_built() else "Horovod was built without Gloo")
+"""
+CHECK_MPI = """
+import horovod.tensorflow as hvd
+raise SystemExit(0 if hvd.mpi_built() else "Horovod was built without MPI")
 """
 
 
@@ -103,9 +114,11 @@ def built_for() -> str | None:
     return str(version) if version else None
 
 
-def why_not_working() -> str | None:
+def why_not_working(check: str = CHECK, env: dict[str, str] | None = None) -> str | None:
     """Imports Horovod in a process of its own: None if it works, else the reason."""
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", check], env=os.environ | (env or {}), capture_output=True, text=True
+    )
     if done.returncode == 0:
         return None
     lines = done.stderr.strip().splitlines()
@@ -152,8 +165,14 @@ def pip(*arguments: str, env: dict[str, str] | None = None) -> None:
         raise BuildError(f"`pip {' '.join(arguments)}` failed, see above")
 
 
-def build_wheel(tensorflow: TensorFlow, wheels: Path) -> Path:
-    """Builds Horovod for `tensorflow`, and leaves the wheel in `wheels`."""
+def build_wheel(tensorflow: TensorFlow, wheels: Path, mpich: Path | None = None) -> Path:
+    """Builds Horovod for `tensorflow`, and leaves the wheel in `wheels`.
+
+    Args:
+      tensorflow: what to build against.
+      wheels: folder for the wheel.
+      mpich: where MPICH is installed, for a Horovod that speaks MPI; None for one that does not.
+    """
     check_compiler()
     with tempfile.TemporaryDirectory(prefix="build-horovod-") as scratch_name:
         scratch = Path(scratch_name)
@@ -164,13 +183,18 @@ def build_wheel(tensorflow: TensorFlow, wheels: Path) -> Path:
         external = [tensorflow.include / folder for folder in EXTERNAL]
         search = [str(path) for path in (headers, *external) if path.is_dir()]
 
+        programs = [tools / "bin", Path(sys.executable).parent]
+        if mpich is not None:
+            programs.insert(0, mpich / "bin")
+
         def prepended(name: str, *values: str) -> str:
             return os.pathsep.join(filter(None, (*values, os.environ.get(name, ""))))
 
         env = {
             **os.environ,
             **SETTINGS,
-            "PATH": prepended("PATH", str(tools / "bin"), str(Path(sys.executable).parent)),
+            **(MPI_SETTINGS if mpich else {}),
+            "PATH": prepended("PATH", *map(str, programs)),
             "PYTHONPATH": prepended("PYTHONPATH", str(tools)),
             "CPLUS_INCLUDE_PATH": prepended("CPLUS_INCLUDE_PATH", *search),
             "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
@@ -217,14 +241,56 @@ def run(cache: Path) -> str:
     return f"{name} built and installed; the wheel is kept in {wheels}"
 
 
+def mpich_environment(folder: Path) -> dict[str, str]:
+    """What finds MPICH and its Horovod in `folder` before those of the environment."""
+    packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    first = {
+        "PATH": folder / "bin",
+        "LD_LIBRARY_PATH": folder / "lib",
+        "PYTHONPATH": packages / "site-packages",
+    }
+    return {
+        name: os.pathsep.join(filter(None, (str(path), os.environ.get(name, ""))))
+        for name, path in first.items()
+    }
+
+
+def run_mpich(folder: Path, cache: Path) -> str:
+    """Puts MPICH and a Horovod for it into `folder`, and says how it came there."""
+    tensorflow = find_tensorflow()
+    name = f"Horovod {HOROVOD} on MPICH for TensorFlow {tensorflow.version}"
+    if why_not_working(CHECK_MPI, mpich_environment(folder)) is None:
+        return f"{name} is in {folder} and works"
+    into = ("install", "--quiet", "--no-deps", "--ignore-installed", "--prefix", str(folder))
+    pip(*into, f"mpich=={MPICH}")
+    tag = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    wheels = cache / f"horovod-{HOROVOD}-mpich-{MPICH}-tensorflow-{tensorflow.version}-{tag}"
+    kept = list(wheels.glob("*.whl"))
+    if not kept:
+        print(f"build_horovod: building {name}; this takes minutes", flush=True)
+    wheel = kept[0] if kept else build_wheel(tensorflow, wheels, folder.absolute())
+    pip(*into, str(wheel))
+    trouble = why_not_working(CHECK_MPI, mpich_environment(folder))
+    if trouble is not None:
+        raise BuildError(f"{name} does not work: {trouble}; remove {wheels} to build it again")
+    return f"{name} is in {folder}; the wheel is kept in {wheels}"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--cache-dir", type=Path, default=default_cache(), help="where built wheels are kept"
     )
+    parser.add_argument(
+        "--mpich", type=Path, metavar="FOLDER", help="put MPICH and a Horovod for it here instead"
+    )
+    arguments = parser.parse_args()
     try:
-        print(f"build_horovod: {run(parser.parse_args().cache_dir)}")
+        if arguments.mpich is None:
+            print(f"build_horovod: {run(arguments.cache_dir)}")
+        else:
+            print(f"build_horovod: {run_mpich(arguments.mpich.absolute(), arguments.cache_dir)}")
     except (BuildError, OSError) as error:
         raise SystemExit(f"build_horovod: {error}") from error
 

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 namespace tf_libra {
 
@@ -24,6 +26,13 @@ inline int PollMilliseconds(TimePoint deadline) {
   const double seconds = SecondsUntil(deadline);
   if (seconds <= 0) return 0;
   return seconds > 1e6 ? 1000000000 : static_cast<int>(seconds * 1e3) + 1;
+}
+
+// For messages: "0.5", "31".
+inline std::string SecondsText(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), seconds < 10 ? "%.2g" : "%.0f", seconds);
+  return text;
 }
 
 // Nanoseconds since the epoch: the clock of TensorFlow's profiler.

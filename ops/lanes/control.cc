@@ -20,9 +20,11 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 }  // namespace
 
-ControlPlane::ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall)
+ControlPlane::ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall,
+                           const std::vector<Socket>* links)
     : rank_(rank),
       stall_(std::move(stall)),
+      links_(links),
       peers_(std::move(peers)),
       within_message_(peers_.size(), false) {}
 
@@ -121,16 +123,22 @@ Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
   const TimePoint late = After(std::min(stall_.seconds, timeout_seconds));
   bool warned = stall_.warn == nullptr || stall_.seconds >= timeout_seconds;
   std::vector<pollfd> entries;
+  std::vector<int> ranks;  // of the first entries; the others are their links
   for (;;) {
     entries.clear();
+    ranks.clear();
     std::string missing;
     for (Transfer& transfer : *transfers) {
       const int events = (transfer.receiving() ? POLLIN : 0) | (transfer.sending() ? POLLOUT : 0);
       if (events == 0) continue;  // through: it may leave
       entries.push_back({peers_[transfer.rank].fd(), static_cast<short>(events | POLLRDHUP), 0});
+      ranks.push_back(transfer.rank);
       missing += (missing.empty() ? "" : ", ") + std::to_string(transfer.rank);
     }
     if (entries.empty()) return Status();
+    for (size_t i = 0; links_ != nullptr && i < ranks.size(); ++i) {
+      entries.push_back({(*links_)[ranks[i]].fd(), 0, 0});  // told of errors alone
+    }
     const int wait = PollMilliseconds(warned ? deadline : late);
     const int ready = poll(entries.data(), entries.size(), wait);
     if (ready == 0 && !warned && SecondsUntil(late) <= 0) {
@@ -139,8 +147,14 @@ Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
     }
     if (ready == 0 && SecondsUntil(deadline) <= 0) {
       std::ostringstream what;
-      what << Named(rank_) << " waited " << timeout_seconds << " s for rank(s) " << missing;
+      what << "waited " << timeout_seconds << " s for rank(s) " << missing;
       return Status(StatusCode::kDeadlineExceeded, what.str());
+    }
+    for (size_t link = ranks.size(); link < entries.size(); ++link) {
+      const int rank = ranks[link - ranks.size()];
+      if (entries[link].revents == 0 || entries[link - ranks.size()].revents != 0) continue;
+      return Status(StatusCode::kUnavailable,
+                    Named(rank) + " is gone: " + WhyLinkBroke((*links_)[rank]));
     }
     size_t i = 0;
     for (Transfer& transfer : *transfers) {

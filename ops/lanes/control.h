@@ -28,8 +28,9 @@ class ControlPlane {
  public:
   static constexpr uint32_t kMaxMessageBytes = 64u << 20;
 
-  // `peers[rank]`; the own entry is invalid.
-  ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall = {});
+  // `peers[rank]`; the own entry is invalid. `links`, watched as in WatchLink, outlive this.
+  ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall = {},
+               const std::vector<Socket>* links = nullptr);
 
   // Everybody's message, by rank. Fails with the peer's own words if a peer has given up, at
   // once if one is gone, and at the deadline naming all that are missing.
@@ -90,6 +91,7 @@ class ControlPlane {
 
   const int rank_;
   const StallWarning stall_;
+  const std::vector<Socket>* const links_;
   std::vector<Socket> peers_;
   std::mutex collective_mutex_;  // whoever holds it reads from the peers
 

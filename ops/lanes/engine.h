@@ -29,6 +29,8 @@ class Engine {
   virtual int world_size() const = 0;
   // The largest `num_threads` that an operation may ask for.
   virtual int max_threads() const = 0;
+  // How long anything that involves other ranks may take.
+  virtual double timeout_seconds() const = 0;
 
   // Returns at once; `done` is called exactly once, from any thread. All-reduces run one after
   // the other in the order of these calls, which must be the same on every rank. After a

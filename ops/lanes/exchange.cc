@@ -293,12 +293,24 @@ class Exchange {
       // poll(2) skips negative descriptors: a peer that is through may well have left.
       entries_.push_back({SentAll(peer) && ReceivedAll(peer) ? -1 : peer.fd, events, 0});
     }
+    for (size_t i = 0; options_.links != nullptr && i < peers_.size(); ++i) {
+      const int link = (*options_.links)[peers_[i].rank].fd();
+      entries_.push_back({entries_[i].fd < 0 ? -1 : link, 0, 0});  // told of errors alone
+    }
     poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
     // A peer that died while nothing was expected of it is still a peer that died. Where
     // something is, what it sent before it died is read first.
-    for (size_t i = 0; i < entries_.size(); ++i) {
+    for (size_t i = 0; i < peers_.size(); ++i) {
       if ((entries_[i].revents & ~(POLLIN | POLLOUT)) != 0 && !WantsToReceive(peers_[i])) {
         Fail(StatusCode::kUnavailable, peers_[i], "closed the connection");
+        return false;
+      }
+    }
+    for (size_t i = peers_.size(); i < entries_.size(); ++i) {
+      const Peer& peer = peers_[i - peers_.size()];
+      if (entries_[i].revents != 0 && entries_[i - peers_.size()].revents == 0) {
+        Fail(StatusCode::kUnavailable, peer,
+             "is gone: " + WhyLinkBroke((*options_.links)[peer.rank]));
         return false;
       }
     }

@@ -38,6 +38,7 @@ static_assert(sizeof(ExchangeHeader) == 40, "the header goes over the wire as it
 struct ExchangeOptions {
   int rank = 0;
   const std::vector<Socket>* peers = nullptr;  // [rank], own entry invalid
+  const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;

@@ -31,7 +31,7 @@ StallWarning WarningOf(const LaneEngineOptions& options, int rank) {
   if (options.warn == nullptr) return {};
   return {options.stall_warning_seconds, [options, rank](const std::string& ranks) {
             std::ostringstream text;
-            text << "rank " << rank << " has waited " << options.stall_warning_seconds
+            text << "rank " << rank << " has waited " << SecondsText(options.stall_warning_seconds)
                  << " s for rank(s) " << ranks << " before a step; still waiting";
             options.warn(text.str());
           }};
@@ -44,7 +44,8 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
       process_(getpid()),
       rank_(mesh.rank),
       world_size_(mesh.world_size),
-      control_(mesh.rank, std::move(mesh.control), WarningOf(options, mesh.rank)),
+      links_(std::move(mesh.links)),
+      control_(mesh.rank, std::move(mesh.control), WarningOf(options, mesh.rank), &links_),
       lane_sockets_(std::move(mesh.lanes)) {
   for (size_t i = 0; i < lane_sockets_.size(); ++i) lanes_.push_back(std::make_unique<Lane>());
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -164,6 +165,7 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
   ExchangeOptions options;
   options.rank = rank_;
   options.peers = &lane_sockets_[index];
+  options.links = &links_;
   options.header = job->header;
   options.buffers = &job->buffers;
   options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, index);
@@ -172,10 +174,9 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
   if (options_.warn) {
     options.on_stall = [this, job](const std::string& ranks, double seconds) {
       if (job->warned.exchange(true)) return;  // one lane speaks for all
-      options_.warn("rank " + std::to_string(rank_) + " has waited " +
-                    std::to_string(static_cast<int>(seconds)) + " s for rank(s) " + ranks + " in " +
-                    job->request.operation->Describe() + ", step " +
-                    std::to_string(job->record.step) + "; still waiting");
+      options_.warn("rank " + std::to_string(rank_) + " has waited " + SecondsText(seconds) +
+                    " s for rank(s) " + ranks + " in " + job->request.operation->Describe() +
+                    ", step " + std::to_string(job->record.step) + "; still waiting");
     };
   }
   const ExchangeResult result = RunExchange(options, scratch);
@@ -220,6 +221,20 @@ Status LaneEngine::Explain(const Status& status, const Job& job) {
                 message + "; step " + std::to_string(job.record.step) + " was not completed");
 }
 
+Status LaneEngine::EndOfMessage(const Status& status) {
+  if (status.ok()) return status;
+  const int64_t step = step_;
+  std::ostringstream text;
+  text << "rank " << rank_ << ", before ";
+  if (step > 0) {
+    text << "step " << step << ": " << status.message() << "; step " << step
+         << " was not completed";
+  } else {
+    text << "the first step: " << status.message();
+  }
+  return Fail(Status(status.code(), text.str()));
+}
+
 bool LaneEngine::InForkedChild() const { return getpid() != process_; }
 
 Status LaneEngine::failure() {
@@ -253,13 +268,13 @@ void LaneEngine::Abort(const Status& reason) { Fail(reason); }
 Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
   if (Status known = failure(); !known.ok()) return known;
   Status status = control_.AllGather(mine, options_.timeout_seconds, all);
-  return status.ok() ? status : Fail(status);
+  return EndOfMessage(status);
 }
 
 Status LaneEngine::Broadcast(int root, std::string* message) {
   if (Status known = failure(); !known.ok()) return known;
   Status status = control_.Broadcast(root, options_.timeout_seconds, message);
-  return status.ok() ? status : Fail(status);
+  return EndOfMessage(status);
 }
 
 }  // namespace tf_libra

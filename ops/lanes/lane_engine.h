@@ -49,6 +49,7 @@ class LaneEngine : public Engine {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
   int max_threads() const override { return static_cast<int>(lane_sockets_.size()); }
+  double timeout_seconds() const override { return options_.timeout_seconds; }
   void AllReduce(AllReduceRequest request) override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;
@@ -88,6 +89,8 @@ class LaneEngine : public Engine {
   Status failure();
   // Adds what was being done, who did it, and what the peers said about it.
   Status Explain(const Status& status, const Job& job);
+  // The same for a small message between steps; the end of the engine if it failed.
+  Status EndOfMessage(const Status& status);
 
   bool InForkedChild() const;
 
@@ -95,6 +98,7 @@ class LaneEngine : public Engine {
   const pid_t process_;
   const int rank_;
   const int world_size_;
+  std::vector<Socket> links_;  // [rank]
   ControlPlane control_;
   std::vector<std::vector<Socket>> lane_sockets_;  // [lane][rank]
   std::vector<std::unique_ptr<Lane>> lanes_;

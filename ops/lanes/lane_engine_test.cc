@@ -1,8 +1,10 @@
 #include "ops/lanes/lane_engine.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -726,6 +728,49 @@ void ForkedChildLeavesTheParentAlone() {
   });
 }
 
+// A process that was forked, such as one that loads data, outlives the rank that forked it.
+void ForkedChildDoesNotHideADeath() {
+  std::vector<Mesh> meshes = ConnectAll(2, 2);
+  Mesh killed = std::move(meshes[1]);
+  meshes.pop_back();
+  const Engines engines = MakeEngines(std::move(meshes));
+  int hold[2];
+  CHECK_EQ(pipe(hold), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    close(hold[1]);
+    char byte;
+    _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);  // until the parent is through
+  }
+  close(hold[0]);
+  killed = Mesh();
+  CHECK_STATUS(AllReduce(engines[0].get(), Small()), StatusCode::kUnavailable, "rank 1");
+  close(hold[1]);
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+// What the child opens gets numbers that its copies of the connections had.
+void ForkedChildClosesNothingOfItsOwn() {
+  Engines engines = MakeEngines(ConnectAll(2, 2));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    int files[64];
+    for (int& file : files) file = dup(0);
+    engines.clear();
+    for (const int file : files) {
+      if (fcntl(file, F_GETFD) < 0) _exit(1);
+    }
+    _exit(0);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
 }  // namespace
 }  // namespace tf_libra
 
@@ -750,6 +795,8 @@ int main(int argc, char** argv) {
        {"AbortReachesWhoeverWaits", AbortReachesWhoeverWaits},
        {"DestructionEndsTheQueue", DestructionEndsTheQueue},
        {"DestructionAtAnyMoment", DestructionAtAnyMoment},
-       {"ForkedChildLeavesTheParentAlone", ForkedChildLeavesTheParentAlone}},
+       {"ForkedChildLeavesTheParentAlone", ForkedChildLeavesTheParentAlone},
+       {"ForkedChildDoesNotHideADeath", ForkedChildDoesNotHideADeath},
+       {"ForkedChildClosesNothingOfItsOwn", ForkedChildClosesNothingOfItsOwn}},
       argc, argv);
 }

@@ -12,6 +12,7 @@
 namespace tf_libra {
 namespace {
 
+constexpr int32_t kLink = -2;
 constexpr int32_t kControlLane = -1;
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
@@ -40,7 +41,14 @@ bool SameSecret(const Secret& left, const Secret& right) {
   return difference == 0;
 }
 
+// The first of the numbers that connections between two ranks have; the last is num_lanes - 1.
+// Within one host there is no cable that could be pulled.
+int FirstConnection(const MeshOptions& options) {
+  return IsUnix(options.addresses[options.rank].host) ? kControlLane : kLink;
+}
+
 Socket* Slot(Mesh* mesh, int lane, int rank) {
+  if (lane == kLink) return &mesh->links[rank];
   return lane == kControlLane ? &mesh->control[rank] : &mesh->lanes[lane][rank];
 }
 
@@ -105,14 +113,15 @@ bool Welcome(const MeshOptions& options, const Hello& hello) {
   return std::memcmp(hello.magic, kMagic, sizeof(kMagic)) == 0 &&
          SameSecret(hello.secret, options.secret.caller) && hello.world_size == world_size &&
          hello.num_lanes == options.num_lanes && hello.rank > options.rank &&
-         hello.rank < world_size && hello.lane >= kControlLane && hello.lane < options.num_lanes;
+         hello.rank < world_size && hello.lane >= FirstConnection(options) &&
+         hello.lane < options.num_lanes;
 }
 
 std::string MissingRanks(const MeshOptions& options, Mesh* mesh) {
   std::string missing;
   for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
     bool complete = true;
-    for (int lane = kControlLane; lane < options.num_lanes; ++lane) {
+    for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
       complete = complete && Slot(mesh, lane, rank)->valid();
     }
     if (!complete) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
@@ -123,7 +132,7 @@ std::string MissingRanks(const MeshOptions& options, Mesh* mesh) {
 Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, TimePoint deadline,
                          Mesh* mesh) {
   const int higher = mesh->world_size - options.rank - 1;
-  int expected = higher * (options.num_lanes + 1);
+  int expected = higher * (options.num_lanes - FirstConnection(options));
   std::vector<Pending> pending;
   while (expected > 0) {
     std::vector<pollfd> entries;
@@ -181,18 +190,22 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
   result.rank = options.rank;
   result.world_size = static_cast<int>(options.addresses.size());
   result.control.resize(result.world_size);
+  result.links.resize(result.world_size);
   result.lanes.resize(options.num_lanes);
   for (auto& lane : result.lanes) lane.resize(result.world_size);
   // Lower ranks listen before anybody connects and accept after having connected themselves:
   // rank 0 accepts at once, so the chain always moves.
   for (int rank = 0; rank < options.rank; ++rank) {
-    for (int lane = kControlLane; lane < options.num_lanes; ++lane) {
+    for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
       Status status = ConnectTo(options, rank, lane, deadline, Slot(&result, lane, rank));
       if (!status.ok()) return status;
     }
   }
   if (Status status = AcceptHigherRanks(options, listener, deadline, &result); !status.ok()) {
     return status;
+  }
+  for (const Socket& link : result.links) {
+    if (link.valid()) WatchLink(link);
   }
   *mesh = std::move(result);
   return Status();

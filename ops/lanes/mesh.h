@@ -1,4 +1,5 @@
-// Connections between every two ranks: one control connection and `num_lanes` lanes per pair.
+// Connections between every two ranks: one control connection and `num_lanes` lanes per pair, and
+// between hosts one more, on which nothing is sent, to notice a dead link by.
 #ifndef TF_LIBRA_OPS_LANES_MESH_H_
 #define TF_LIBRA_OPS_LANES_MESH_H_
 
@@ -35,6 +36,7 @@ struct Mesh {
   int world_size = 1;
   std::vector<Socket> control;             // [rank]; own entry invalid
   std::vector<std::vector<Socket>> lanes;  // [lane][rank]; own entries invalid
+  std::vector<Socket> links;               // [rank]; watched, see WatchLink; none within one host
 };
 
 // Connects to every lower rank and accepts every higher one. Connections that do not show the

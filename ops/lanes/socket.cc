@@ -7,10 +7,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -33,7 +35,32 @@ struct Endpoint {
   socklen_t length = 0;
 };
 
-bool IsUnix(const std::string& host) { return host.rfind(kUnixHost, 0) == 0; }
+// The descriptors that Sockets own, a bit for each: what a forked child closes. No locks, since
+// another thread may hold them when a process forks.
+constexpr int kMaxOwned = 1 << 16;
+std::atomic<uint64_t> owned[kMaxOwned / 64];
+
+bool IsTracked(int fd) { return fd >= 0 && fd < kMaxOwned; }
+
+void Own(int fd) {
+  if (IsTracked(fd)) owned[fd / 64] |= uint64_t{1} << (fd % 64);
+}
+
+// Whether it was owned: in a forked child the number may belong to another file by now.
+bool Disown(int fd) {
+  if (!IsTracked(fd)) return fd >= 0;
+  const uint64_t bit = uint64_t{1} << (fd % 64);
+  return (owned[fd / 64].fetch_and(~bit) & bit) != 0;
+}
+
+void CloseAllInForkedChild() {
+  for (int i = 0; i < kMaxOwned / 64; ++i) {
+    if (owned[i] == 0) continue;
+    for (int fd = i * 64; fd < (i + 1) * 64; ++fd) {
+      if (Disown(fd)) close(fd);
+    }
+  }
+}
 
 Status ParseAddress(const Address& address, Endpoint* endpoint) {
   std::memset(static_cast<void*>(endpoint), 0, sizeof(*endpoint));
@@ -71,9 +98,6 @@ std::string Text(const Address& address) {
   return IsUnix(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
-// A peer whose cable was pulled answers no probes, and an idle connection to it ends within half a
-// minute; one with data under way ends at the lanes' own timeout. TCP_USER_TIMEOUT would end that
-// sooner, but also every connection to a peer that is alive and slow to read.
 void ConfigureConnected(int fd, sa_family_t family) {
   if (family == AF_UNIX) {
     // TCP's buffers grow by themselves, these do not; the system caps what is asked for. Larger
@@ -84,11 +108,6 @@ void ConfigureConnected(int fd, sa_family_t family) {
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  const int idle_seconds = 10, interval_seconds = 5, probes = 4;
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds, sizeof(interval_seconds));
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 
 Status WaitFor(int fd, short events, TimePoint deadline) {
@@ -105,22 +124,40 @@ Status WaitFor(int fd, short events, TimePoint deadline) {
 
 }  // namespace
 
+bool IsUnix(const std::string& host) { return host.rfind(kUnixHost, 0) == 0; }
+
+Socket::Socket(int fd) : fd_(fd) {
+  static const int registered = pthread_atfork(nullptr, nullptr, CloseAllInForkedChild);
+  static_cast<void>(registered);
+  Own(fd);
+}
+
 Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = other.Release();
-  }
+  std::swap(fd_, other.fd_);
   return *this;
 }
 
 Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
+  if (Disown(fd_)) close(fd_);
 }
-
-int Socket::Release() { return std::exchange(fd_, -1); }
 
 void Socket::Shutdown() {
   if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+}
+
+void WatchLink(const Socket& idle) {
+  const int on = 1, idle_seconds = 2, interval_seconds = 2, probes = 4;
+  setsockopt(idle.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
+  setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds, sizeof(interval_seconds));
+  setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
+std::string WhyLinkBroke(const Socket& idle) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(idle.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == 0 ? "the link to it is broken" : ErrnoText(error);
 }
 
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound) {

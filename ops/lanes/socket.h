@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "ops/lanes/clock.h"
 #include "ops/lanes/status.h"
@@ -13,11 +14,12 @@
 namespace tf_libra {
 
 // Owns a file descriptor. Connected sockets are non-blocking and send without delay.
+// A process that is forked keeps none: its copies would hide from the peers that this one died.
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.Release()) {}
+  explicit Socket(int fd);
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
   Socket(const Socket&) = delete;
@@ -25,13 +27,21 @@ class Socket {
 
   int fd() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  int Release();
   // Wakes whoever waits on this socket, here and at the peer. Safe from any thread.
   void Shutdown();
 
  private:
   int fd_ = -1;
 };
+
+// Lets the kernel watch over a connection on which nobody sends anything: where the other host does
+// not answer for some ten seconds, the connection breaks. A process that is slow, or stopped, is
+// answered for by its kernel. (A connection with data under way is not probed in this way, and
+// TCP_USER_TIMEOUT would also end connections to peers that are merely slow to read.)
+void WatchLink(const Socket& idle);
+
+// Why a watched connection has broken, for the first who asks.
+std::string WhyLinkBroke(const Socket& idle);
 
 // Where a rank can be reached. `host` is a numeric IPv4 address, or, for ranks of one host,
 // kUnixHost followed by the name of a Unix socket in Linux's abstract namespace: no file, no port,
@@ -41,6 +51,7 @@ struct Address {
   uint16_t port = 0;
 };
 inline constexpr char kUnixHost[] = "unix:";
+bool IsUnix(const std::string& host);
 
 // Binds to `host` alone and listens; port 0, or no name behind kUnixHost, lets the system choose.
 // `bound` receives the address.

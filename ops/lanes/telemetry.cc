@@ -1,5 +1,6 @@
 #include "ops/lanes/telemetry.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -8,6 +9,8 @@
 
 namespace tf_libra {
 namespace {
+
+constexpr size_t kNamed = 3;  // tensors that a message names
 
 // FNV-1a: names two ranks' operations the same; it need not withstand an adversary.
 class Fnv {
@@ -50,13 +53,13 @@ void OperationInfo::ComputeDigest() {
 
 std::string OperationInfo::Describe() const {
   std::string text = group >= 0 ? "group " + std::to_string(group) : "an unplanned gradient";
-  if (!tensor_names.empty()) {
-    text += " (" + tensor_names.front();
-    if (tensor_names.size() > 1) {
-      text += " and " + std::to_string(tensor_names.size() - 1) + " more";
-    }
-    text += ")";
+  for (size_t i = 0; i < std::min(tensor_names.size(), kNamed); ++i) {
+    text += (i == 0 ? " (" : ", ") + tensor_names[i];
   }
+  if (tensor_names.size() > kNamed) {
+    text += " and " + std::to_string(tensor_names.size() - kNamed) + " more";
+  }
+  if (!tensor_names.empty()) text += ")";
   if (!plan.empty()) text += " of plan " + plan;
   return text;
 }

@@ -23,7 +23,7 @@ struct OperationInfo {
   uint64_t digest = 0;  // of all of the above, the same on every rank
 
   void ComputeDigest();
-  // "group 2 (conv/kernel and 3 more) of plan 1a2b", for messages.
+  // "group 2 (conv/kernel, conv/bias, fc/kernel and 3 more) of plan 1a2b", for messages.
   std::string Describe() const;
 };
 

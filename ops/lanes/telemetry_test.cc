@@ -41,11 +41,13 @@ void DigestsDiffer() {
 }
 
 void Descriptions() {
-  CHECK_EQ(Info().Describe(), "group 2 (conv/kernel and 1 more) of plan 1a2b");
+  CHECK_EQ(Info().Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b");
   OperationInfo info;
   CHECK_EQ(info.Describe(), "an unplanned gradient");
   info.tensor_names = {"dense/kernel"};
   CHECK_EQ(info.Describe(), "an unplanned gradient (dense/kernel)");
+  info.tensor_names = {"a", "b", "c", "d", "e"};
+  CHECK_EQ(info.Describe(), "an unplanned gradient (a, b, c and 2 more)");
 }
 
 // Memory stays bounded where nobody drains.

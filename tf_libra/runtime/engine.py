@@ -111,8 +111,12 @@ class Engine:
         library.load().c.TfLibraAbort(reason.encode())
 
     def close(self) -> None:
-        """Ends the engine and joins its threads."""
-        library.load().c.TfLibraClose()
+        """Ends the engine and joins its threads.
+
+        Raises:
+            EngineError: code that follows an all-reduce does not return; its thread stays.
+        """
+        _check(library.load().c.TfLibraClose())
 
 
 def running() -> Engine | None:

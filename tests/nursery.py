@@ -1,0 +1,159 @@
+"""A process that has imported TensorFlow, Horovod and tf_libra, and forks workers.
+
+Importing them takes far longer than anything that most jobs do. Nothing of TensorFlow or Horovod is
+started before a worker is forked, so a worker is a process like any other; it is alone in its
+session, and may live in a network namespace.
+
+    python tests/nursery.py
+
+reads one request per line from its standard input and answers each with one line (`_serve`).
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+_MS_BIND, _MS_SLAVE_OF_ALL = 0x1000, 0x80000 | 0x4000
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Child:
+    """A forked worker; what the tests use of `subprocess.Popen`."""
+
+    nursery: "Nursery"
+    pid: int
+    returncode: int | None = field(default=None, init=False)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self.nursery.ask({"poll": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.02)
+        assert self.returncode is not None
+        return self.returncode
+
+
+class Nursery:
+    """The process, seen from the tests."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve())],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def fork(
+        self,
+        script: Path,
+        args: tuple[str, ...],
+        env: dict[str, str],
+        output: Path,
+        namespace: str | None = None,
+    ) -> Child:
+        """Runs a script in a process of its own; `env` is all of its environment."""
+        request = {
+            "command": [str(script), *args],
+            "env": env,
+            "output": str(output),
+            "namespace": namespace,
+        }
+        return Child(self, int(self.ask(request)))
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the nursery ended with {self._process.wait()}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Ends it; workers that still run end with it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _serve() -> None:
+    """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
+    import horovod.tensorflow
+    import numpy
+    import tensorflow as tf
+
+    import tf_libra.runtime.session  # noqa: F401
+    from tf_libra.runtime import library
+
+    # Keras and others are imported at first use, and the op library is read.
+    tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
+    library.load()
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "poll" in request:
+            pid, status = os.waitpid(request["poll"], os.WNOHANG)
+            answer = None if pid == 0 else os.waitstatus_to_exitcode(status)
+        else:
+            answer = os.fork()
+            if answer == 0:
+                answers.close()
+                _become_worker(**request)
+                return
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _become_worker(
+    command: list[str], env: dict[str, str], output: str, namespace: str | None
+) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    if namespace is not None:
+        _enter(libc, namespace)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((nothing, 0), (written, 1), (written, 2)):
+        os.dup2(source, target)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = command
+    sys.path[0] = str(Path(command[0]).parent)
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def _enter(libc: Any, namespace: str) -> None:
+    """As `ip netns exec` does, with the host names of that namespace."""
+    with open(f"/run/netns/{namespace}") as file:
+        _check(libc.setns(file.fileno(), _CLONE_NEWNET))
+    _check(libc.unshare(_CLONE_NEWNS))
+    _check(libc.mount(b"none", b"/", None, _MS_SLAVE_OF_ALL, None))
+    names = f"/etc/netns/{namespace}/hosts".encode()
+    _check(libc.mount(names, b"/etc/hosts", None, _MS_BIND, None))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    _serve()
