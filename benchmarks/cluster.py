@@ -3,12 +3,12 @@
     python -m benchmarks.cluster --hosts 4 --rate 5gbit -- python train.py --epochs 1
 
 Hosts are joined by a bridge. Both directions of every host's link are shaped by `tc tbf`, and every
-worker has its share of this machine's cores. Workers find each other as under `horovodrun`, through
+worker has its share of this machine's cores. Workers find each other as under `horovodrun`, by
 Horovod's rendezvous server; lanes and Horovod's Gloo use the interface `eth0` of their namespace.
-With `--mpich FOLDER`, Horovod runs on the MPICH that `tools/build_horovod.py --mpich FOLDER` has put
-there, over TCP alone, without shared memory.
+With `--mpich FOLDER`, Horovod runs on the MPICH that `tools/build_horovod.py --mpich FOLDER` has
+put there, over TCP alone, without shared memory.
 
-It needs root, and iproute2. What it makes (namespaces, a bridge, links, folders below /etc/netns) is
+It needs root, and iproute2. What it makes (namespaces, a bridge, links, folders in /etc/netns) is
 called `tfl` and the number of its process, and goes with it. If it is killed, the next start
 removes what it left.
 """

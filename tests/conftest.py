@@ -1,12 +1,21 @@
 """Fixtures that every room's tests may use."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launching import DEADLINE_SECONDS, TAIL, Job, Workers, running_workers
+from benchmarks.cluster import Cluster, why_impossible
+from tests.launching import (
+    DEADLINE_SECONDS,
+    TAIL,
+    Job,
+    Workers,
+    running_workers,
+    worker_environment,
+)
+from tests.nursery import Nursery
 from tf_libra.plan import Plan, TensorGroup
 
 # Elements of each tensor of `models.HandWritten`, in backward order.
@@ -46,6 +55,23 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
 def start_workers() -> Callable[..., contextlib.AbstractContextManager[Workers]]:
     """`running_workers`, for tests that interfere while a job runs."""
     return running_workers
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where workers are forked that need not import TensorFlow first."""
+    running = Nursery(worker_environment())
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def make_cluster() -> Callable[..., Cluster]:
+    """`Cluster`, where this machine and user can make one."""
+    reason = why_impossible()
+    if reason is not None:
+        pytest.skip(reason)
+    return Cluster
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from benchmarks import cluster as cluster_lib
+from benchmarks.cluster import Cluster
+from tests.nursery import Nursery
 
 JOBS = Path(__file__).resolve().parent / "jobs"
 # Below pytest's own timeout, which would not say what the workers were at.
@@ -81,22 +85,53 @@ class Workers:
     """
 
     def __init__(
-        self, script: str, world_size: int, folder: Path, args: tuple[str, ...], env: dict[str, str]
+        self,
+        script: str,
+        world_size: int,
+        folder: Path,
+        args: tuple[str, ...],
+        env: dict[str, str],
+        nursery: Nursery | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
-
         self.folder = folder
         self.world_size = world_size
         self._stack = contextlib.ExitStack()
+        places = self._places() if cluster is None else cluster_lib.places(cluster)
+        self.processes: list[Any] = []
+        for rank, place in enumerate(places):
+            environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
+            output = folder / f"output.{rank}.txt"
+            if nursery is not None:
+                namespace = None if cluster is None else cluster.hosts[rank].namespace
+                child = nursery.fork(JOBS / script, args, environment, output, namespace)
+                self.processes.append(child)
+                continue
+            assert cluster is None, "workers in namespaces are forked"
+            file = self._stack.enter_context(output.open("wb"))
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, JOBS / script, *args],
+                    env=environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+
+    def _places(self) -> list[dict[str, str]]:
+        """What the environment tells the workers of one host, by rank."""
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousServer
+
         server = RendezvousServer()
         port = server.start()
         self._stack.callback(server.stop)
-        slots = get_host_assignments(parse_hosts(f"localhost:{world_size}"), world_size)
+        slots = get_host_assignments(parse_hosts(f"localhost:{self.world_size}"), self.world_size)
         server.init(slots)
-        self.processes: list[subprocess.Popen[bytes]] = []
-        for slot in slots:
-            environment = worker_environment() | {
+        return [
+            {
                 "HOROVOD_HOSTNAME": slot.hostname,
                 "HOROVOD_RANK": str(slot.rank),
                 "HOROVOD_SIZE": str(slot.size),
@@ -110,17 +145,8 @@ class Workers:
                 "HOROVOD_CONTROLLER": "gloo",
                 "HOROVOD_CPU_OPERATIONS": "gloo",
             }
-            output = self._stack.enter_context((folder / f"output.{slot.rank}.txt").open("wb"))
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, JOBS / script, *args],
-                    env=environment | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
+            for slot in slots
+        ]
 
     def wait(self, deadline_seconds: float, ranks: tuple[int, ...] | None = None) -> None:
         """Waits for the workers of these ranks (default: all) to end by themselves."""
@@ -152,6 +178,23 @@ class Workers:
         self._stack.close()
 
 
+def wait_until(true: Callable[[], bool], deadline_seconds: float) -> None:
+    """Returns once it is true."""
+    until = time.monotonic() + deadline_seconds
+    while not true():
+        assert time.monotonic() < until, "still not so"
+        time.sleep(0.05)
+
+
+def wait_for_output(workers: Workers, rank: int, text: str, deadline_seconds: float) -> None:
+    """Returns once a rank has printed `text`."""
+    path = workers.folder / f"output.{rank}.txt"
+    until = time.monotonic() + deadline_seconds
+    while text not in path.read_text(errors="replace"):
+        assert time.monotonic() < until, path.read_text(errors="replace")[-TAIL:]
+        time.sleep(0.05)
+
+
 def worker_environment() -> dict[str, str]:
     """The environment of a worker: this one's, without what belongs to another job."""
     kept = {
@@ -164,10 +207,19 @@ def worker_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_workers(
-    script: str, world_size: int, folder: Path, *args: str, env: dict[str, str] | None = None
+    script: str,
+    world_size: int,
+    folder: Path,
+    *args: str,
+    env: dict[str, str] | None = None,
+    nursery: Nursery | None = None,
+    cluster: Cluster | None = None,
 ) -> Iterator[Workers]:
-    """Runs `tests/jobs/SCRIPT` in `world_size` processes; what is left of them ends with it."""
-    workers = Workers(script, world_size, folder, args, env or {})
+    """Runs `tests/jobs/SCRIPT` in `world_size` processes; what is left of them ends with it.
+
+    With a nursery they are forked from it, which is faster, and may live in a cluster.
+    """
+    workers = Workers(script, world_size, folder, args, env or {}, nursery, cluster)
     try:
         yield workers
     finally:

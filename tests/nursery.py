@@ -94,8 +94,7 @@ class Nursery:
 
 def _serve() -> None:
     """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
-    import horovod.tensorflow
-    import numpy
+    import horovod.tensorflow  # noqa: F401
     import tensorflow as tf
 
     import tf_libra.runtime.session  # noqa: F401

@@ -1,17 +1,23 @@
 """The last rank is lost in its fourth step, as `deaths.py HOW PLAN.json` says; the others tell.
 
 HOW is one of
-  kill: SIGKILL in the middle of a step, under a plan.
+  kill: SIGKILL in the middle of a step, under a plan; a process that it has forked lives on.
+  kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
+  kill-tracing: the same while its first step is traced, and the others compare.
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
+  leave: the interpreter ends while another thread of it is in the middle of a step.
+  interrupt: Ctrl-C in the middle of a step.
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
-  late: it comes to a step only after the others were warned, and all goes on.
+  late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
+  cut: it waits, in the middle of a step, for what happens to its network.
 """
 
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -33,54 +39,95 @@ def wait_for(name: str) -> None:
         time.sleep(0.05)
 
 
+def happen() -> None:
+    """What happens to the last rank."""
+    child = 0
+    if HOW == "kill":
+        child = os.fork()
+        if child == 0:  # as one that loads data
+            while True:
+                time.sleep(1)
+    write_json("incident", {"pid": os.getpid(), "child": child, "time": time.time()})
+    if HOW.startswith("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif HOW in ("stop", "late"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif HOW == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+    elif HOW == "raise":
+        raise ValueError("the image cannot be decoded")
+    elif HOW == "leave":
+        in_the_middle.set()
+        time.sleep(600)
+    elif HOW == "cut":
+        wait_for("go-on")
+
+
+in_the_middle = threading.Event()
+
+
 def incident(number: Any) -> Any:
-    """What happens inside of the step, before its loss is computed."""
-    if RANK == LAST and int(number) == FATAL_STEP:
-        write_json("incident", {"pid": os.getpid()})
-        if HOW.startswith("kill"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif HOW == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        elif HOW == "raise":
-            raise ValueError("the image cannot be decoded")
-        elif HOW == "late":
-            wait_for("go-on")
+    """Within the step, before its loss is computed."""
+    if RANK == LAST and int(number) == FATAL_STEP and HOW != "kill-reduce":
+        happen()
     return number
+
+
+def reduced(gradient: Any, number: Any) -> Any:
+    """Within the step, with the first of its gradients reduced."""
+    if RANK == LAST and int(number) == FATAL_STEP and HOW == "kill-reduce":
+        happen()
+    return gradient
 
 
 class Model(models.HandWritten):
     def step(self, inputs: tf.Tensor, labels: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        number = tf.py_function(incident, [number], tf.int32)
-        with tf.control_dependencies([number]):
+        if HOW == "kill-tracing" and RANK == LAST:
+            happen()
+        self.number = tf.py_function(incident, [number], tf.int32)
+        with tf.control_dependencies([self.number]):
             return super().step(tf.identity(inputs), labels)
 
+    def update(self, gradients: Any) -> None:
+        first = tf.py_function(reduced, [gradients[-1], self.number], gradients[-1].dtype)
+        super().update([*gradients[:-1], tf.ensure_shape(first, gradients[-1].shape)])
 
-def main() -> None:
-    hvd.init()
-    model = Model("float32", "sgd")
-    options: dict[str, Any] = {"plan": PLAN_FILE}
-    if HOW == "kill-tuning":
-        options = {"strategy": "libra", "threads": (1, 2)}
-    if HOW == "stop":
-        options["timeout_seconds"] = 3.0
-    if HOW == "late":
-        options["stall_warning_seconds"] = 0.5
-    step = tf_libra.optimize(**options)(tf.function(model.step))
-    done, errors = 0, []
+
+def train(step: Any, result: dict[str, Any]) -> None:
     for number in range(1, 8):
         if HOW == "exit" and RANK == LAST and number == FATAL_STEP:
             return
         inputs, labels = models.part(models.batch(number, SIZE, "float32"), RANK, SIZE)
         try:
             step(inputs, labels, tf.constant(number))
-            done += 1
+            result["done"] += 1
         except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
-            write_json("deaths", {"done": done, "errors": errors, "phase": str(step.phase)})
-            if len(errors) == 2:
+            result["errors"].append(f"{type(error).__name__}: {error}")
+            result["times"].append(time.time())
+            write_json("deaths", result | {"phase": str(step.phase)})
+            if len(result["errors"]) == 2:
                 # As a training script ends that does not catch it.
                 raise
-    write_json("deaths", {"done": done, "errors": errors, "phase": str(step.phase)})
+    write_json("deaths", result | {"phase": str(step.phase)})
+
+
+def main() -> None:
+    hvd.init()
+    model = Model("float32", "sgd")
+    options: dict[str, Any] = {"plan": PLAN_FILE}
+    if HOW in ("kill-tuning", "kill-tracing"):
+        options = {"strategy": "libra", "threads": (1, 2)}
+    if HOW in ("stop", "leave"):
+        options["timeout_seconds"] = 3.0
+    if HOW == "late":
+        options["stall_warning_seconds"] = 0.5
+    step = tf_libra.optimize(**options)(tf.function(model.step))
+    result: dict[str, Any] = {"done": 0, "errors": [], "times": []}
+    if HOW == "leave" and RANK == LAST:
+        threading.Thread(target=train, args=(step, result), daemon=True).start()
+        in_the_middle.wait()
+        return
+    train(step, result)
 
 
 if __name__ == "__main__":

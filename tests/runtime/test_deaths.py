@@ -4,16 +4,17 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launching import Job, Workers
+from benchmarks.cluster import Cluster
+from tests.launching import Job, Workers, running_workers, wait_for_output, wait_until
+from tests.nursery import Nursery
 from tf_libra.plan import Plan
 
 WORLD_SIZE = 3
@@ -24,23 +25,23 @@ STALLED = "step 4; still waiting"
 GONE = re.compile(r"(rank \d) (closed the connection|is gone)")
 # Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
 DEADLINE_SECONDS = 150.0
+# A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
+FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
+
+Die = Callable[..., Any]
 
 
 @pytest.fixture
-def die(
-    start_workers: Callable[..., Any], tmp_path: Path, three_groups: Plan
-) -> Callable[[str], Any]:
-    """A context in which the job of `jobs/deaths.py` runs."""
-    plan_file = tmp_path / "plan.json"
-    plan_file.write_text(replace(three_groups, num_workers=WORLD_SIZE).to_json())
+def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
+    """A context in which the job of `jobs/deaths.py` runs, in a cluster if there is one."""
 
     @contextmanager
-    def start(how: str) -> Iterator[Workers]:
-        # Stalls are warned about in TensorFlow's log. A process that ends waits for so long for
-        # ranks that have stopped: Horovod's own farewell.
-        env = {"TF_CPP_MIN_LOG_LEVEL": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
-        arguments = ("deaths.py", WORLD_SIZE, tmp_path, how, str(plan_file))
-        with start_workers(*arguments, env=env) as workers:
+    def start(how: str, cluster: Cluster | None = None) -> Iterator[Workers]:
+        world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
+        plan_file = tmp_path / "plan.json"
+        plan_file.write_text(replace(three_groups, num_workers=world_size).to_json())
+        arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
+        with running_workers(*arguments, env=FAREWELL, nursery=nursery, cluster=cluster) as workers:
             yield workers
 
     return start
@@ -50,79 +51,169 @@ def told(job: Job, rank: int) -> dict[str, Any]:
     return dict(json.loads((job.folder / f"deaths.{rank}.json").read_text()))
 
 
-def wait_for_output(workers: Workers, rank: int, text: str) -> None:
-    """Returns once a rank has printed `text`."""
-    path = workers.folder / f"output.{rank}.txt"
-    until = time.monotonic() + DEADLINE_SECONDS
-    while text not in path.read_text(errors="replace"):
-        assert time.monotonic() < until, path.read_text(errors="replace")[-4000:]
-        time.sleep(0.05)
+def incident(folder: Path, rank: int = LAST) -> dict[str, Any]:
+    path = folder / f"incident.{rank}.json"
+    wait_until(path.exists, DEADLINE_SECONDS)
+    return dict(json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("how", ["kill", "kill-tuning", "exit"])
-def test_others_raise_when_a_rank_is_gone(die: Callable[[str], Any], how: str) -> None:
+def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
+    """They end by themselves, by an exception that says who is lost, and repeat it."""
+    survivors = [rank for rank in range(job.world_size) if rank != lost]
+    for rank in survivors:
+        assert job.returncodes[rank] == 1, job.output(rank)
+        first, again = told(job, rank)["errors"]
+        assert first.startswith("HorovodInternalError: ")
+        assert f"rank {rank}, " in first
+        if step is not None:
+            assert f"step {step} was not completed" in first
+        # The next call fails at once, with the first cause.
+        cause = re.search(rf"rank {rank}, .*", first)
+        assert cause is not None
+        assert cause.group() in again
+    # A rank that first sees another survivor give up may not hear in time why it did.
+    assert any(f"rank {lost}" in told(job, rank)["errors"][0] for rank in survivors)
+
+
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [("kill", 4), ("kill-reduce", 4), ("kill-tuning", 4), ("kill-tracing", None), ("exit", 4)],
+)
+def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) -> None:
     with die(how) as workers:
-        workers.wait(DEADLINE_SECONDS)
+        try:
+            workers.wait(DEADLINE_SECONDS)
+        finally:
+            if how == "kill":
+                # The process that it had forked was alive all the time, and is nobody's but ours.
+                os.kill(incident(workers.folder)["child"], signal.SIGKILL)
         job = workers.job()
     assert job.returncodes[LAST] == (0 if how == "exit" else -signal.SIGKILL)
+    check_survivors(job, step)
     for rank in SURVIVORS:
-        # They end by themselves, by the exception.
-        assert job.returncodes[rank] == 1, job.output(rank)
         document = told(job, rank)
-        assert document["done"] == 3
-        first, again = document["errors"]
-        assert GONE.search(first)
-        assert "step 4 was not completed" in first
-        # The next call fails at once, with the first cause.
-        cause = first[first.index(f"rank {rank}, ") : first.index("step 4 was not completed")]
-        assert cause in again
-    # A rank that first sees another survivor give up may not hear in time why it did.
-    assert f"rank {LAST}" in {
-        match.group(1) for r in SURVIVORS for match in GONE.finditer(told(job, r)["errors"][0])
-    }
+        assert document["done"] == (0 if how == "kill-tracing" else 3)
+        if how != "exit":
+            assert document["times"][0] - incident(job.folder)["time"] < 5
+        if how in ("kill", "kill-reduce"):
+            assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
+    assert GONE.search("".join(told(job, rank)["errors"][0] for rank in SURVIVORS))
 
 
-def test_others_are_told_what_was_raised(die: Callable[[str], Any]) -> None:
+def test_interpreter_that_ends_in_mid_step_ends(die: Die) -> None:
+    with die("leave") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] in (0, 1), job.output(LAST)  # by itself, and no core dump
+    check_survivors(job, 4)
+
+
+def test_interrupted_rank_ends_and_so_do_the_others(die: Die) -> None:
+    with die("interrupt") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] == -signal.SIGINT, job.output(LAST)
+    assert "KeyboardInterrupt" in job.output(LAST)
+    check_survivors(job, None)
+
+
+def test_others_are_told_what_was_raised(die: Die) -> None:
     with die("raise") as workers:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
+    check_survivors(job, 4)
     for rank in SURVIVORS:
-        first, again = told(job, rank)["errors"]
-        for message in (first, again):
+        for message in told(job, rank)["errors"]:
             assert f"rank {LAST} gave up" in message
             assert "the image cannot be decoded" in message
-            assert "step 4 was not completed" in message
-    own = told(job, LAST)["errors"][0]
-    assert "the image cannot be decoded" in own
+    # Its own later calls repeat it, too.
+    for message in told(job, LAST)["errors"]:
+        assert "the image cannot be decoded" in message
+        assert not message.startswith("HorovodInternalError: rank")
 
 
-def test_rank_that_stops_is_named_after_the_timeout(die: Callable[[str], Any]) -> None:
+def test_stopped_rank_is_given_up(die: Die) -> None:
     with die("stop") as workers:
-        workers.wait(DEADLINE_SECONDS, SURVIVORS)
-        os.kill(workers.processes[LAST].pid, signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
-    for rank in SURVIVORS:
-        first, again = told(job, rank)["errors"]
-        for message in (first, again):
-            assert f"rank {LAST}" in message or f"rank(s) {LAST}" in message
-            assert "step 4 was not completed" in message
+    check_survivors(job, 4)
+    assert any(f"waited 3 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
     # It is told as well, once it goes on.
     assert "gave up" in told(job, LAST)["errors"][0]
 
 
-def test_late_rank_is_warned_about_and_waited_for(die: Callable[[str], Any]) -> None:
+def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
     with die("late") as workers:
         for rank in SURVIVORS:
-            wait_for_output(workers, rank, STALLED)
-        (workers.folder / "go-on").touch()
+            wait_for_output(workers, rank, STALLED, DEADLINE_SECONDS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     assert job.returncodes == (0,) * WORLD_SIZE
     for rank in range(WORLD_SIZE):
-        assert told(job, rank) == {"done": 7, "errors": [], "phase": "run"}
+        assert told(job, rank) == {"done": 7, "errors": [], "times": [], "phase": "run"}
     for rank in SURVIVORS:
         # On a busy machine others may have been late as well, and at other steps.
         warnings = [line for line in job.output(rank).splitlines() if STALLED in line]
-        assert any(f"rank {rank} has waited" in warning for warning in warnings)
-        assert any(re.search(rf"for rank\(s\) (\d, )*{LAST} in group 0", w) for w in warnings)
+        assert any(
+            re.search(rf"rank {rank} has waited [\d.]+ s for rank\(s\) (\d, )*{LAST} in group 0", w)
+            for w in warnings
+        )
+        assert not any("waited 0 s" in warning for warning in warnings)
+
+
+# What happens to networks.
+
+
+def test_cable_that_is_pulled_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    """With data under way, which TCP alone sends again and again for a quarter of an hour."""
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        incident(tmp := workers.folder, rank=1)
+        cluster.cut(cluster.hosts[1])
+        (tmp / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in (0, 1):
+        first = told(job, rank)["errors"][0]
+        assert f"rank {1 - rank} is gone: " in first
+        assert "step 4 was not completed" in first
+
+
+def test_half_open_connection_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    """The host of a rank is lost and comes back, without knowing of any connection."""
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        pid = incident(workers.folder, rank=1)["pid"]
+        cluster.cut(cluster.hosts[1])
+        cluster.reset(cluster.hosts[1])
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        cluster.mend(cluster.hosts[1])
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job, 4, lost=1)
+
+
+def test_slow_network_is_waited_for(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    with make_cluster(2, "100mbit") as cluster, die("cut", cluster) as workers:
+        incident(workers.folder, rank=1)
+        for host in cluster.hosts:
+            cluster.set_rate(host, "10mbit")
+        (workers.folder / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert [told(job, rank)["done"] for rank in (0, 1)] == [7, 7]
+
+
+def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        incident(workers.folder, rank=1)
+        cluster.reset(cluster.hosts[1])
+        (workers.folder / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in (0, 1):
+        first = told(job, rank)["errors"][0]
+        assert GONE.search(first)
+        assert "step 4 was not completed" in first

@@ -17,6 +17,25 @@ class EngineError(RuntimeError):
     """The engine could not do what was asked; the message names ranks and reasons."""
 
 
+class LostRankError(EngineError):
+    """A rank is dead, disconnected, late beyond the timeout, or gave up."""
+
+
+# ops/lanes/status.h
+_UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Whether an error, of this module or from a kernel, means that a rank is lost.
+
+    Other ranks may go on from their last commit; the same call would not succeed.
+    """
+    import tensorflow as tf
+
+    kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
+    return isinstance(error, LostRankError) or (kernel and "LibraAllReduce" in str(error))
+
+
 @dataclass(frozen=True)
 class Address:
     """Where a rank's listener waits: a numeric IPv4 address and a port, or a Unix socket."""
@@ -65,7 +84,7 @@ class Engine:
         """Every rank's message, by rank. Messages are what JSON can say.
 
         Raises:
-            EngineError: a rank is dead, has given up, or did not arrive in time.
+            LostRankError: a rank is dead, has given up, or did not arrive in time.
         """
         payload = json.dumps(message, sort_keys=True).encode()
         data, size = ctypes.c_void_p(), ctypes.c_int64()
@@ -159,4 +178,6 @@ def connect(
 
 def _check(code: int) -> None:
     if code != 0:
-        raise EngineError(library.load().c.TfLibraLastError().decode(errors="replace"))
+        message = library.load().c.TfLibraLastError().decode(errors="replace")
+        lost = code in (_UNAVAILABLE, _DEADLINE_EXCEEDED)
+        raise LostRankError(message) if lost else EngineError(message)

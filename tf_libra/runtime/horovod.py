@@ -7,6 +7,8 @@ that the ranks say to each other goes over the lanes.
 import base64
 import json
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +56,32 @@ def world() -> World:
             " tf-libra run -np 2 python train.py"
         )
     return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
+
+
+def internal_error(message: str) -> Exception:
+    """What Horovod's own collectives raise, and its elastic mode recovers from."""
+    from horovod.common.exceptions import HorovodInternalError
+
+    return HorovodInternalError(message)
+
+
+def is_elastic() -> bool:
+    """Whether this is called from within a function that `hvd.elastic.run` runs."""
+    return bool(_elastic_states())
+
+
+def call_on_reset(callback: Callable[[], None]) -> None:
+    """Has `callback` called whenever elastic mode has reset Horovod; no matter outside of it."""
+    for state in _elastic_states():
+        # A state outlives resets.
+        if callback not in state._reset_callbacks:
+            state.register_reset_callbacks([callback])
+
+
+def _elastic_states() -> list[Any]:
+    """The states that `hvd.elastic.run` keeps informed of other hosts: one, while it runs."""
+    elastic = sys.modules.get("horovod.common.elastic")
+    return [] if elastic is None else list(elastic.notification_manager._listeners)
 
 
 def start_engine(

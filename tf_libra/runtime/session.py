@@ -74,6 +74,9 @@ class Session:
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.options)
+        self._world: horovod.World | None = None
+        self._was_reset = False
+        self._given: Plan | None = self.options.plan
         self._name = tracing.step_name(self.function)
         self._call = tracing.marked_function(self.function, self._on_traced)
         self._alone = tracing.as_tf_function(self.function)
@@ -96,8 +99,11 @@ class Session:
 
         Raises:
             ValueError: something cannot be right, such as ranks that disagree; named.
-            EngineError, tf.errors.OpError: a rank is gone; the step was not completed.
+            HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
+            EngineError, tf.errors.OpError: the same call would fail again.
         """
+        if self._world is not None and (self._was_reset or horovod.world() != self._world):
+            self._begin_anew()
         if self.journal.phase is Phase.PASS_THROUGH:
             return self._alone(*args, **kwargs)
         refuse_strategies(self._name)
@@ -115,6 +121,8 @@ class Session:
             # The other ranks wait for a step that will not come.
             if self._engine is not None:
                 self._engine.abort(f"{type(error).__name__}: {error}")
+            if engine_lib.is_lost_rank(error):
+                raise horovod.internal_error(str(error)) from error
             raise
 
     @property
@@ -127,7 +135,8 @@ class Session:
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Meets the other ranks and traces. False where this process is alone."""
-        world = horovod.world()
+        world = self._world = horovod.world()
+        horovod.call_on_reset(self._on_reset)
         self.journal.met(world.rank)
         if world.size == 1:
             self.journal.log.warning(
@@ -142,12 +151,14 @@ class Session:
                 "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
                 " every gradient is all-reduced by itself"
             )
+        if self._given is not None and horovod.is_elastic():
+            self._set_aside_plan_of_others(self._given, world)
         self.journal.record(self._name)
         self._engine = self._shared_engine(world)
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(self._engine, self._statement(world))
         self._check_lanes(self._engine)
-        plan = self.options.plan
+        plan = self._given
         if plan is not None:
             self._check_plan_can_run(plan)
         concrete = self._call.get_concrete_function(*args, **kwargs)
@@ -175,8 +186,39 @@ class Session:
                 self.options.timeout_seconds,
                 self.options.stall_warning_seconds,
             )
-            atexit.register(running.close)
+            atexit.register(self._close, running)
         return running
+
+    def _close(self, engine: engine_lib.Engine) -> None:
+        try:
+            engine.close()
+        except engine_lib.EngineError as error:  # what hangs must not keep the process
+            self.journal.log.warning("closing: %s", error)
+
+    def _on_reset(self) -> None:
+        """Horovod's elastic mode has made a new job of the workers that there are now."""
+        running = engine_lib.running()
+        if running is not None:
+            self._close(running)
+        self._was_reset = True
+
+    def _begin_anew(self) -> None:
+        """The ranks are others than before: meets them, traces and measures again."""
+        world = horovod.world()
+        running = engine_lib.running()
+        if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
+            self._close(running)
+        self.__post_init__()
+
+    def _set_aside_plan_of_others(self, plan: Plan, world: horovod.World) -> None:
+        """An elastic job outlives the number of workers that a given plan was made for."""
+        if plan.num_workers != world.size:
+            self.journal.log.warning(
+                "plan: made for %d workers, and there are %d now; measuring for another",
+                plan.num_workers,
+                world.size,
+            )
+            self._given = None
 
     def _check_lanes(self, engine: engine_lib.Engine) -> None:
         lanes = options_lib.num_lanes(self.options)
@@ -195,7 +237,7 @@ class Session:
             "machine": f"{platform.machine()}, {sys.byteorder} endian",
             "function": self._name,
             "strategy": repr(options.strategy),
-            "plan": None if options.plan is None else options.plan.fingerprint,
+            "plan": None if self._given is None else self._given.fingerprint,
             "broadcast_variables": options.broadcast_variables,
             "Grappler switched off": grappler.is_switched_off(),
         }
@@ -232,8 +274,8 @@ class Session:
         self, tensors: tuple[TensorSpec, ...], world_size: int, signature: str
     ) -> None:
         self.journal.phase = Phase.MEASURE
-        if self.options.plan is not None:
-            self._enter_run(cache.Kept(self.options.plan, None, None), "given")
+        if self._given is not None:
+            self._enter_run(cache.Kept(self._given, None, None), "given")
         elif self._rank == 0:
             options = self.options
             self._cached = self.journal.load(
