@@ -72,12 +72,13 @@ def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
         assert cause is not None
         assert cause.group() in again
     # A rank that first sees another survivor give up may not hear in time why it did.
-    assert any(f"rank {lost}" in told(job, rank)["errors"][0] for rank in survivors)
+    named = re.compile(rf"rank(\(s\))? {lost}")
+    assert any(named.search(told(job, rank)["errors"][0]) for rank in survivors)
 
 
 @pytest.mark.parametrize(
     ("how", "step"),
-    [("kill", 4), ("kill-reduce", 4), ("kill-tuning", 4), ("kill-tracing", None), ("exit", 4)],
+    [("kill", 4), ("kill-reduce", None), ("kill-tuning", 4), ("kill-tracing", None), ("exit", 4)],
 )
 def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) -> None:
     with die(how) as workers:
@@ -92,7 +93,9 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
     check_survivors(job, step)
     for rank in SURVIVORS:
         document = told(job, rank)
-        assert document["done"] == (0 if how == "kill-tracing" else 3)
+        # Lanes do not wait for what follows them, so the step may be through elsewhere.
+        done = {"kill-tracing": (0,), "kill-reduce": (3, 4)}
+        assert document["done"] in done.get(how, (3,))
         if how != "exit":
             assert document["times"][0] - incident(job.folder)["time"] < 5
         if how in ("kill", "kill-reduce"):
