@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PROBE = "import torch; torch.ones(1, device='cuda').sum().item()"
+_CONTROL_SECONDS = 30.0
+# Where drivers put it when it is not on the path.
 _FOLDERS = ("/usr/local/nvidia/bin", "/usr/bin", "/usr/local/cuda/bin")
 
 
@@ -36,22 +38,38 @@ def service(folder: Path, probe_seconds: float) -> Iterator[dict[str, str]]:
     for path in client.values():
         Path(path).mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **client}
-    started = subprocess.run([control, "-d"], env=environment, capture_output=True, timeout=30)
     try:
-        works = started.returncode == 0 and _works(environment, probe_seconds)
+        works = _said(control, "-d", environment) and _works(environment, probe_seconds)
         yield client if works else {}
     finally:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                [control], input=b"quit\n", env=environment, capture_output=True, timeout=30
-            )
+        _said(control, None, environment, b"quit\n")
+
+
+def _said(
+    control: str, flag: str | None, environment: dict[str, str], text: bytes | None = None
+) -> bool:
+    """Whether the control program took what it was told."""
+    command = [control] if flag is None else [control, flag]
+    try:
+        # A daemon that kept a pipe open would never let go of its reader.
+        done = subprocess.run(
+            command,
+            env=environment,
+            input=text,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_CONTROL_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _works(environment: dict[str, str], seconds: float) -> bool:
+    """Whether a process can use the GPU as a client."""
+    probe = [sys.executable, "-c", _PROBE]
     try:
-        probe = subprocess.run(
-            [sys.executable, "-c", _PROBE], env=environment, capture_output=True, timeout=seconds
-        )
+        done = subprocess.run(probe, env=environment, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return False
-    return probe.returncode == 0
+    return done.returncode == 0
