@@ -1,4 +1,4 @@
-"""The `tf-libra` command: plan, simulate, compare, explain, run, profile, timeline.
+"""The `tf-libra` command: plan, simulate, compare, explain, run, profile, timeline, report.
 
 Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
@@ -30,6 +30,7 @@ commands:
   run       start a training job on several ranks
   profile   read a profile from a trace of TensorFlow's profiler
   timeline  write what all ranks did as a trace that Perfetto opens
+  report    write what TensorBoard's Libra tab shows as one HTML file, or as pictures
 
 `tf-libra COMMAND --help` lists the flags of a command."""
 

@@ -1,4 +1,4 @@
-"""Commands of `tf-libra` that read what runs have written: profile, timeline."""
+"""Commands of `tf-libra` that read what runs have written: profile, timeline, report."""
 
 import json
 import sys
@@ -77,9 +77,42 @@ def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
         print(f"clock of {rank}: {clock}", file=sys.stderr)
 
 
+def _define_report(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("out", None, "write the report there, as one HTML file", flag_values=values)
+    for kind in ("png", "svg"):
+        flags.DEFINE_string(
+            kind,
+            None,
+            f"folder for pictures of the last plan, as {kind.upper()}",
+            flag_values=values,
+        )
+
+
+def _report(values: flags.FlagValues, rest: list[str]) -> None:
+    from tf_libra.report.answers import all_answers, backend
+    from tf_libra.report.page import page
+    from tf_libra.report.pictures import draw
+
+    folder = _one(rest, "report", "the log directory of a run")
+    if not any(values[name].value for name in ("out", "png", "svg")):
+        raise ValueError("say what to write: --out report.html, --png FOLDER or --svg FOLDER")
+    answers = all_answers(backend(folder))
+    try:
+        if values["out"].value:
+            title = f"TF-Libra: {folder.resolve().name}"
+            Path(values["out"].value).write_text(page(title, answers))
+        for kind in ("png", "svg"):
+            pictures = values[kind].value
+            if pictures:
+                draw(answers, Path(pictures), kind)
+    except ValueError as error:
+        raise ValueError(f"{str(folder)!r}: {error}") from None
+
+
 COMMANDS: dict[str, Command] = {
     "profile": (_define_profile, _profile),
     "timeline": (_define_timeline, _timeline),
+    "report": (_define_report, _report),
 }
 
 

@@ -6,6 +6,7 @@ is answered with 400 and the reason, as JSON; what is wrong with a summary likew
 """
 
 import functools
+import json
 import mimetypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,7 +76,7 @@ class LibraPlugin(base_plugin.TBPlugin):
         else:
             try:
                 value = view(_Query(request, self._data_provider))
-                response = http_util.Respond(request, value, "application/json")
+                response = http_util.Respond(request, json.dumps(value), "application/json")
             except ValueError as error:
                 response = _problem(request, str(error), 400)
             except errors.PublicError as error:

@@ -1,0 +1,171 @@
+"""Reports in one file: what is in them, and how they look in a browser without a network."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra import cli
+from tf_libra.plan import Plan
+from tf_libra.planning import explain
+from tf_libra.tensorboard.records import PlanRecord
+from tf_libra.tensorboard.writer import RecordWriter
+from tools import tensorboard_tab
+from tools.tensorboard_tab import VIEWS, Tab
+
+RECORD = examples.plan_record(names=examples.HOSTILE)
+
+
+def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
+    """A log directory with a plan, what was measured under it, and step times."""
+    writer = RecordWriter(logdir, 0)
+    writer.record(record.step, record)
+    writer.record(record.step + 5, examples.timeline_record(record))
+    for step in range(1, record.step + 20):
+        writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
+    writer.close()
+    return logdir
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    logdir = written(folder / "<run> & 'quotes'")
+    assert cli.main(["report", str(logdir), "--out", str(folder / "report.html")]) == 0
+    return folder / "report.html"
+
+
+def answers(report: Path) -> dict[str, Any]:
+    """By route, the answer to its first question."""
+    found = re.search(r'id="answers">(.*?)</script>', report.read_text(), re.DOTALL)
+    assert found is not None
+    by_route: dict[str, Any] = {}
+    for route, _, answer in json.loads(found[1]):
+        by_route.setdefault(route, answer["value"])
+    return by_route
+
+
+def test_numbers_are_those_of_the_plan_and_its_explanation(report: Path) -> None:
+    shown = answers(report)["plan"]
+    plan = Plan.from_json(RECORD.plan.to_json())
+    assert shown["fingerprint"] == plan.fingerprint
+    assert shown["predicted_seconds"] == plan.predicted_seconds
+    assert [(g["start"], g["stop"], g["num_threads"]) for g in shown["groups"]] == [
+        (g.start, g.stop, g.num_threads) for g in plan.groups
+    ]
+    assert RECORD.profile is not None
+    assert RECORD.cost_model is not None
+    explained = explain(RECORD.profile, plan, RECORD.cost_model)
+    assert shown["summary"] == explained.summary
+    for group, other in zip(shown["groups"], explained.groups, strict=True):
+        assert group["start_seconds"] == other.span.start_seconds
+        assert group["end_seconds"] == other.span.end_seconds
+    [first, *_] = explained.groups
+    assert answers(report)["group"]["why"]["threads"] == first.threads
+
+
+def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
+    text = report.read_text()
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert re.findall(r"(?:src|href)=[\"']?(?!data:|[\"'])[^\s>]*", outside) == []
+    assert "url(" not in outside
+    assert "<title>TF-Libra: &lt;run&gt; &amp; &#x27;quotes&#x27;</title>" in text
+
+
+def test_hostile_names_end_no_script(report: Path) -> None:
+    assert "<script>alert(1)" not in report.read_text()
+    assert "\\u003cscript>alert(1)" in report.read_text()
+
+
+@pytest.fixture(scope="module")
+def tab(report: Path) -> Iterator[Tab]:
+    """The report in a browser; without one, tests are left out, but never where CI runs them."""
+    if tensorboard_tab.programs() is None:
+        message = "no browser: install Debian's chromium and chromium-driver"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with tensorboard_tab.browsing() as opened:
+        opened.driver.get("about:blank")
+        opened.trouble()  # of the browser's own first page
+        opened.driver.get(report.as_uri())
+        opened.wait(lambda: opened.one("main").get_attribute("data-ready"))
+        yield opened
+
+
+def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
+    for name in VIEWS:
+        tab.view(name)
+    assert tab.trouble() == []
+    assert tab.script("return performance.getEntriesByType('resource').map((e) => e.name)") == []
+
+
+def test_group_can_be_chosen(tab: Tab) -> None:
+    tab.view("plan")
+    tab.find("#groups tbody tr")[0].click()
+    tab.wait(lambda: "Group 0" in tab.one("#detail").text)
+    names = RECORD.plan.tensor_names[RECORD.plan.groups[0].start : RECORD.plan.groups[0].stop]
+    assert examples.HOSTILE[0] in names
+    assert examples.HOSTILE[0] in tab.one("#detail").text
+    assert not tab.find("#reload")[0].is_displayed()
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_pictures(tmp_path: Path, kind: str) -> None:
+    logdir = written(tmp_path / "run")
+    assert cli.main(["report", str(logdir), f"--{kind}", str(tmp_path / "pictures")]) == 0
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "pictures").iterdir()}
+    views = ("timeline", "contention", "strategies", "scale_out")
+    assert set(drawn) == {f"{view}.{kind}" for view in views}
+    for content in drawn.values():
+        assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
+        assert len(content) > 10_000
+
+
+def test_plan_that_rests_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = PlanRecord("step", 1, "given", RECORD.plan, RECORD.strategy, RECORD.threads)
+    writer = RecordWriter(tmp_path / "run", 0)
+    writer.record(1, bare)
+    writer.close()
+    out = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0
+    assert answers(out)["plan"]["fingerprint"] == bare.plan.fingerprint
+    assert cli.main(["report", str(tmp_path / "run"), "--png", str(tmp_path / "p")]) == 2
+    assert "nothing to draw" in capsys.readouterr().err
+
+
+def missing(folder: Path) -> Path:
+    return folder / "missing\nfolder"
+
+
+def empty(folder: Path) -> Path:
+    return folder
+
+
+def damaged(folder: Path) -> Path:
+    (folder / "events.out.tfevents.1").write_bytes(b"\xff" * 99)
+    return folder
+
+
+@pytest.mark.parametrize("make", [missing, empty, damaged])
+@pytest.mark.parametrize("out", ["report.html", "no/such/folder/report.html"])
+def test_bad_log_directory_is_one_line(
+    tmp_path: Path, make: Any, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", str(make(tmp_path)), "--out", str(tmp_path / out)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("tf-libra report: ")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_something_must_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "--out report.html" in capsys.readouterr().err
+    assert cli.main(["report", "--out", "x.html"]) == 2
+    assert "takes the log directory of a run, got 0" in capsys.readouterr().err

@@ -1,0 +1,89 @@
+"""What the backend of the Libra tab answers about a log directory, without a server."""
+
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tf_libra.tensorboard.views import IDEAL, SCALE_OUT
+
+Parameters = dict[str, str]
+Ask = Callable[[str, Parameters], dict[str, Any]]
+Answers = list[tuple[str, Parameters, dict[str, Any]]]
+_NEEDED = ("tensorboard", "plotly", "werkzeug")
+# All steps and plans that the tab would show.
+_ALL = 10**6
+
+
+def backend(folder: Path) -> Ask:
+    """A function that asks a route of the backend, and returns {"value": ...} or {"error": ...}.
+
+    Raises:
+        ImportError: TensorBoard or Plotly is not installed.
+        OSError: there is no such folder.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"a report needs {' and '.join(missing)}, not installed here (pip install"
+            " tf-libra[tensorboard])"
+        )
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{str(folder)!r} is no log directory")
+    # TensorBoard's switch for its own reader of event files: to import TensorFlow takes seconds.
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.plugins.base_plugin import TBContext
+    from werkzeug.test import Client
+
+    from tf_libra.tensorboard.plugin import LibraPlugin
+
+    multiplexer = EventMultiplexer(
+        size_guidance={"tensors": _ALL}, tensor_size_guidance={}, max_reload_threads=1
+    )
+    multiplexer.AddRunsFromDirectory(str(folder))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(folder))
+    apps = LibraPlugin(TBContext(data_provider=provider, logdir=str(folder))).get_plugin_apps()
+
+    def ask(route: str, parameters: Parameters) -> dict[str, Any]:
+        response = Client(apps[f"/{route}"]).get(f"/{route}", query_string=parameters)
+        if response.status_code == 200:
+            return {"value": response.get_json()}
+        return {"error": response.get_json()["error"]}
+
+    return ask
+
+
+def all_answers(ask: Ask) -> Answers:
+    """Everything that the tab may ask for, with the answer."""
+    answers: Answers = []
+
+    def keep(route: str, parameters: Parameters) -> Any:
+        answer = ask(route, parameters)
+        answers.append((route, parameters, answer))
+        return answer.get("value")
+
+    for heading in keep("runs", {})["plans"]:
+        plan = {"run": heading["run"], "tag": heading["tag"]}
+        if any(parameters == plan for _, parameters, _ in answers):
+            continue  # the same plan, in force twice
+        for group in range(heading["num_groups"]):
+            keep("group", plan | {"group": str(group)})
+        for route in ("plan", "contention", "history"):
+            keep(route, plan)
+        table = keep("strategies", plan) or {"rows": [], "num_workers": _ALL}
+        for workers in SCALE_OUT:
+            if workers >= table["num_workers"]:
+                keep("strategies", plan | {"workers": str(workers)})
+        for show in ("predicted", "measured"):
+            keep("timeline", plan | {"show": show})
+        for row in table["rows"]:
+            if row["strategy"] != IDEAL and row["backward_seconds"] is not None:
+                r = row["num_threads"]
+                threads = {} if r is None else {"threads": str(r)}
+                keep("timeline", plan | {"show": row["strategy"]} | threads)
+    return answers

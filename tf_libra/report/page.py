@@ -1,0 +1,67 @@
+"""The Libra tab as one file that opens without a server or a network."""
+
+import base64
+import html
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+from tf_libra.report.answers import Answers
+
+_TAB = resources.files("tf_libra.tensorboard") / "static"
+_OWN = resources.files("tf_libra.report") / "static"
+_IMPORT = re.compile(r"""(from\s+)['"]\./([a-z]+\.js)['"]""")
+# A module that stands in the page itself has no address to be imported by, so modules are named.
+_PREFIX = "libra/"
+_START = f"import {{render}} from '{_PREFIX}index.js'; render();"
+
+
+def page(title: str, answers: Answers) -> str:
+    """HTML with the tab's scripts and styles, the charts' library, and what the tab asks for.
+
+    Raises:
+        ImportError: Plotly is not installed.
+        ValueError: there is no plan to show.
+    """
+    plans = next(answer["value"]["plans"] for route, _, answer in answers if route == "runs")
+    if not plans:
+        problems = next(a["value"]["problems"] for route, _, a in answers if route == "runs")
+        why = problems[0]["message"] if problems else "none was recorded"
+        raise ValueError(f"there is no plan to show: {why}")
+    import plotly
+
+    charts = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    library = charts.read_text().replace("</script", "<\\/script")
+    styles = (_TAB / "style.css").read_text() + (_OWN / "report.css").read_text()
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f"<title>{html.escape(title)}</title>",
+            '<link rel="icon" href="data:,">',  # else browsers ask for one
+            f"<style>{styles}</style>",
+            f'<script type="application/json" id="answers">{_quoted(json.dumps(answers))}</script>',
+            f'<script type="importmap">{json.dumps({"imports": _modules()})}</script>',
+            f"<script>{library}</script>",
+            f'</head><body><script type="module">{_START}</script></body></html>',
+            "",
+        ]
+    )
+
+
+def _quoted(document: str) -> str:
+    """JSON that ends no script, whatever its strings hold."""
+    return document.replace("<", "\\u003c")
+
+
+def _modules() -> dict[str, str]:
+    """The tab's modules by name, as addresses that hold them; `api.js` is the report's own."""
+    modules = {}
+    for file in sorted(_TAB.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".js"):
+            source = (_OWN / "api.js" if file.name == "api.js" else file).read_text()
+            named = _IMPORT.sub(rf"\1'{_PREFIX}\2'", source)
+            content = base64.b64encode(named.encode()).decode()
+            modules[_PREFIX + file.name] = f"data:text/javascript;charset=utf-8;base64,{content}"
+    return modules

@@ -1,0 +1,181 @@
+"""The views of a plan as pictures for papers. Needs Matplotlib.
+
+They are drawn from the same answers as the page, and say the same.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tf_libra.report.answers import Answers
+
+_COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
+_OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"
+_MARKS = "osD^v<>p*"
+_WIDTH = 7.0  # inches: a text's width
+
+
+def draw(answers: Answers, folder: Path, kind: str) -> list[Path]:
+    """Draws the last plan's views into `folder`, which is made if need be; returns the files.
+
+    Args:
+        answers: what the backend says of a log directory.
+        folder: where to.
+        kind: "png" or "svg".
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        OSError: a file cannot be written.
+        ValueError: there is no plan, or nothing is known of it that could be drawn.
+    """
+    from matplotlib.figure import Figure
+
+    known: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {
+        (route, tuple(sorted(parameters.items()))): answer.get("value")
+        for route, parameters, answer in answers
+    }
+    plans = known["runs", ()]["plans"]
+    if not plans:
+        raise ValueError("there is no plan to draw")
+    plan = {"run": plans[-1]["run"], "tag": plans[-1]["tag"]}
+
+    def answer(route: str, **parameters: str) -> Any:
+        return known.get((route, tuple(sorted((plan | parameters).items()))))
+
+    timelines = [
+        (name, found)
+        for name in ("predicted", "measured")
+        if (found := answer("timeline", show=name)) is not None
+    ]
+    table = answer("strategies")
+    pages: dict[str, tuple[float, Callable[[Any], None]]] = {}
+    if timelines:
+        pages["timeline"] = 0.5 + 1.1 * len(timelines), lambda figure: _timeline(figure, timelines)
+    if (fitted := answer("contention"))["curves"] is not None:
+        pages["contention"] = 2.8, lambda figure: _contention(figure, fitted)
+    if table is not None and table["rows"]:
+        studies = [
+            study
+            for (route, parameters), study in known.items()
+            if route == "strategies" and study and dict(parameters).get("workers")
+            if plan.items() <= dict(parameters).items()
+        ]
+        pages["strategies"] = 3.6, lambda figure: _strategies(figure, table)
+        pages["scale_out"] = 3.2, lambda figure: _scale_out(figure, studies)
+    if not pages:
+        raise ValueError("neither a fitted model nor a traced step: nothing to draw")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, (height, fill) in pages.items():
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        fill(figure)
+        path = folder / f"{name}.{kind}"
+        figure.savefig(path, format=kind, dpi=200)
+        paths.append(path)
+    return paths
+
+
+def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
+    """Computation above communication, predicted and measured on one time axis."""
+    axes = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, timeline) in zip(axes, timelines, strict=True):
+        end = timeline["compute"]["median"]
+        for piece in timeline["computation"]:
+            slowed = piece["rate"] is not None and piece["rate"] < 1 and piece["beside"]
+            axis.broken_barh(
+                [_milliseconds(piece["from"], piece["to"])], (1.1, 0.8),
+                color=_SLOWED if slowed else _COMPUTATION, edgecolor="white",
+            )  # fmt: skip
+        for span in timeline["spans"]:
+            start, stop = span["from"]["median"], span["to"]["median"]
+            overlapped = max(start, min(stop, end))
+            for begin, finish, color in (
+                (start, overlapped, _OVERLAPPED),
+                (overlapped, stop, _RESIDUAL),
+            ):
+                if finish > begin:
+                    axis.broken_barh([_milliseconds(begin, finish)], (0.1, 0.8), color=color)
+            if stop - start > 0.07 * timeline["backward"]["median"]:
+                axis.text(
+                    500 * (start + stop), 0.5, f"{span['group']}\nr={span['num_threads']}",
+                    ha="center", va="center", fontsize=7,
+                )  # fmt: skip
+        axis.axvline(1e3 * timeline["backward"]["median"], color="black", lw=0.8, ls=":")
+        axis.set_yticks([1.5, 0.5], ["computation", "communication"], fontsize=8)
+        steps = f", median of {timeline['num_steps']} steps" if timeline["num_steps"] else ""
+        total = 1e3 * timeline["backward"]["median"]
+        axis.set_title(f"{name}{steps}: {total:.4g} ms", fontsize=9, loc="left")
+    axes[-1].set_xlim(left=0)
+    axes[-1].set_xlabel("ms since the start of backward")
+
+
+def _milliseconds(start: float, stop: float) -> tuple[float, float]:
+    return 1e3 * start, 1e3 * (stop - start)
+
+
+def _contention(figure: Any, view: dict[str, Any]) -> None:
+    """Slowdown of computation, and transmission rates, against threads: samples and fit."""
+    slowdown, rates = figure.subplots(1, 2)
+    curves, samples = view["curves"], view["samples"]
+    seen = [s for s in samples if s["slowdown"] is not None]
+    slowdown.plot(
+        [s["num_threads"] for s in seen], [s["slowdown"] for s in seen], ".", color=_SLOWED, ms=3
+    )
+    slowdown.plot(curves["num_threads"], curves["slowdown"], color=_SLOWED)
+    slowdown.set_ylabel("slowdown of computation")
+    for kind, color, overlapped in (
+        ("overlapped", _OVERLAPPED, True),
+        ("exclusive", _RESIDUAL, False),
+    ):
+        seen = [
+            s for s in samples if s["rate"] is not None and (s["overlap_seconds"] > 0) is overlapped
+        ]
+        rates.plot(
+            [s["num_threads"] for s in seen], [s["rate"] / 1e6 for s in seen], ".",
+            color=color, ms=3,
+        )  # fmt: skip
+        fitted = [rate / 1e6 for rate in curves[f"{kind}_rate"]]
+        rates.plot(curves["num_threads"], fitted, color=color, label=kind)
+    rates.set_ylabel("transmission rate in MB/s")
+    rates.legend(fontsize=8)
+    for axis in (slowdown, rates):
+        axis.set_yscale("log")  # single steps stray far
+        axis.set_xlabel("communication threads r")
+
+
+def _strategies(figure: Any, table: dict[str, Any]) -> None:
+    """Predicted backward time of every strategy."""
+    axis = figure.subplots()
+    rows = [row for row in table["rows"] if row["backward_seconds"] is not None]
+    names = [
+        row["strategy"] + ("" if row["num_threads"] is None else f", r={row['num_threads']}")
+        for row in rows
+    ]
+    seconds = [1e3 * row["backward_seconds"] for row in rows]
+    bars = axis.barh(names, seconds, color=_COMPUTATION)
+    axis.bar_label(bars, [f"{one:.4g}" for one in seconds], fontsize=7, padding=2)
+    axis.margins(x=0.1)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", labelsize=7)
+    axis.set_xlabel(f"predicted backward in ms, {table['num_workers']} workers")
+
+
+def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
+    """Predicted backward over world sizes, each strategy at its best threads, against LIBRA."""
+    axis = figure.subplots()
+    best: dict[str, list[tuple[int, float]]] = {}
+    for study in sorted(studies, key=lambda study: study["num_workers"]):
+        found: dict[str, float] = {}
+        for row in study["rows"]:
+            if row["backward_seconds"] is not None:
+                known = found.get(row["strategy"], float("inf"))
+                found[row["strategy"]] = min(known, row["backward_seconds"])
+        for name, seconds in found.items():
+            best.setdefault(name, []).append((study["num_workers"], seconds / found["libra"]))
+    for (name, points), mark in zip(best.items(), _MARKS * 2, strict=False):
+        axis.plot(*zip(*points, strict=True), marker=mark, ms=4, lw=1, label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("workers")
+    axis.set_ylabel("predicted backward / LIBRA's")
+    axis.legend(fontsize=7, ncols=2)
