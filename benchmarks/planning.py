@@ -4,9 +4,9 @@ The planners run in one thread; CPU seconds are what they take on a machine with
 
     python -m benchmarks.planning [--repeats 3] [--exact] [--markdown FILE] [--json FILE]
 
-Profiles are drawn from a fixed seed: log-normal tensor sizes and uniform computation times, with
-as many tensors as ResNet-152 (467), BERT-Base (206) and DenseNet-201 (604) have, scaled so that
-sending everything overlapped with 1024 threads takes a given multiple of the computation.
+The networks are those of `tf_libra.zoo`. Where a size grows alone, profiles are drawn from a fixed
+seed instead: log-normal tensor sizes and uniform computation times. Computation is scaled so that
+sending everything overlapped with 1024 threads takes a given multiple of it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ import numpy as np
 from absl import app, flags
 
 import tf_libra
-from tf_libra import strategies
+from tf_libra import strategies, zoo
 
 COST = tf_libra.ContentionModel(
     num_workers=8,
@@ -33,7 +33,7 @@ COST = tf_libra.ContentionModel(
     exclusive=(6e9, 5e9, 0.03),
 )
 THREADS = (128, 256, 512, 1024, 2048, 4096)
-MODELS = {"ResNet-152": (467, 1.0), "BERT-Base": (206, 0.3), "DenseNet-201": (604, 2.0)}
+LIMITS = {"resnet152": 1.0, "bert_base": 0.3, "densenet201": 2.0}  # seconds
 RATIOS = (0.3, 1.0, 3.0)
 GROWTH = {
     "L": (117, 234, 467, 936),
@@ -45,8 +45,12 @@ GROWTH = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One planning problem; `ratio` is communication to computation."""
+    """One planning problem; `ratio` is communication to computation.
 
+    Without a network, the profile is a random one of so many tensors.
+    """
+
+    network: str | None = None
     tensors: int = 467
     max_groups: int = 10
     chunks: int = 150
@@ -65,12 +69,17 @@ class Result:
     groups: int
 
 
-def profile_of(tensors: int, ratio: float) -> tf_libra.BackwardProfile:
-    rng = np.random.default_rng(tensors)
-    sizes, seconds = rng.lognormal(10, 2, tensors), rng.random(tensors) * 1e-3
-    sent = float(COST.overlapped_seconds(sizes.sum(), 1024))
-    sizes *= ratio * seconds.sum() / sent
-    return tf_libra.BackwardProfile.from_arrays(np.ceil(sizes).astype(np.int64), seconds)
+def profile_of(case: Case) -> tf_libra.BackwardProfile:
+    if case.network is None:
+        rng = np.random.default_rng(case.tensors)
+        sizes, seconds = rng.lognormal(10, 2, case.tensors), rng.random(case.tensors) * 1e-3
+    else:
+        profile = zoo.load(case.network).profile_at(1e13, 32)
+        sizes, seconds = profile.num_bytes, profile.compute_seconds
+    num_bytes = np.ceil(sizes).astype(np.int64)
+    sent = float(COST.overlapped_seconds(num_bytes.sum(), 1024))
+    seconds = seconds * sent / (case.ratio * seconds.sum())
+    return tf_libra.BackwardProfile.from_arrays(num_bytes, seconds)
 
 
 def allowed(count: int) -> tuple[int, ...]:
@@ -80,7 +89,7 @@ def allowed(count: int) -> tuple[int, ...]:
 
 
 def measure(case: Case, repeats: int) -> Result:
-    profile = profile_of(case.tensors, case.ratio)
+    profile = profile_of(case)
     strategy = strategies.Libra(
         threads=allowed(case.threads),
         max_groups=case.max_groups,
@@ -148,32 +157,49 @@ def distances(problems: int) -> list[Distance]:
 def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
     """Measures every table: the models, the growth in each size alone, the optimum."""
     fields = {"L": "tensors", "K": "max_groups", "Z": "chunks", "|R|": "threads"}
-    sizes = [tensors for tensors, _ in MODELS.values()]
-    tables = {"models": [measure(Case(tensors=n, ratio=r), repeats) for n in sizes for r in RATIOS]}
+    cases = [
+        Case(network=name, tensors=len(zoo.load(name).tensors), ratio=ratio)
+        for name in LIMITS
+        for ratio in RATIOS
+    ]
+    cases += [Case(ratio=ratio) for ratio in RATIOS]
+    tables = {"models": [measure(case, repeats) for case in cases]}
     for letter, values in GROWTH.items():
         tables[letter] = [measure(Case(**{fields[letter]: v}), repeats) for v in values]
     if exact:
-        tables["exact"] = [measure(Case(ratio=r, exact=True), 1) for r in RATIOS]
+        tables["exact"] = [measure(dataclasses.replace(c, exact=True), repeats) for c in cases]
     return tables
 
 
 def markdown(tables: dict[str, list[Result]]) -> str:
-    limits = dict(MODELS.values())
-    lines = [
-        "| tensors | communication / computation | seconds | CPU seconds | limit | peak MiB "
-        "| groups | backward |",
-        "|---" * 8 + "|",
-    ]
-    for name in ("models", "exact"):
-        for result in tables.get(name, []):
-            case = result.case
-            limit = "" if case.exact else limits[case.tensors]
-            lines.append(
-                f"| {case.tensors}{', exact' if case.exact else ''} | {case.ratio} "
-                f"| {result.seconds:.3f} | {result.cpu_seconds:.3f} | {limit} "
-                f"| {result.peak_mebibytes:.0f} | {result.groups} "
-                f"| {1e3 * result.predicted_seconds:.3f} ms |"
-            )
+    head = ["network", "tensors", "communication / computation", "seconds", "CPU seconds"]
+    head += ["limit", "peak MiB", "groups", "backward, ms"]
+    exact = tables.get("exact")
+    if exact:
+        head += ["exact: CPU seconds", "backward, ms", "chunked above it"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for index, result in enumerate(tables["models"]):
+        case = result.case
+        cells = [
+            case.network or "random",
+            str(case.tensors),
+            str(case.ratio),
+            f"{result.seconds:.3f}",
+            f"{result.cpu_seconds:.3f}",
+            str(LIMITS.get(case.network or "", "")),
+            f"{result.peak_mebibytes:.0f}",
+            str(result.groups),
+            f"{1e3 * result.predicted_seconds:.3f}",
+        ]
+        if exact:
+            best = exact[index]
+            above = result.predicted_seconds / best.predicted_seconds - 1
+            cells += [
+                f"{best.cpu_seconds:.3f}",
+                f"{1e3 * best.predicted_seconds:.3f}",
+                f"{100 * above:.3f} %",
+            ]
+        lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| grows | " + " | ".join(["value", "CPU seconds"] * 4) + " |", "|---" * 9 + "|"]
     for letter, values in GROWTH.items():
         cells = [
@@ -228,7 +254,7 @@ if __name__ == "__main__":
     _PROBLEMS = flags.DEFINE_integer(
         "problems", 200, "to compare with the optimum, of each kind", 1
     )
-    _EXACT = flags.DEFINE_bool("exact", False, "also the optimum at 467 tensors")
+    _EXACT = flags.DEFINE_bool("exact", False, "also the optimum of every network")
     _MARKDOWN = flags.DEFINE_string("markdown", None, "write the tables to this file")
     _JSON = flags.DEFINE_string("json", None, "write all results to this file")
     app.run(main)

@@ -117,6 +117,32 @@ def test_bad_input_is_named(inputs, capsys, arguments, status, words):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("profile", lambda v: v.update(tensors=[]), "tensors must hold at least one"),
+        ("profile", lambda v: v.update(extra=1), "has unknown keys ['extra']"),
+        ("profile", lambda v: v["tensors"][0].update(size=1), "tensors[0] has unknown keys"),
+        ("profile", lambda v: v["tensors"][1].update(num_bytes=-1), "num_bytes must be from 0"),
+        ("profile", lambda v: v["tensors"][2].update(compute_seconds=-1e-3), "must be at least 0"),
+        ("profile", lambda v: v.update(version=2), "version of tf-libra profile must be 1"),
+        ("cost", lambda v: v.update(gamma=1), "has unknown keys ['gamma']"),
+        ("cost", lambda v: v.update(num_workers=0), "num_workers must be from 1"),
+        ("cost", lambda v: v.update(hop_latency=-1), "hop_latency must be at least 0"),
+        ("cost", lambda v: v.update(compute=[0, 0]), "alpha1 must be greater than 0"),
+        ("cost", lambda v: v.update(exclusive=[1e9, 2e9, 0]), "must be positive at r ="),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, words):
+    path = tmp_path / f"{name}.json"
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    assert cli.main([command, *inputs]) == 1
+    assert words in capsys.readouterr().err
+
+
 def test_bad_files_are_named(inputs, tmp_path, capsys):
     (tmp_path / "cost.json").write_text(COST.to_json().replace("1e-05", "NaN"))
     assert cli.main(["plan", *inputs]) == 1

@@ -11,10 +11,20 @@ def test_measures_a_case(exact):
     assert result.peak_mebibytes > 0
 
 
-def test_profiles_have_the_ratio_they_are_asked_for():
-    profile = planning.profile_of(50, 2.0)
+@pytest.mark.parametrize("network", [None, "vgg16"])
+def test_profiles_have_the_ratio_they_are_asked_for(network):
+    profile = planning.profile_of(planning.Case(network=network, tensors=50, ratio=2.0))
     sent = float(planning.COST.overlapped_seconds(profile.bytes_before[-1], 1024))
-    assert sent / float(profile.compute_seconds.sum()) == pytest.approx(2, rel=1e-3)
+    assert sent / float(profile.compute_seconds.sum()) == pytest.approx(2, rel=1e-9)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_tables_have_a_row_per_case(exact):
+    result = planning.measure(planning.Case(tensors=5, max_groups=2), repeats=1)
+    tables = {"models": [result] * 2} | {letter: [result] * 4 for letter in planning.GROWTH}
+    text = planning.markdown(tables | ({"exact": [result] * 2} if exact else {}))
+    assert text.count("| random | 5 |") == 2
+    assert ("0.000 %" in text) == exact
 
 
 def test_threads_grow_to_the_number_asked_for():

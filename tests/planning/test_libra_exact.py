@@ -1,3 +1,5 @@
+from unittest import mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning import reference
 from tf_libra import strategies
+from tf_libra.planning import libra_exact
 
 THREADS = (1, 2, 5)
 many = settings(max_examples=1000, deadline=None)
@@ -28,6 +31,18 @@ def test_equals_brute_force_under_the_assumptions(profile, cost, max_groups):
     best = reference.best(profile, cost, max_groups, THREADS)
     assert plan.predicted_seconds == pytest.approx(best, rel=1e-9)
     assert plan.notes == ()
+
+
+@settings(max_examples=300, deadline=None)
+@given(reference.profiles(), reference.any_costs(THREADS), st.integers(1, 5), st.integers(1, 3))
+def test_equals_brute_force_where_the_first_pass_leaves_states_out(
+    profile, cost, max_groups, states
+):
+    strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, chunks=1, exact=True)
+    with mock.patch.object(libra_exact, "_BEAM", states):
+        plan = tf_libra.make_plan(profile, cost, strategy)
+    best = reference.best(profile, cost, max_groups, THREADS)
+    assert plan.predicted_seconds == pytest.approx(best, rel=1e-9)
 
 
 def test_is_no_worse_than_any_chunks_on_many_tensors():

@@ -44,3 +44,12 @@ def test_merges_for_the_threads_it_is_told():
         fused = tf_libra.make_plan(profile, cost, strategies.MgWfbp(num_threads=merged_for))
         assert [g.stop for g in plan.groups] == [g.stop for g in fused.groups]
         assert f"r = {merged_for}" in plan.notes[0]
+
+
+def test_is_no_slower_than_one_r_for_all_with_more_groups_than_chunks():
+    profile = tf_libra.BackwardProfile.from_arrays([10**6] * 40, [1e-3] * 40)
+    cost = tf_libra.ContentionModel(4, 1e-6, (1.0, 0.05), (4e9, 0, 0), (4e9, 0, 0))
+    plan = tf_libra.make_plan(profile, cost, strategies.LibraM(threads=(1, 8), chunks=3))
+    fused = tf_libra.make_plan(profile, cost, strategies.MgWfbp(num_threads=1))
+    assert len(plan.groups) == len(fused.groups) > 3
+    assert plan.predicted_seconds <= fused.predicted_seconds * (1 + 1e-9)

@@ -19,12 +19,13 @@ States are dropped in two ways, neither of which loses the optimum:
   Lemma 3 is m >= 0 and Lemma 4 is M <= 1; they hold under Assumptions 2 and 3, but any m and M
   serve: a state is dropped if another has no larger time + m·s and no larger time + M·s.
 - Bound. A state goes if what it has lost and a lower bound on what the rest must lose reach what a
-  known plan loses; the first such plan is that of the chunked program. There are two bounds: the
-  cheapest way to send the bytes with the computation left, in groups of any number and size
-  (`_Bound`); and the cheapest groups, of those that K leaves, with all computation that there can
-  be (`_rest_bounds`).
+  known plan loses; the first such plans are those of the chunked program and of a pass that follows
+  a few states alone. There are two bounds: the cheapest way to send the bytes with the computation
+  left, in groups of any number and size (`_Bound`); and the cheapest groups, of those that K
+  leaves, with all computation that there can be (`_rest_bounds`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ _Array = NDArray[np.float64]
 _Indices = NDArray[np.int64]
 
 _TIE = 1e-12  # of the total time: a plan is better only by more
+_CHUNKS = 50  # of the program whose plan is the first to beat
+_BEAM = 1000  # states per level that the first pass follows: those with the least lower bounds
 
 
 def plan_libra_exact(profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> Draft:
@@ -172,6 +175,8 @@ class _Search:
 
     def __init__(self, profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> None:
         self._profile = profile
+        self._cost = cost
+        self._strategy = strategy
         self._threads = np.array(strategy.threads)
         self._max_groups = min(strategy.max_groups, len(profile.tensors))
         self._rate = cost.compute_rate(self._threads)[:, None]
@@ -187,13 +192,11 @@ class _Search:
         self._ending_threads = self._threads[ending.argmin(axis=0)]
         self._rest = self._rest_bounds()
         # The plan to beat.
-        costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
-        _, self._stops, self._plan_threads = solve(profile, costs, self._max_groups)
-        groups = groups_from_stops(self._stops, self._plan_threads)
-        plan = Plan.for_profile(profile, groups, cost.num_workers, strategy.name)
-        seconds = simulate(profile, plan, cost).backward_seconds
-        self._tie = _TIE * seconds
-        self._lost = seconds - float(profile.compute_after[0])
+        self._lost = math.inf
+        self._stops: list[int] = []
+        self._plan_threads: list[int] = []
+        self._enter_chunked(min(strategy.chunks, _CHUNKS))
+        self._tie = _TIE * (self._lost + float(profile.compute_after[0]))
         self._levels: list[_States] = []
 
     def _slopes(self) -> tuple[float, float]:
@@ -252,12 +255,35 @@ class _Search:
         )
 
     def run(self) -> Draft:
-        """Returns the best plan."""
+        """Returns the best plan.
+
+        The first pass follows the most promising states alone: often it soon finds a plan that is
+        hard to beat. Where it had to leave none out, that plan is the best.
+        """
+        if not self._search(beam=True):
+            self._enter_chunked(self._strategy.chunks)
+            self._search(beam=False)
+        return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
+
+    def _enter_chunked(self, chunks: int) -> None:
+        """Enters the plan that the chunked program finds."""
+        profile, cost = self._profile, self._cost
+        costs = ChunkedCosts(profile, cost, self._strategy.threads, chunks)
+        _, stops, threads = solve(profile, costs, self._max_groups)
+        groups = groups_from_stops(stops, threads)
+        plan = Plan.for_profile(profile, groups, cost.num_workers, self._strategy.name)
+        lost = simulate(profile, plan, cost).backward_seconds - float(profile.compute_after[0])
+        if lost < self._lost:
+            self._lost, self._stops, self._plan_threads = lost, stops, threads
+
+    def _search(self, beam: bool) -> bool:
+        """Goes through the levels, as a beam if asked to; returns whether no state was left out."""
         after = self._profile.compute_after
         none = np.zeros(1, np.int64)
         root = _States(none, np.minimum(after[:1], after[1]), np.zeros(1), none, none)
         self._levels = [root]
         fronts = [_Front() for _ in self._profile.tensors]
+        complete = True
         for groups in range(1, self._max_groups):
             groups_left = self._max_groups - groups
             reach = self._reach(self._levels[-1])
@@ -265,15 +291,20 @@ class _Search:
                 self._expand(stop, np.flatnonzero(reach >= stop), fronts[stop], groups_left)
                 for stop in range(1, len(fronts))
             ]
-            level = [states for states in found if states is not None]
+            level = [_columns(states) for states in found if states is not None]
             if not level:
                 break
-            self._levels.append(
-                _States(
-                    *(np.concatenate(column) for column in zip(*map(_columns, level), strict=True))
+            states = _States(*(np.concatenate(column) for column in zip(*level, strict=True)))
+            if beam and states.left.size > _BEAM:
+                complete = False
+                least = states.lost + np.maximum(
+                    self._bound(states.tensors, states.left),
+                    self._rest[groups_left, states.tensors],
                 )
-            )
-        return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
+                chosen = np.sort(np.argpartition(least, _BEAM)[:_BEAM])
+                states = _States(*(column[chosen] for column in _columns(states)))
+            self._levels.append(states)
+        return complete
 
     def _reach(self, states: _States) -> _Indices:
         """For each state the last l that its next group may end at, by the bound.

@@ -4,22 +4,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan
 from tf_libra.planning.chunks import ChunkedCosts
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.mg_wfbp import merge_stops
 from tf_libra.profile import BackwardProfile
+from tf_libra.simulation import simulate
 from tf_libra.strategies import LibraM
 
 
 def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: LibraM) -> Draft:
-    """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each."""
+    """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
+
+    With more groups than chunks Eq. 17's bound says nothing, and one r for all groups may be
+    faster: then that is taken, and a note says so.
+    """
     merged_for = strategy.num_threads or strategy.threads[0]
     stops = merge_stops(profile, cost, merged_for)
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
-    _, threads = allocate_threads(profile, costs, stops)
-    return Draft(
-        groups_from_stops(stops, threads), (f"merged as MG-WFBP merges at r = {merged_for}",)
-    )
+    _, found = allocate_threads(profile, costs, stops)
+    notes = [f"merged as MG-WFBP merges at r = {merged_for}"]
+    candidates = [found, *([r] * len(stops) for r in strategy.threads)]
+    drafts = [groups_from_stops(stops, threads) for threads in candidates]
+    seconds = [
+        simulate(
+            profile, Plan.for_profile(profile, groups, cost.num_workers, strategy.name), cost
+        ).backward_seconds
+        for groups in drafts
+    ]
+    best = min(range(len(drafts)), key=seconds.__getitem__)
+    if seconds[best] >= seconds[0] * (1 - 1e-9):
+        best = 0
+    else:
+        notes.append(
+            f"r = {candidates[best][0]} for all {len(stops)} groups beats what Eq. 17 finds on "
+            f"{strategy.chunks} chunks"
+        )
+    return Draft(drafts[best], tuple(notes))
 
 
 def allocate_threads(

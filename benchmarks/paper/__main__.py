@@ -1,0 +1,107 @@
+"""The evaluations of LIBRA's and ASC-WFBP's papers again, as tables and pictures.
+
+    python -m benchmarks.paper [--parameters FILE] [--document docs/paper.md]
+
+Without flags it rewrites the tables in docs/paper.md, with pictures in docs/images and all numbers
+in docs/paper.json. With a file of parameters (`benchmarks.paper.parameters.Parameters.to_json`) it
+writes a document of its own for them. `--print_parameters` shows LIBRA's as such a file.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from absl import app, flags
+
+from benchmarks.paper import document, evaluation, pictures
+from benchmarks.paper.parameters import Parameters, of_asc_wfbp, of_libra
+
+
+def run(parameters: Parameters, path: Path, *, with_asc: bool, points: int) -> None:
+    """Computes everything; writes the document, its pictures and its JSON file.
+
+    Args:
+      parameters: of LIBRA's evaluation.
+      path: the document, filled in if it is there, else made.
+      with_asc: also ASC-WFBP's evaluation, whose parameters are its own.
+      points: of each sweep of the sensitivity.
+    """
+    images = path.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
+
+    def image(name: str) -> Path:
+        return images / f"{path.stem}_{name}.svg"
+
+    def shown(text: str, name: str) -> str:
+        return document.picture(text, image(name), path)
+
+    testbed = evaluation.on_testbed(parameters)
+    scaled = evaluation.scaled_out(parameters)
+    names = [workload.name for workload in parameters.workloads]
+    largest = [
+        row
+        for row in scaled
+        if row.workers == max(evaluation.CLUSTERS)
+        and row.network == ("VGG16" if "VGG16" in names else names[0])
+    ]
+    compared = evaluation.claims(testbed, largest)
+    sweeps = evaluation.sensitivity(parameters, points)
+    pictures.throughput(testbed, image("throughput"))
+    pictures.breakdown(testbed, image("breakdown"))
+    pictures.scale(parameters, scaled, image("scale"))
+    pictures.sensitivity(sweeps, image("sensitivity"))
+    blocks = {
+        "sources": document.sources(parameters),
+        "testbed": document.testbed(testbed)
+        + shown("Throughput", "throughput")
+        + shown("Backward's time", "breakdown"),
+        "claims": document.claims(compared),
+        "scale": document.scale(parameters, scaled)
+        + shown("Throughput per node, 16 to 2048 nodes", "scale"),
+        "sensitivity": document.sensitivity(sweeps)
+        + shown("LIBRA's gain as one parameter moves", "sensitivity"),
+    }
+    found = {
+        "parameters": json.loads(parameters.to_json()) | {"workloads": names},
+        "testbed": testbed,
+        "claims": compared,
+        "scale": scaled,
+        "sensitivity": sweeps,
+    }
+    if with_asc:
+        rows = evaluation.asc_wfbp(of_asc_wfbp())
+        pictures.iterations(rows, image("asc_wfbp"))
+        blocks["asc_wfbp"] = document.asc_wfbp(rows) + shown("Iteration times", "asc_wfbp")
+        found["asc_wfbp"] = rows
+    text = path.read_text() if path.exists() else document.skeleton(parameters, blocks)
+    path.write_text(document.fill(text, blocks))
+    path.with_suffix(".json").write_text(json.dumps(found, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: object) -> object:
+    assert dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+    parameters = of_libra()
+    if _PRINT.value:
+        print(parameters.to_json())
+        return
+    given = _PARAMETERS.value
+    if given:
+        parameters = Parameters.from_json(Path(given).read_text())
+    default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
+    path = Path(_DOCUMENT.value or default)
+    run(parameters, path, with_asc=not given, points=_POINTS.value)
+    print(path.read_text())
+
+
+if __name__ == "__main__":
+    _PARAMETERS = flags.DEFINE_string("parameters", None, "JSON file of another set")
+    _DOCUMENT = flags.DEFINE_string("document", None, "the Markdown file to fill in or make")
+    _POINTS = flags.DEFINE_integer("points", 8, "values of each parameter in the sweeps", 2)
+    _PRINT = flags.DEFINE_bool("print_parameters", False, "show LIBRA's parameters as JSON")
+    app.run(main)

@@ -1,0 +1,195 @@
+"""The evaluations as Markdown: tables that are put between the marks of a document.
+
+A mark is a line `<!-- begin NAME -->`; what follows up to `<!-- end NAME -->` is replaced.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.paper.evaluation import ASC_PAPER, AscRow, Claim, Row, Sweep, per_node
+from benchmarks.paper.parameters import Parameters
+
+_BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def skeleton(parameters: Parameters, blocks: dict[str, str]) -> str:
+    """A document with all blocks, for a set of parameters that has none yet."""
+    parts = [f"# The papers' evaluation: {parameters.name}\n"]
+    for name in blocks:
+        heading = name.replace("_", " ").capitalize()
+        parts.append(f"\n## {heading}\n\n<!-- begin {name} -->\n<!-- end {name} -->\n")
+    return "".join(parts)
+
+
+def fill(document: str, blocks: dict[str, str]) -> str:
+    """Returns the document with the blocks between their marks.
+
+    Raises:
+      ValueError: a block has no mark, or a mark no block.
+    """
+    marks = {match.group(2) for match in _BLOCK.finditer(document)}
+    if marks != set(blocks):
+        raise ValueError(f"the document's marks must be {sorted(blocks)}; they are {sorted(marks)}")
+    return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[3]}", document)
+
+
+def sources(parameters: Parameters) -> str:
+    """Where every parameter is from, and what the cost models and networks then are."""
+    lines = [f"- {source}." for source in parameters.sources]
+    rows = []
+    for workload in parameters.workloads:
+        profile, cost = workload.profile, workload.cost
+        backward = float(profile.compute_after[0])
+        r = parameters.library_threads
+        sent = float(cost.exclusive_seconds(int(profile.bytes_before[-1]), r))
+        rows.append(
+            (
+                workload.name,
+                len(profile.tensors),
+                f"{profile.bytes_before[-1] / 1e6:.0f}",
+                workload.batch,
+                f"{1e3 * workload.forward_seconds:.1f}",
+                f"{1e3 * backward:.1f}",
+                f"{1e3 * sent:.1f}",
+                f"{sent / backward:.2f}",
+                f"{float(cost.compute_rate(r)):.3f}",
+                f"{1e3 * cost.startup_seconds:.3f}",
+            )
+        )
+    head = (
+        "network", "tensors", "MB", "batch", "forward, ms", "backward, ms", "sent in, ms",
+        "sent / backward", "rate beside r", "a, ms",
+    )  # fmt: skip
+    text = (
+        f"\nr = {parameters.library_threads}, the library's own choice; 'sent in' is q of all "
+        "gradients at once; 'rate beside r' is alpha1 - alpha2·r.\n"
+    )
+    return "\n".join(lines) + "\n\n" + table(head, rows) + text
+
+
+def testbed(rows: Sequence[Row]) -> str:
+    """LIBRA's Figs. 6 to 8 in numbers."""
+    head = (
+        "network", "strategy", "samples/s", "step, ms", "backward, ms", "computation, ms",
+        "residual, ms", "all-reduces, ms", "groups, of threads",
+    )  # fmt: skip
+    lines = [
+        (
+            row.network,
+            row.strategy,
+            f"{row.throughput:.0f}",
+            *(
+                f"{1e3 * seconds:.1f}"
+                for seconds in (
+                    row.step_seconds,
+                    row.backward_seconds,
+                    row.computation_seconds,
+                    row.residual_seconds,
+                    row.communication_seconds,
+                )
+            ),
+            _counts(row.threads),
+        )
+        for row in rows
+    ]
+    return table(head, lines)
+
+
+def claims(found: Sequence[Claim]) -> str:
+    """The paper's figures beside ours."""
+    lines = []
+    for claim in found:
+        differences = [
+            f"{ours - paper:+.1f}" for ours, paper in zip(claim.ours, claim.paper, strict=True)
+        ]
+        lines.append(
+            (
+                claim.text,
+                claim.where,
+                _range(claim.paper),
+                _range(claim.ours),
+                " / ".join(dict.fromkeys(differences)),
+            )
+        )
+    return table(("percent", "paper", "paper's", "computed", "difference, points"), lines)
+
+
+def scale(parameters: Parameters, rows: Sequence[Row]) -> str:
+    """LIBRA's Fig. 9 in numbers."""
+    clusters = sorted({row.workers for row in rows})
+    cells = {(row.network, row.strategy, row.workers): row for row in rows}
+    pairs = dict.fromkeys((row.network, row.strategy) for row in rows)
+    lines = [
+        (*pair, *(f"{per_node(parameters, cells[*pair, n]):.3f}" for n in clusters))
+        for pair in pairs
+    ]
+    return table(("network", "strategy", *map(str, clusters)), lines)
+
+
+def sensitivity(sweeps: Sequence[Sweep]) -> str:
+    """The ends of every sweep in numbers."""
+    lines = []
+    for sweep in sweeps:
+        for network, gains in sweep.gains.items():
+            best = max(range(len(gains)), key=gains.__getitem__)
+            lines.append(
+                (
+                    sweep.parameter,
+                    network,
+                    f"{_percent(gains[0])} at {sweep.values[0]:.4g}",
+                    f"{_percent(gains[best])} at {sweep.values[best]:.4g}",
+                    f"{_percent(gains[-1])} at {sweep.values[-1]:.4g}",
+                )
+            )
+    return table(("parameter", "network", "first, %", "largest, %", "last, %"), lines)
+
+
+def asc_wfbp(rows: Sequence[AscRow]) -> str:
+    """ASC-WFBP's Tables IV and V, each number beside the paper's."""
+    head = (
+        "network", "WFBP, s", "MG-WFBP, s", "ASC-WFBP, s", "ASC over WFBP", "ASC over MG-WFBP",
+        "S", "S_max",
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        paper = ASC_PAPER[row.network]
+        values = [
+            (row.wfbp, paper.wfbp),
+            (row.mg_wfbp, paper.mg_wfbp),
+            (row.asc_wfbp, paper.asc_wfbp),
+            (row.wfbp / row.asc_wfbp, paper.wfbp / paper.asc_wfbp),
+            (row.mg_wfbp / row.asc_wfbp, paper.mg_wfbp / paper.asc_wfbp),
+            (row.speedup, paper.speedup),
+            (row.largest_speedup, paper.largest_speedup),
+        ]
+        cells = [f"{ours:.3g} ({theirs:.3g}, {ours / theirs - 1:+.0%})" for ours, theirs in values]
+        lines.append((row.network, *cells))
+    return table(head, lines) + "\nIn brackets: the paper's, and the difference to it.\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+
+
+def picture(text: str, path: Path, document: Path) -> str:
+    """A Markdown image, by its path from the document."""
+    return f"\n![{text}]({path.relative_to(document.parent)})\n"
+
+
+def _range(values: tuple[float, float]) -> str:
+    low, high = map(_percent, values)
+    return low if low == high else f"{low} to {high}"
+
+
+def _percent(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f}"  # no -0.0
+
+
+def _counts(threads: Sequence[int]) -> str:
+    """How many groups have which number of threads."""
+    counts = sorted(Counter(threads).items())
+    return ", ".join(f"{times} of {count}" for count, times in counts)

@@ -1,0 +1,372 @@
+"""The papers' evaluations, computed with the planners and the simulator."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import tf_libra
+from benchmarks.paper.parameters import (
+    ASC_BANDWIDTH,
+    ASC_GAMMA,
+    AscWorkload,
+    Parameters,
+    Workload,
+    asc_cost,
+)
+from tf_libra import strategies
+
+IDEAL = "MG-CF"
+CLUSTERS = tuple(2**power for power in range(4, 12))  # 16 to 2048 nodes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy on one network.
+
+    Attributes:
+      network: its name.
+      strategy: the paper's name of it.
+      workers: nodes.
+      throughput: samples per second of the whole cluster.
+      forward_seconds, backward_seconds: of a step.
+      computation_seconds: when backward computation ends, with what contention adds to it.
+      communication_seconds: the sum of all all-reduces, overlapped or not.
+      residual_seconds: communication that nothing overlaps.
+      groups: all-reduces per step.
+      threads: their threads, in order.
+    """
+
+    network: str
+    strategy: str
+    workers: int
+    throughput: float
+    forward_seconds: float
+    backward_seconds: float
+    computation_seconds: float
+    communication_seconds: float
+    residual_seconds: float
+    groups: int
+    threads: tuple[int, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        """Forward and backward."""
+        return self.forward_seconds + self.backward_seconds
+
+
+def compare(parameters: Parameters, workload: Workload, workers: int | None = None) -> list[Row]:
+    """All strategies and the ideal on one network, in the paper's order."""
+    cost = workload.cost if workers is None else workload.cost.with_workers(workers)
+    plans = {
+        name: tf_libra.make_plan(workload.profile, cost, strategy)
+        for name, strategy in parameters.strategies().items()
+    }
+    rows = [_row(workload, name, plan, cost) for name, plan in plans.items()]
+    rows.append(_row(workload, IDEAL, plans["MG-WFBP"], cost.contention_free()))
+    return rows
+
+
+def _row(workload: Workload, name: str, plan: tf_libra.Plan, cost: tf_libra.ContentionModel) -> Row:
+    timeline = tf_libra.simulate(workload.profile, plan, cost)
+    backward = timeline.backward_seconds
+    step = workload.forward_seconds + backward
+    return Row(
+        network=workload.name,
+        strategy=name,
+        workers=cost.num_workers,
+        throughput=cost.num_workers * workload.batch / step,
+        forward_seconds=workload.forward_seconds,
+        backward_seconds=backward,
+        computation_seconds=timeline.computation_end_seconds,
+        communication_seconds=sum(s.end_seconds - s.start_seconds for s in timeline.groups),
+        residual_seconds=sum(s.residual_communication_seconds for s in timeline.stages),
+        groups=len(plan.groups),
+        threads=tuple(group.num_threads for group in plan.groups),
+    )
+
+
+def on_testbed(parameters: Parameters) -> list[Row]:
+    """Figs. 6 to 8 of LIBRA's paper."""
+    return [row for workload in parameters.workloads for row in compare(parameters, workload)]
+
+
+def scaled_out(parameters: Parameters, clusters: Sequence[int] = CLUSTERS) -> list[Row]:
+    """Fig. 9 of LIBRA's paper."""
+    return [
+        row
+        for workload in parameters.workloads
+        for workers in clusters
+        for row in compare(parameters, workload, workers)
+    ]
+
+
+def per_node(parameters: Parameters, row: Row) -> float:
+    """Throughput per node over that of a single node, as Fig. 9 shows it."""
+    [workload] = [w for w in parameters.workloads if w.name == row.network]
+    alone = workload.forward_seconds + float(workload.profile.compute_after[0])
+    return alone / row.step_seconds
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure in the text of LIBRA's paper.
+
+    Attributes:
+      text: what it is.
+      where: in the paper.
+      paper: least and largest over the networks, or the same number twice for a mean.
+      ours: the same, computed here.
+    """
+
+    text: str
+    where: str
+    paper: tuple[float, float]
+    ours: tuple[float, float]
+
+
+def claims(testbed: Iterable[Row], largest: Iterable[Row]) -> list[Claim]:
+    """Sets the paper's figures beside ours, in percent.
+
+    Args:
+      testbed: what `on_testbed` returns.
+      largest: rows of one network, VGG16 in the paper, on the largest cluster.
+    """
+    rows = {(row.network, row.strategy): row for row in testbed}
+    networks = list(dict.fromkeys(network for network, _ in rows))
+
+    def faster(one: Row, other: Row) -> float:
+        return one.throughput / other.throughput - 1
+
+    def less(one: Row, other: Row) -> float:
+        return 1 - one.backward_seconds / other.backward_seconds
+
+    def above(one: Row, other: Row) -> float:
+        return one.backward_seconds / other.backward_seconds - 1
+
+    def residual(one: Row, other: Row) -> float:
+        if other.residual_seconds == 0:
+            return 0.0
+        return 1 - one.residual_seconds / other.residual_seconds
+
+    whole = "throughput"
+    found = [
+        ("LIBRA", whole, "SynEASGD", (11.3, 26.9)),
+        ("LIBRA", whole, "Horovod", (5.8, 13.8)),
+        ("LIBRA", whole, "MG-WFBP", (4.2, 6.2)),
+        ("LIBRA-M", whole, "MG-WFBP", 4.1),
+        (IDEAL, whole, "MG-WFBP", 10.7),
+        (IDEAL, whole, "LIBRA", 5.5),
+        ("LIBRA", "backward saved", "SynEASGD", (12.1, 29.1)),
+        ("LIBRA", "backward saved", "Horovod", (10.1, 20.4)),
+        ("LIBRA", "backward saved", "MG-WFBP", (5.6, 13.0)),
+        ("MG-WFBP", "backward added", IDEAL, 22.5),
+        ("LIBRA", "backward added", IDEAL, 10.9),
+        ("LIBRA-M", "residual saved", "MG-WFBP", 11.0),
+        ("LIBRA", "residual saved", "MG-WFBP", 50.1),
+    ]
+    values = {
+        whole: faster,
+        "backward saved": less,
+        "backward added": above,
+        "residual saved": residual,
+    }
+    result = []
+    for one, measure, other, paper in found:
+        computed = [100 * values[measure](rows[n, one], rows[n, other]) for n in networks]
+        where = "Fig. 6" if measure == whole else "Fig. 7"
+        text = f"{one} over {other}: {measure}"
+        if isinstance(paper, tuple):
+            result.append(Claim(text, where, paper, (min(computed), max(computed))))
+        else:
+            mean = sum(computed) / len(computed)
+            result.append(Claim(f"{text}, mean", where, (paper, paper), (mean, mean)))
+    far = {row.strategy: row for row in largest}
+    for other, paper in (("Horovod", 20.0), ("MG-WFBP", 21.0)):
+        ours = 100 * faster(far["LIBRA"], far[other])
+        libra = far["LIBRA"]
+        text = f"LIBRA over {other}: throughput, {libra.network} on {libra.workers} nodes"
+        result.append(Claim(text, "Fig. 9", (paper, paper), (ours, ours)))
+    return result
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """LIBRA's gain as one parameter moves.
+
+    Attributes:
+      parameter: what is moved, with its unit.
+      logarithmic: how to draw it.
+      now: its value in the parameter set.
+      values: that it takes.
+      gains: network to percent by which MG-WFBP's backward exceeds LIBRA's, per value.
+    """
+
+    parameter: str
+    logarithmic: bool
+    now: float
+    values: tuple[float, ...]
+    gains: dict[str, tuple[float, ...]]
+
+
+def sensitivity(parameters: Parameters, points: int = 8) -> list[Sweep]:
+    """How LIBRA's gain over MG-WFBP moves with contention and network.
+
+    Each parameter is moved alone, for all networks by the same factor; `now` is the first network's
+    value.
+    """
+    first = parameters.workloads[0].cost
+
+    def geometric(low: float, high: float) -> tuple[float, ...]:
+        return tuple(low * (high / low) ** (i / (points - 1)) for i in range(points))
+
+    def linear(low: float, high: float) -> tuple[float, ...]:
+        return tuple(low + (high - low) * i / (points - 1) for i in range(points))
+
+    def contended(cost: tf_libra.ContentionModel, factor: float) -> tf_libra.ContentionModel:
+        alpha1, alpha2 = cost.compute
+        return replace(cost, compute=(alpha1, alpha2 * factor))
+
+    def with_rate(
+        cost: tf_libra.ContentionModel, overlapped: float, exclusive: float
+    ) -> tf_libra.ContentionModel:
+        (p1, p2, p3), (q1, q2, q3) = cost.overlapped, cost.exclusive
+        return replace(
+            cost,
+            overlapped=(p1 * overlapped, p2 * overlapped, p3),
+            exclusive=(q1 * exclusive, q2 * exclusive, q3),
+        )
+
+    def gains(change: Callable[[Workload, float], Workload], values: Sequence[float]) -> dict:
+        return {
+            workload.name: tuple(_gain(parameters, change(workload, value)) for value in values)
+            for workload in parameters.workloads
+        }
+
+    def cost_gains(
+        change: Callable[[tf_libra.ContentionModel, float], tf_libra.ContentionModel],
+        values: Sequence[float],
+    ) -> dict:
+        return gains(lambda w, value: replace(w, cost=change(w.cost, value)), values)
+
+    def slowed(workload: Workload, factor: float) -> Workload:
+        profile = tf_libra.BackwardProfile.from_arrays(
+            workload.profile.num_bytes,
+            workload.profile.compute_seconds * factor,
+            workload.profile.names,
+        )
+        return replace(workload, profile=profile)
+
+    alpha1, alpha2 = first.compute
+    largest = max(parameters.threads)
+    slowest = 0.9 * alpha1 / (alpha2 * largest) if alpha2 > 0 else 1.0
+    contention = linear(0.0, min(1.5, slowest))
+    speeds, latencies = geometric(1 / 8, 8), geometric(1 / 16, 16)
+    penalties, amounts = linear(1.0, 2.0), geometric(1 / 8, 8)
+    return [
+        Sweep(
+            "alpha2, over its value",
+            False,
+            1.0,
+            contention,
+            cost_gains(contended, contention),
+        ),
+        Sweep(
+            "p/q, over its value",
+            False,
+            1.0,
+            penalties,
+            cost_gains(lambda cost, k: with_rate(cost, 1 / k, 1), penalties),
+        ),
+        Sweep(
+            "bandwidth, Gb/s",
+            True,
+            8e-9 * first.exclusive[0],
+            tuple(8e-9 * first.exclusive[0] * k for k in speeds),
+            cost_gains(lambda cost, k: with_rate(cost, k, k), speeds),
+        ),
+        Sweep(
+            "latency of a hop, us",
+            True,
+            1e6 * first.hop_latency,
+            tuple(1e6 * first.hop_latency * k for k in latencies),
+            cost_gains(lambda cost, k: replace(cost, hop_latency=cost.hop_latency * k), latencies),
+        ),
+        Sweep("computation, over its value", True, 1.0, amounts, gains(slowed, amounts)),
+        _library_sweep(parameters),
+    ]
+
+
+def _library_sweep(parameters: Parameters) -> Sweep:
+    gains = {}
+    for workload in parameters.workloads:
+        best = _seconds(workload, parameters.strategies()["LIBRA"])
+        gains[workload.name] = tuple(
+            100 * (_seconds(workload, strategies.MgWfbp(num_threads=r)) / best - 1)
+            for r in parameters.threads
+        )
+    return Sweep(
+        "threads that the library takes",
+        True,
+        parameters.library_threads,
+        parameters.threads,
+        gains,
+    )
+
+
+def _gain(parameters: Parameters, workload: Workload) -> float:
+    kinds = parameters.strategies()
+    return 100 * (_seconds(workload, kinds["MG-WFBP"]) / _seconds(workload, kinds["LIBRA"]) - 1)
+
+
+def _seconds(workload: Workload, strategy: strategies.Strategy) -> float:
+    return tf_libra.make_plan(workload.profile, workload.cost, strategy).predicted_seconds
+
+
+@dataclass(frozen=True)
+class AscRow:
+    """One network on ASC-WFBP's testbed: seconds per iteration, and the largest speedup.
+
+    Attributes:
+      network: its name.
+      wfbp, mg_wfbp, asc_wfbp: seconds, forward and backward.
+      speedup: S of ASC-WFBP over one worker.
+      largest_speedup: S_max of Eq. 42.
+    """
+
+    network: str
+    wfbp: float
+    mg_wfbp: float
+    asc_wfbp: float
+    speedup: float
+    largest_speedup: float
+
+
+# Tables IV and V.
+ASC_PAPER = {
+    "ResNet-152": AscRow("ResNet-152", 0.956, 0.710, 0.524, 16.7, 17.5),
+    "DenseNet-201": AscRow("DenseNet-201", 0.778, 0.375, 0.314, 22.3, 32.0),
+    "Inception-v4": AscRow("Inception-v4", 0.719, 0.510, 0.377, 16.1, 17.2),
+    "BERT-Base": AscRow("BERT-Base", 1.010, 1.062, 0.924, 10.6, 11.5),
+}
+
+
+def asc_wfbp(workloads: Iterable[AscWorkload]) -> list[AscRow]:
+    """Tables IV and V of ASC-WFBP's paper."""
+    cost = asc_cost()
+    rows = []
+    for workload in workloads:
+        seconds = [
+            workload.forward_seconds
+            + tf_libra.make_plan(workload.profile, cost, strategy).predicted_seconds
+            for strategy in (
+                strategies.Wfbp(),
+                strategies.MgWfbp(),
+                strategies.AscWfbp(contention=ASC_GAMMA),
+            )
+        ]
+        backward = float(workload.profile.compute_after[0])
+        alone = workload.forward_seconds + backward
+        workers = cost.num_workers
+        least = 2 * workload.million_parameters * 1e6 * 32 / ASC_BANDWIDTH  # Eq. 43
+        largest = workers * alone / (alone + least - min(backward, least))  # Eq. 42
+        rows.append(AscRow(workload.name, *seconds, workers * alone / seconds[2], largest))
+    return rows
