@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import documents
+from benchmarks.gpu.buckets import ddp_groups
 from tf_libra import ContentionModel, Plan
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,6 +90,13 @@ def test_training_compares_all_strategies_on_the_same_gradients(out: Path) -> No
     for row in model["strategies"].values():
         assert len(row["rounds"]["backward_seconds"]) == model["rounds"]
         assert row["predicted_seconds"] > 0
+
+
+def test_ddp_is_predicted_with_the_buckets_that_it_makes(out: Path) -> None:
+    model = results(out, "training")["models"]["vgg16"]
+    sizes = [tensor["num_bytes"] for tensor in model["paired_profile"]["tensors"]]
+    ours = [sum(sizes[group.start : group.stop]) for group in ddp_groups(sizes, 1)]
+    assert [int(size) for size in model["ddp_buckets"].split(",")] == ours
 
 
 def test_plans_use_the_threads_that_were_allowed(out: Path) -> None:
