@@ -1,10 +1,11 @@
 """The evaluations of LIBRA's and ASC-WFBP's papers again, as tables and pictures.
 
-    python -m benchmarks.paper [--parameters FILE] [--document docs/paper.md]
+    python -m benchmarks.paper [--parameters FILE_OR_FOLDER] [--document docs/paper.md]
 
 Without flags it rewrites the tables in docs/paper.md, with pictures in docs/images and all numbers
-in docs/paper.json. With a file of parameters (`benchmarks.paper.parameters.Parameters.to_json`) it
-writes a document of its own for them. `--print_parameters` shows LIBRA's as such a file.
+in docs/paper.json. With other parameters it writes a document of its own for them: a file
+(`Parameters.to_json`), or the folder that `benchmarks.gpu` left its results in.
+`--print_parameters` shows LIBRA's as such a file.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks.paper import document, evaluation, pictures
+from benchmarks.paper.gpu import of_gpu
 from benchmarks.paper.parameters import Parameters, of_asc_wfbp, of_libra
 
 
@@ -92,7 +94,11 @@ def main(argv: list[str]) -> None:
         return
     given = _PARAMETERS.value
     if given:
-        parameters = Parameters.from_json(Path(given).read_text())
+        source = Path(given)
+        if source.is_dir():
+            parameters = of_gpu(source, _LIBRARY_THREADS.value)
+        else:
+            parameters = Parameters.from_json(source.read_text())
     default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
     path = Path(_DOCUMENT.value or default)
     run(parameters, path, with_asc=not given, points=_POINTS.value)
@@ -100,7 +106,10 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _PARAMETERS = flags.DEFINE_string("parameters", None, "JSON file of another set")
+    _PARAMETERS = flags.DEFINE_string(
+        "parameters", None, "another set: JSON file, or folder of benchmarks.gpu"
+    )
+    _LIBRARY_THREADS = flags.DEFINE_integer("library_threads", 1024, "of NCCL, for such a folder")
     _DOCUMENT = flags.DEFINE_string("document", None, "the Markdown file to fill in or make")
     _POINTS = flags.DEFINE_integer("points", 8, "values of each parameter in the sweeps", 2)
     _PRINT = flags.DEFINE_bool("print_parameters", False, "show LIBRA's parameters as JSON")

@@ -7,8 +7,10 @@ import xml.etree.ElementTree
 import pytest
 
 import tf_libra
+from benchmarks.gpu import documents
 from benchmarks.paper import document, evaluation, parameters
 from benchmarks.paper.__main__ import run
+from benchmarks.paper.gpu import of_gpu
 from tf_libra import zoo
 
 
@@ -160,6 +162,54 @@ def test_another_set_gets_a_document_of_its_own(tmp_path):
     for picture in pictures:
         assert xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg")
         assert f"images/{picture.name}" in text
+
+
+def gpu_results(folder, **changes):
+    """Files as `benchmarks.gpu` writes them, of two tiny networks."""
+    workload = small().workloads[0]
+    profile, cost = (documents.as_value(value) for value in (workload.profile, workload.cost))
+    cost |= {"compute": [1.0, 2e-4]}
+    run_of_one = {"batch_size": 16, "forward_seconds": 7e-3, "profile": profile}
+    steps = {
+        "profiles": {"models": {"vgg16": run_of_one, "mine": run_of_one}},
+        "curves": {"cost_model": cost},
+        "training": {"models": {"vgg16": {"cost_model": cost | {"num_workers": 2}}}},
+    } | changes
+    for step, results in steps.items():
+        document = {
+            "format": documents.FORMAT,
+            "version": documents.VERSION,
+            "step": step,
+            "dry_run": False,
+            "complete": True,
+            "started": "2026-01-01T00:00:00+00:00",
+            "environment": dict.fromkeys(documents.MEASURED_ON, "given"),
+            "settings": {},
+            "notes": [],
+            "results": results,
+        }
+        documents.write(folder / f"{step}.json", document)
+
+
+def test_results_of_a_gpu_are_parameters(tmp_path):
+    gpu_results(tmp_path)
+    found = of_gpu(tmp_path, library_threads=4)
+    assert [w.name for w in found.workloads] == ["VGG16", "mine"]
+    assert all(w.cost.num_workers == 8 and w.batch == 16 for w in found.workloads)
+    assert found.threads == (128, 256, 512, 1024, 2048, 4096)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"profiles": {"models": {}}}, "holds no profile"),
+        ({"curves": {}, "training": {}}, "holds no cost model for vgg16"),
+    ],
+)
+def test_results_of_a_gpu_may_lack_something(tmp_path, changes, words):
+    gpu_results(tmp_path, **changes)
+    with pytest.raises(ValueError, match=words):
+        of_gpu(tmp_path)
 
 
 def test_the_papers_networks_are_in_the_zoo():
