@@ -180,8 +180,11 @@ def of_libra() -> Parameters:
             f"gamma3 = {gamma3:.3f}: solved for so that ResNet-152 at batch 8, fused as Horovod "
             "does, gets 14 % faster from 128 to 2048 threads (Fig. 1(b))",
             "p = q: the text gives no rate for all-reduces beside computation",
-            "6.6 us per hop: NCCL 2.5's own estimate for a ring over a network (simple protocol)",
-            "the library's threads: 1024, two channels of 512, NCCL's default on a V100",
+            "6.6 us per hop: NCCL's own figure for rings over a network, simple protocol, in the "
+            "first table of latencies in its source (graph/tuning.cc), soon after the paper's "
+            "2.4.8",
+            "the library's threads: 1024, which the paper does not give; two channels of 512 "
+            "threads, the default of NCCL_NTHREADS",
             "Horovod 0.20.3: cycles of 5 ms, a buffer of 64 MiB",
         ),
         library_threads=1024,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +163,11 @@ def test_another_set_gets_a_document_of_its_own(tmp_path):
     for picture in pictures:
         assert xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg")
         assert f"images/{picture.name}" in text
+
+
+def test_the_docs_are_of_todays_parameters():
+    docs = Path(__file__).resolve().parents[2] / "docs" / "paper.md"
+    assert document.sources(parameters.of_libra()) in docs.read_text()
 
 
 def gpu_results(folder, **changes):
