@@ -23,6 +23,8 @@ from tf_libra.runtime import nccl_tuner
 LOADERS = ("ncclLoadTunerPlugin", "ncclTunerPluginLoad")
 # Larger than any communicator of NCCL, of which the loaders read and write a few fields.
 COMMUNICATOR_BYTES = 16 << 20
+# From here on, adapters have the shape of `Newest`.
+FIRST_NEWEST = 22800
 ALGORITHMS, PROTOCOLS, RING, SIMPLE, ALL_REDUCE = 7, 3, 1, 2, 4
 
 
@@ -130,7 +132,7 @@ def check(library: Path) -> dict[str, object]:
     handle = ctypes.c_void_p(plugin._handle)
     for name in sorted(offsets):
         adapter = re.fullmatch(r"getNcclTuner_v(\d+)", name)
-        if adapter is None:
+        if adapter is None or version.value < FIRST_NEWEST:
             continue
         get = ctypes.CFUNCTYPE(ctypes.POINTER(Newest), ctypes.c_void_p)(base + offsets[name])
         nccl_tuner.apply(plan, threads_per_channel=128)
