@@ -211,6 +211,21 @@ def test_a_plan_needs_an_environment_that_was_prepared(monkeypatch: pytest.Monke
         nccl_tuner.clear()
 
 
+def test_what_ranks_compare() -> None:
+    plugin = {"NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH)}
+    statements = [
+        nccl_tuner.statement(environ)
+        for environ in (
+            {},
+            {"NCCL_TUNER_PLUGIN": "/other.so", "NCCL_NTHREADS": "128"},
+            plugin | {"NCCL_NTHREADS": "128"},
+            plugin | {"NCCL_NTHREADS": "512"},
+        )
+    ]
+    assert statements[0] == statements[1] == "NCCL's own choice"
+    assert len(set(statements)) == 3
+
+
 # Groups as Horovod all-reduces them
 
 

@@ -428,6 +428,19 @@ def in_use(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get(_PLUGIN) == str(PATH) and PATH.exists()
 
 
+def announce_step() -> None:
+    """`begin_step`, where NCCL of this process has the plugin."""
+    if in_use():
+        begin_step()
+
+
+def statement(environ: Mapping[str, str] = os.environ) -> str:
+    """What has to be the same on every rank before a plan is put in force."""
+    if not in_use(environ):
+        return "NCCL's own choice"
+    return f"plans, {environ.get(_NTHREADS)} threads per channel"
+
+
 def counters() -> Counters:
     """What NCCL asked so far, and what it was told.
 

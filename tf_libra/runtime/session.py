@@ -19,7 +19,7 @@ import tensorflow as tf
 from tf_libra import options as options_lib
 from tf_libra.plan import Plan
 from tf_libra.profiling.samples import measured_timeline
-from tf_libra.runtime import cache, grappler, horovod, tracing, variables
+from tf_libra.runtime import cache, grappler, horovod, nccl_tuner, tracing, variables
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime.agreement import agree
 from tf_libra.runtime.journal import Journal
@@ -232,6 +232,7 @@ class Session:
         options = self.options
         return {
             "world size": world.size,
+            "threads for NCCL": nccl_tuner.statement(),
             "version of TensorFlow": tf.__version__,
             "version of tf_libra": _package_version(),
             "machine": f"{platform.machine()}, {sys.byteorder} endian",
@@ -299,6 +300,7 @@ class Session:
         assert self._engine is not None
         self._step += 1
         self._engine.set_step(self._step)
+        nccl_tuner.announce_step()
         traced = False
         if self.journal.phase in (Phase.MEASURE, Phase.SAMPLE):
             directive = self._next_directive()
