@@ -161,6 +161,7 @@ def tune(
     budget: Budget,
     max_model_error: float = 0.25,
     clock: Callable[[], float] = time.monotonic,
+    begins: "Callable[[Phase], None]" = lambda phase: None,
 ) -> Tuning:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -174,6 +175,7 @@ def tune(
         max_model_error: beyond this median relative error on held-out steps the model is not
             trusted to choose threads, and MG-WFBP plans instead of LIBRA.
         clock: seconds.
+        begins: called when FIT and PLAN begin, which are no steps.
     """
     findings = _Findings()
     threads = strategies.allowed_threads(strategy)
@@ -215,7 +217,9 @@ def tune(
             f"the budget of {budget.max_steps} steps or {budget.max_seconds:g} s ended before all"
             " experiments were made; the plan rests on those that were"
         )
-    tuned = conclude(findings, profile, tensors, strategy, num_workers, max_model_error, notes)
+    tuned = conclude(
+        findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins
+    )
     return replace(tuned, is_complete=complete and tuned.cost_model is not None)
 
 
@@ -291,6 +295,7 @@ def conclude(
     num_workers: int,
     max_model_error: float,
     notes: list[str],
+    begins: Callable[[Phase], None],
 ) -> Tuned:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
     threads = strategies.allowed_threads(strategy)
@@ -300,6 +305,7 @@ def conclude(
         return Tuned(replace(plan, notes=tuple(notes)), None, None, None, None, (), tuple(notes))
     fitting, held_out = _split(findings)
     samples: list[OverlapSample] = []
+    begins(Phase.FIT)
     try:
         samples += _samples(findings.after_backward, profile.profile)
         samples += _samples([(p, r) for _, p, r in fitting], profile.profile)
@@ -309,6 +315,7 @@ def conclude(
         fitted = fit(samples, num_workers)
         notes += [*fitted.notes, *fitted.warnings]
         trusted = _trusted_strategy(strategy, error, max_model_error, notes)
+        begins(Phase.PLAN)
         plan = _one_stream(make_plan(profile.profile, fitted.model, trusted), profile, fitted.model)
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")

@@ -7,7 +7,7 @@ Rank 0 writes files; the other ranks only warn.
 import atexit
 import logging
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from tf_libra.plan import Plan
 from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.runtime import cache, grappler, progress
-from tf_libra.runtime.summary import describe, fit_line, plan_table
+from tf_libra.runtime.summary import describe, fit_line, plan_table, summary_line
 from tf_libra.runtime.telemetry import AllReduceRecord
 from tf_libra.tensorboard.recorder import Recorder
 from tf_libra.tensorboard.records import PlanRecord
@@ -55,22 +55,42 @@ class Journal:
         self._key = ""
         self._recorder: Recorder | None = None
         self._function = ""
+        self._progress = progress.Progress(self.log)
+        self.num_steps: Counter[Phase] = Counter()
 
     def met(self, rank: int) -> None:
         """The other ranks are known, and with them who speaks."""
         self.rank, self.log = rank, progress.logger(rank)
+        if rank == 0:
+            progress.warn_of_unknown_level(self.log)
+
+    def busy(self, phase: Phase) -> None:
+        """A phase begins that is no step, and may take a while."""
+        if self.rank == 0:
+            self._progress.show(phase.value)
+
+    def stopped(self) -> None:
+        """An error ends the training, as far as is known here."""
+        self._progress.end()
 
     def record(self, function: str) -> None:
-        """From now on, what happens is also written for TensorBoard if there is a `logdir`."""
+        """The function's name is known; what happens is also written if there is a `logdir`."""
         self._function = function
+        if self.rank == 0:
+            atexit.unregister(self._end)  # a job that begins anew ends once
+            atexit.register(self._end)
         if self.options.logdir is not None:
             self._recorder = Recorder(self.options.logdir, self.rank, function, self.log)
             atexit.register(self._recorder.close)
 
     def entered(self, phase: Phase, step: int) -> None:
         """A step begins in `phase`, which may be a new one."""
-        if self.phase is not phase or step == 1:
+        begins = self.phase is not phase or step == 1
+        if begins:
             self.log.info("%s: from step %d on", phase.value, step)
+        if self.rank == 0:
+            budget = self.options.budget.max_steps
+            self._progress.show(f"{phase.value}: step {step} of at most {budget}", anew=begins)
         self.phase = phase
 
     def concluded(self, tuned: Tuned) -> cache.Kept:
@@ -85,6 +105,7 @@ class Journal:
 
     def in_force(self, kept: cache.Kept, how: str, step: int) -> None:
         """A plan is in force from `step` on; `how` says where it comes from."""
+        self._progress.end()
         self._log_conclusion()
         self.profile, self.cost_model, self.plan = kept.profile, kept.cost_model, kept.plan
         self.phase = Phase.RUN
@@ -114,6 +135,7 @@ class Journal:
 
     def took(self, step: int, seconds: float, usual: bool) -> None:
         """A step took so long; `usual` unless it was a plan's first or traced."""
+        self.num_steps[self.phase] += 1
         if usual:
             self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
         if self._recorder is not None:
@@ -157,6 +179,17 @@ class Journal:
             len(self.timelines),
             "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
         )
+
+    @property
+    def function(self) -> str:
+        """The training function's name; empty before it is known."""
+        return self._function
+
+    def _end(self) -> None:
+        """The process ends."""
+        self._progress.end()
+        if self.num_steps.total() > 0:
+            self.log.info("%s", summary_line(self))
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns."""

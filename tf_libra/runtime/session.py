@@ -118,6 +118,7 @@ class Session:
                 return self._alone(*args, **kwargs)
             return self._planned_step(partial(self._call, *args, **kwargs), num_steps)
         except BaseException as error:
+            self.journal.stopped()
             # The other ranks wait for a step that will not come.
             if self._engine is not None:
                 self._engine.abort(f"{type(error).__name__}: {error}")
@@ -154,6 +155,7 @@ class Session:
         if self._given is not None and horovod.is_elastic():
             self._set_aside_plan_of_others(self._given, world)
         self.journal.record(self._name)
+        self.journal.busy(Phase.TRACE)
         self._engine = self._shared_engine(world)
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(self._engine, self._statement(world))
@@ -286,7 +288,12 @@ class Session:
                 partial(self._check_plan, tensors=tensors),
             )
             self._tuning = tune(
-                tensors, options.strategy, world_size, options.budget, options.max_model_error
+                tensors,
+                options.strategy,
+                world_size,
+                options.budget,
+                options.max_model_error,
+                begins=self.journal.busy,
             )
 
     # One step.

@@ -38,6 +38,27 @@ def describe(journal: "Journal") -> str:
     return "\n".join(lines)
 
 
+def summary_line(journal: "Journal") -> str:
+    """How the training went, in one line."""
+    steps = journal.num_steps.total()
+    told = f"{journal.function}: {steps} step{'s' if steps > 1 else ''}"
+    after = journal.median_step_seconds(Phase.RUN)
+    if journal.plan is None:
+        return f"{told}, which ended before a plan was in force (phase {journal.phase.value})"
+    groups = len(journal.plan.groups)
+    told += (
+        f", {journal.num_steps[Phase.RUN]} of them under a plan of {journal.plan.strategy}"
+        f" ({groups} group{'s' if groups > 1 else ''})"
+    )
+    if after is None:
+        return told
+    told += f", {after * 1e3:.1f} ms each"
+    before = journal.median_step_seconds(Phase.MEASURE)
+    if before is None:
+        return told
+    return f"{told}; {after / before - 1:+.1%} against one all-reduce after backward"
+
+
 def _wrapped(text: str) -> list[str]:
     wrapper = textwrap.TextWrapper(
         WIDTH, subsequent_indent=" " * 5, break_long_words=False, break_on_hyphens=False
