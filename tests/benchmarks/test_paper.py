@@ -57,6 +57,8 @@ def test_of_asc_wfbp_has_the_times_that_the_paper_gives():
     assert float(resnet.profile.compute_after[0]) == pytest.approx(0.182, rel=0.01)
     cost = parameters.asc_cost()
     assert cost.startup_seconds == pytest.approx(1.4e-3)
+    # Which is why everything is merged.
+    assert resnet.profile.compute_seconds.max() == pytest.approx(1.05e-3, rel=0.01)
     assert float(cost.exclusive_seconds(1, 1)) == pytest.approx(1.7e-9)
 
 
