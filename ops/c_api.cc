@@ -1,13 +1,10 @@
 #include "ops/c_api.h"
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -192,22 +189,7 @@ int TfLibraClose() {
   // Another thread may be waiting in a collective, and holds the engine until it is told.
   auto engine = ExchangeActiveEngine(nullptr);
   if (engine == nullptr) return Report(Status());
-  engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
-  const double timeout_seconds = engine->timeout_seconds();
-  // What was called at the end of an all-reduce may be anything, the user's code included.
-  std::promise<void> ended;
-  const std::future<void> end = ended.get_future();
-  std::thread([engine = std::move(engine), ended = std::move(ended)]() mutable {
-    engine.reset();
-    ended.set_value();
-  }).detach();
-  if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
-    return Report(Status());
-  }
-  return Report(
-      Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
-                                                tf_libra::SecondsText(timeout_seconds) +
-                                                " s; the engine's threads are left behind"));
+  return Report(tf_libra::EndWithin(std::move(engine)));
 }
 
 }  // extern "C"

@@ -16,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,7 @@ class Nursery:
     """The process, seen from the tests."""
 
     def __init__(self, env: dict[str, str]) -> None:
+        self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve())],
             env=env,
@@ -79,9 +81,10 @@ class Nursery:
 
     def ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        with self._lock:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         assert answer, f"the nursery ended with {self._process.wait()}"
         return json.loads(answer)
 

@@ -3,7 +3,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 namespace tf_libra {
@@ -264,6 +267,24 @@ Status LaneEngine::Fail(const Status& cause) {
 }
 
 void LaneEngine::Abort(const Status& reason) { Fail(reason); }
+
+Status EndWithin(std::shared_ptr<Engine> engine) {
+  engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  const double timeout_seconds = engine->timeout_seconds();
+  // What a `done` leads to may be anything, the user's code included.
+  std::promise<void> ended;
+  const std::future<void> end = ended.get_future();
+  std::thread([engine = std::move(engine), ended = std::move(ended)]() mutable {
+    engine.reset();
+    ended.set_value();
+  }).detach();
+  if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
+    return Status();
+  }
+  return Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
+                                                   SecondsText(timeout_seconds) +
+                                                   " s; the engine's threads are left behind");
+}
 
 Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
   if (Status known = failure(); !known.ok()) return known;

@@ -113,6 +113,10 @@ class LaneEngine : public Engine {
   Status failure_;
 };
 
+// Aborts the engine and lets go of it. Where another thread still uses it, it ends with that; where
+// a `done` does not return for the engine's timeout, DeadlineExceeded: its threads stay behind.
+Status EndWithin(std::shared_ptr<Engine> engine);
+
 }  // namespace tf_libra
 
 #endif  // TF_LIBRA_OPS_LANES_LANE_ENGINE_H_

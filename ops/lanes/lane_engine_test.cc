@@ -728,6 +728,31 @@ void ForkedChildLeavesTheParentAlone() {
   });
 }
 
+// What follows an all-reduce does not return: closing says so in time, and leaves it alone.
+void ClosingEndsInTime() {
+  std::vector<Mesh> meshes = ConnectAll(2, 2);
+  LaneEngineOptions options;
+  options.timeout_seconds = testing::kShortSeconds;
+  auto engine = std::make_shared<LaneEngine>(options, std::move(meshes[0]));
+  std::promise<void> entered, leave;
+  auto left = std::make_shared<std::promise<void>>();
+  AllReduceRequest request;
+  request.operation = Small().Info();
+  request.done = [&, left](const Status&) {
+    entered.set_value();
+    leave.get_future().wait();
+    left->set_value();
+  };
+  engine->AllReduce(std::move(request));
+  meshes.clear();
+  entered.get_future().wait();
+  CHECK_STATUS(EndWithin(std::move(engine)), StatusCode::kDeadlineExceeded, "has not returned");
+  leave.set_value();
+  left->get_future().wait();  // it uses what lies on this stack
+  auto quick = std::make_shared<LaneEngine>(Patient(), std::move(ConnectAll(1, 1)[0]));
+  CHECK_OK(EndWithin(std::move(quick)));
+}
+
 // A process that was forked, such as one that loads data, outlives the rank that forked it.
 void ForkedChildDoesNotHideADeath() {
   std::vector<Mesh> meshes = ConnectAll(2, 2);
@@ -796,6 +821,7 @@ int main(int argc, char** argv) {
        {"DestructionEndsTheQueue", DestructionEndsTheQueue},
        {"DestructionAtAnyMoment", DestructionAtAnyMoment},
        {"ForkedChildLeavesTheParentAlone", ForkedChildLeavesTheParentAlone},
+       {"ClosingEndsInTime", ClosingEndsInTime},
        {"ForkedChildDoesNotHideADeath", ForkedChildDoesNotHideADeath},
        {"ForkedChildClosesNothingOfItsOwn", ForkedChildClosesNothingOfItsOwn}},
       argc, argv);
