@@ -1,4 +1,4 @@
-# make setup | test | demo | lint | format | bench | cc-test | sanitize | clean | distclean
+# make setup | test | demo | lint | format | bench | soak | cc-test | sanitize | clean | distclean
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
@@ -32,7 +32,7 @@ REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test demo lint format bench gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
+.PHONY: setup test demo lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -59,6 +59,11 @@ bench: setup
 	$(RUN) python -m benchmarks.step_time --np 2 --model cnn5m \
 	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
 	  --json build/step_time.json
+
+# Ten minutes and more: 2,000 steps with random pauses.
+soak: setup
+	@mkdir -p build
+	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
 
 # The GPU benchmark needs PyTorch and no TensorFlow: an environment of its own.
 GPU_VENV := .venv-gpu

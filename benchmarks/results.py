@@ -64,6 +64,7 @@ def notes(document: Mapping[str, Any]) -> str:
         f"{settings['model']}: {settings['parameters'] / 1e6:.1f} M parameters,"
         f" {settings['np']} workers, {document['rounds']} rounds;"
         f" median (10th to 90th percentile) of the slowest rank",
+        f"network: {settings['network']}",
         f"machine: {machine['cpu']}, {machine['cores']} cores,"
         f" {machine['memory_bytes'] / 2**30:.1f} GiB, Linux {machine['kernel']},"
         f" load {machine['load_average']:.1f} at the start",

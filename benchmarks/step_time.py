@@ -15,6 +15,12 @@ What a number means:
 - A ratio is taken within each round; its median and percentiles are over rounds. Ratios compare;
   seconds of a shared machine alone do not.
 
+On several hosts, which are network namespaces of this machine with shaped links between them
+(`benchmarks/cluster.py`; needs root), and there with Horovod on Gloo or on MPICH:
+
+    python -m benchmarks.step_time --hosts 2 --rate 5gbit --strategies none,horovod,mg-wfbp,libra
+    python -m benchmarks.step_time --hosts 2 --rate 5gbit --mpich build/horovod-mpich ...
+
 Every worker has one core, one intra-op thread, and the same model, data and optimizer for all
 strategies (`benchmarks/jobs/interleaved.py`).
 
@@ -35,7 +41,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import models, results
+from benchmarks import cluster, models, results
 from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
 from tf_libra import strategies
@@ -43,6 +49,13 @@ from tf_libra import strategies
 _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
 
 _NP = flags.DEFINE_integer("np", 2, "Number of workers, at most one per core of this machine.")
+_HOSTS = flags.DEFINE_integer(
+    "hosts", None, "Hosts with one worker each, instead of --np workers on one.", lower_bound=2
+)
+_RATE = flags.DEFINE_string("rate", None, "Of each host's link, such as 5gbit; see tc(8).")
+_MPICH = flags.DEFINE_string(
+    "mpich", None, "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER."
+)
 _MODEL = flags.DEFINE_string(
     "model",
     "cnn5m",
@@ -62,12 +75,30 @@ _MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.")
 
 
 @flags.validator("np")
-def _has_cores(count: int) -> bool:
+@flags.validator("hosts")
+def _has_cores(count: int | None) -> bool:
+    if count is None:
+        return True
     cores = len(os.sched_getaffinity(0))
     if count < 2:
         raise flags.ValidationError("must be at least 2: one worker has nobody to all-reduce with")
     if count > cores:
         raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
+    return True
+
+
+@flags.multi_flags_validator(
+    ["hosts", "rate", "mpich"], "--rate and --mpich are of a network: say how many --hosts"
+)
+def _has_hosts(values: dict[str, Any]) -> bool:
+    return values["hosts"] is not None or (values["rate"] is None and values["mpich"] is None)
+
+
+@flags.validator("hosts")
+def _can_have_hosts(count: int | None) -> bool:
+    reason = None if count is None else cluster.why_impossible()
+    if reason is not None:
+        raise flags.ValidationError(reason)
     return True
 
 
@@ -111,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
             inter_op_threads=_INTER_OP.value,
             output=str(output),
         )
-        status = _run(job, _NP.value)
+        status = _run(job)
         if status != 0:
             print(f"step_time: the workers failed with status {status}", file=sys.stderr)
             return 1
@@ -124,13 +155,26 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run(job: Job, num_workers: int) -> int:
+def _run(job: Job) -> int:
     """Runs the job's workers, whose output goes to standard error; returns their exit status."""
-    launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(num_workers)]
+    launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(_NP.value)]
+    if _HOSTS.value is not None:
+        launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={_HOSTS.value}"]
+        launcher += [f"--{flag.name}={flag.value}" for flag in (_RATE, _MPICH) if flag.value]
+        launcher.append("--")
     worker = [sys.executable, "-m", "benchmarks.jobs.worker", json.dumps(dataclasses.asdict(job))]
     # TensorFlow greets from every process otherwise.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     return subprocess.run([*launcher, *worker], stdout=sys.stderr, env=environment).returncode
+
+
+def _network() -> str:
+    """Between the workers, in words."""
+    if _HOSTS.value is None:
+        return "one host"
+    rate = "not shaped" if _RATE.value is None else f"shaped to {_RATE.value} each way"
+    library = "Gloo" if _MPICH.value is None else "MPICH"
+    return f"one host each (network namespaces), links {rate}; Horovod on {library}"
 
 
 def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +192,13 @@ def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
         "rounds": job.rounds,
         "seconds": seconds,
         "plan": measured["plans"],
-        "settings": {"np": _NP.value, "model": job.model, "seed": job.seed, **measured["settings"]},
+        "settings": {
+            "np": _HOSTS.value or _NP.value,
+            "network": _network(),
+            "model": job.model,
+            "seed": job.seed,
+            **measured["settings"],
+        },
     }
 
 

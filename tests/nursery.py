@@ -106,12 +106,12 @@ def _serve() -> None:
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
     library.load()
+    outcomes: dict[int, int] = {}
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
         if "poll" in request:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            answer = None if pid == 0 else os.waitstatus_to_exitcode(status)
+            answer = _outcome(request["poll"], outcomes)
         else:
             answer = os.fork()
             if answer == 0:
@@ -120,6 +120,15 @@ def _serve() -> None:
                 return
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _outcome(pid: int, outcomes: dict[int, int]) -> int | None:
+    """Asked for by any number of threads, but a process ends once."""
+    if pid not in outcomes:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended == pid:
+            outcomes[pid] = os.waitstatus_to_exitcode(status)
+    return outcomes.get(pid)
 
 
 def _become_worker(

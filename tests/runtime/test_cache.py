@@ -71,6 +71,13 @@ def test_malformed_file_is_a_value_error(tmp_path: Path, kept: cache.Kept, conte
         cache.load(tmp_path, "key")
 
 
+def test_huge_file_is_not_read(tmp_path: Path, kept: cache.Kept) -> None:
+    with cache.store(tmp_path, "key", kept).open("r+b") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(ValueError, match="has 1099511627776 bytes"):
+        cache.load(tmp_path, "key")
+
+
 @pytest.mark.parametrize("field", ["profile", "cost_model"])
 @pytest.mark.parametrize("value", [3, [], {}, "{}", "null"])
 def test_malformed_part_is_a_value_error(

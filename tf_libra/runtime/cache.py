@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
 from tf_libra.profile import BackwardProfile
@@ -77,6 +78,9 @@ def load(folder: Path, key: str) -> Kept | None:
     path = _path(folder, key)
     if not path.exists():
         return None
+    size = path.stat().st_size
+    if size > 2 * checks.MAX_JSON_CHARACTERS:
+        raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
     try:
         document = json.loads(path.read_text())
     except RecursionError:
