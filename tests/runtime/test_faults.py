@@ -1,6 +1,7 @@
 """Faults that processes survive: strangers, sizes that differ, a rank without data."""
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -80,18 +81,21 @@ def test_size_that_differs_at_run_time_is_refused(faults: Job, rank: int) -> Non
     for message in (first, again):
         assert "table" in message
         assert f"rank {1 - rank}" in message
-    sizes = {0: "reduces 120 bytes, this rank 80", 1: "reduces 80 bytes, this rank 120"}
-    assert sizes[rank] in first or f"rank {1 - rank} gave up" in first
-    assert any(sizes[r] in faults.value("size_differs_at_run_time", r)[0] for r in RANKS)
+    # Who sees the other give up first may not get to compare.
+    messages = [faults.value("size_differs_at_run_time", r)[0] for r in RANKS]
+    sizes = [re.search(r"reduces (\d+) bytes, this rank (\d+)", message) for message in messages]
+    assert sizes[rank] or f"rank {1 - rank} gave up" in first
+    # Two rows of five float32.
+    assert {abs(int(found[1]) - int(found[2])) for found in sizes if found} == {40}
 
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_size_that_differs_after_a_retrace_is_refused(faults: Job, rank: int) -> None:
-    first, again = faults.value("size_differs_after_a_retrace", rank)
-    difference = "gradient['b0'] is 'float32 (16,)' on rank 0 and 'float32 (17,)' on rank 1"
-    assert first.startswith("ValueError: the ranks do not agree, nothing was exchanged")
-    assert difference in first
-    assert difference in again
+    for message in faults.value("size_differs_after_a_retrace", rank):
+        assert "HorovodInternalError: " in message
+        assert re.search(rf"rank(\(s\))? {1 - rank}", message)
+        assert "waited 3 s" in message
+        assert "step 4 was not completed" in message
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -119,7 +123,7 @@ def test_rank_without_data_is_given_up(faults: Job, rank: int) -> None:
         assert "waited 3 s for rank(s) 1" in message
         assert "group 0 (b2, w2) of plan " in message
         assert "step 4 was not completed" in message
-    assert "plan" in value["explained"]
+    assert "phase: run" in value["explained"]
 
 
 @pytest.mark.parametrize("rank", RANKS)
