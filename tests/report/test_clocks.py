@@ -1,22 +1,22 @@
-"""Offsets between clocks, from all-reduces whose true times are known."""
+"""Offsets between clocks, from exchanges whose true times are known."""
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tf_libra.report.clocks import SharedAllReduce, clock_offset, clock_offsets
+from tf_libra.report.clocks import SharedExchange, clock_offset, clock_offsets
 
 Delays = list[tuple[int, int, int, int]]
-# Of every all-reduce: when both ranks send, and what each byte takes, in true time.
+# Of every exchange: when both ranks send, and what each byte takes, in true time.
 delays = st.lists(st.tuples(*[st.integers(0, 10**9)] * 4), min_size=1, max_size=20)
 
 
-def seen(exchanges: Delays, offset_ns: int) -> tuple[list[SharedAllReduce], list[SharedAllReduce]]:
+def seen(exchanges: Delays, offset_ns: int) -> tuple[list[SharedExchange], list[SharedExchange]]:
     """What ranks 0 and 1 write down, where rank 1's clock is ahead by `offset_ns`."""
     ours, theirs = [], []
     for index, (sent_0, sent_1, to_0, to_1) in enumerate(exchanges):
-        ours.append(SharedAllReduce((index,), sent_0, max(sent_0, sent_1 + to_0)))
+        ours.append(SharedExchange((index,), sent_0, max(sent_0, sent_1 + to_0)))
         arrived_1 = max(sent_1, sent_0 + to_1)
-        theirs.append(SharedAllReduce((index,), sent_1 + offset_ns, arrived_1 + offset_ns))
+        theirs.append(SharedExchange((index,), sent_1 + offset_ns, arrived_1 + offset_ns))
     return ours, theirs
 
 
@@ -46,7 +46,7 @@ def test_a_quick_exchange_tells_it_closely() -> None:
 
 def test_clocks_that_drift_apart_are_halfway() -> None:
     ours, theirs = seen([(0, 0, 10, 10), (1000, 1000, 10, 10)], 0)
-    late = [theirs[0], SharedAllReduce((1,), theirs[1].sent_ns + 90, theirs[1].arrived_ns + 90)]
+    late = [theirs[0], SharedExchange((1,), theirs[1].sent_ns + 90, theirs[1].arrived_ns + 90)]
     found = clock_offset(ours, late)
     assert found is not None
     assert (found.lower_ns, found.upper_ns) == (80, 10)
@@ -55,7 +55,7 @@ def test_clocks_that_drift_apart_are_halfway() -> None:
 
 def test_ranks_that_share_nothing() -> None:
     ours, theirs = seen([(0, 0, 1, 1)], 0)
-    other = [SharedAllReduce(("other",), one.sent_ns, one.arrived_ns) for one in theirs]
+    other = [SharedExchange(("other",), one.sent_ns, one.arrived_ns) for one in theirs]
     assert clock_offset(ours, other) is None
     offsets = clock_offsets({3: theirs, 0: ours, 7: other})
     assert list(offsets) == [0, 3, 7]

@@ -156,6 +156,14 @@ def test_real_run_shows_computation_above(real: dict[str, Any], three_groups: Pl
     assert names == {"forward", "after backward", *three_groups.tensor_names}
 
 
+def test_every_rank_has_recorded_its_exchanges(traced: Job) -> None:
+    steps = read_run(Path(traced.folder, "run")).steps
+    for rank in (0, 1):
+        [pairs] = [step.exchanges_ns for step in steps if step.rank == rank and step.exchanges_ns]
+        assert len(pairs) == 16
+        assert all(sent < arrived for sent, arrived in pairs)
+
+
 def test_ranks_of_one_host_share_a_clock(real: dict[str, Any]) -> None:
     assert real["otherData"]["clocks"]["rank 1"].startswith("0.0 us ahead")
 

@@ -1,12 +1,13 @@
-"""How far the clocks of several hosts are apart, from the all-reduces that their ranks share.
+"""How far the clocks of several hosts are apart, from what their ranks have sent each other.
 
-Every all-reduce is an exchange of messages as NTP makes them: each rank knows when it began to
-send, and when the last of the others' first bytes had come. A byte does not come before it is
-sent, so rank j's clock minus rank 0's, o, is bounded from both sides by every all-reduce:
+When a plan comes into force all ranks exchange some small messages, as NTP does, and every
+all-reduce is such an exchange, too: each rank knows when it began to send, and when the last of
+the others' first bytes had come. A byte does not come before it is sent, so rank j's clock minus
+rank 0's, o, is bounded from both sides by every exchange:
 
     sent_j - arrived_0 <= o <= arrived_j - sent_0
 
-The tightest bounds over all steps leave little room; their width is the least round trip seen.
+The tightest bounds over all exchanges leave the least way there and the least way back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class SharedAllReduce:
-    """One all-reduce as one rank saw it, in nanoseconds of its host's clock.
+class SharedExchange:
+    """One exchange as one rank saw it, in nanoseconds of its host's clock.
 
     Attributes:
-        key: the same on every rank for the same all-reduce, and for no other.
+        key: the same on every rank for the same exchange, and for no other.
         sent_ns: when the rank began.
         arrived_ns: when every other rank had sent something.
     """
@@ -50,9 +51,9 @@ class ClockOffset:
 
 
 def clock_offset(
-    reference: Iterable[SharedAllReduce], other: Iterable[SharedAllReduce]
+    reference: Iterable[SharedExchange], other: Iterable[SharedExchange]
 ) -> ClockOffset | None:
-    """The offset of `other`'s clock; None where the two share no all-reduce."""
+    """The offset of `other`'s clock; None where the two share no exchange."""
     by_key = {one.key: one for one in reference}
     pairs = [(by_key[one.key], one) for one in other if one.key in by_key]
     if not pairs:
@@ -64,7 +65,7 @@ def clock_offset(
 
 
 def clock_offsets(
-    by_rank: Mapping[int, Sequence[SharedAllReduce]],
+    by_rank: Mapping[int, Sequence[SharedExchange]],
 ) -> dict[int, ClockOffset | None]:
     """The offset of every rank's clock to that of the lowest rank; the lowest has zero."""
     first = min(by_rank)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_libra.plan import Plan
-from tf_libra.report.clocks import ClockOffset, SharedAllReduce, clock_offsets
+from tf_libra.report.clocks import ClockOffset, SharedExchange, clock_offsets
 from tf_libra.report.run import Run
 from tf_libra.tensorboard.records import AllReduceSpan, StepRecord
 
@@ -57,16 +57,21 @@ def _offset_ns(offset: ClockOffset | None) -> int:
 
 def _clock(offset: ClockOffset | None) -> str:
     if offset is None:
-        return "not aligned: it shares no all-reduce with the first"
+        return "not aligned: it has exchanged nothing with the first"
     return (
         f"{offset.offset_ns * 1e-3:.1f} us ahead, between {offset.lower_ns * 1e-3:.1f} and"
         f" {offset.upper_ns * 1e-3:.1f}"
     )
 
 
-def _shared(steps: Sequence[StepRecord]) -> list[SharedAllReduce]:
-    return [
-        SharedAllReduce(
+def _shared(steps: Sequence[StepRecord]) -> list[SharedExchange]:
+    messages = [
+        SharedExchange((step.function, step.plan, step.step, "messages", index), sent, arrived)
+        for step in steps
+        for index, (sent, arrived) in enumerate(step.exchanges_ns)
+    ]
+    return messages + [
+        SharedExchange(
             (step.function, step.plan, step.step, index, one.group, one.num_bytes),
             one.started_ns,
             # Before the start: no byte was awaited, and the end is all that is known.

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import struct
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +115,19 @@ class Engine:
             )
         )
         return ctypes.string_at(data.value or 0, size.value)
+
+    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
+        """When a message was sent to all ranks, and when all of theirs had come, `count` times.
+
+        In nanoseconds since the epoch, by this host's clock. On every rank it must be called at
+        the same place, as `all_gather`, whose errors it has.
+        """
+        found = []
+        for _ in range(count):
+            sent_ns = time.time_ns()
+            self.all_gather(None)
+            found.append((sent_ns, time.time_ns()))
+        return tuple(found)
 
     def set_step(self, step: int) -> None:
         """Gives a number to what follows, for telemetry and messages."""

@@ -133,6 +133,11 @@ class Journal:
             plan_table(kept.plan, kept.profile, kept.cost_model),
         )
 
+    def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
+        """All ranks have exchanged messages, for their clocks to be compared."""
+        if self._recorder is not None:
+            self._recorder.clocks(exchanges)
+
     def took(self, step: int, seconds: float, usual: bool) -> None:
         """A step took so long; `usual` unless it was a plan's first or traced."""
         self.num_steps[self.phase] += 1

@@ -418,6 +418,8 @@ class Session:
         self._apply(kept.plan)
         self._tuning = None
         self.journal.in_force(kept, how, max(self._step, 1))
+        assert self._engine is not None
+        self.journal.clocks(self._engine.exchange_clocks())
 
     def _apply(self, plan: Plan) -> None:
         grappler.register(plan)

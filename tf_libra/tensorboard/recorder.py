@@ -4,6 +4,7 @@ It is told what happens and writes it down. A file that cannot be written is no 
 training: it is said once, and nothing more is written.
 """
 
+import dataclasses
 import logging
 import statistics
 import time
@@ -47,6 +48,7 @@ class Recorder:
         self._usual_seconds = 0.0
         self._num_steps = 0
         self._block: list[float] = []
+        self._exchanges: tuple[tuple[int, int], ...] = ()
         self._writer: RecordWriter | None = None
         self._guarded(partial(self._open, logdir, rank))
 
@@ -57,6 +59,10 @@ class Recorder:
         self._in_force_at = time.monotonic()
         if self._rank == 0:
             self._write(record.step, record)
+
+    def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
+        """All ranks have exchanged messages; goes with the next step's record."""
+        self._exchanges = exchanges
 
     def took(self, step: int, seconds: float, usual: bool) -> None:
         """A step took so long; `usual` unless it was a plan's first or traced."""
@@ -95,12 +101,11 @@ class Recorder:
             return
         self._was_traced = observation is not None
         production = None if observation is None else observation.production
-        self._write(
-            step,
-            StepRecord.of(
-                self._function, self._plan, self._rank, step, called_ns, all_reduces, production
-            ),
+        record = StepRecord.of(
+            self._function, self._plan, self._rank, step, called_ns, all_reduces, production
         )
+        exchanges, self._exchanges = self._exchanges, ()
+        self._write(step, dataclasses.replace(record, exchanges_ns=exchanges))
         if production is None:
             return
         try:

@@ -354,6 +354,8 @@ class StepRecord:
       backward_start_ns: when backward computation started; None where the step was not traced.
       produced_ns: when each of the plan's tensors was produced, in the plan's order; empty where
         the step was not traced.
+      exchanges_ns: when this rank sent messages to all others before the step, and when all of
+        theirs had come: pairs, the same number on every rank. For comparing clocks; mostly empty.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -368,6 +370,7 @@ class StepRecord:
     all_reduces: tuple[AllReduceSpan, ...]
     backward_start_ns: int | None = None
     produced_ns: tuple[int, ...] = ()
+    exchanges_ns: tuple[tuple[int, int], ...] = ()
 
     KIND: ClassVar[str] = "step"
 
@@ -382,6 +385,13 @@ class StepRecord:
             _set(self, "backward_start_ns", start)
         produced = checks.sequence("produced_ns", self.produced_ns)
         _set(self, "produced_ns", tuple(checks.integer("produced_ns", at) for at in produced))
+        pairs = []
+        for pair in checks.sequence("exchanges_ns", self.exchanges_ns):
+            times = tuple(checks.integer("exchanges_ns", at) for at in pair)
+            if len(times) != 2:
+                raise ValueError(f"exchanges_ns must hold pairs, got {len(times)} entries")
+            pairs.append(times)
+        _set(self, "exchanges_ns", tuple(pairs))
 
     @classmethod
     def of(
