@@ -55,7 +55,7 @@ def profile_of_trace(
 
     Where an all-reduce ran beside backward computation, computation was slower. With a cost model,
     those times are multiplied by its `compute_rate(r)`, which makes them contention-free (LIBRA,
-    Eq. 3); without one they are taken as they are, and the plans made from them are too pessimistic
+    Eq. 5); without one they are taken as they are, and the plans made from them are too pessimistic
     about computation. A trace of a run under `syneasgd` needs no such correction.
 
     Args:
