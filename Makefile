@@ -60,7 +60,7 @@ bench: setup
 	  --strategies none,horovod,syneasgd,wfbp,libra --rounds $(BENCH_ROUNDS) \
 	  --json build/step_time.json
 
-# Ten minutes and more: 2,000 steps with random pauses.
+# 2,000 steps with random pauses; minutes.
 soak: setup
 	@mkdir -p build
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json

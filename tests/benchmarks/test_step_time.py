@@ -139,6 +139,8 @@ def test_workers_that_fail_end_it(tmp_path: Path) -> None:
         ("--seed=-1", "seed"),
         ("--inter_op_threads=0", "inter_op_threads"),
         ("--json=/absent/out.json", "there is no folder '/absent'"),
+        ("--hosts=1", "hosts"),
+        ("--hosts=4096", f"must be at most {len(os.sched_getaffinity(0))}"),
     ],
 )
 def test_bad_flags_are_named(argument: str, message: str) -> None:
@@ -147,3 +149,16 @@ def test_bad_flags_are_named(argument: str, message: str) -> None:
         flags.FLAGS([step_time.__name__, argument])
     assert f"flag --{flag}" in str(raised.value)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("argument", ["--rate=5gbit", "--mpich=build/horovod-mpich"])
+def test_a_network_needs_hosts(argument: str) -> None:
+    with flagsaver.flagsaver(), pytest.raises(flags.IllegalFlagValueError) as raised:
+        flags.FLAGS([step_time.__name__, argument])
+    assert "say how many --hosts" in str(raised.value)
+
+
+def test_hosts_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with flagsaver.flagsaver(), pytest.raises(flags.IllegalFlagValueError, match="need root"):
+        flags.FLAGS([step_time.__name__, "--hosts=2"])

@@ -475,7 +475,7 @@ def cache_and_log_folders() -> Any:
         "complete": None if step.tuned is None else step.tuned.is_complete,
     }
     result["kept"] = sorted(path.name for path in kept.glob("*"))
-    result["logged"] = {path.name: path.read_text() for path in logs.glob("*")}
+    result["logged"] = {path.name: path.read_text() for path in logs.glob("*.json")}
 
     phases, step = next_job(2, cache_dir=kept)
     result["second"] = {
@@ -528,7 +528,7 @@ def folders_that_cannot_be_written() -> Any:
 def log_folder_of_a_given_plan() -> Any:
     logs = FOLDER / f"given.{RANK}"
     one_step(plan=PLAN_FILE, logdir=logs)
-    return {path.name: path.read_text() for path in logs.glob("*")}
+    return {path.name: path.read_text() for path in logs.glob("*.json")}
 
 
 # Plans that do not fit.
