@@ -11,6 +11,7 @@ from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.plan import Plan, TensorGroup
 from tf_libra.planning import make_plan
 from tf_libra.profile import BackwardProfile
+from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.runtime import nccl_tuner
 from tf_libra.runtime.summary import describe, plan_table
 from tf_libra.simulation import simulate
@@ -89,6 +90,22 @@ def samples() -> tuple[OverlapSample, ...]:
     )
 
 
+def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
+    """The first group in two parts, as where its tensors are of two dtypes."""
+    return (
+        MeasuredGroup(0, 1, 8, 0.0, start_seconds, start_seconds + 0.01),
+        MeasuredGroup(0, 1, 8, 0.0, start_seconds + 0.02, start_seconds + 0.05),
+    )
+
+
+def test_measured_times_stand_beside_predicted_ones() -> None:
+    timelines = [MeasuredTimeline(groups(start), 0.1, 0.2) for start in (0.1, 0.3, 0.2)]
+    header, first, second = plan_table(PLAN, PROFILE, MODEL, timelines).splitlines()
+    assert header.endswith("measured start    end")
+    assert first.split()[-2:] == ["200.0", "250.0"]
+    assert second.split()[-2:] == ["-", "-"]
+
+
 def test_whole_story_fits_into_100_columns() -> None:
     plan = replace(make_plan(PROFILE, MODEL, "libra"), notes=("a note to the reader",))
     seen = samples()
@@ -101,8 +118,8 @@ def test_whole_story_fits_into_100_columns() -> None:
             profile=PROFILE,
             cost_model=fitted.model,
             timelines=[
-                SimpleNamespace(backward_seconds=0.2),
-                SimpleNamespace(backward_seconds=0.4),
+                SimpleNamespace(backward_seconds=0.2, groups=groups(0.1)),
+                SimpleNamespace(backward_seconds=0.4, groups=groups(0.3)),
             ],
             median_step_seconds={Phase.MEASURE: 0.5, Phase.RUN: 0.4}.get,
         )
@@ -117,7 +134,7 @@ def test_whole_story_fits_into_100_columns() -> None:
     assert "step before: 500.0 ms" in told
     assert "step after: 400.0 ms (-20.0%)" in told
     for r in (1, 2, 4):
-        assert f"r={r}: " in told
+        assert f"    r={r}  " in told
 
 
 def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
@@ -125,7 +142,7 @@ def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
         journal(
             phase=Phase.RUN,
             plan=replace(PLAN, predicted_seconds=None),
-            timelines=[SimpleNamespace(backward_seconds=0.25)],
+            timelines=[SimpleNamespace(backward_seconds=0.25, groups=())],
         )
     )
     assert "backward: measured 250.0 ms" in told
@@ -144,7 +161,7 @@ def test_many_thread_counts_are_wrapped() -> None:
     fitted = fit(seen, 2)
     told = describe(journal(tuned=Tuned(PLAN, None, fitted.model, fitted, None, seen), plan=PLAN))
     assert max(len(line) for line in told.splitlines()) <= 100
-    assert "r=12: " in told
+    assert "   r=12  " in told
     assert np.isfinite(fitted.median_error)
 
 

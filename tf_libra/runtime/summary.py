@@ -13,6 +13,9 @@ from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tf_libra.profiling.samples import MeasuredTimeline
     from tf_libra.runtime.journal import Journal
 
 WIDTH = 100
@@ -20,19 +23,20 @@ WIDTH = 100
 
 def describe(journal: "Journal") -> str:
     """The whole story so far: phase, model, plan, predicted and measured times."""
-    lines = [f"phase: {journal.phase.value}"]
+    lines = [f"phase: {journal.phase.value}", *times(journal)]
     tuned = journal.tuned
     if tuned is not None and tuned.fit is not None:
-        lines += _wrapped(f"fit: {fit_line(tuned)}")
+        lines += ["", *fit_table(tuned)]
     plan, profile, model = journal.plan, journal.profile, journal.cost_model
     if plan is not None:
-        lines.append(plan_table(plan, profile, model))
+        lines += ["", "plan, in ms since the start of backward:"]
+        lines.append(plan_table(plan, profile, model, journal.timelines))
+        lines.append("")
         if profile is not None and model is not None:
             lines.append(str(explain(profile, plan, model)))
         else:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")
-    lines += times(journal)
     if nccl_tuner.in_use():
         lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)
@@ -92,11 +96,50 @@ def fit_line(tuned: Tuned) -> str:
     )
 
 
+def fit_table(tuned: Tuned) -> list[str]:
+    """The fitted model at the threads that were sampled, a row each, and its error."""
+    assert tuned.cost_model is not None and tuned.fit is not None
+    model = tuned.cost_model
+    rows = [("threads", "computation", "overlapped", "alone")]
+    rows += [
+        (
+            f"r={r}",
+            f"x{1 / float(model.compute_rate(r)):.2f}",
+            f"{float(model.overlapped_rate(r)) / 1e6:.0f} MB/s",
+            f"{float(model.exclusive_rate(r)) / 1e6:.0f} MB/s",
+        )
+        for r in sorted({sample.num_threads for sample in tuned.samples})
+    ]
+    held_out = (
+        "it was not tested on steps it has not seen"
+        if tuned.held_out_error is None
+        else f"backward of steps it has not seen is missed by {tuned.held_out_error:.1%}"
+    )
+    return [
+        "fitted model: slowdown of computation, and transmission rates:",
+        _aligned(rows),
+        *_wrapped(
+            f"  startup {model.startup_seconds * 1e3:.2f} ms overlapped,"
+            f" {model.exclusive_startup_seconds * 1e3:.2f} ms alone; {len(tuned.samples)} samples,"
+            f" an all-reduce is missed by {tuned.fit.median_error:.1%} in the median; {held_out}"
+        ),
+    ]
+
+
 def plan_table(
-    plan: Plan, profile: BackwardProfile | None, cost_model: ContentionModel | None
+    plan: Plan,
+    profile: BackwardProfile | None,
+    cost_model: ContentionModel | None,
+    timelines: "Sequence[MeasuredTimeline]" = (),
 ) -> str:
-    """The plan as a table; with predicted times where there is something to predict them by."""
-    rows = [("group", "tensors", "MB", "threads", "start ms", "end ms")]
+    """The plan as a table; with predicted times where there is something to predict them by.
+
+    With measured timelines, it has their medians beside what is predicted.
+    """
+    rows: list[tuple[str, ...]] = [("group", "tensors", "MB", "threads", "start ms", "end ms")]
+    measured = _measured(timelines)
+    if measured:
+        rows[0] += ("measured start", "end")
     spans = None
     if profile is not None and cost_model is not None:
         spans = simulate(profile, plan, cost_model).groups
@@ -113,8 +156,31 @@ def plan_table(
                 f"{megabytes:.3f}",
                 str(group.num_threads),
                 *predicted,
+                *(measured.get(index, ("-", "-")) if measured else ()),
             )
         )
+    return _aligned(rows)
+
+
+def _measured(timelines: "Sequence[MeasuredTimeline]") -> dict[int, tuple[str, str]]:
+    """When groups started and ended, medians in milliseconds; of several parts, first and last."""
+    starts: dict[int, list[float]] = {}
+    ends: dict[int, list[float]] = {}
+    for timeline in timelines:
+        for group in {one.group for one in timeline.groups}:
+            parts = [one for one in timeline.groups if one.group == group]
+            starts.setdefault(group, []).append(min(one.start_seconds for one in parts))
+            ends.setdefault(group, []).append(max(one.end_seconds for one in parts))
+    return {
+        group: (
+            f"{statistics.median(starts[group]) * 1e3:.1f}",
+            f"{statistics.median(ends[group]) * 1e3:.1f}",
+        )
+        for group in starts
+    }
+
+
+def _aligned(rows: "Sequence[tuple[str, ...]]") -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
