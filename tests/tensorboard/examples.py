@@ -4,6 +4,7 @@ import numpy as np
 
 from tf_libra import ContentionModel, make_plan, strategies
 from tf_libra.cost_model import OverlapSample
+from tf_libra.plan import Plan, TensorGroup
 from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.tensorboard.records import (
@@ -50,7 +51,9 @@ def plan_record(
     num_tensors: int = 24,
     names: tuple[str, ...] = (),
     step: int = 61,
+    num_groups: int | None = None,
 ) -> PlanRecord:
+    """A plan that came into force, with samples; of groups of equal length if `num_groups`."""
     strategy = strategy or strategies.Libra(threads=(1, 2, 4), max_groups=5)
     gradients, model = profile(num_tensors, names), cost_model()
     random = np.random.default_rng(1)
@@ -75,11 +78,18 @@ def plan_record(
                 plan=f"plan{index % 7}",
             )
         )
+    plan = make_plan(gradients, model, strategy)
+    if num_groups is not None:
+        size = num_tensors // num_groups
+        groups = tuple(
+            TensorGroup(i * size, (i + 1) * size, (1, 2, 4)[i % 3]) for i in range(num_groups)
+        )
+        plan = Plan.for_profile(gradients, groups, model.num_workers, strategy.name)
     return PlanRecord(
         function=function,
         step=step,
         origin="made",
-        plan=make_plan(gradients, model, strategy),
+        plan=plan,
         strategy=strategy,
         threads=strategies.allowed_threads(strategy),
         profile=gradients,

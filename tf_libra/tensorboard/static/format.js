@@ -8,20 +8,17 @@ function significant(value, digits) {
   return value.toFixed(Math.min(decimals, 12));
 }
 
-/** Seconds, in ms or µs or s. */
+/** Seconds in ms, with the digits that `explain` prints. */
 export function time(seconds, digits = 4) {
   if (seconds === null || seconds === undefined) return NONE;
-  const size = Math.abs(seconds);
-  if (size >= 1) return `${significant(seconds, digits)} s`;
-  if (size >= 1e-3 || size === 0) return `${significant(seconds * 1e3, digits)} ms`;
-  return `${significant(seconds * 1e6, Math.min(digits, 3))} µs`;
+  return `${Number((seconds * 1e3).toPrecision(digits))} ms`;
 }
 
 /** A difference in seconds, with its sign. */
 export function difference(seconds) {
   if (seconds === null || seconds === undefined) return 'not possible';
   if (seconds === 0) return '±0 ms';
-  return `${seconds > 0 ? '+' : '−'}${time(Math.abs(seconds), 3)}`;
+  return `${seconds > 0 ? '+' : '−'}${time(Math.abs(seconds))}`;
 }
 
 export function bytes(count) {

@@ -44,6 +44,7 @@ class Page {
     this.restyling = [];
     this.bar = h('header', {class: 'bar'});
     this.main = h('main', {});
+    this.clock = h('span', {class: 'updated'});
   }
 
   async start() {
@@ -69,7 +70,7 @@ class Page {
     const same = JSON.stringify(runs) === JSON.stringify(this.runs);
     this.runs = runs;
     if (quietly && same) {
-      this.drawBar();
+      this.tellTime();
       return;
     }
     const before = this.heading;
@@ -125,12 +126,17 @@ class Page {
     return this.runs.plans.filter((plan) => plan.run === run && plan.function === name);
   }
 
+  tellTime() {
+    this.clock.textContent = `read at ${this.updated.toLocaleTimeString('en-GB')}`;
+  }
+
   drawBar() {
+    this.tellTime();
     const children = [];
     if (this.heading !== null) children.push(...this.selectors());
     children.push(
       h('span', {class: 'spacer'}),
-      h('span', {class: 'updated'}, this.updated ? `read at ${this.updated.toLocaleTimeString('en-GB')}` : ''),
+      this.clock,
       h('button', {type: 'button', id: 'reload', onclick: () => this.reload()}, 'Reload'));
     if (this.heading !== null) {
       children.push(h('nav', {role: 'tablist'}, VIEWS.map(([name, title]) => h('button', {

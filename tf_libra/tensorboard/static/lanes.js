@@ -161,7 +161,7 @@ export class Lanes {
       ticks.append(
         s('line', {class: 'gridline', x1: x, x2: x, y1: 0, y2: y}),
         s('text', {class: 'muted', x, y: y + 18, 'text-anchor': 'middle'},
-          time(Number((i * step).toPrecision(6)), 3).replace(/\.0+(?= )/, '')),
+          time(i * step, 6)),
       );
     }
     return ticks;
@@ -203,7 +203,7 @@ export class Lanes {
     });
     const text = label.find((one) => one.length * 6.4 + 10 < width);
     if (!text) return [rect];
-    return [rect, s('text', {class: 'in-bar', x: left + width / 2, y: y + 17, 'text-anchor': 'middle'}, text)];
+    return [rect, s('text', {class: `in-bar on-${kind}`, x: left + width / 2, y: y + 17, 'text-anchor': 'middle'}, text)];
   }
 
   #computation(piece, timeline, y) {

@@ -107,7 +107,7 @@ function table(view, context) {
       .map(([kind, text]) => h('th', {class: kind}, text)))),
     h('tbody', {}, rows.map((row) => h('tr', {'data-strategy': row.strategy},
       h('td', {class: 'left'}, strategy(row.strategy),
-        row.fingerprint === own.fingerprint ? h('span', {class: 'badge'}, 'this plan') : null,
+        row.fingerprint === own.fingerprint && row.strategy === own.strategy ? h('span', {class: 'badge'}, 'this plan') : null,
         row.strategy === 'mg-cf' ? h('span', {class: 'badge'}, 'ideal') : null),
       h('td', {}, row.threads.join(', ')),
       h('td', {}, String(row.groups)),

@@ -1,0 +1,286 @@
+"""The backend's routes, over TensorBoard's own data provider in this process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from tests.tensorboard import examples
+from tests.tensorboard.conftest import HOSTILE_RUN, write
+from tf_libra import strategies
+from tf_libra.planning.explain import explain
+from tf_libra.tensorboard.loader import LibraLoader
+
+RECORD = examples.plan_record()
+RUN = "first/rank_0"
+
+
+class Backend:
+    """The plugin on a log directory."""
+
+    def __init__(self, logdir: Path) -> None:
+        multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
+        multiplexer.AddRunsFromDirectory(str(logdir))
+        multiplexer.Reload()
+        data = MultiplexerDataProvider(multiplexer, str(logdir))
+        self.plugin = LibraLoader().load(base_plugin.TBContext(data_provider=data))
+        self._apps = self.plugin.get_plugin_apps()
+
+    def get(self, route: str, **parameters: Any) -> tuple[int, Any]:
+        """Status and answer of a route."""
+        response = Client(self._apps[f"/{route}"]).get("/", query_string=parameters)
+        return response.status_code, json.loads(response.data)
+
+    def answer(self, route: str, **parameters: Any) -> Any:
+        """The answer of a route that has nothing to complain of."""
+        status, value = self.get(route, **parameters)
+        assert status == 200, value
+        return value
+
+    def static(self, path: str, method: str = "GET") -> Any:
+        """The response of the static files' route."""
+        return Client(self._apps["/static/*"]).open(f"/data/plugin/libra{path}", method=method)
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
+    logdir = tmp_path_factory.mktemp("logdir")
+    write(logdir / "first", RECORD)
+    return Backend(logdir)
+
+
+@pytest.fixture(scope="module")
+def odd(hostile: Path) -> Backend:
+    return Backend(hostile)
+
+
+@pytest.fixture
+def plan() -> dict[str, str]:
+    return {"run": RUN, "tag": RECORD.tag}
+
+
+def test_runs_lists_plans_by_run(backend: Backend) -> None:
+    listed = backend.answer("runs")
+    assert listed["problems"] == []
+    [heading] = listed["plans"]
+    assert heading["run"] == RUN
+    assert heading["fingerprint"] == RECORD.plan.fingerprint
+    assert (heading["step"], heading["strategy"]) == (61, "libra")
+
+
+def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> None:
+    view = backend.answer("plan", **plan)
+    told = explain(RECORD.profile, RECORD.plan, RECORD.cost_model)
+    assert view["summary"] == told.summary
+    assert view["predicted_seconds"] == told.timeline.backward_seconds
+    for row, one in zip(view["groups"], told.groups, strict=True):
+        assert (row["start"], row["stop"]) == (one.group.start, one.group.stop)
+        assert row["num_bytes"] == one.num_bytes
+        assert (row["start_seconds"], row["end_seconds"]) == (
+            one.span.start_seconds,
+            one.span.end_seconds,
+        )
+    totals = view["totals"]
+    parts = totals["slowed_seconds"] + totals["residual_communication_seconds"]
+    assert view["compute_seconds"] + parts == pytest.approx(totals["backward_seconds"])
+
+
+@pytest.mark.parametrize("index", range(len(RECORD.plan.groups)))
+def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], index: int) -> None:
+    view = backend.answer("group", **plan, group=index)
+    told = explain(RECORD.profile, RECORD.plan, RECORD.cost_model).groups[index]
+    assert view["names"] == list(RECORD.plan.tensor_names[told.group.start : told.group.stop])
+    assert view["why"]["threads"] == told.threads
+    assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
+        (one.change, one.seconds) for one in told.alternatives
+    ]
+
+
+def test_the_bottleneck_has_the_most_residual_communication(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("plan", **plan)
+    residual = [row["residual_communication_seconds"] for row in view["groups"]]
+    assert residual[view["bottleneck"]] == max(residual)
+
+
+def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
+    predicted = backend.answer("timeline", **plan, show="predicted")
+    measured = backend.answer("timeline", **plan, show="measured")
+    record = examples.timeline_record(RECORD)
+    assert predicted["backward"]["median"] == RECORD.plan.predicted_seconds
+    assert measured["backward"]["median"] == record.backward.median
+    assert measured["num_steps"] == record.num_steps
+    assert [span["group"] for span in measured["spans"]] == [span.group for span in record.spans]
+    wfbp = backend.answer("timeline", **plan, show="wfbp", threads=2)
+    assert len(wfbp["spans"]) == len(RECORD.plan.tensor_names)
+    assert {span["num_threads"] for span in wfbp["spans"]} == {2}
+    pieces = predicted["computation"]
+    assert [piece["to"] for piece in pieces[:-1]] == [piece["from"] for piece in pieces[1:]]
+    done = sum((piece["to"] - piece["from"]) * piece["rate"] for piece in pieces)
+    assert done == pytest.approx(RECORD.profile.compute_seconds.sum())
+
+
+def test_strategies_are_all_there_with_what_was_measured(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("strategies", **plan)
+    rows = {(row["strategy"], row["num_threads"]): row for row in view["rows"]}
+    fixed = {"syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp"}
+    assert rows.keys() == {(name, r) for name in fixed for r in (1, 2, 4)} | {
+        ("libra", None),
+        ("libra-m", None),
+        ("mg-cf", None),
+    }
+    assert rows["libra", None]["fingerprint"] == RECORD.plan.fingerprint
+    assert rows["libra", None]["backward_seconds"] == RECORD.plan.predicted_seconds
+    before, now = view["measured"]
+    assert (before["strategy"], before["step_seconds"]) == ("syneasgd", 0.061)
+    assert (now["run"], now["num_steps"]) == (RUN, 19)
+    larger = backend.answer("strategies", **plan, workers=64)
+    assert larger["num_workers"] == 64
+    assert larger["rest_seconds"] is None
+
+
+def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
+    view = backend.answer("contention", **plan)
+    assert view["held_out_error"] == RECORD.held_out_error
+    assert len(view["samples"]) == len(RECORD.samples)
+    model = RECORD.cost_model
+    for one in view["at_threads"]:
+        assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
+    assert view["curves"]["num_threads"][-1] == 4
+
+
+def test_history_has_steps_plans_and_prediction_errors(
+    backend: Backend, plan: dict[str, str]
+) -> None:
+    view = backend.answer("history", **plan)
+    assert [step for step, _ in view["series"]["step_seconds"]] == list(range(1, 81))
+    [[step, error]] = view["errors"]
+    assert step == 64
+    assert error == pytest.approx(RECORD.plan.predicted_seconds / 0.04 - 1)
+    assert [one["step"] for one in view["plans"]] == [61]
+
+
+@pytest.mark.parametrize(
+    ("route", "parameters", "reason"),
+    [
+        ("plan", {}, "run must be given once, got 0"),
+        ("plan", {"run": RUN}, "tag must be given once, got 0"),
+        ("plan", {"run": [RUN, RUN], "tag": "x"}, "run must be given once, got 2"),
+        ("plan", {"run": "x" * 70_000, "tag": "x"}, "run must have at most"),
+        ("group", {"run": RUN, "tag": RECORD.tag}, "group must be given once"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "-1"}, "group must be an integer"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "99"}, "group must be from 0 to"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "9" * 90}, "group must be an integer"),
+        ("group", {"run": RUN, "tag": RECORD.tag, "group": "٣"}, "group must be an integer"),
+        ("timeline", {"run": RUN, "tag": RECORD.tag, "show": "all"}, "show must be one of"),
+        (
+            "timeline",
+            {"run": RUN, "tag": RECORD.tag, "show": "wfbp", "threads": 3},
+            "threads must be one of 1, 2, 4",
+        ),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 3}, "workers must be one of"),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 4096}, "workers must be from"),
+        ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "timeline")}, "format must be"),
+    ],
+)
+def test_bad_parameters_are_refused_with_a_reason(
+    backend: Backend, route: str, parameters: dict[str, Any], reason: str
+) -> None:
+    status, value = backend.get(route, **parameters)
+    assert status == 400
+    assert reason in value["error"]
+
+
+@pytest.mark.parametrize("route", ["plan", "group", "timeline", "contention", "strategies"])
+@pytest.mark.parametrize("name", [*examples.HOSTILE, "/etc/passwd", ".", "", "\0"])
+def test_names_lead_nowhere_else(backend: Backend, route: str, name: str) -> None:
+    for parameters in ({"run": name, "tag": RECORD.tag}, {"run": RUN, "tag": name}):
+        status, value = backend.get(route, **parameters, group=0, show="predicted")
+        assert status == 404
+        assert value == {"error": value["error"]}
+        assert "no such plan" in value["error"]
+
+
+def test_only_get_is_answered(backend: Backend) -> None:
+    app = backend.plugin.get_plugin_apps()["/runs"]
+    assert Client(app).post("/").status_code == 405
+
+
+@pytest.mark.parametrize("name", ["index.js", "style.css", "plotly.min.js"])
+def test_static_files(backend: Backend, name: str) -> None:
+    response = backend.static(f"/static/{name}")
+    assert response.status_code == 200
+    assert response.mimetype in ("text/javascript", "application/javascript", "text/css")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/",
+        "/static/../plugin.py",
+        "/static/..%2fplugin.py",
+        "/static//etc/passwd",
+        "/static/%2e%2e/records.py",
+        "/static/index.js%00",
+        "/static/" + "x" * 10_000,
+    ],
+)
+def test_there_are_no_other_static_files(backend: Backend, path: str) -> None:
+    assert backend.static(path).status_code == 404
+
+
+def test_hostile_names_are_given_as_they_are(odd: Backend) -> None:
+    plans = [one for one in odd.answer("runs")["plans"] if one["run"] == f"{HOSTILE_RUN}/rank_0"]
+    assert sorted(one["function"] for one in plans) == sorted(examples.HOSTILE)
+    for one in plans:
+        view = odd.answer("plan", run=one["run"], tag=one["tag"])
+        assert view["function"] == one["function"]
+        names = odd.answer("group", run=one["run"], tag=one["tag"], group=0)["names"]
+        assert names[0] == examples.HOSTILE[0]
+
+
+def test_summaries_that_cannot_be_read_are_named_with_a_reason(odd: Backend) -> None:
+    problems = {one["tag"]: one["message"] for one in odd.answer("runs")["problems"]}
+    assert problems.keys() == {"future", "newer document", "cut", "no text", "no json"}
+    assert "version of tf-libra summary must be 1, got 2" in problems["future"]
+    assert "version of tf-libra plan record must be 1, got 7" in problems["newer document"]
+    assert "not valid JSON" in problems["cut"]
+    for tag in problems:
+        status, value = odd.get("plan", run="broken", tag=tag)
+        assert (status, bool(value["error"])) == (400, True)
+
+
+def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
+    backend = Backend(tmp_path)
+    assert backend.answer("runs") == {"plans": [], "problems": []}
+    assert backend.plugin.is_active()
+
+
+def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
+    record = examples.PlanRecord("f", 1, "given", RECORD.plan, strategies.Libra(), (1, 2, 4))
+    _write_alone(tmp_path, record)
+    backend = Backend(tmp_path)
+    plan = {"run": "rank_0", "tag": record.tag}
+    assert backend.answer("plan", **plan)["bottleneck"] is None
+    assert backend.answer("group", **plan, group=0)["why"] is None
+    assert backend.answer("timeline", **plan, show="predicted") is None
+    assert backend.answer("timeline", **plan, show="measured") is None
+    assert backend.answer("contention", **plan)["model"] is None
+    assert backend.answer("strategies", **plan)["rows"] == []
+    assert backend.answer("history", **plan)["errors"] == []
+
+
+def _write_alone(logdir: Path, record: examples.PlanRecord) -> None:
+    from tf_libra.tensorboard.writer import RecordWriter
+
+    writer = RecordWriter(logdir, 0)
+    writer.record(record.step, record)
+    writer.close()

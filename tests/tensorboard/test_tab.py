@@ -1,0 +1,305 @@
+"""The Libra tab of a real TensorBoard in a real browser, on the runs of real workers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.select import Select
+
+from tests.launching import Job
+from tests.tensorboard import examples
+from tests.tensorboard.conftest import HOSTILE_RUN, write
+from tf_libra.plan import Plan
+from tools import tensorboard_tab
+from tools.tensorboard_tab import Tab, answer
+
+RUN = "first/rank_0"
+
+
+def ms(seconds: float) -> str:
+    """As `explain` says it."""
+    return f"{seconds * 1e3:.4g} ms"
+
+
+@pytest.fixture(scope="module")
+def address(trained: tuple[Job, Path]) -> Iterator[str]:
+    with tensorboard_tab.serving(trained[1]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def made(trained: tuple[Job, Path], address: str) -> dict[str, Any]:
+    """The plan that the job has made: its place, its record, what the job said of it."""
+    told = trained[0].value("made")
+    plan = Plan.from_json(told["plan"])
+    assert told["fitted"], told["explain"]
+    [heading] = [
+        one for one in answer(address, "runs")["plans"] if one["fingerprint"] == plan.fingerprint
+    ]
+    return {"plan": plan, "told": told["explain"], "heading": heading}
+
+
+@pytest.fixture
+def tab(browser: Tab, address: str, made: dict[str, Any]) -> Iterator[Tab]:
+    """The tab at the plan that the job has made; nothing may have gone wrong in it."""
+    browser.open(address)
+    choose(browser, "#version", "made")
+    yield browser
+    assert browser.trouble() == []
+
+
+def choose(tab: Tab, selector: str, text: str) -> None:
+    """Chooses the first option that has this text in it, and waits for what it brings."""
+    select = Select(tab.one(selector))
+    texts = [one.text for one in select.options]
+    index = next(i for i, one in enumerate(texts) if text in one)
+    if not select.options[index].is_selected():
+        tab.script("delete document.querySelector('main').dataset.ready")
+        select.select_by_index(index)
+    tab.wait(lambda: tab.one("main").get_attribute("data-ready"))
+
+
+def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
+    tab: Tab, made: dict[str, Any]
+) -> None:
+    plan = made["plan"]
+    rows = tab.find("#groups tbody tr")
+    assert len(rows) == len(plan.groups)
+    assert tab.one("#backward").text == f"backward, predicted: {ms(plan.predicted_seconds)}"
+    assert ms(plan.predicted_seconds) in made["told"]
+    for index, (row, group) in enumerate(zip(rows, plan.groups, strict=True)):
+        cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "td")]
+        assert cells[0].split()[0] == str(index)
+        assert cells[1].startswith(f"{group.stop - group.start} ")
+        assert cells[3] == f"r = {group.num_threads}"
+        row.click()
+        tab.wait(lambda k=index: tab.one("#detail").get_attribute("data-group") == str(k))
+        why = tab.one("#why").text
+        told = " ".join(made["told"].split())
+        for sentence in tab.texts("#why p:not(.note)"):
+            assert sentence in told
+        for cost in tab.find("#why .cost"):
+            assert cost.get_attribute("data-seconds") is not None or "not possible" in cost.text
+        assert f"r = {2 * group.num_threads}" in why
+        names = plan.tensor_names[group.start : group.stop]
+        assert tab.texts("#tensors .one-line") == list(names)
+    assert ("bottleneck" in tab.one("#groups").text) == (plan.predicted_seconds is not None)
+
+
+def test_the_plan_answers_the_questions_of_a_newcomer(
+    tab: Tab, made: dict[str, Any], address: str
+) -> None:
+    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    assert place["run"] == RUN
+    facts = {one: tab.one(f"#{one}").text for one in ("bottleneck", "threads", "model", "gain")}
+    assert "Group" in facts["bottleneck"]
+    assert facts["threads"].splitlines()[1].startswith("r = ")
+    assert "%" in facts["model"]
+    assert "%" in facts["gain"]
+
+
+def test_a_group_can_be_selected_by_keyboard(tab: Tab) -> None:
+    tab.find("#groups tbody tr")[-1].send_keys(Keys.ENTER)
+    last = str(len(tab.find("#groups tbody tr")) - 1)
+    tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
+
+
+def domain(tab: Tab) -> tuple[float, float]:
+    lanes = tab.one("svg.lanes")
+    return float(lanes.get_attribute("data-from")), float(lanes.get_attribute("data-to"))
+
+
+def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, Any]) -> None:
+    tab.view("timeline")
+    tab.wait(lambda: tab.find("svg.lanes .bar"))
+    assert [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")] == [
+        "predicted",
+        "measured",
+    ]
+    assert f"backward {ms(made['plan'].predicted_seconds)}" in tab.texts("svg.lanes .backward")
+    whole = domain(tab)
+    tab.one("button[aria-label='Zoom in']").click()
+    tab.wait(lambda: domain(tab) != whole)
+    near = domain(tab)
+    assert near[1] - near[0] < whole[1] - whole[0]
+    lanes = tab.one("svg.lanes")
+    ActionChains(tab.driver).drag_and_drop_by_offset(lanes, -120, 0).perform()
+    tab.wait(lambda: domain(tab) != near)
+    moved = domain(tab)
+    assert moved[0] > near[0]
+    assert moved[1] - moved[0] == pytest.approx(near[1] - near[0])
+    tab.one("button[aria-label='Show everything']").click()
+    tab.wait(lambda: domain(tab) == whole)
+    tab.script(
+        "arguments[0].dispatchEvent(new WheelEvent('wheel', {deltaY: -400, clientX: 700,"
+        " bubbles: true, cancelable: true}))",
+        lanes,
+    )
+    tab.wait(lambda: domain(tab) != whole)
+    ActionChains(tab.driver).double_click(lanes).perform()
+    tab.wait(lambda: domain(tab) == whole)
+    bar = tab.one("svg.lanes .timeline[data-kind='predicted'] .bar[data-group='0']")
+    ActionChains(tab.driver).move_to_element(bar).perform()
+    tab.wait(lambda: "Group 0" in tab.one(".tooltip").text)
+    shown = tab.one(".tooltip").text
+    assert f"r = {made['plan'].groups[0].num_threads}" in shown
+
+
+def test_any_two_timelines_of_the_run_can_be_compared(tab: Tab, made: dict[str, Any]) -> None:
+    tab.view("timeline")
+    before = tab.one("#difference").text
+    select = Select(tab.one("#timeline-1"))
+    texts = [one.text for one in select.options]
+    assert any("SynEASGD" in text for text in texts)
+    assert any("plan of step" in text for text in texts)
+    select.select_by_visible_text(next(text for text in texts if text.startswith("WFBP, r = 2")))
+    tab.wait(lambda: tab.one("#difference").text != before)
+    assert "WFBP, r = 2, predicted: " in tab.one("#difference").text
+    lanes = tab.find("svg.lanes .timeline")
+    groups = {
+        one.get_attribute("data-group")
+        for one in lanes[1].find_elements(By.CSS_SELECTOR, ".bar[data-group]")
+    }
+    assert len(groups) == len(made["plan"].tensor_names)
+
+
+def test_contention_draws_samples_curves_and_residuals(
+    tab: Tab, made: dict[str, Any], address: str
+) -> None:
+    tab.view("contention")
+    for index in range(4):
+        assert tab.find(f"#contention-{index} .scatterlayer .trace")
+    rows = tab.texts("#coefficients tbody tr")
+    assert [row.split("\n")[0].split(" ×")[0] for row in rows] == ["r = 1", "r = 2"]
+    assert "sample" in tab.one("#fit").text
+
+
+def test_strategies_are_compared_here_and_on_more_workers(tab: Tab, made: dict[str, Any]) -> None:
+    tab.view("strategies")
+    rows = tab.find("#strategies tbody tr")
+    assert {row.get_attribute("data-strategy") for row in rows} == {
+        "syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp", "libra-m", "libra", "mg-cf",
+    }  # fmt: skip
+    assert "before the plan" in tab.one("#strategies tr[data-strategy='syneasgd']").text
+    own = [row.text for row in rows if "this plan" in row.text]
+    assert len(own) <= 1
+    for text in own:
+        assert ms(made["plan"].predicted_seconds) in text
+    assert tab.find("#scale-plot .scatterlayer .trace")
+    assert "2048" in tab.one("#scale-plot").text
+
+
+def test_history_marks_the_plans(tab: Tab, made: dict[str, Any]) -> None:
+    tab.view("history")
+    assert "step" in tab.one("#history-lead").text
+    assert made["plan"].fingerprint[:12] in tab.one("#plans").text
+    assert tab.find("#history-steps .annotation")
+
+
+def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: tuple[Job, Path]) -> None:
+    given = Plan.from_json(trained[0].value("given")["plan"])
+    choose(tab, "#version", "given")
+    tab.wait(lambda: len(tab.find("#groups tbody tr")) == len(given.groups))
+    assert "measured nothing by itself" in tab.one("main").text
+    for view in tensorboard_tab.VIEWS[1:]:
+        tab.one(f"#tab-{view}").click()
+        tab.wait(lambda name=view: tab.one("main").get_attribute("data-ready") == name)
+
+
+def test_reload_shows_what_was_written_since(
+    tab: Tab, trained: tuple[Job, Path], address: str
+) -> None:
+    before = len(answer(address, "runs")["plans"])
+    write(trained[1] / "second", examples.plan_record(function="later"))
+    tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
+    tab.one("#reload").click()
+    tab.wait(lambda: any("second" in one.text for one in Select(tab.one("#run")).options))
+    choose(tab, "#run", "second")
+    tab.wait(lambda: "61" in tab.one("#version").text)
+
+
+def test_themes_follow_tensorboard(tab: Tab) -> None:
+    colors = []
+    for _ in range(2):
+        tab.wait(lambda: tab.script("return document.documentElement.dataset.theme"))
+        colors.append(
+            (
+                tab.script("return document.documentElement.dataset.theme"),
+                tab.script("return getComputedStyle(document.body).backgroundColor"),
+            )
+        )
+        tab.script("window.parent.document.body.classList.toggle('dark-mode')")
+        tab.wait(
+            lambda: tab.script("return document.documentElement.dataset.theme") != colors[-1][0]
+        )
+    assert {theme for theme, _ in colors} == {"light", "dark"}
+    assert colors[0][1] != colors[1][1]
+
+
+def test_ranks_write_runs_of_their_own(trained: tuple[Job, Path], address: str) -> None:
+    for rank in range(2):
+        [file] = (trained[1] / "first" / f"rank_{rank}").glob("events*.0.v2")
+        assert file.stat().st_size > 0
+
+
+# Runs that nobody would like to see.
+
+
+@pytest.fixture(scope="module")
+def odd_address(hostile: Path) -> Iterator[str]:
+    with tensorboard_tab.serving(hostile) as found:
+        yield found
+
+
+@pytest.fixture
+def odd(browser: Tab, odd_address: str) -> Iterator[Tab]:
+    browser.open(odd_address)
+    yield browser
+    assert browser.trouble() == []
+
+
+def test_hostile_names_are_text(odd: Tab) -> None:
+    choose(odd, "#run", examples.HOSTILE[0])
+    assert odd.one("#run").get_attribute("title").startswith(f"{HOSTILE_RUN}/rank_0, <script>")
+    names = {one.get_attribute("title") for one in odd.find("#tensors .one-line")}
+    assert examples.HOSTILE[0] in names
+    for view in tensorboard_tab.VIEWS:
+        odd.view(view)
+        assert odd.find("script:not([src])") == odd.find("head script:not([src])")
+        # What is long is cut: nothing makes the page wider than the window.
+        width = odd.script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert width <= 0
+
+
+def test_what_cannot_be_read_is_said(odd: Tab) -> None:
+    messages = odd.texts(".message")
+    assert len(messages) == 5
+    assert any("must be 1, got 2" in message for message in messages)
+    assert odd.find("#groups")  # and the rest is shown
+
+
+def test_a_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
+    choose(odd, "#run", "large")
+    assert len(odd.find("#groups tbody tr")) == 100
+    assert odd.script("return document.querySelectorAll('*').length") < 4000
+    odd.view("timeline")
+    select = Select(odd.one("#timeline-1"))
+    before = odd.one("#difference").text
+    select.select_by_visible_text(
+        next(one.text for one in select.options if one.text.startswith("SynEASGD, r = 1"))
+    )
+    odd.wait(lambda: odd.one("#difference").text != before)
+    odd.view("plan")
+    assert len(odd.find("#tensors .tensor")) <= 40
+
+
+def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> None:
+    with tensorboard_tab.serving(tmp_path) as address:
+        browser.open(address)
+        text = browser.one("#empty").text
+        assert '@tf_libra.optimize("libra", logdir=' in text
+        assert "tf-libra run -np 2 python train.py" in text
+        assert browser.trouble() == []
