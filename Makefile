@@ -1,4 +1,4 @@
-# make setup | test | demo | lint | format | bench | soak | cc-test | sanitize | clean | distclean
+# make setup | test | demo | pictures | lint | format | bench | soak | cc-test | sanitize | clean | distclean
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
@@ -32,7 +32,7 @@ REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test demo lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
+.PHONY: setup test demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -49,10 +49,18 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 	@touch $@
 
 test: setup
+	@tools/install_browser.sh || true
 	$(RUN) python -m pytest $(PYTEST_ARGS)
 
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py
+
+# The pictures of docs/tensorboard.md, from runs of the demo.
+pictures: setup
+	tools/install_browser.sh
+	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/libra
+	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/wfbp --strategy wfbp
+	$(RUN) python -m tools.tensorboard_tab --logdir build/runs --run libra --out docs/images
 
 bench: setup
 	@mkdir -p build

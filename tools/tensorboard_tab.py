@@ -24,6 +24,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 VIEWS = ("plan", "timeline", "contention", "strategies", "history")
@@ -162,6 +163,16 @@ class Tab:
         if name == "strategies":
             self.wait(lambda: self.one("#scale-plot").get_attribute("data-complete"))
 
+    def choose(self, selector: str, text: str) -> None:
+        """Chooses the first option that has this text in it, and waits for what it brings."""
+        select = Select(self.one(selector))
+        texts = [one.text for one in select.options]
+        index = next(i for i, one in enumerate(texts) if text in one)
+        if not select.options[index].is_selected():
+            self.script("delete document.querySelector('main').dataset.ready")
+            select.select_by_index(index)
+        self.wait(self._ready)
+
     def script(self, code: str, *arguments: Any) -> Any:
         """Runs JavaScript in the tab's frame."""
         return self.driver.execute_script(code, *arguments)
@@ -208,7 +219,8 @@ def compact(path: Path) -> None:
     reduced.save(path, optimize=True)
 
 
-_LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show.", required=True)
+_LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show (required).")
+_RUN = flags.DEFINE_string("run", None, "A part of the name of the run to show.")
 _OUT = flags.DEFINE_string("out", "docs/images", "Folder for the pictures.")
 
 
@@ -216,10 +228,12 @@ def main(_: list[str]) -> None:
     """Takes a picture of every view, light and dark."""
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
-    with serving(Path(_LOGDIR.value)) as address:
+    with serving(Path(_LOGDIR.value or "")) as address:
         for theme in ("light", "dark"):
             with browsing(dark=theme == "dark") as tab:
                 tab.open(address)
+                if _RUN.value:
+                    tab.choose("#run", _RUN.value)
                 for name in VIEWS:
                     tab.view(name)
                     path = out / f"tensorboard_{name}_{theme}.png"
@@ -231,4 +245,5 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    flags.mark_flag_as_required("logdir")
     app.run(main)

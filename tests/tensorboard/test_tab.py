@@ -46,20 +46,9 @@ def made(trained: tuple[Job, Path], address: str) -> dict[str, Any]:
 def tab(browser: Tab, address: str, made: dict[str, Any]) -> Iterator[Tab]:
     """The tab at the plan that the job has made; nothing may have gone wrong in it."""
     browser.open(address)
-    choose(browser, "#version", "made")
+    browser.choose("#version", "made")
     yield browser
     assert browser.trouble() == []
-
-
-def choose(tab: Tab, selector: str, text: str) -> None:
-    """Chooses the first option that has this text in it, and waits for what it brings."""
-    select = Select(tab.one(selector))
-    texts = [one.text for one in select.options]
-    index = next(i for i, one in enumerate(texts) if text in one)
-    if not select.options[index].is_selected():
-        tab.script("delete document.querySelector('main').dataset.ready")
-        select.select_by_index(index)
-    tab.wait(lambda: tab.one("main").get_attribute("data-ready"))
 
 
 def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
@@ -201,7 +190,7 @@ def test_history_marks_the_plans(tab: Tab, made: dict[str, Any]) -> None:
 
 def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: tuple[Job, Path]) -> None:
     given = Plan.from_json(trained[0].value("given")["plan"])
-    choose(tab, "#version", "given")
+    tab.choose("#version", "given")
     tab.wait(lambda: len(tab.find("#groups tbody tr")) == len(given.groups))
     assert "measured nothing by itself" in tab.one("main").text
     for view in tensorboard_tab.VIEWS[1:]:
@@ -217,7 +206,7 @@ def test_reload_shows_what_was_written_since(
     tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
     tab.one("#reload").click()
     tab.wait(lambda: any("second" in one.text for one in Select(tab.one("#run")).options))
-    choose(tab, "#run", "second")
+    tab.choose("#run", "second")
     tab.wait(lambda: "61" in tab.one("#version").text)
 
 
@@ -262,7 +251,7 @@ def odd(browser: Tab, odd_address: str) -> Iterator[Tab]:
 
 
 def test_hostile_names_are_text(odd: Tab) -> None:
-    choose(odd, "#run", examples.HOSTILE[0])
+    odd.choose("#run", examples.HOSTILE[0])
     assert odd.one("#run").get_attribute("title").startswith(f"{HOSTILE_RUN}/rank_0, <script>")
     names = {one.get_attribute("title") for one in odd.find("#tensors .one-line")}
     assert examples.HOSTILE[0] in names
@@ -282,7 +271,7 @@ def test_what_cannot_be_read_is_said(odd: Tab) -> None:
 
 
 def test_a_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
-    choose(odd, "#run", "large")
+    odd.choose("#run", "large")
     assert len(odd.find("#groups tbody tr")) == 100
     assert odd.script("return document.querySelectorAll('*').length") < 4000
     odd.view("timeline")

@@ -86,6 +86,7 @@ class Session:
         self._tuning: Tuning | None = None
         self._observation: Observation | None = None
         self._observer: Observer | None = None
+        self._observers: dict[str, Observer] = {}
         self._current: Plan | None = None
         self._call_options: Any = None
         self._step = 0
@@ -374,8 +375,14 @@ class Session:
         assert self._engine is not None and self._current is not None
         self._engine.drain_telemetry()
         if self._rank == 0:
-            self._observer = Observer(self._engine, self._current.tensor_names)
-            result = self._observer.first(call)
+            known = self._observers.get(self._current.fingerprint)
+            if known is None:
+                known = Observer(self._engine, self._current.tensor_names)
+                self._observers[self._current.fingerprint] = known
+                result = known.first(call)
+            else:  # TensorFlow has instantiated this plan before, and leaves no graph again
+                result = call()
+            self._observer = known
         else:
             result = call()
         records = of_step(self._engine.drain_telemetry(), self._step)

@@ -5,6 +5,7 @@ because nothing was measured, is None.
 """
 
 import dataclasses
+import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -375,25 +376,30 @@ def strategies_view(
     view: dict[str, Any] = {"num_workers": workers, "rest_seconds": None, "rows": []}
     if profile is None or cost is None:
         return view
-    model = cost.with_workers(workers)
-    for strategy in _all_strategies(record):
-        view["rows"].append(_row(profile, model, strategy))
-    free = model.contention_free()
+    view["rows"] = [dict(row) for row in _rows(record, workers)]
+    if num_workers is None:
+        _add_measured(view, record, runs)
+    return view
+
+
+@functools.lru_cache(maxsize=128)  # planning for thousands of tensors takes seconds
+def _rows(record: PlanRecord, num_workers: int) -> tuple[dict[str, Any], ...]:
+    profile, cost = record.profile, record.cost_model
+    assert profile is not None and cost is not None
+    model = cost.with_workers(num_workers)
     plan = make_plan(profile, model, strategies.MgWfbp(num_threads=min(record.threads)))
-    ideal = simulate(profile, plan, free).backward_seconds
-    view["rows"].append(
+    ideal = simulate(profile, plan, model.contention_free())
+    return (
+        *(_row(profile, model, strategy) for strategy in _all_strategies(record)),
         {
             "strategy": IDEAL,
             "num_threads": None,
             "threads": [min(record.threads)],
             "groups": len(plan.groups),
-            "backward_seconds": ideal,
+            "backward_seconds": ideal.backward_seconds,
             "fingerprint": None,
-        }
+        },
     )
-    if num_workers is None:
-        _add_measured(view, record, runs)
-    return view
 
 
 def strategy_like(

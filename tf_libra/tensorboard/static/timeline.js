@@ -2,7 +2,7 @@
 
 import {get} from './api.js';
 import {choice, h} from './dom.js';
-import {bytes, short, signedPercent, strategy, time} from './format.js';
+import {bytes, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
 import {Lanes, legend} from './lanes.js';
 
 /** What can be shown: [key, text, parameters]. */
@@ -16,13 +16,14 @@ async function shown(context) {
       [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own],
       [`measured ${other.tag}`, `${name}, measured`, {...plan, show: 'measured'}, own]);
   }
-  const table = await get('strategies', context.plan);
-  for (const row of table.rows) {
-    if (row.strategy === 'mg-cf' || row.backward_seconds === null) continue;
-    const threads = row.num_threads === null ? {} : {threads: row.num_threads};
-    const suffix = row.num_threads === null ? '' : `, r = ${row.num_threads}`;
-    options.push([`${row.strategy} ${row.num_threads ?? ''}`, `${strategy(row.strategy)}${suffix}, predicted`,
-      {...context.plan, show: row.strategy, ...threads}, false]);
+  const {threads, totals} = await get('plan', context.plan);
+  if (!totals) return options; // nothing to predict by
+  for (const name of Object.keys(STRATEGIES)) {
+    if (name === 'mg-cf') continue;
+    const words = `${strategy(name)}, predicted`;
+    if (name.startsWith('libra')) options.push([name, words, {...context.plan, show: name}, false]);
+    else options.push(...threads.map((r) => [`${name} ${r}`, `${strategy(name)}, r = ${r}, predicted`,
+      {...context.plan, show: name, threads: r}, false]));
   }
   return options;
 }

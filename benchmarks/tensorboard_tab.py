@@ -1,0 +1,123 @@
+"""What the records cost a training step, and how soon a large plan is on the page.
+
+python -m benchmarks.tensorboard_tab
+"""
+
+import itertools
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks.machine import machine
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel
+from tf_libra.plan import Plan, TensorGroup
+from tf_libra.profile import BackwardProfile
+from tf_libra.runtime.telemetry import AllReduceRecord
+from tf_libra.tensorboard.recorder import Recorder
+from tf_libra.tensorboard.records import PlanRecord
+from tf_libra.tensorboard.writer import RecordWriter
+from tools import tensorboard_tab
+
+_TENSORS = flags.DEFINE_integer("tensors", 1000, "Tensors of the plan.", lower_bound=1)
+_GROUPS = flags.DEFINE_integer("groups", 100, "Groups of the plan.", lower_bound=1)
+_STEPS = flags.DEFINE_integer("steps", 2000, "Steps to write.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that the plan is drawn.", lower_bound=1)
+
+_DRAWN = """
+const done = arguments[arguments.length - 1];
+const began = performance.now();
+const seen = new MutationObserver(() => {
+  if (document.querySelectorAll('#groups tbody tr').length !== arguments[0]) return;
+  seen.disconnect();
+  requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began)));
+});
+document.querySelector('#view').remove();
+seen.observe(document.querySelector('main'), {childList: true, subtree: true});
+document.querySelector('#tab-plan').click();
+"""
+
+
+def large_plan() -> PlanRecord:
+    """A plan of groups of equal length."""
+    random = np.random.default_rng(0)
+    sizes = (4 * np.exp(random.uniform(3, 13, _TENSORS.value))).astype(int)
+    seconds = random.uniform(1e-5, 3e-4, _TENSORS.value)
+    profile = BackwardProfile.from_arrays(sizes, seconds, None, ["float32"] * _TENSORS.value)
+    cost = ContentionModel(8, 1e-5, (0.95, 0.05), (3e9, 2e9, 0.5), (4e9, 2e9, 0.5))
+    edges = np.linspace(0, _TENSORS.value, _GROUPS.value + 1).astype(int)
+    groups = tuple(
+        TensorGroup(int(a), int(b), (1, 2, 4)[i % 3])
+        for i, (a, b) in enumerate(itertools.pairwise(edges))
+    )
+    plan = Plan.for_profile(profile, groups, 8, "libra")
+    return PlanRecord("step", 1, "made", plan, strategies.Libra(), (1, 2, 4), profile, cost)
+
+
+def spent(call: Callable[[], None]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def writing(record: PlanRecord, folder: Path) -> None:
+    """Prints what a step and a written step cost on rank 0."""
+    recorder = Recorder(folder, 0, "step", logging.getLogger("benchmark"))
+    first = spent(lambda: recorder.in_force(record))
+    usual = [
+        spent(lambda step=step: recorder.took(step, 0.03, True)) for step in range(_STEPS.value)
+    ]
+    names = record.plan.tensor_names
+    spans = tuple(
+        AllReduceRecord(1, i, "", i, g.num_threads, 1, 1, 1, 1, 1, names[g.start : g.stop])
+        for i, g in enumerate(record.plan.groups)
+    )
+    written = [spent(lambda: recorder.executed(5, (0, 1), spans)) for _ in range(20)]
+    recorder.close()
+    size = sum(file.stat().st_size for file in folder.rglob("events*"))
+    print(f"plan in force: {first * 1e3:.2f} ms, once")
+    print(
+        f"usual step: {statistics.median(usual) * 1e6:.1f} µs in the median, "
+        f"{max(usual) * 1e6:.0f} µs at most, of {len(usual)} steps"
+    )
+    print(f"step written with its all-reduces: {statistics.median(written) * 1e3:.2f} ms")
+    print(f"event file: {size / 1e3:.0f} kB")
+
+
+def drawing(record: PlanRecord, folder: Path) -> None:
+    """Prints how long it takes from a click until the plan is painted."""
+    writer = RecordWriter(folder, 0)
+    writer.record(1, record)
+    writer.close()
+    with tensorboard_tab.serving(folder) as address, tensorboard_tab.browsing() as tab:
+        tab.open(address)
+        drawn = []
+        for _ in range(_ROUNDS.value):
+            tab.view("timeline")
+            milliseconds = tab.driver.execute_async_script(_DRAWN, len(record.plan.groups))
+            drawn.append(milliseconds)
+        print(
+            f"{_TENSORS.value} tensors in {_GROUPS.value} groups drawn in "
+            f"{statistics.median(drawn):.0f} ms in the median of {len(drawn)}, "
+            f"{max(drawn):.0f} ms at most, the backend's answer included"
+        )
+
+
+def main(_: list[str]) -> None:
+    """Measures both."""
+    print(machine())
+    record = large_plan()
+    with tempfile.TemporaryDirectory() as folder:
+        writing(record, Path(folder) / "writing")
+        drawing(record, Path(folder) / "drawing")
+
+
+if __name__ == "__main__":
+    app.run(main)
