@@ -1,0 +1,62 @@
+"""`tf-libra profile` on what users give it; the other commands are tested beside what they do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Job
+from tf_libra import cli
+from tf_libra.profile import BackwardProfile
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said in one line, with status 2 and nothing on standard output."""
+    assert cli.main(["profile", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("tf-libra profile: ")
+    return told.err
+
+
+@pytest.mark.parametrize("name", ["missing", "two\nlines", "<script>", "x" * 300, "🐢"])
+def test_no_such_trace(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, str(tmp_path / name))
+
+
+def test_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(b"\xff" * 50)
+    assert "is no trace of TensorFlow's profiler" in refused(capsys, str(path))
+    assert "is no trace of TensorFlow's profiler" in refused(capsys, str(tmp_path))
+    path.write_bytes(b"")
+    assert "without a plane /host:CPU" in refused(capsys, str(path))
+
+
+def test_one_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "got 0 arguments" in refused(capsys)
+    assert "got 2 arguments" in refused(capsys, "a", "b")
+    assert "holds no trace" in refused(capsys, str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b'{"format": "tf-libra plan"}'])
+def test_bad_cost_model(
+    traced: Job, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = tmp_path / "cost.json"
+    cost.write_bytes(content)
+    refused(capsys, str(traced.folder / "profiler.0"), "--cost", str(cost))
+
+
+def test_profile_is_one_that_the_planner_reads(
+    traced: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "profile.json"
+    assert cli.main(["profile", str(traced.folder / "keras.0"), "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "5 step(s)" in told.err or "left out" in told.err
+    profile = BackwardProfile.from_json(out.read_text())
+    assert cli.main(["profile", str(traced.folder / "keras.0")]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(profile.to_json())
