@@ -61,7 +61,7 @@ def test_the_numbers_of_the_plan_are_those_of_its_json_and_of_explain(
     assert ms(plan.predicted_seconds) in made["told"]
     for index, (row, group) in enumerate(zip(rows, plan.groups, strict=True)):
         cells = [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "td")]
-        assert cells[0].split()[0] == str(index)
+        assert row.get_attribute("data-group") == str(index)
         assert cells[1].startswith(f"{group.stop - group.start} ")
         assert cells[3] == f"r = {group.num_threads}"
         row.click()
@@ -253,6 +253,8 @@ def odd(browser: Tab, odd_address: str) -> Iterator[Tab]:
 def test_hostile_names_are_text(odd: Tab) -> None:
     odd.choose("#run", examples.HOSTILE[0])
     assert odd.one("#run").get_attribute("title").startswith(f"{HOSTILE_RUN}/rank_0, <script>")
+    odd.one("#groups tbody tr").click()
+    odd.wait(lambda: odd.one("#detail").get_attribute("data-group") == "0")
     names = {one.get_attribute("title") for one in odd.find("#tensors .one-line")}
     assert examples.HOSTILE[0] in names
     for view in tensorboard_tab.VIEWS:

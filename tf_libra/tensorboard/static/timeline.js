@@ -100,7 +100,7 @@ function groupTable(pairs) {
     h('h2', {}, 'All-reduces'),
     h('div', {class: 'scroll'}, h('table', {},
       h('thead', {}, h('tr', {}, h('th', {class: 'left'}, 'Group'), h('th', {}, 'Size'), h('th', {}, 'Threads'),
-        columns.map(([name]) => ['start', 'end', 'takes'].map((word) => h('th', {}, `${short(name, 40)}: ${word}`))),
+        columns.map((_, i) => ['starts', 'ends', 'takes'].map((word) => h('th', {}, alike ? `${i === 0 ? 'Above' : 'Below'}: ${word}` : word))),
         alike ? h('th', {}, 'Difference') : null)),
       h('tbody', {}, rows))),
   ];
