@@ -54,6 +54,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     auto operation = std::make_shared<OperationInfo>();
     std::string reduction;
     OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
+    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
     OP_REQUIRES_OK(context, context->GetAttr("group", &operation->group));
     OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
     OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &operation->tensor_names));

@@ -15,6 +15,7 @@ REGISTER_OP("LibraAllReduce")
     .Attr("stream: int >= 0 = 0")
     .Attr("reduction: {'average', 'sum'} = 'average'")
     .Attr("plan: string = ''")
+    .Attr("function: string = ''")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
@@ -30,6 +31,7 @@ num_threads: how many lanes the all-reduce may use.
 group: index of the tensor group in the plan; -1 where no plan was applied.
 stream: all-reduces of one stream run one after the other.
 plan: id of the plan that put these tensors together.
+function: the training function it belongs to; those of another one are never averaged with its.
 )doc");
 
 }  // namespace tf_libra

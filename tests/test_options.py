@@ -56,6 +56,15 @@ def test_defaults() -> None:
         ({"strategy": 3}, "strategy must be a name or an object"),
         ({"strategy": None}, "strategy must be a name or an object"),
         ({"engine": "nccl"}, "engine must be one of auto, lanes, got 'nccl'"),
+        (
+            {"check_numerics": "stop"},
+            "check_numerics must be one of None, 'raise', 'skip', got 'stop'",
+        ),
+        (
+            {"inner_gradients": "both"},
+            "inner_gradients must be one of None, 'average', 'local', got 'both'",
+        ),
+        ({"sparse_as_dense": 1}, "sparse_as_dense must be"),
         ({"threads": 0}, "threads .*1.* got 0"),
         ({"threads": (1, 0)}, "threads .*1.* got 0"),
         ({"threads": -2}, "threads .*1.* got -2"),

@@ -28,6 +28,9 @@ def optimize(
     max_tuning_steps: int = 100,
     max_tuning_seconds: float = 60.0,
     max_model_error: float = 0.25,
+    check_numerics: str | None = None,
+    sparse_as_dense: bool = False,
+    inner_gradients: str | None = None,
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 
@@ -58,6 +61,14 @@ def optimize(
         max_tuning_seconds: seconds that may, likewise; whichever comes first.
         max_model_error: median relative error of the model on steps it has not seen, beyond
             which MG-WFBP plans instead.
+        check_numerics: what happens where a gradient of any rank is NaN or infinite: "raise"
+            raises FloatingPointError, "skip" warns and goes on; either way on all ranks, in the
+            same step, which leaves no trace in any variable. None looks at nothing.
+        sparse_as_dense: make the `IndexedSlices` of embeddings dense and plan them with the
+            others, instead of gathering their rows.
+        inner_gradients: what becomes of gradients of variables that an outer tape differentiates
+            again: "average" takes those of all ranks' data, "local" leaves them as they are; None
+            refuses them.
 
     Returns:
         A decorator for a `tf.function` or a plain function, which it makes one.
@@ -80,6 +91,9 @@ def optimize(
         max_tuning_steps=max_tuning_steps,
         max_tuning_seconds=max_tuning_seconds,
         max_model_error=max_model_error,
+        check_numerics=check_numerics,
+        sparse_as_dense=sparse_as_dense,
+        inner_gradients=inner_gradients,
     )
     return functools.partial(Optimized, options=options)
 
@@ -102,12 +116,12 @@ class Optimized:
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
-        from tf_libra.runtime.session import Session
+        from tf_libra.runtime.script import Script
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._session = Session(function, options)
+        self._session = Script(function, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -154,6 +168,17 @@ class Optimized:
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
         return self._session.settled
+
+    def check_variables(self) -> None:
+        """Compares the variables of the step with those of every other rank.
+
+        Before the first step that is done anyway. Call it, on all ranks, after variables were
+        changed between steps, as by restoring a checkpoint.
+
+        Raises:
+            ValueError: on every rank: the first variable that differs.
+        """
+        self._session.check_variables()
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns: model, plan, times."""

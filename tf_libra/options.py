@@ -9,6 +9,8 @@ from tf_libra.plan import Plan
 from tf_libra.tuning import Budget
 
 ENGINES = ("auto", "lanes")
+NUMERICS = (None, "raise", "skip")
+INNER_GRADIENTS = (None, "average", "local")
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_LANES = 64
@@ -31,6 +33,10 @@ class Options:
         stall_warning_seconds: after how long to warn that another rank has not arrived.
         budget: what may go by before a plan is in force.
         max_model_error: median relative error beyond which the fitted model is not trusted.
+        check_numerics: what to do about gradients that are not finite, one of `NUMERICS`.
+        sparse_as_dense: whether sparse gradients are made dense instead of gathered.
+        inner_gradients: what becomes of gradients that are differentiated again, one of
+            `INNER_GRADIENTS`.
     """
 
     strategy: strategies.Strategy
@@ -42,6 +48,9 @@ class Options:
     stall_warning_seconds: float
     budget: Budget
     max_model_error: float
+    check_numerics: str | None = None
+    sparse_as_dense: bool = False
+    inner_gradients: str | None = None
 
 
 def resolve(
@@ -58,6 +67,9 @@ def resolve(
     max_tuning_steps: int,
     max_tuning_seconds: float,
     max_model_error: float,
+    check_numerics: str | None = None,
+    sparse_as_dense: bool = False,
+    inner_gradients: str | None = None,
 ) -> Options:
     """Checks what a user passed and fills in what was left open.
 
@@ -85,6 +97,9 @@ def resolve(
         stall_warning_seconds=_seconds("stall_warning_seconds", stall_warning_seconds),
         budget=Budget(max_tuning_steps, max_tuning_seconds),
         max_model_error=checks.real("max_model_error", max_model_error, above=0),
+        check_numerics=_one_of("check_numerics", check_numerics, NUMERICS),
+        sparse_as_dense=checks.boolean("sparse_as_dense", sparse_as_dense),
+        inner_gradients=_one_of("inner_gradients", inner_gradients, INNER_GRADIENTS),
     )
 
 
@@ -173,6 +188,13 @@ def _seconds(name: str, value: float) -> float:
     if seconds > MAX_SECONDS:
         raise ValueError(f"{name} must be at most {MAX_SECONDS:g}, got {value!r}")
     return seconds
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> str | None:
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+    return value
 
 
 def _path(name: str, value: str | os.PathLike[str]) -> Path:

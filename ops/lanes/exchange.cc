@@ -215,7 +215,15 @@ class Exchange {
         result_.first_byte_nanos = WallNanos();
       }
       if (step != Step::kProgress || peer->header_received < sizeof(ExchangeHeader)) return step;
-      return CheckHeader(*peer);
+      const Step checked = CheckHeader(*peer);
+      // The peer is to see the difference as well, and not to wait for this rank to leave.
+      while (checked == Step::kFailed && peer->header_sent < sizeof(ExchangeHeader)) {
+        const Status cause = result_.status;
+        const Step sent = Send(peer);
+        result_.status = cause;
+        if (sent != Step::kProgress) break;
+      }
+      return checked;
     }
     if (peer->part_received < own_chunk_.size()) {
       runs[0] =

@@ -14,6 +14,8 @@ namespace {
 
 // How long a failing rank listens for what its peers have to say about the cause.
 constexpr double kFarewellSeconds = 0.5;
+// Ranks that disagree are alive, and both find out: each is worth waiting for.
+constexpr double kDisagreementSeconds = 5;
 
 // Tensors of the same names and the same sum of bytes may still be cut differently.
 uint64_t WithSizes(uint64_t digest, const std::vector<TensorView>& tensors) {
@@ -216,8 +218,12 @@ Status LaneEngine::Explain(const Status& status, const Job& job) {
   if (Status known = failure(); !known.ok()) return known;
   std::string message = "rank " + std::to_string(rank_) + ", " + job.request.operation->Describe() +
                         ": " + status.message();
-  if (status.code() == StatusCode::kUnavailable) {
-    const std::string words = control_.HearFarewells(kFarewellSeconds);
+  const bool disagree = status.code() == StatusCode::kFailedPrecondition;
+  // Told before listening: the other side listens for it, too.
+  if (disagree) control_.Farewell(message);
+  if (disagree || status.code() == StatusCode::kUnavailable) {
+    const std::string words =
+        control_.HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
     if (!words.empty()) message += " (" + words + ")";
   }
   return Status(status.code(),

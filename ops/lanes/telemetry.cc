@@ -44,6 +44,7 @@ std::string OperationJson(const OperationInfo& operation) {
 void OperationInfo::ComputeDigest() {
   Fnv fnv;
   fnv.Add(plan);
+  fnv.Add(function);
   fnv.Add(group);
   fnv.Add(num_threads);
   fnv.Add(static_cast<int64_t>(reduction));
@@ -52,7 +53,7 @@ void OperationInfo::ComputeDigest() {
 }
 
 std::string OperationInfo::Describe() const {
-  std::string text = group >= 0 ? "group " + std::to_string(group) : "an unplanned gradient";
+  std::string text = group >= 0 ? "group " + std::to_string(group) : "an unplanned all-reduce";
   for (size_t i = 0; i < std::min(tensor_names.size(), kNamed); ++i) {
     text += (i == 0 ? " (" : ", ") + tensor_names[i];
   }
@@ -60,7 +61,8 @@ std::string OperationInfo::Describe() const {
     text += " and " + std::to_string(tensor_names.size() - kNamed) + " more";
   }
   if (!tensor_names.empty()) text += ")";
-  if (!plan.empty()) text += " of plan " + plan;
+  if (group >= 0) text += " of plan " + plan;
+  if (!function.empty()) text += " in " + function;
   return text;
 }
 

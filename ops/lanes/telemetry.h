@@ -16,6 +16,7 @@ namespace tf_libra {
 // What an operation is, as opposed to one execution of it.
 struct OperationInfo {
   std::string plan;
+  std::string function;  // the training function whose gradients these are
   int group = -1;
   int num_threads = 1;
   Reduction reduction = Reduction::kAverage;
@@ -23,7 +24,7 @@ struct OperationInfo {
   uint64_t digest = 0;  // of all of the above, the same on every rank
 
   void ComputeDigest();
-  // "group 2 (conv/kernel, conv/bias, fc/kernel and 3 more) of plan 1a2b", for messages.
+  // "group 2 (conv/kernel, conv/bias, fc/kernel and 3 more) of plan 1a2b in train_step".
   std::string Describe() const;
 };
 

@@ -22,7 +22,8 @@ OperationInfo Info() {
 
 // Each field counts, and names do not run into each other.
 void DigestsDiffer() {
-  std::vector<OperationInfo> infos(9, Info());
+  std::vector<OperationInfo> infos(10, Info());
+  infos[9].function = "train_step";
   infos[1].plan = "1a2c";
   infos[2].group = 3;
   infos[3].num_threads = 2;
@@ -41,13 +42,16 @@ void DigestsDiffer() {
 }
 
 void Descriptions() {
-  CHECK_EQ(Info().Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b");
-  OperationInfo info;
-  CHECK_EQ(info.Describe(), "an unplanned gradient");
+  OperationInfo info = Info();
+  CHECK_EQ(info.Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b");
+  info.function = "train_step";
+  CHECK_EQ(info.Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b in train_step");
+  info = OperationInfo();
+  CHECK_EQ(info.Describe(), "an unplanned all-reduce");
   info.tensor_names = {"dense/kernel"};
-  CHECK_EQ(info.Describe(), "an unplanned gradient (dense/kernel)");
+  CHECK_EQ(info.Describe(), "an unplanned all-reduce (dense/kernel)");
   info.tensor_names = {"a", "b", "c", "d", "e"};
-  CHECK_EQ(info.Describe(), "an unplanned gradient (a, b, c and 2 more)");
+  CHECK_EQ(info.Describe(), "an unplanned all-reduce (a, b, c and 2 more)");
 }
 
 // Memory stays bounded where nobody drains.

@@ -124,6 +124,8 @@ def test_random_generators_may_differ(trouble: Job, rank: int) -> None:
 def test_grappler_switched_off_is_said_once(trouble: Job, rank: int) -> None:
     assert trouble.log("grappler_switched_off", rank).count("Grappler is switched off") == 1
     assert "was not executed as it is" not in trouble.log("grappler_switched_off", rank)
+    # Nothing is tried out, since nothing could take effect.
+    assert trouble.value("grappler_switched_off", rank) == {"phase": "run", "plan": None}
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tf_libra.runtime import tracing
-from tf_libra.runtime.marking import MarkedGradient, marking
+from tf_libra.runtime.marking import MarkedGradient, Rules, marking
 
 
 class Traces:
@@ -201,8 +201,20 @@ def test_gradient_of_an_average_is_averaged_too() -> None:
             penalty = tf.add_n([tf.reduce_sum(gradient**2) for gradient in gradients])
         return outer.gradient(penalty, layers)
 
-    call = tracing.marked_function(tf.function(step), traces.marked.append)
-    found = all_reduces(call.get_concrete_function(INPUTS))
+    def function(**rules: Any) -> Any:
+        return tracing.marked_function(
+            tf.function(step), traces.marked.append, lambda: Rules(**rules)
+        )
+
+    with pytest.raises(ValueError, match=r"step takes the gradient of variable 'layer0' inside"):
+        function().get_concrete_function(INPUTS)
+    assert all_reduces(function(inner_gradients="local").get_concrete_function(INPUTS)) == [
+        "layer3",
+        "layer2",
+        "layer1",
+        "layer0",
+    ]
+    found = all_reduces(function(inner_gradients="average").get_concrete_function(INPUTS))
     once = {f"layer{i}" for i in range(4)}
     assert set(found) == once | {f"{n}/grad" for n in once} | {f"{n}#1" for n in once}
     assert set(traces.names()) == once | {f"{n}#1" for n in once}
@@ -259,3 +271,69 @@ def test_traces_of_one_nested_function_name_their_gradients_alike() -> None:
     function = tracing.marked_function(step, traces.marked.append)
     function.get_concrete_function(tf.constant(1.0))
     assert traces.names() == ["weight", "weight#1"]
+
+
+def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> None:
+    layers, traces = chain(), Traces()
+    traced: list[int] = []
+
+    @tf.function
+    def inner(inputs: tf.Tensor) -> Any:
+        traced.append(len(traced))
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    def step(inputs: tf.Tensor) -> Any:
+        return inner(inputs)
+
+    before = inner.get_concrete_function(INPUTS)
+    for function in ("one", "another"):
+        call = tracing.marked_function(
+            tf.function(step), traces.marked.append, lambda function=function: Rules(function)
+        )
+        call.get_concrete_function(INPUTS)
+        assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
+    assert len(traced) == 3
+    assert inner.get_concrete_function(INPUTS) is before
+    assert all_reduces(before) == []
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
+    table, final, traces = tf.Variable(tf.ones([9, 4])), tf.Variable(tf.ones([4, 2])), Traces()
+
+    def step(words: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, words) @ final)
+        return tape.gradient(loss, {"table": table, "final": final})
+
+    call = tracing.marked_function(
+        tf.function(step), traces.marked.append, lambda: Rules(sparse_as_dense=dense)
+    )
+    concrete = call.get_concrete_function(tf.TensorSpec([None], tf.int64))
+    assert [one.is_gathered for one in traces.marked[0]] == [False, not dense]
+    found = all_reduces(concrete)
+    (name,) = (one.name for one in traces.marked[0] if one.shape[-1:] == (4,))
+    expected = [name] if dense else [f"{name}/{what}" for what in ("rows", "indices", "values")]
+    assert found[1:] == expected
+    returned = concrete.structured_outputs["table"]
+    assert isinstance(returned, tf.IndexedSlices) is not dense
+    if not dense:
+        assert returned.values.shape.as_list() == [None, 4]
+        assert returned.indices.dtype == tf.int64
+
+
+def test_tf_gradients_of_variables_are_refused() -> None:
+    layers = chain()
+
+    def step(inputs: tf.Tensor, of_inputs: bool) -> Any:
+        loss = loss_of(layers, inputs)
+        return tf.gradients(loss, [inputs] if of_inputs else layers)
+
+    original = tf.gradients
+    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    call.get_concrete_function(INPUTS, True)
+    with pytest.raises(ValueError, match=r"gradient of 'layer0' by tf\.gradients"):
+        call.get_concrete_function(INPUTS, False)
+    assert tf.gradients is original

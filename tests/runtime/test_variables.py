@@ -19,14 +19,14 @@ def traced(*used: tf.Variable) -> object:
 def test_order_is_that_of_the_program() -> None:
     made = [tf.Variable(tf.fill([2], float(i))) for i in range(40)]
     order = np.random.default_rng(0).permutation(40)
-    found = variables.compared(traced(*(made[i] for i in order)))
+    found = variables.compared(traced(*(made[i] for i in order)).graph)
     assert [int(variable[0]) for _, variable in found] == order.tolist()
 
 
 def test_names_are_unique() -> None:
     same = [tf.Variable(0.0, name="kernel"), tf.Variable(1.0, name="kernel")]
     bias = tf.Variable(2.0, name="bias")
-    found = variables.compared(traced(*same, bias))
+    found = variables.compared(traced(*same, bias).graph)
     assert [(name, float(variable)) for name, variable in found] == [
         ("kernel", 0.0),
         ("kernel#1", 1.0),
@@ -42,14 +42,14 @@ def test_variables_of_functions_inside_are_found() -> None:
     def step() -> tf.Tensor:
         return inner()
 
-    assert [name for name, _ in variables.compared(step.get_concrete_function())] == ["deep"]
+    assert [name for name, _ in variables.compared(step.get_concrete_function().graph)] == ["deep"]
 
 
 def test_counters_are_compared_and_states_of_random_generators_are_not() -> None:
     counter, weight = tf.Variable(1, name="iteration"), tf.Variable(1.0, name="weight")
     keras_state = keras.random.SeedGenerator(7).state.value
     state = tf.random.Generator.from_seed(7).state
-    names = [n for n, _ in variables.compared(traced(counter, weight, keras_state, state))]
+    names = [n for n, _ in variables.compared(traced(counter, weight, keras_state, state).graph)]
     assert names == ["iteration", "weight"]
 
 

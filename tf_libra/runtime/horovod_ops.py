@@ -24,7 +24,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.util import object_identity
 
-from tf_libra.runtime.marking import FLOATING, GradientCall, Marks, variable_name
+from tf_libra.runtime.marking import FLOATING, GradientCall, Marks, replaced, variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
@@ -348,20 +348,10 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
             **{name: unconditional(name) for name in conditional},
         }
         for name, function in replace.items():
-            stack.enter_context(_replaced(hvd, name, function))
-        stack.enter_context(_replaced(polymorphic_function.Function, "__call__", call_inline))
+            stack.enter_context(replaced(hvd, name, function))
+        stack.enter_context(replaced(polymorphic_function.Function, "__call__", call_inline))
         stack.enter_context(_references_to_keras_variables())
         yield reductions
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 @contextlib.contextmanager

@@ -95,11 +95,15 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     Rank s's loss depends on the sum of all ranks' tensors, so each rank's gradient is reduced from
     those of all.
     """
-    (names, reduction) = (operation.get_attr(name) for name in ("tensor_names", "reduction"))
+    names, reduction, function, plan = (
+        operation.get_attr(name) for name in ("tensor_names", "reduction", "function", "plan")
+    )
     return load().ops.libra_all_reduce(
         tensors=list(incoming),
         tensor_names=[f"{name.decode()}/grad" for name in names],
         reduction=reduction,
+        function=function,
+        plan=plan,
     )
 
 

@@ -6,15 +6,17 @@ The graph that comes out averages correctly even if no pass ever touches it.
 
 import contextlib
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-from tf_libra.runtime import library
+from tf_libra.runtime import library, nested, sparse
+from tf_libra.runtime.numerics import Watch
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -31,12 +33,43 @@ class MarkedGradient:
         shape: static shape; None for a dimension that is not known.
         dtype: name of the dtype.
         num_bytes: size, 0 where the shape is not known.
+        is_gathered: whether it is sparse, and its rows are gathered instead; no plan is about it.
     """
 
     name: str
     shape: tuple[int | None, ...]
     dtype: str
     num_bytes: int
+    is_gathered: bool = False
+
+    @property
+    def executed_as(self) -> str:
+        """The tensor by which it is found in a graph."""
+        return f"{self.name}/values" if self.is_gathered else self.name
+
+
+def _one_process() -> tuple[int, int]:
+    return 0, 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the gradients of one training function are treated.
+
+    Attributes:
+        function: its identity, which no other one of this process has.
+        sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
+        inner_gradients: what becomes of gradients that an outer tape differentiates again:
+            "average" or "local"; None refuses them.
+        place: rank and world size, asked for when something is gathered.
+        watch: is told of all gradients; None where nobody asks whether they are finite.
+    """
+
+    function: str = ""
+    sparse_as_dense: bool = False
+    inner_gradients: str | None = None
+    place: Callable[[], tuple[int, int]] = _one_process
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +99,8 @@ class Marks:
         calls: every call of `gradient`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self.marked: list[MarkedGradient] = []
         self.calls: list[GradientCall] = []
         self._known: dict[int, tuple[GradientCall, int]] = {}
@@ -109,6 +143,33 @@ class Marks:
         Raises:
             ValueError: the dtype is none that is all-reduced.
         """
+        name = self._name(name, gradient)
+        reduced = self._all_reduce(name, gradient, reduction)
+        self._watch([name], [gradient], [reduced])
+        return reduced
+
+    def average(self, names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
+        """Writes what averages the gradients that one call has computed together.
+
+        Args:
+            names: of the variables, in the order in which they are to be written.
+            gradients: tensors or `IndexedSlices`.
+
+        Raises:
+            ValueError: a dtype is none that is all-reduced.
+        """
+        unique, averages = [], []
+        for name, gradient in zip(names, gradients, strict=True):
+            unique.append(self._name(name, gradient))
+            averages.append(self._average(unique[-1], gradient))
+        self._watch(unique, gradients, averages)
+        return averages
+
+    def is_gathered(self, gradient: Any) -> bool:
+        """Whether the rows of a gradient are gathered, instead of a dense one summed."""
+        return isinstance(gradient, tf.IndexedSlices) and not self._rules.sparse_as_dense
+
+    def _name(self, name: str, gradient: Any) -> str:
         if gradient.dtype not in FLOATING:
             allowed = ", ".join(dtype.name for dtype in FLOATING)
             raise ValueError(
@@ -116,31 +177,55 @@ class Marks:
             )
         name = _unique(name, self._taken)
         self._taken.append((name, tf_ops.get_default_graph()))
+        return name
+
+    def _average(self, name: str, gradient: Any) -> Any:
+        if not self.is_gathered(gradient):
+            return self._all_reduce(name, tf.convert_to_tensor(gradient), "average")
+        row = tuple(gradient.values.shape[1:].as_list())
+        dtype = gradient.dtype.name
+        self.marked.append(MarkedGradient(name, (None, *row), dtype, 0, is_gathered=True))
+        return sparse.gathered(gradient, name, self._rules.function, *self._rules.place())
+
+    def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
         num_bytes = (gradient.shape.num_elements() or 0) * gradient.dtype.size
         self.marked.append(MarkedGradient(name, shape, gradient.dtype.name, num_bytes))
         (reduced,) = library.load().ops.libra_all_reduce(
-            tensors=[gradient], tensor_names=[name], reduction=reduction, name="LibraAllReduce"
+            tensors=[gradient],
+            tensor_names=[name],
+            reduction=reduction,
+            function=self._rules.function,
+            name="LibraAllReduce",
         )
         return reduced
 
+    def _watch(self, names: Sequence[str], local: Sequence[Any], averages: Sequence[Any]) -> None:
+        if self._rules.watch is not None and names:
+            self._rules.watch.note(names, local, averages)
+
 
 @contextlib.contextmanager
-def marking(step_name: str, left_alone: Container[tuple[str, ...]] = ()) -> Iterator[Marks]:
+def marking(
+    step_name: str, left_alone: Container[tuple[str, ...]] = (), rules: Rules | None = None
+) -> Iterator[Marks]:
     """While it lasts, gradients of variables are averaged over all ranks.
 
     Args:
         step_name: the function that is traced, for messages.
         left_alone: calls of `gradient`, by the names of their variables, that are not marked.
+        rules: how gradients are treated.
 
     Yields:
         The gradients so far.
 
     Raises:
-        ValueError: from `gradient`, for a variable that has none, or inside of XLA.
+        ValueError: from `gradient`, for a variable that has none, inside of XLA, or of what is
+            differentiated again; from `tf.gradients`, for variables.
     """
+    rules = rules or Rules()
     with _TRACING:
-        marks = Marks()
+        marks = Marks(rules)
         original = tf.GradientTape.gradient
         graph = tf_ops.get_default_graph()
 
@@ -149,13 +234,56 @@ def marking(step_name: str, left_alone: Container[tuple[str, ...]] = ()) -> Iter
             gradients = original(tape, target, sources, *args, **kwargs)
             if not marks.is_tracing_thread():  # someone else's tape, which is not traced here
                 return gradients
-            return _mark(step_name, tape, sources, gradients, marks, left_alone)
+            if not _stays_local(step_name, rules, sources):
+                gradients = _mark(step_name, tape, sources, gradients, marks, left_alone)
+            return gradients
 
-        tf.GradientTape.gradient = gradient
-        try:
+        with (
+            replaced(tf.GradientTape, "gradient", gradient),
+            replaced(tf, "gradients", _refusing(step_name, tf.gradients)),
+            nested.own_traces(rules.function),
+        ):
             yield marks
-        finally:
-            tf.GradientTape.gradient = original
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While it lasts, an attribute has another value."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _refusing(step_name: str, original: Any) -> Any:
+    def gradients(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+        for source in tf.nest.flatten(xs):
+            if _is_trainable_variable(source):
+                raise ValueError(
+                    f"{step_name} takes the gradient of {variable_name(source)!r} by tf.gradients,"
+                    " where it is not averaged over the ranks: use tf.GradientTape"
+                )
+        return original(ys, xs, *args, **kwargs)
+
+    return gradients
+
+
+def _stays_local(step_name: str, rules: Rules, sources: Any) -> bool:
+    """Whether gradients are left as they are, because an outer tape differentiates them again."""
+    variables = [one for one in tf.nest.flatten(sources) if _is_trainable_variable(one)]
+    if not variables or not tf_record.could_possibly_record():
+        return False
+    if rules.inner_gradients is None:
+        raise ValueError(
+            f"{step_name} takes the gradient of variable {variable_name(variables[0])!r} inside of"
+            " another GradientTape, which differentiates it again. Say inner_gradients='average'"
+            " where it is to be that of all ranks' data, as for a penalty on the gradient's size,"
+            " or inner_gradients='local' where it is to be that of this rank's data alone, as when"
+            " adapting to a task"
+        )
+    return rules.inner_gradients == "local"
 
 
 def _mark(
@@ -180,8 +308,11 @@ def _mark(
         return gradients
     for name, one in zip(names, raw, strict=True):
         _check(step_name, name, one)
-    for i in backward_order(raw, range(len(chosen))):
-        results[chosen[i]] = marks.all_reduce(names[i], tf.convert_to_tensor(raw[i]))
+    # What is gathered comes last: no plan is about it, and it is to hold up nothing.
+    order = sorted(backward_order(raw, range(len(chosen))), key=lambda i: marks.is_gathered(raw[i]))
+    averages = marks.average([names[i] for i in order], [raw[i] for i in order])
+    for i, average in zip(order, averages, strict=True):
+        results[chosen[i]] = average
     marks.note(names, raw, variables, is_marked=True, results=[results[i] for i in chosen])
     return tf.nest.pack_sequence_as(gradients, results)
 
@@ -234,7 +365,11 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
 
 def _unique(name: str, taken: list[tuple[str, tf.Graph]]) -> str:
     graph = tf_ops.get_default_graph()
-    others = {other for other, where in taken if not _are_traces_of_one_function(graph, where)}
+    others = {
+        other
+        for other, where in taken
+        if other.startswith(name) and not _are_traces_of_one_function(graph, where)
+    }
     candidates = (f"{name}#{i}" if i else name for i in range(len(others) + 1))
     return next(candidate for candidate in candidates if candidate not in others)
 

@@ -47,6 +47,8 @@ def summary_line(journal: "Journal") -> str:
     steps = journal.num_steps.total()
     told = f"{journal.function}: {steps} step{'s' if steps > 1 else ''}"
     after = journal.median_step_seconds(Phase.RUN)
+    if journal.plan is None and journal.phase is Phase.RUN:
+        return f"{told}, with nothing to plan"
     if journal.plan is None:
         return f"{told}, which ended before a plan was in force (phase {journal.phase.value})"
     groups = len(journal.plan.groups)

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+# What stands for a plan where an all-reduce carries no planned gradient.
+UNPLANNED = "unplanned"
+
 
 @dataclass(frozen=True)
 class AllReduceRecord:
@@ -57,5 +60,6 @@ def parse_records(text: str) -> tuple[AllReduceRecord, ...]:
 
 
 def of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRecord, ...]:
-    """The records of one step, in the order of execution."""
-    return tuple(sorted((r for r in records if r.step == step), key=lambda r: r.sequence))
+    """The records of one step's gradients, in the order of execution."""
+    chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
+    return tuple(sorted(chosen, key=lambda r: r.sequence))

@@ -10,7 +10,7 @@ from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.runtime import horovod_ops
-from tf_libra.runtime.marking import MarkedGradient, Marks, marking
+from tf_libra.runtime.marking import MarkedGradient, Marks, Rules, marking
 
 
 def step_name(function: Callable[..., Any]) -> str:
@@ -27,17 +27,19 @@ def as_tf_function(function: Callable[..., Any]) -> Any:
 def marked_function(
     function: Callable[..., Any],
     on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+    rules: Callable[[], Rules] = Rules,
 ) -> "MarkedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
     Args:
         function: a `tf.function`, whose own options are kept, or a plain function.
         on_traced: called at the end of each trace with the gradients that the graph all-reduces.
+        rules: how gradients are treated, asked for by each trace.
 
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    return MarkedFunction(function, on_traced)
+    return MarkedFunction(function, on_traced, rules)
 
 
 class MarkedFunction:
@@ -47,11 +49,13 @@ class MarkedFunction:
         self,
         function: Callable[..., Any],
         on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+        rules: Callable[[], Rules],
     ) -> None:
         """See `marked_function`."""
         self._template = as_tf_function(function)
         self._name = step_name(function)
         self._on_traced = on_traced
+        self._rules = rules
         if getattr(self._template, "_jit_compile", None):
             raise ValueError(
                 f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
@@ -97,7 +101,7 @@ class MarkedFunction:
         def traced(*args: Any, **kwargs: Any) -> Any:
             status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
             with (
-                marking(self._name, self._left_alone) as marks,
+                marking(self._name, self._left_alone, self._rules()) as marks,
                 horovod_ops.recognizing(self._name, marks) as reductions,
                 ag_ctx.ControlStatusCtx(status=status),
             ):
@@ -129,7 +133,8 @@ class MarkedFunction:
         self._known.update({one.name: one for one in marks.marked})
         here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
         there = all_reduced(graph)
-        self._on_traced(tuple(self._known[name] for name in here if name in there))
+        found = (self._known[name] for name in here)
+        self._on_traced(tuple(one for one in found if one.executed_as in there))
 
 
 def all_reduced(graph: tf.Graph) -> set[str]:

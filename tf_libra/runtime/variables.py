@@ -15,24 +15,22 @@ _PIECE_BYTES = 32 << 20
 _RANDOM_STATES = ("seed_generator_state", "StateVar")
 
 
-def compared(concrete: Any) -> list[tuple[str, Any]]:
-    """The variables of a step that every rank must hold alike, with a name each.
+def compared(graph: Any) -> list[tuple[str, Any]]:
+    """The variables of a traced step that every rank must hold alike, with a name each.
 
     All numbers: weights, slots and step counters of optimizers, moving averages, learning rates.
     The states of random number generators differ between ranks for good reason, and may.
 
     Args:
-        concrete: the traced step.
+        graph: of the traced step.
 
     Returns:
         Name and variable, in the order in which tracing met them, which is that of the program
         and so the same on every rank.
     """
     # The graph keeps its variables in a set, whose order differs from process to process.
-    met = {id(handle): index for index, handle in enumerate(concrete.captured_inputs)}
-    in_order = sorted(
-        concrete.graph.variables, key=lambda v: (met.get(id(v.handle), len(met)), v.name)
-    )
+    met = {id(handle): index for index, handle in enumerate(graph.external_captures)}
+    in_order = sorted(graph.variables, key=lambda v: (met.get(id(v.handle), len(met)), v.name))
     chosen, taken = [], set()
     for variable in in_order:
         is_number = variable.dtype.is_floating or variable.dtype.is_integer

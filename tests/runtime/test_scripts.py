@@ -1,0 +1,211 @@
+"""What training scripts do, on two workers: right weights, or one clear error on every rank."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+
+RANKS = [0, 1]
+
+# Features whose weights have to be those of one process on the joint batch.
+EQUAL = [
+    "short_last_batch",
+    "variables_created_late",
+    "generator_and_discriminator",
+    "several_optimizers_in_one_step",
+    "accumulation_in_the_step",
+    "accumulation_in_a_loop_of_the_graph",
+    "accumulation_over_calls",
+    "clipping_after_averaging",
+    "frozen_and_shared_weights",
+    "function_that_was_traced_before",
+    "gradients_in_a_branch",
+    "several_steps_in_a_loop_of_the_graph",
+    "embedding_gathered",
+    "embedding_made_dense",
+    "embedding_alone",
+    "loss_scaling_by_hand",
+    "tensors_without_elements",
+    "six_hundred_tensors",
+    "gradient_penalty",
+    "penalty_on_the_gradient_of_all_data",
+    "adapting_to_a_task_of_each_rank",
+    "not_finite_raises",
+    "not_finite_is_skipped",
+]
+
+# Case: what the error says on every rank.
+REFUSED = {
+    "tf_gradients": ["ValueError", "'w0'", "by tf.gradients", "tf.GradientTape"],
+    "second_derivatives_undecided": [
+        "ValueError",
+        "Sharp.step",
+        "'w0'",
+        "inner_gradients='average'",
+        "inner_gradients='local'",
+    ],
+    "two_functions_in_another_order_at_first": [
+        "ValueError",
+        "function is 'upper_step' on rank 0 and 'lower_step' on rank 1",
+    ],
+    "not_finite_in_an_embedding": [
+        "NotFiniteError: step 2",
+        "the gradient of 'table' is not finite on rank 1",
+    ],
+    "checkpoint_restored_on_one_rank": ["ValueError", "do not agree", "variable['"],
+    "checkpoint_restored_on_one_rank_before_the_first_step": [
+        "ValueError",
+        "nothing was exchanged",
+        "variable['w0']",
+    ],
+}
+
+# Case: what every rank's error names, whoever notices first.
+OUT_OF_STEP = {
+    "one_rank_alone_has_another_variable": ["a new trace, Switched.step"],
+    "one_rank_alone_has_another_size": ["a new trace, Switched.step"],
+    "two_functions_in_another_order": ["in left_step", "in right_step"],
+    "two_functions_of_one_name_in_another_order": ["in twin_step", "in twin_step#1"],
+    "second_function_begins_on_one_rank_alone": ["the first step, ", "late_step", "early_step"],
+    "data_of_one_rank_end_early": ["the end of the data, ", "step 5 was not completed"],
+}
+
+
+@pytest.fixture(scope="module")
+def scripts(run_job: Callable[..., Job], plan_file: Path) -> Job:
+    return run_job("scripts.py", 2, str(plan_file))
+
+
+def assert_equal(job: Job, case: str, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    for rank in RANKS:
+        job.value(case, rank)
+        saved = job.arrays(case, rank)
+        ours = [name for name in saved if name.startswith("ours/")]
+        assert ours
+        for name in ours:
+            alone = saved[name.replace("ours/", "alone/")]
+            np.testing.assert_allclose(saved[name], alone, rtol=rtol, atol=atol, err_msg=name)
+
+
+def assert_same_bits(job: Job, case: str) -> None:
+    first, second = (job.arrays(case, rank) for rank in RANKS)
+    ours = [name for name in first if not name.startswith("alone/")]
+    assert ours
+    for name in ours:
+        assert first[name].tobytes() == second[name].tobytes(), name
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_trains_as_one_process_on_the_joint_batch(scripts: Job, case: str) -> None:
+    assert_equal(scripts, case)
+
+
+@pytest.mark.parametrize("case", [*EQUAL, "another_batch_size_on_each_rank", "mixed_precision"])
+def test_every_rank_has_the_same_bits(scripts: Job, case: str) -> None:
+    assert_same_bits(scripts, case)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused_with_one_clear_error(scripts: Job, case: str, rank: int) -> None:
+    message = scripts.error(case, rank)
+    for part in REFUSED[case]:
+        assert part in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", OUT_OF_STEP)
+def test_ranks_at_different_places_are_an_error_on_all(scripts: Job, case: str, rank: int) -> None:
+    message = scripts.error(case, rank)
+    for part in OUT_OF_STEP[case]:
+        assert part in message
+
+
+def test_new_batch_shapes_keep_the_plan(scripts: Job) -> None:
+    for rank in RANKS:
+        value = scripts.value("short_last_batch", rank)
+        assert value["plan"] == value["given"]
+        assert value["traces"] >= 2
+
+
+def test_late_variables_get_a_plan_with_the_others(scripts: Job) -> None:
+    phases = scripts.value("variables_created_late")
+    assert phases == scripts.value("variables_created_late", rank=1)
+    first, late, last = phases[:6], phases[6], phases[-1]
+    assert first[-1] == ["run", 6]
+    assert late == ["measure", 0]
+    assert last == ["run", 7]
+    assert phases[8] == ["run", 6]  # a step as before is under the plan from before
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_missing_gradient_on_one_rank_is_named_on_all(scripts: Job, rank: int) -> None:
+    message = scripts.error("one_rank_alone_has_no_gradient", rank)
+    assert "computes no gradient for variable 'extra'" in message
+    if rank == 0:
+        assert "rank 1 gave up" in message
+
+
+def test_clipping_was_at_work(scripts: Job) -> None:
+    assert scripts.value("clipping_after_averaging") > 0.05
+
+
+def test_function_called_elsewhere_all_reduces_nothing(scripts: Job) -> None:
+    assert scripts.value("function_that_was_traced_before") is True
+
+
+def test_embeddings_are_gathered_unless_made_dense(scripts: Job) -> None:
+    gathered, dense, alone = (
+        scripts.value(f"embedding_{how}") for how in ("gathered", "made_dense", "alone")
+    )
+    assert gathered == {"sparse": True, "plan": ["final"]}
+    assert dense == {"sparse": False, "plan": ["final", "table"]}
+    assert alone == {"sparse": True, "plan": None}
+
+
+def test_overflow_on_one_rank_lowers_the_scale_on_all(scripts: Job) -> None:
+    for rank in RANKS:
+        assert scripts.value("mixed_precision", rank) == 128.0
+    assert_equal(scripts, "mixed_precision", rtol=0.02, atol=0.002)
+
+
+def test_not_finite_raises_on_all_ranks_in_the_same_step(scripts: Job) -> None:
+    first, second = (scripts.value("not_finite_raises", rank) for rank in RANKS)
+    assert first == second
+    assert [number for number, _ in first] == [3, 5]
+    for (_, message), step, rank in zip(first, (4, 6), (1, 0), strict=True):
+        assert message.startswith(f"step {step} of ")
+        assert f"the gradient of 'w2' is not finite on rank {rank}" in message
+
+
+def test_not_finite_is_skipped_by_all_ranks_in_the_same_step(scripts: Job) -> None:
+    # The step returns what it has computed: here whether each rank's own loss was finite.
+    assert scripts.value("not_finite_is_skipped", 0) == [[3, True], [5, False]]
+    assert scripts.value("not_finite_is_skipped", 1) == [[3, False], [5, True]]
+    log = scripts.log("not_finite_is_skipped")
+    assert "WARNING step 4 of " in log
+    assert "WARNING step 6 of " in log
+    assert log.count("does not count, and no variable was changed") == 2
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_end_of_data_on_all_ranks_is_no_failure(scripts: Job, rank: int) -> None:
+    assert scripts.value("all_data_end_in_the_same_step", rank) == [5, 5, 5]
+    assert_same_bits(scripts, "all_data_end_in_the_same_step")
+
+
+def test_same_job_under_the_same_plan_file_has_the_same_bits(
+    scripts: Job, run_job: Callable[..., Job], plan_file: Path
+) -> None:
+    again = run_job("scripts.py", 2, str(plan_file), env={"TF_LIBRA_JOB_CASES": "same_plan_file"})
+    digests: list[Any] = [
+        digest
+        for job in (scripts, again)
+        for rank in RANKS
+        for digest in job.value("same_plan_file", rank)
+    ]
+    assert len(set(digests)) == 1
