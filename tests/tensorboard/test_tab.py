@@ -259,7 +259,7 @@ def test_hostile_names_are_text(odd: Tab) -> None:
     assert examples.HOSTILE[0] in names
     for view in tensorboard_tab.VIEWS:
         odd.view(view)
-        assert odd.find("script:not([src])") == odd.find("head script:not([src])")
+        assert len(odd.find("script:not([src])")) == 1  # TensorBoard's own, which loads the tab
         # What is long is cut: nothing makes the page wider than the window.
         width = odd.script("return document.documentElement.scrollWidth - window.innerWidth")
         assert width <= 0
