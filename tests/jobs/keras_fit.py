@@ -91,7 +91,7 @@ def fit(make: Callable[[], Any], short: bool = False, **options: Any) -> Any:
     alone.fit(data(alone=True, short=short), epochs=EPOCHS, verbose=0)
     ours = compiled(make, **options)
     fitting = tf_libra.keras.optimize(
-        ours, "libra", threads=(1, 2), max_tuning_steps=TUNING_STEPS, logdir=None
+        ours, "libra", threads=(1, 2), max_tuning_steps=TUNING_STEPS, max_tuning_seconds=1e6
     )
     calls: list[int] = []
     history = ours.fit(
@@ -130,7 +130,12 @@ def twice() -> Any:
     """A second `fit` goes on under the plan; a second `compile` begins anew."""
     model = compiled(plain_model)
     fitting = tf_libra.keras.optimize(
-        model, "mg-wfbp", threads=1, max_tuning_steps=TUNING_STEPS, broadcast_variables=True
+        model,
+        "mg-wfbp",
+        threads=1,
+        max_tuning_steps=TUNING_STEPS,
+        max_tuning_seconds=1e6,
+        broadcast_variables=True,
     )
     phases = [str(fitting.phase), fitting.explain()]
     model.fit(data(alone=False), epochs=2, verbose=0)
@@ -165,24 +170,50 @@ def on_batch() -> Any:
 
 @cases
 def broadcast() -> Any:
-    """What rank 0 loaded is what every rank starts from."""
-    model = compiled(plain_model)
-    model.optimizer.build(model.trainable_variables)
-    if RANK == 0:
-        model.set_weights([weight + 1 for weight in model.get_weights()])
+    """What rank 0 loaded is what every rank starts from; dropout stays each rank's own."""
+
+    def make() -> Any:
+        dropout = keras.layers.Dropout(0.5, seed=100 + RANK, name="dropout")
+        return keras.Sequential([keras.Input((models.FEATURES,)), dropout, *layers()], name="drop")
+
+    model = compiled(make)
+    weights_of_0 = [variable.numpy() + 1 for variable in model.trainable_variables]
+    if RANK == 0:  # the other ranks have not even built their optimizers
+        model.optimizer.build(model.trainable_variables)
+        for variable, value in zip(model.trainable_variables, weights_of_0, strict=True):
+            variable.assign(value)
         model.optimizer.iterations.assign(7)
-    expected = compiled(plain_model)
-    expected.set_weights([weight + 1 for weight in expected.get_weights()])
+    seeds = [v for v in model.variables if "seed" in v.name]
+    before = [v.numpy().tolist() for v in seeds]
     callback = tf_libra.keras.BroadcastVariables()
     callback.set_model(model)
     callback.on_train_begin()
     same = [
-        bool(np.array_equal(one, other))
-        for one, other in zip(model.get_weights(), expected.get_weights(), strict=True)
+        bool(np.array_equal(variable.numpy(), value))
+        for variable, value in zip(model.trainable_variables, weights_of_0, strict=True)
     ]
+    kept = [v.numpy().tolist() for v in seeds] == before
     tf_libra.keras.optimize(model, "syneasgd")
     model.fit(data(alone=False), epochs=1, verbose=0, callbacks=[callback])
-    return {"same": same, "iterations": int(model.optimizer.iterations)}
+    return {"same": same, "seeds": len(seeds), "kept": kept, "at": int(model.optimizer.iterations)}
+
+
+@cases
+def models_differ() -> None:
+    """Ranks that have different models are told so before anything is broadcast."""
+    model = compiled(plain_model if RANK == 0 else own_model)
+    callback = tf_libra.keras.BroadcastVariables()
+    callback.set_model(model)
+    callback.on_train_begin()
+
+
+@cases
+def not_built() -> None:
+    """A model without variables cannot be broadcast."""
+    model = compiled(lambda: keras.Sequential(layers(), name="lazy"))
+    callback = tf_libra.keras.BroadcastVariables()
+    callback.set_model(model)
+    callback.on_train_begin()
 
 
 class Rank(keras.callbacks.Callback):

@@ -9,7 +9,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tf_libra.keras
 from tests.launching import Job, worker_environment
@@ -80,11 +79,20 @@ def test_train_on_batch_trains_like_one_process(job: Job) -> None:
     check_weights(job, "on_batch")
 
 
-def test_rank_0_broadcasts_weights_and_optimizer(job: Job) -> None:
+def test_rank_0_broadcasts_weights_and_optimizer_but_no_seeds(job: Job) -> None:
     for rank in range(2):
         value = job.value("broadcast", rank)
         assert all(value["same"])
-        assert value["iterations"] == 7 + STEPS
+        assert value["seeds"] > 0 and value["kept"]
+        assert value["at"] == 7 + STEPS
+
+
+def test_broadcast_of_different_models_is_refused(job: Job) -> None:
+    for rank in range(2):
+        error = job.error("models_differ", rank)
+        assert "nothing was broadcast" in error
+        assert "plain/first/kernel" in error and "own/first/kernel" in error
+        assert "'lazy' has no variables yet" in job.error("not_built", rank)
 
 
 def test_ranks_with_different_metrics_are_named(job: Job) -> None:
@@ -121,12 +129,26 @@ def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
 
 
 def test_model_under_a_distribution_strategy_is_refused() -> None:
-    cpus = tf.config.list_logical_devices("CPU")
-    with tf.distribute.MirroredStrategy([cpu.name for cpu in cpus] * 1).scope():
-        model = compiled()
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        with pytest.raises(ValueError, match="made under MirroredStrategy"):
-            tf_libra.keras.optimize(model)
+    script = """
+import keras, tensorflow as tf, tf_libra.keras
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+assert strategy.num_replicas_in_sync == 2
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+tf_libra.keras.optimize(model)
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", script],
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert finished.returncode == 1
+    assert "was made under MirroredStrategy, which averages gradients" in finished.stderr
 
 
 def test_what_is_no_compiled_keras_model_is_refused() -> None:

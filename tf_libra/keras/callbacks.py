@@ -3,24 +3,46 @@
 from typing import Any
 
 import keras
+import numpy as np
 
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime import horovod
+from tf_libra.runtime.agreement import first_difference
+from tf_libra.runtime.variables import is_random_state
 
 
 class BroadcastVariables(keras.callbacks.Callback):
     """Before training, copies all of rank 0's variables, model's and optimizer's, to all ranks.
 
     For weights that were loaded on rank 0 alone. `optimize(..., broadcast_variables=True)` does
-    the same before the first step after `compile`; this does it before every `fit`.
+    the same before the first step after `compile`; this does it before every `fit`. States of
+    random number generators stay each rank's own, so that dropout differs.
     """
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcasts, by Horovod."""
-        variables = list(self.model.variables)
-        if self.model.optimizer is not None:
+        """Broadcasts, by Horovod.
+
+        Raises:
+            ValueError: the model has no variables yet, or the ranks' variables are not alike.
+        """
+        model, optimizer = self.model, self.model.optimizer
+        if not model.built:
+            raise ValueError(
+                f"model {model.name!r} has no variables yet that could be broadcast: give it a"
+                " keras.Input, or call build, before fit"
+            )
+        variables = list(model.variables)
+        if optimizer is not None:
+            if not optimizer.built:  # else rank 0 may have slots that others lack
+                optimizer.build(model.trainable_variables)
             known = {id(variable) for variable in variables}
-            variables += [v for v in self.model.optimizer.variables if id(v) not in known]
+            variables += [v for v in optimizer.variables if id(v) not in known]
+        variables = [v for v in variables if not is_random_state(v)]
+        kinds = [f"{v.path}: {v.dtype} {tuple(v.shape)}" for v in variables]
+        everyone = horovod.exchange_json({"variable": kinds})
+        difference = first_difference(everyone)
+        if difference is not None:
+            raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
         horovod.broadcast_variables([variable.value for variable in variables])
 
 
@@ -32,7 +54,7 @@ class AverageMetrics(keras.callbacks.Callback):
     """
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Averages `logs` in place; leaves them where this process is alone.
+        """Averages `logs` in place, arrays by element; leaves them where this process is alone.
 
         Raises:
             ValueError: the ranks do not have the same metrics.
@@ -41,7 +63,7 @@ class AverageMetrics(keras.callbacks.Callback):
         engine = engine_lib.running()
         if engine is None or logs is None:
             return
-        mine = {name: float(value) for name, value in logs.items()}
+        mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
         everyone = engine.all_gather(mine)
         for rank, theirs in enumerate(everyone):
             if theirs.keys() != mine.keys():
@@ -50,4 +72,5 @@ class AverageMetrics(keras.callbacks.Callback):
                     f" {sorted(mine)}; every rank must compute the same"
                 )
         for name in mine:
-            logs[name] = sum(theirs[name] for theirs in everyone) / engine.world_size
+            average = np.mean([theirs[name] for theirs in everyone], axis=0)
+            logs[name] = average if average.ndim else float(average)

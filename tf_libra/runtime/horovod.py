@@ -106,7 +106,7 @@ def start_engine(
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
     }
-    everyone = _exchange_json(mine)
+    everyone = exchange_json(mine)
     return engine_lib.connect(
         world.rank,
         [engine_lib.Address(one["host"], one["port"]) for one in everyone],
@@ -143,7 +143,7 @@ def broadcast_variables(variables: list[Any]) -> None:
     _horovod().broadcast_variables(variables, root_rank=0)
 
 
-def _exchange_json(message: dict[str, Any]) -> list[dict[str, Any]]:
+def exchange_json(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Every rank's message, by rank, over Horovod."""
     import numpy as np
     import tensorflow as tf

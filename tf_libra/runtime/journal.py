@@ -138,9 +138,9 @@ class Journal:
         if self._recorder is not None:
             self._recorder.clocks(exchanges)
 
-    def took(self, step: int, seconds: float, usual: bool) -> None:
-        """A step took so long; `usual` unless it was a plan's first or traced."""
-        self.num_steps[self.phase] += 1
+    def took(self, step: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
+        """Steps took so long each; `usual` unless it was a plan's first or traced."""
+        self.num_steps[self.phase] += num_steps
         if usual:
             self._seconds.setdefault(self.phase, deque(maxlen=_REMEMBERED_STEPS)).append(seconds)
         if self._recorder is not None:

@@ -152,7 +152,7 @@ class Session:
                 self._enter_run(directive.kept, "kept" if self._cached is not None else "made")
             else:
                 self._enter(directive.phase, directive.plan)
-        elif self._rank == 0 and self._current is not None:
+        elif self._rank == 0 and self._current is not None and num_steps == 1:
             checked = 0 < self._steps_of_plan <= _CHECKED_STEPS
             traced = checked or (self._steps_of_plan > 0 and self.journal.wants_check)
         start = time.perf_counter()
@@ -160,7 +160,7 @@ class Session:
         seconds = time.perf_counter() - start
         # Neither what instantiates a plan nor what is traced is a usual step.
         usual = self._steps_of_plan > 0 and not traced
-        self.journal.took(self._step, seconds / num_steps, usual=usual)
+        self.journal.took(self._step, seconds / num_steps, usual=usual, num_steps=num_steps)
         self._steps_of_plan += 1
         return result
 

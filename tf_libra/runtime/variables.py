@@ -34,7 +34,7 @@ def compared(graph: Any) -> list[tuple[str, Any]]:
     chosen, taken = [], set()
     for variable in in_order:
         is_number = variable.dtype.is_floating or variable.dtype.is_integer
-        if not is_number or any(state in variable.name for state in _RANDOM_STATES):
+        if not is_number or is_random_state(variable):
             continue
         # Keras 3 calls many of its variables "kernel"; what it shows as path is unique.
         base = str(getattr(variable, "path", None) or variable.name.split(":")[0])
@@ -45,6 +45,11 @@ def compared(graph: Any) -> list[tuple[str, Any]]:
         taken.add(name)
         chosen.append((name, variable))
     return chosen
+
+
+def is_random_state(variable: Any) -> bool:
+    """Whether a variable is the state of a random number generator, which is each rank's own."""
+    return any(state in variable.name for state in _RANDOM_STATES)
 
 
 def digests(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
