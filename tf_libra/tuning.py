@@ -394,14 +394,14 @@ def _note(findings: _Findings, observation: Observation | None, plan: Plan | Non
 
 
 def _profile(findings: _Findings, tensors: Sequence[TensorSpec]) -> "MeasuredProfile | None":
-    from tf_libra.profiling.backward import IncompleteTraceError, measured_profile
+    from tf_libra.profiling.backward import measured_profile
 
     sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}
     dtypes = {tensor.name: tensor.dtype for tensor in tensors}
     steps = [production for production, _ in findings.after_backward]
     try:
         return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes)
-    except IncompleteTraceError as problem:
+    except ValueError as problem:  # no reason to end the training
         findings.problems[str(problem)] = 1
         return None
 

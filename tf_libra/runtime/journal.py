@@ -75,13 +75,12 @@ class Journal:
 
     def record(self, function: str) -> None:
         """The function's name is known; what happens is also written if there is a `logdir`."""
+        if self._function == function:  # a first step that failed is tried again
+            return
         self._function = function
-        if self.rank == 0:
-            atexit.unregister(self._end)  # a job that begins anew ends once
-            atexit.register(self._end)
+        atexit.register(self.close)
         if self.options.logdir is not None:
             self._recorder = Recorder(self.options.logdir, self.rank, function, self.log)
-            atexit.register(self._recorder.close)
 
     def entered(self, phase: Phase, step: int) -> None:
         """A step begins in `phase`, which may be a new one."""
@@ -190,11 +189,14 @@ class Journal:
         """The training function's name; empty before it is known."""
         return self._function
 
-    def _end(self) -> None:
-        """The process ends."""
+    def close(self) -> None:
+        """The process ends, or the ranks are others from now on: says how it went."""
+        atexit.unregister(self.close)
         self._progress.end()
-        if self.num_steps.total() > 0:
+        if self.rank == 0 and self.num_steps.total() > 0:
             self.log.info("%s", summary_line(self))
+        if self._recorder is not None:
+            self._recorder.close()
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns."""

@@ -275,7 +275,12 @@ class Script:
         running = engine_lib.running()
         if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
             self._close(running)
+        for journal in {id(one): one for one in self._journals()}.values():
+            journal.close()
         self._forget()
+
+    def _journals(self) -> list[Journal]:
+        return [self.journal, *(session.journal for session in self._sessions.values())]
 
     def _set_aside_plan_of_others(self, plan: Plan, world: horovod.World) -> None:
         """An elastic job outlives the number of workers that a given plan was made for."""
