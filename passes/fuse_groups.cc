@@ -31,7 +31,7 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   const std::optional<IndexedGraph> graph = IndexGraph(def, &reason);
   if (!graph) return give_up(std::move(reason));
 
-  std::vector<Marked> marked = FindMarked(*graph, plan, keep.fed, skipped);
+  std::vector<Marked> marked = FindMarked(*graph, plan, rewriter, keep.fed, skipped);
   if (marked.empty()) return false;
   const std::vector<int> all_reduces = FindAllReduces(*graph);
   const std::vector<bool> between = NodesBetween(*graph, all_reduces);

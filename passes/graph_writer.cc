@@ -196,12 +196,14 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
     Writer::AddInputs(inputs, node);
   }
   for (const Fusion& fusion : fusions) {
-    FusedGroup fused{plan, fusion.group, {}, {}};
+    FusedGroup fused{plan, fusion.group, {}, {}, {}};
     std::vector<std::string> inputs;
     for (const Marked* m : fusion.members) {
       const NodeDef& old = graph.def->node(m->node);
       fused.tensor_names.push_back(m->tensor);
       fused.members.push_back(&old);
+      const int producer = graph.fanins[m->node][0].node;
+      fused.producer_devices.push_back(graph.def->node(producer).device());
       for (const std::string& input : old.input()) {
         const TensorId id = tensorflow::ParseTensorName(input);
         const Output* output = writer.Find(graph.index.at(id.node()));
@@ -219,6 +221,13 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
     Writer::AddInputs(inputs, node);
     writer.MergeAttributes(fusion, fetched, node);
     rewriter.Write(fused, node);
+    if (rewriter.NeedsDone()) {
+      NodeDef* done = rewritten->add_node();
+      done->set_name(absl::StrCat(fusion.name, "_done"));
+      done->set_op("LibraAllReduceDone");
+      done->set_device(fused.members[0]->device());
+      done->add_input(Writer::Control(fusion.name));
+    }
 
     ReportedGroup reported;
     reported.group = fusion.group;

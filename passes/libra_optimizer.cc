@@ -86,7 +86,8 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   GraphReport report;
   bool changed = false;
   const std::shared_ptr<const RegisteredPlan> plan = PlanRegistry::Global().Find(plan_id_);
-  const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_);
+  std::string no_rewriter;
+  const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_, &no_rewriter);
   const auto refuse = [&](std::string reason) {
     if (!HasMarkedAllReduce(item.graph)) return;
     report.skipped.push_back({Skipped::Kind::kPlan, plan_id_, std::move(reason)});
@@ -96,7 +97,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   } else if (plan->digest != digest_) {
     refuse(absl::StrCat("is registered with digest '", plan->digest, "', not '", digest_, "'"));
   } else if (rewriter == nullptr) {
-    refuse(absl::StrCat("no rewriter writes op '", op_, "', only LibraAllReduce"));
+    refuse(no_rewriter);
   } else {
     changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) {

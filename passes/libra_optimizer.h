@@ -12,7 +12,7 @@ namespace tf_libra {
 // Applies a registered plan to the graph it is given. The parameter map names the plan:
 //   "plan" (s): its id;
 //   "digest" (s): must be the digest that the id is registered with;
-//   "op" (s): the op to write, "LibraAllReduce".
+//   "op" (s): the op to write, "LibraAllReduce" or "HorovodGroupedAllreduce".
 // Where one of them is missing or does not fit, the graph stays as it is, and the report of the
 // plan says why.
 class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {

@@ -62,7 +62,7 @@ std::vector<int> FindAllReduces(const IndexedGraph& graph) {
 }
 
 std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
-                               const std::unordered_set<std::string>& fed,
+                               const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
                                std::vector<Skipped>* skipped) {
   std::unordered_map<std::string, std::pair<int, int>> place;  // tensor -> group, slot
   for (size_t k = 0; k < plan.groups.size(); ++k) {
@@ -89,6 +89,10 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
     const auto found = place.find(tensor);
     if (found == place.end()) {
       skip(absl::StrCat("tensor '", tensor, "' is not in the plan"));
+      continue;
+    }
+    if (std::string refusal = rewriter.Refusal(node); !refusal.empty()) {
+      skip(std::move(refusal));
       continue;
     }
     marked.push_back({i, tensor, found->second.first, found->second.second});

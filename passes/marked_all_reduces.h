@@ -12,6 +12,7 @@
 #include "passes/indexed_graph.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
+#include "passes/rewriter.h"
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tf_libra {
@@ -32,9 +33,9 @@ struct Marked {
 std::vector<int> FindAllReduces(const IndexedGraph& graph);
 
 // The all-reduces that `plan` is about, in topological order; says of others why they are not.
-// Those in `fed` are left alone.
+// Those in `fed`, and those that `rewriter` refuses, are left alone.
 std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
-                               const std::unordered_set<std::string>& fed,
+                               const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
                                std::vector<Skipped>* skipped);
 
 // Says which tensors of the plan each copy of the step lacks.

@@ -19,18 +19,24 @@ struct FusedGroup {
   std::vector<std::string> tensor_names;  // one per member, in plan order
   // The op of each tensor as it was traced; all have the same "T" and "reduction".
   std::vector<const tensorflow::NodeDef*> members;
+  std::vector<std::string> producer_devices;  // of the ops that compute the tensors
 };
 
 // Writes the op and its attributes. Input i and output i of the node belong to tensor i; the pass
-// itself sets name, device, inputs and the attributes that start with '_'.
+// itself sets name, device, inputs and the attributes of members that start with '_'.
 class Rewriter {
  public:
   virtual ~Rewriter() = default;
   virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
+  // Why the op cannot stand for `member`, which then stays as it is; empty where it can.
+  virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
+  // Whether a LibraAllReduceDone is to follow each node.
+  virtual bool NeedsDone() const { return false; }
 };
 
-// The rewriter for an op, null where there is none. `op` is what the configuration names.
-std::unique_ptr<Rewriter> MakeRewriter(const std::string& op);
+// The rewriter for an op, null where there is none or the op is not loaded, with the reason. `op`
+// is what the configuration names.
+std::unique_ptr<Rewriter> MakeRewriter(const std::string& op, std::string* reason);
 
 }  // namespace tf_libra
 

@@ -45,7 +45,8 @@ def optimize(
 
     Args:
         strategy: what plans: a name or an object of `tf_libra.strategies`.
-        engine: what executes all-reduces: "lanes", or "auto", which is the same for now.
+        engine: what executes all-reduces: "lanes"; "horovod", for a Horovod that runs on MPI or
+            NCCL; or "auto", which is lanes.
         threads: the allowed thread counts R, instead of the strategy's own; one number for a
             strategy that does not choose.
         plan: a plan, or the path of one as JSON, to follow without measuring.

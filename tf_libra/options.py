@@ -8,12 +8,14 @@ from tf_libra import checks, strategies
 from tf_libra.plan import Plan
 from tf_libra.tuning import Budget
 
-ENGINES = ("auto", "lanes")
+ENGINES = ("auto", "lanes", "horovod")
 NUMERICS = (None, "raise", "skip")
 INNER_GRADIENTS = (None, "average", "local")
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_LANES = 64
+# Of an all-reduce on a GPU (LIBRA, section VI).
+MAX_THREADS = 4096
 # A wait of three years; what is more would overflow the clock.
 MAX_SECONDS = 1e8
 
@@ -23,6 +25,7 @@ class Options:
     """What `optimize` was asked for.
 
     Attributes:
+        engine: what carries gradients: "lanes" or "horovod".
         strategy: what plans, with its arguments.
         plan: a plan to use as it is, so that nothing is measured; None to make one.
         logdir: folder to write profile, model and plan to; None for nowhere.
@@ -39,6 +42,7 @@ class Options:
             `INNER_GRADIENTS`.
     """
 
+    engine: str
     strategy: strategies.Strategy
     plan: Plan | None
     logdir: Path | None
@@ -78,16 +82,19 @@ def resolve(
     """
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    engine = "horovod" if engine == "horovod" else "lanes"
     chosen = strategies.resolve(strategy)
     if threads is not None:
         chosen = _with_threads(chosen, threads)
     given = None if plan is None else load_plan(plan)
     if given is not None:
-        _check_plan_can_run(given)
+        _check_plan_can_run(given, engine)
+    most = MAX_LANES if engine == "lanes" else MAX_THREADS
     for count in strategies.allowed_threads(chosen):
-        if not 1 <= count <= MAX_LANES:
-            raise ValueError(f"threads must be between 1 and {MAX_LANES}, got {count}")
+        if not 1 <= count <= most:
+            raise ValueError(f"threads must be between 1 and {most}, got {count}")
     return Options(
+        engine=engine,
         strategy=chosen,
         plan=given,
         logdir=None if logdir is None else _path("logdir", logdir),
@@ -104,7 +111,12 @@ def resolve(
 
 
 def num_lanes(options: Options) -> int:
-    """How many lanes the engine needs for whatever these options may ask of it."""
+    """How many lanes the engine needs for whatever these options may ask of it.
+
+    Where Horovod carries gradients, lanes carry messages and what Horovod cannot reduce.
+    """
+    if options.engine == "horovod":
+        return 1
     return max(_threads_of(options.strategy, options.plan))
 
 
@@ -133,9 +145,9 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
         raise ValueError(f"plan: {path}: {error}") from error
 
 
-def _check_plan_can_run(plan: Plan) -> None:
+def _check_plan_can_run(plan: Plan, engine: str) -> None:
     for index, group in enumerate(plan.groups):
-        if group.num_threads > MAX_LANES:
+        if engine == "lanes" and group.num_threads > MAX_LANES:
             raise ValueError(
                 f"plan: groups[{index}].num_threads is {group.num_threads}; the engine has at most"
                 f" {MAX_LANES} lanes"

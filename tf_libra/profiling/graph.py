@@ -15,6 +15,31 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
 
+# The op that carries gradients, and the attribute that names its inputs in order. Horovod's own
+# op has no such attribute; the pass writes it beside.
+_NAMES = {
+    "LibraAllReduce": "tensor_names",
+    "HorovodGroupedAllreduce": "_tf_libra_tensor_names",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedAllReduce:
+    """An all-reduce of Horovod's in an executed graph, written by the pass.
+
+    Attributes:
+      node: its name.
+      group: index in the plan.
+      num_threads: what the plan wants.
+      tensor_names: the gradients, in order.
+    """
+
+    node: str
+    group: int
+    num_threads: int
+    tensor_names: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class GradientSources:
     """Which node produces each gradient, and the data inputs of every node around it.
@@ -67,12 +92,35 @@ class GraphCapture:
         )
 
 
-def gradient_sources(graphs: Iterable[Any], op: str = "LibraAllReduce") -> GradientSources:
+def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
+    """The all-reduces that the pass has given to Horovod."""
+    op = "HorovodGroupedAllreduce"
+    return tuple(
+        PlacedAllReduce(
+            node.name,
+            node.attr["_tf_libra_group"].i,
+            node.attr["_tf_libra_num_threads"].i,
+            _tensor_names(node),
+        )
+        for graph in graphs
+        for node in graph.node
+        if node.op == op and _tensor_names(node)
+    )
+
+
+def _tensor_names(node: Any) -> tuple[str, ...]:
+    """The gradients that a node all-reduces; none for a node that does something else."""
+    attribute = _NAMES.get(node.op)
+    if attribute is None:
+        return ()
+    return tuple(name.decode() for name in node.attr[attribute].list.s)
+
+
+def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
     """Finds the producers of the gradients: what feeds the all-reduces.
 
     Args:
       graphs: executed graphs (GraphDef), one step's worth.
-      op: type of the all-reduces; its attribute `tensor_names` names its inputs in order.
 
     Raises:
       ValueError: if no graph holds such an op, or a tensor is named twice (a graph that holds
@@ -81,18 +129,15 @@ def gradient_sources(graphs: Iterable[Any], op: str = "LibraAllReduce") -> Gradi
     producers: dict[str, str] = {}
     inputs: dict[str, tuple[str, ...]] = {}
     for graph in graphs:
-        if not any(node.op == op for node in graph.node):
+        if not any(_tensor_names(node) for node in graph.node):
             continue
         for node in graph.node:
             sources = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
             inputs[node.name] = sources
-            if node.op != op:
-                continue
-            for name, source in zip(node.attr["tensor_names"].list.s, sources, strict=True):
-                tensor = name.decode()
+            for tensor, source in zip(_tensor_names(node), sources, strict=False):
                 if tensor in producers:
                     raise ValueError(f"tensor_names: {tensor!r} is all-reduced twice in the graph")
                 producers[tensor] = source
     if not producers:
-        raise ValueError(f"graphs: none holds a node of type {op}")
+        raise ValueError(f"graphs: none holds an all-reduce of gradients")
     return GradientSources(producers, inputs)

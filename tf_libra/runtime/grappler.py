@@ -93,10 +93,14 @@ def register(plan: Plan) -> None:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
 
 
-def call_options(plan: Plan) -> Any:
+def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     """Function call options under which TensorFlow rewrites graphs by the plan.
 
     They hold the user's own config, to which the pass is added.
+
+    Args:
+        plan: registered.
+        op: what the pass writes for a group: "LibraAllReduce" or "HorovodGroupedAllreduce".
     """
     config = config_pb2.ConfigProto()
     config.CopyFrom(tf_context.context().config)
@@ -106,7 +110,7 @@ def call_options(plan: Plan) -> Any:
     optimizer.name = OPTIMIZER
     optimizer.parameter_map["plan"].s = plan_id(plan).encode()
     optimizer.parameter_map["digest"].s = plan.fingerprint.encode()
-    optimizer.parameter_map["op"].s = b"LibraAllReduce"
+    optimizer.parameter_map["op"].s = op.encode()
     return tf_context.FunctionCallOptions(config_proto=config)
 
 

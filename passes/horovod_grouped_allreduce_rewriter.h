@@ -1,0 +1,27 @@
+#ifndef TF_LIBRA_PASSES_HOROVOD_GROUPED_ALLREDUCE_REWRITER_H_
+#define TF_LIBRA_PASSES_HOROVOD_GROUPED_ALLREDUCE_REWRITER_H_
+
+#include <string>
+
+#include "passes/rewriter.h"
+
+namespace tf_libra {
+
+// Writes Horovod's HorovodGroupedAllreduce (0.28.1) of several tensors, for users whose Horovod
+// runs on MPI or NCCL. Horovod matches it across ranks by the node's name, which comes from the
+// plan and so is the same everywhere.
+//
+// The op knows no names, groups or threads; for who reads the executed graph they stand beside, in
+// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads". It goes to the GPU if
+// that is where all gradients are produced and Horovod has a kernel for it there.
+class HorovodGroupedAllreduceRewriter : public Rewriter {
+ public:
+  void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;
+  std::string Refusal(const tensorflow::NodeDef& member) const override;
+  // Horovod's op leaves no trace of when it ends.
+  bool NeedsDone() const override { return true; }
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_HOROVOD_GROUPED_ALLREDUCE_REWRITER_H_
