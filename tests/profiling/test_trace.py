@@ -291,7 +291,7 @@ def test_a_users_graph_collection_survives_ours() -> None:
 
 def test_sources_need_all_reduces_with_names_of_their_own() -> None:
     graph = tf.compat.v1.GraphDef()
-    with pytest.raises(ValueError, match="none holds a node of type LibraAllReduce"):
+    with pytest.raises(ValueError, match="none holds an all-reduce of gradients"):
         gradient_sources([graph])
     for name in ("one", "two"):
         node = graph.node.add(name=name, op="LibraAllReduce")

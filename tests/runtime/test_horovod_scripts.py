@@ -1,12 +1,16 @@
 """Scripts written for Horovod train under a plan as they train without us, and as one process."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from tests.launching import DEADLINE_SECONDS, Job, worker_environment
 
+ROOT = Path(__file__).parents[2]
 RANKS = [0, 1]
 # Case: what the weights are compared with. `alone` is one process on the joint batch, `plain` the
 # same script, without the decorator, on the same workers.
@@ -114,3 +118,34 @@ def test_what_cannot_be_told_is_refused(scripts: Job, case: str, rank: int) -> N
     assert message.startswith("ValueError")
     for part in REFUSED[case]:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        (["horovod_mnist.py", "--steps=40", "--engine=horovod"], "step 20: loss"),
+        (
+            [
+                "horovod_synthetic_benchmark.py",
+                *("--image_size=32", "--batch_size=2", "--num_warmup_batches=2"),
+                *("--num_iters=1", "--num_batches_per_iter=2"),
+            ],
+            "total on 2 worker(s)",
+        ),
+    ],
+)
+def test_examples_run(example: list[str], said: str) -> None:
+    script, *arguments = example
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).parent / "tf-libra", "run", "-np", "2"),
+            *(sys.executable, f"examples/{script}", "--strategy=mg-wfbp", *arguments),
+        ],
+        cwd=ROOT,
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout

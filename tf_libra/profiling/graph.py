@@ -14,7 +14,6 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
-
 # The op that carries gradients, and the attribute that names its inputs in order. Horovod's own
 # op has no such attribute; the pass writes it beside.
 _NAMES = {
@@ -139,5 +138,5 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
                     raise ValueError(f"tensor_names: {tensor!r} is all-reduced twice in the graph")
                 producers[tensor] = source
     if not producers:
-        raise ValueError(f"graphs: none holds an all-reduce of gradients")
+        raise ValueError("graphs: none holds an all-reduce of gradients")
     return GradientSources(producers, inputs)

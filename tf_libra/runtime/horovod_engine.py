@@ -5,14 +5,18 @@ Horovod carries the gradients, on MPI, NCCL or Gloo; lanes carry what the ranks 
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from tf_libra import strategies
 from tf_libra.plan import Plan
+from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.graph import PlacedAllReduce
+from tf_libra.runtime import nccl_tuner
+from tf_libra.runtime.grappler import plan_id
 from tf_libra.runtime.telemetry import AllReduceRecord
 
 OP = "HorovodGroupedAllreduce"
-DONE_OP = "LibraAllReduceDone"
 # What Horovod 0.28.1 fuses into one buffer unless it is told otherwise.
 DEFAULT_FUSION_BYTES = 128 * 2**20
 _FUSION = "HOROVOD_FUSION_THRESHOLD"
@@ -41,6 +45,45 @@ def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[s
     return tuple(found)
 
 
+def with_what_can_be_applied(strategy: strategies.Strategy) -> strategies.Strategy:
+    """The strategy with the thread counts that somebody can apply: one, unless NCCL takes them.
+
+    Raises:
+        ValueError: NCCL can have no such thread counts.
+    """
+    if nccl_tuner.in_use():
+        nccl_tuner.threads_per_channel(strategies.allowed_threads(strategy))
+        return strategy
+    if isinstance(strategy, strategies.Libra | strategies.LibraM):
+        return replace(strategy, threads=(min(strategy.threads),))
+    return strategy
+
+
+def apply_threads(plan: Plan) -> None:
+    """Hands the plan's thread counts to who can apply them; every rank has to, at the same step.
+
+    Raises:
+        ValueError: NCCL can have no such thread counts.
+    """
+    if nccl_tuner.in_use():
+        nccl_tuner.apply(plan)
+
+
+def describe_threads() -> str:
+    """One line: whether anybody applies the thread counts of plans."""
+    if nccl_tuner.in_use():
+        return "Horovod executes the plan; its thread counts are handed to NCCL"
+    import horovod.tensorflow as hvd
+
+    if hvd.nccl_built():
+        why = (
+            "NCCL is not told of them: call tf_libra.runtime.nccl_tuner.prepare() before hvd.init()"
+        )
+    else:
+        why = f"Horovod's {'Gloo' if hvd.gloo_enabled() else 'MPI'} takes no thread count"
+    return f"Horovod executes the plan; its thread counts are not applied: {why}"
+
+
 def _fusion_bytes(environment: Mapping[str, str]) -> int:
     try:
         return int(environment.get(_FUSION, ""))
@@ -52,47 +95,50 @@ def records(
     events: Events,
     placed: Sequence[PlacedAllReduce],
     window: tuple[int, int],
-    plan: str,
+    production: StepProduction,
+    plan: Plan,
     step: int,
-    num_bytes: Mapping[str, int],
 ) -> tuple[AllReduceRecord, ...]:
     """The all-reduces of a traced step, as far as the trace shows them.
 
-    Horovod keeps no times that could be had. The event of its op is when a group was handed over,
-    that of the op behind it when the result was there. What a rank waits for the others in between
-    cannot be told from communication, and counts as such.
+    Horovod keeps no times that could be had, and its op leaves none in a trace. The op behind it
+    shows when the result was there; it began when its gradients and the result before were. What
+    a rank waits for the others in between cannot be told from communication, and counts as such.
 
     Args:
         events: of the trace.
         placed: the all-reduces in the executed graph.
         window: begin and end of the call, nanoseconds since the epoch.
-        plan: id of the plan.
-        step: number of the step.
-        num_bytes: of each gradient, by name.
+        production: when gradients were produced.
+        plan: under which the step ran.
+        step: its number.
     """
+    num_bytes = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
+    produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
     inside = events.within(window)
-    starts: dict[str, int] = {}
-    for name, start in zip(inside.names, inside.start_ns, strict=True):
-        starts.setdefault(name, int(start))
-    found = []
-    for one in placed:
-        start, stop = starts.get(f"{one.node}:{OP}"), starts.get(f"{one.node}_done:{DONE_OP}")
-        if start is None or stop is None:
-            continue
-        found.append((start, stop, one))
-    return tuple(
-        AllReduceRecord(
-            step=step,
-            sequence=sequence,
-            plan=plan,
-            group=one.group,
-            num_threads=one.num_threads,
-            num_bytes=sum(num_bytes[name] for name in one.tensor_names),
-            enqueued_ns=start,
-            started_ns=start,
-            first_byte_ns=start,
-            finished_ns=stop,
-            tensor_names=one.tensor_names,
+    done_ns: dict[str, int] = {}
+    for node, start in zip(inside.node, inside.start_ns, strict=True):
+        done_ns.setdefault(inside.node_names[node], int(start))
+    finished = [(done_ns.get(f"{one.node}_done"), one) for one in placed]
+    found: list[AllReduceRecord] = []
+    previous_ns = production.last_ns if plan.after_backward else 0
+    for stop, one in sorted(((s, o) for s, o in finished if s is not None), key=lambda f: f[0]):
+        ready_ns = max((produced_ns.get(name, 0) for name in one.tensor_names), default=0)
+        start = max(ready_ns, previous_ns)
+        previous_ns = stop
+        found.append(
+            AllReduceRecord(
+                step=step,
+                sequence=len(found),
+                plan=plan_id(plan),
+                group=one.group,
+                num_threads=one.num_threads,
+                num_bytes=sum(num_bytes[name] for name in one.tensor_names),
+                enqueued_ns=start,
+                started_ns=start,
+                first_byte_ns=start,
+                finished_ns=stop,
+                tensor_names=one.tensor_names,
+            )
         )
-        for sequence, (start, stop, one) in enumerate(sorted(found, key=lambda f: f[:2]))
-    )
+    return tuple(found)

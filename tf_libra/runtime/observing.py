@@ -5,9 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tf_libra.plan import Plan
 from tf_libra.profiling.backward import step_production
-from tf_libra.profiling.graph import GradientSources, GraphCapture, gradient_sources
+from tf_libra.profiling.graph import (
+    GradientSources,
+    GraphCapture,
+    PlacedAllReduce,
+    gradient_sources,
+    placed_all_reduces,
+)
 from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.runtime import horovod_engine
 from tf_libra.runtime.engine import Engine
 from tf_libra.runtime.telemetry import of_step
 from tf_libra.tuning import Observation
@@ -18,7 +26,8 @@ class Observer:
     """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
 
     engine: Engine
-    order: Sequence[str]
+    plan: Plan
+    _by_horovod: tuple[PlacedAllReduce, ...] = field(default=(), init=False)
     _sources: GradientSources | None = field(default=None, init=False)
     _problem: str = field(default="", init=False)
 
@@ -29,7 +38,9 @@ class Observer:
         self._problem = capture.unavailable
         if not self._problem:
             try:
-                self._sources = _ordered(gradient_sources(capture.graphs), self.order)
+                sources = gradient_sources(capture.graphs)
+                self._sources = _ordered(sources, self.plan.tensor_names)
+                self._by_horovod = placed_all_reduces(capture.graphs)
             except ValueError as error:
                 self._problem = str(error)
         return result
@@ -48,14 +59,19 @@ class Observer:
         if session.trace is None:
             return result, Observation(None, records, session.unavailable, called_ns)
         try:
+            events = read_events(session.trace)
             production = step_production(
-                read_events(session.trace),
+                events,
                 self._sources.producers,
                 called_ns,
                 self._sources.inputs,
             )
         except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, Observation(None, records, str(error), called_ns)
+        if self._by_horovod:
+            records += horovod_engine.records(
+                events, self._by_horovod, called_ns, production, self.plan, step
+            )
         return result, Observation(production, records, "", called_ns)
 
 

@@ -309,6 +309,7 @@ class Script:
             "version of tf_libra": package_version(),
             "machine": f"{platform.machine()}, {sys.byteorder} endian",
             "function": self._identity,
+            "engine": options.engine,
             "strategy": repr(options.strategy),
             "plan": None if self._given is None else self._given.fingerprint,
             "broadcast_variables": options.broadcast_variables,

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tf_libra import options as options_lib
 from tf_libra.plan import Plan
 from tf_libra.profiling.samples import measured_timeline
-from tf_libra.runtime import cache, grappler, horovod
+from tf_libra.runtime import cache, grappler, horovod, horovod_engine
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime.journal import Journal
 from tf_libra.runtime.observing import Observer
@@ -112,12 +112,15 @@ class Session:
             self._enter_run(cache.Kept(self.given, None, None), "given")
         elif self._rank == 0:
             options, num_workers = self.options, self.engine.world_size
+            strategy = options.strategy
+            if self._by_horovod:
+                strategy = horovod_engine.with_what_can_be_applied(strategy)
             self._cached = self.journal.load(
                 self.tensors, num_workers, self._circumstances(), self._check_plan
             )
             self._tuning = tune(
                 self.tensors,
-                options.strategy,
+                strategy,
                 num_workers,
                 options.budget,
                 options.max_model_error,
@@ -129,6 +132,7 @@ class Session:
         return {
             "tensorflow": tf.__version__,
             "tf_libra": package_version(),
+            "engine": self.options.engine,
             "inputs": self.signature,
             "local_size": str(horovod.world().local_size),
             "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
@@ -136,6 +140,10 @@ class Session:
         }
 
     # One step.
+
+    @property
+    def _by_horovod(self) -> bool:
+        return self.options.engine == "horovod"
 
     @property
     def _rank(self) -> int:
@@ -182,7 +190,8 @@ class Session:
     def _untraced(self, call: Callable[[], Any]) -> Any:
         """A step that nobody traces; what rank 0 checks, other ranks write down as well."""
         keeps = self._rank > 0 and self.journal.wants_steps and self.journal.phase is Phase.RUN
-        if not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
+        # Horovod leaves no records but in traces.
+        if self._by_horovod or not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
             return call()
         start_ns = time.time_ns()
         result = call()
@@ -211,7 +220,7 @@ class Session:
         if self._rank == 0:
             known = self._observers.get(self._current.fingerprint)
             if known is None:
-                known = Observer(self.engine, self._current.tensor_names)
+                known = Observer(self.engine, self._current)
                 self._observers[self._current.fingerprint] = known
                 result = known.first(call)
             else:  # TensorFlow has instantiated this plan before, and leaves no graph again
@@ -265,17 +274,26 @@ class Session:
         self._apply(kept.plan)
         self._tuning = None
         self.journal.in_force(kept, how, max(self._step, 1))
+        if self._by_horovod:
+            for warning in horovod_engine.warnings(kept.plan):
+                self.journal.log.warning("%s", warning)
         self.journal.clocks(self.engine.exchange_clocks())
 
     def _apply(self, plan: Plan) -> None:
         grappler.register(plan)
         self._current = plan
-        self._call_options = grappler.call_options(plan)
+        op = horovod_engine.OP if self._by_horovod else "LibraAllReduce"
+        self._call_options = grappler.call_options(plan, op)
+        if self._by_horovod:
+            horovod_engine.apply_threads(plan)
         self._steps_of_plan = 0
 
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
         """Warns if what was executed is not the plan."""
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
+        if self._by_horovod:
+            written = grappler.report(plan).groups
+            executed = {(g.index, g.num_threads, t.name) for g in written for t in g.tensors}
         asked = {
             (index, group.num_threads, plan.tensor_names[i])
             for index, group in enumerate(plan.groups)
@@ -294,18 +312,20 @@ class Session:
         )
 
     def _check_plan(self, plan: Plan) -> None:
-        check_plan_can_run(plan, self.engine)
+        check_plan_can_run(plan, self.engine, self.options)
         check_plan_fits(plan, self.tensors)
 
 
-def check_plan_can_run(plan: Plan, engine: engine_lib.Engine) -> None:
+def check_plan_can_run(
+    plan: Plan, engine: engine_lib.Engine, options: options_lib.Options
+) -> None:
     """Raises `ValueError` if the plan is for other workers or more lanes than there are."""
     if plan.num_workers != engine.world_size:
         raise ValueError(
             f"plan: num_workers is {plan.num_workers}, but this job has {engine.world_size} workers"
         )
     most = max(group.num_threads for group in plan.groups)
-    if most > engine.num_lanes:
+    if most > engine.num_lanes and options.engine == "lanes":
         raise ValueError(
             f"plan: num_threads is {most}, but the engine has {engine.num_lanes} lanes"
         )

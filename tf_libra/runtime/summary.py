@@ -8,7 +8,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.plan import Plan
 from tf_libra.planning.explain import explain
 from tf_libra.profile import BackwardProfile
-from tf_libra.runtime import nccl_tuner
+from tf_libra.runtime import horovod_engine, nccl_tuner
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Phase, Tuned
 
@@ -37,6 +37,8 @@ def describe(journal: "Journal") -> str:
         else:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")
+    if journal.options.engine == "horovod" and plan is not None:
+        lines += _wrapped(f"engine: {horovod_engine.describe_threads()}")
     if nccl_tuner.in_use():
         lines += _wrapped(nccl_tuner.counters().describe())
     return "\n".join(lines)

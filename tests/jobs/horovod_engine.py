@@ -1,0 +1,132 @@
+"""engine="horovod": the plan's groups are all-reduced by Horovod, on Gloo."""
+
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+from tf_libra.profiling.graph import GraphCapture
+from tf_libra.runtime import grappler
+
+cases = Cases()
+EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)
+# 6 steps of one all-reduce, 4 that measure, 4 that sample.
+TUNING_STEPS = 14
+
+
+class Tape(models.HandWritten):
+    """A step that averages with Horovod by itself, in sums."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+        self.update([gradient / SIZE for gradient in tape.gradient(loss, self.variables)])
+        return loss
+
+
+class HalfInBfloat16(models.HandWritten):
+    """One variable of a dtype that Horovod does not reduce."""
+
+    def __init__(self) -> None:
+        super().__init__("float32", "sgd")
+        self.variables[3] = tf.Variable(tf.cast(self.variables[3], tf.bfloat16), name="b1")
+
+    def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        kept, self.variables = self.variables, [tf.cast(v, tf.float32) for v in self.variables]
+        try:
+            return super().loss(inputs, labels)
+        finally:
+            self.variables = kept
+
+    def update(self, gradients: Any) -> None:
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            variable.assign_sub(tf.cast(0.1, gradient.dtype) * gradient)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: value.astype("float32") for name, value in super().weights().items()}
+
+
+def train(step: Any, model: Any, num_steps: int, dtype: str, whole: bool) -> dict[str, Any]:
+    for number in range(num_steps):
+        joint = models.batch(number, SIZE, dtype)
+        step(*(joint if whole else models.part(joint, RANK, SIZE)))
+    return model.weights()
+
+
+def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> Any:
+    alone, model = kind[0](), kind[1]()
+    arrays = train(tf.function(alone.step), alone, num_steps, dtype, whole=True)
+    saved = {f"alone/{name}": value for name, value in arrays.items()}
+    if "plan" in options:
+        options = options | {"plan": models.plan_of(model.variables, SIZE, EDGES, THREADS)}
+    step = tf_libra.optimize(engine="horovod", **options)(tf.function(model.step))
+    # Rank 0 captures graphs by itself.
+    with GraphCapture() if RANK else tf.name_scope("unused") as capture:
+        arrays = train(step, model, num_steps, dtype, whole=False)
+    saved |= {f"ours/{name}": value for name, value in arrays.items()}
+    cases.save(**saved)
+    groups = {group.node: group for group in grappler.report(step.plan).groups}
+    executed = [n for graph in getattr(capture, "graphs", ()) for n in graph.node]
+    return {
+        "phase": str(step.phase),
+        "plan": step.plan.to_json(),
+        "profiled": step.profile is not None,
+        "modelled": step.cost_model is not None,
+        "samples": [] if step.tuned is None else [s.num_threads for s in step.tuned.samples],
+        "explained": step.explain(),
+        "reported": [
+            [group.index, group.num_threads, [t.name for t in group.tensors], group.control_inputs]
+            for group in groups.values()
+        ],
+        "executed": {
+            node.name: [
+                node.op,
+                [name.decode() for name in node.attr["_tf_libra_tensor_names"].list.s],
+                [text[1:] for text in node.input if text[0] == "^"],
+            ]
+            for node in executed
+            if node.op in ("HorovodGroupedAllreduce", "LibraAllReduce")
+        },
+    }
+
+
+def hand(dtype: str = "float64") -> Any:
+    return models.HandWritten(dtype, "adam")
+
+
+def script() -> Any:
+    return Tape("float64", "adam")
+
+
+def add(name: str, *args: Any, **options: Any) -> None:
+    cases.add(name, lambda: compare(*args, options))
+
+
+@cases
+def differ_in_engine() -> Any:
+    model = hand("float32")
+    engine = "horovod" if RANK else "lanes"
+    step = tf_libra.optimize("wfbp", engine=engine)(tf.function(model.step))
+    step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
+
+
+if __name__ == "__main__":
+    hvd.init()
+    add("given", (hand, hand), "float64", 3, plan="by hand")
+    add("script", (hand, script), "float64", 3, plan="by hand")
+    add("bfloat16", (HalfInBfloat16, HalfInBfloat16), "float32", 2, plan="by hand")
+    for name in ("libra", "mg-wfbp"):
+        add(
+            name,
+            (hand, hand),
+            "float64",
+            TUNING_STEPS + 4,
+            strategy=name,
+            max_tuning_steps=TUNING_STEPS,
+        )
+    cases.run()
