@@ -6,7 +6,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/profiler/lib/traceme.h"
+#include "tsl/profiler/lib/traceme.h"
 
 namespace tf_libra {
 namespace {
@@ -15,8 +15,8 @@ class AllReduceDoneOp : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;
   void Compute(tensorflow::OpKernelContext* context) override {
-    tensorflow::profiler::TraceMe event([this] { return absl::StrCat(name(), ":", type_string()); },
-                                        /*level=*/1);
+    tsl::profiler::TraceMe event([this] { return absl::StrCat(name(), ":", type_string()); },
+                                 /*level=*/1);
   }
 };
 

@@ -30,7 +30,8 @@ struct Output {
 
 class Writer {
  public:
-  Writer(const IndexedGraph& graph, const std::vector<Fusion>& fusions) : graph_(graph) {
+  Writer(const IndexedGraph& graph, const std::vector<Fusion>& fusions, bool needs_done)
+      : graph_(graph), needs_done_(needs_done) {
     for (const Fusion& fusion : fusions) {
       int port = 0;
       for (const Marked* m : fusion.members) outputs_[m->node] = {&fusion, port++};
@@ -56,6 +57,20 @@ class Writer {
   static std::string Data(const Output& output) {
     if (output.port == 0) return output.fusion->name;
     return absl::StrCat(output.fusion->name, ":", output.port);
+  }
+
+  static std::string Done(const Fusion& fusion) { return absl::StrCat(fusion.name, "_done"); }
+
+  // What reads a fused all-reduce waits for the op that tells of its end, else nothing would run
+  // that.
+  void WaitForDone(const NodeDef& old, NodeDef* node) const {
+    if (!needs_done_ || old.op() == "Merge" || old.op() == "RefMerge") return;
+    for (const std::string& input : old.input()) {
+      const TensorId id = tensorflow::ParseTensorName(input);
+      const Output* output = Find(graph_.index.at(id.node()));
+      if (output == nullptr || id.index() == tensorflow::Graph::kControlSlot) continue;
+      AddControlInput(Done(*output->fusion), node);
+    }
   }
 
   // A node that stays: its inputs and colocations follow the all-reduces that went.
@@ -153,6 +168,7 @@ class Writer {
   }
 
   const IndexedGraph& graph_;
+  const bool needs_done_;
   std::unordered_map<int, Output> outputs_;
 };
 
@@ -162,7 +178,7 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
                 const std::unordered_set<std::string>& fetched, const std::vector<Fusion>& fusions,
                 const std::vector<Barrier>& barriers, const std::map<int, std::string>& waits,
                 GraphDef* rewritten, GraphReport* report) {
-  const Writer writer(graph, fusions);
+  const Writer writer(graph, fusions, rewriter.NeedsDone());
   *rewritten->mutable_versions() = graph.def->versions();
   *rewritten->mutable_library() = graph.def->library();
   if (graph.def->has_debug_info()) *rewritten->mutable_debug_info() = graph.def->debug_info();
@@ -173,6 +189,7 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
       NodeDef* node = rewritten->add_node();
       *node = old;
       writer.Redirect(fetched, node);
+      writer.WaitForDone(old, node);
       const auto wait = waits.find(i);
       if (wait != waits.end()) Writer::AddControlInput(wait->second, node);
     } else if (fetched.count(old.name()) > 0) {
@@ -223,7 +240,7 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
     rewriter.Write(fused, node);
     if (rewriter.NeedsDone()) {
       NodeDef* done = rewritten->add_node();
-      done->set_name(absl::StrCat(fusion.name, "_done"));
+      done->set_name(Writer::Done(fusion));
       done->set_op("LibraAllReduceDone");
       done->set_device(fused.members[0]->device());
       done->add_input(Writer::Control(fusion.name));

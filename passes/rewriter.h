@@ -30,7 +30,7 @@ class Rewriter {
   virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
   // Why the op cannot stand for `member`, which then stays as it is; empty where it can.
   virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
-  // Whether a LibraAllReduceDone is to follow each node.
+  // Whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.
   virtual bool NeedsDone() const { return false; }
 };
 
