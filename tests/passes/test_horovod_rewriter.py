@@ -85,7 +85,7 @@ def test_an_op_behind_each_group_tells_when_it_ends() -> None:
         assert done.op == "LibraAllReduceDone"
         assert list(done.input) == [f"^tf_libra/{plan}/group_{group}"]
     # Else nothing would run it.
-    assert controls(by_name["update_b"]) == [f"tf_libra/{plan}/group_0_done"]
+    assert f"tf_libra/{plan}/group_0_done" in controls(by_name["update_b"])
 
 
 def test_sums_are_apart_from_averages() -> None:
