@@ -235,7 +235,7 @@ class Script:
         agree(self._engine, self._statement(world))
         self._check_lanes(self._engine)
         if self._given is not None:
-            check_plan_can_run(self._given, self._engine)
+            check_plan_can_run(self._given, self._engine, self._options)
         if self._options.check_numerics is not None:
             self._watch = numerics.Watch()
         return True

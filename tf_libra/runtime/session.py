@@ -316,9 +316,7 @@ class Session:
         check_plan_fits(plan, self.tensors)
 
 
-def check_plan_can_run(
-    plan: Plan, engine: engine_lib.Engine, options: options_lib.Options
-) -> None:
+def check_plan_can_run(plan: Plan, engine: engine_lib.Engine, options: options_lib.Options) -> None:
     """Raises `ValueError` if the plan is for other workers or more lanes than there are."""
     if plan.num_workers != engine.world_size:
         raise ValueError(
