@@ -129,6 +129,7 @@ class Tab:
             "Emulation.setEmulatedMedia",
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
+        self.driver.get("about:blank")  # from one hash to the same, nothing would be loaded
         self.driver.get_log("performance")  # of the browser's own first page
         self.driver.get(f"{address}/#libra")
         frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]

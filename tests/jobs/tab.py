@@ -2,7 +2,7 @@
 
     tab.py LOGDIR
 
-Both write to the same folder, as a job does that is started again.
+Each in a job of its own (TF_LIBRA_JOB_CASES); in the same folder, as when a job is started again.
 """
 
 import itertools

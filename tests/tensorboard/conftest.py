@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +19,29 @@ from tools.tensorboard_tab import Tab
 HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What two jobs of two workers have left, of which the second was given a plan.
+
+    Attributes:
+        logdir: the log directory of both.
+        made: what the first says of its plan.
+        given: what the second does.
+    """
+
+    logdir: Path
+    made: dict[str, Any]
+    given: dict[str, Any]
+
+
 @pytest.fixture(scope="session")
-def trained(
-    run_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Job, Path]:
-    """A job of two workers, and the log directory it has written to."""
+def trained(run_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     logdir = tmp_path_factory.mktemp("runs")
-    return run_job("tab.py", 2, str(logdir / "first")), logdir
+    made, given = (
+        run_job("tab.py", 2, str(logdir / "first"), env={"TF_LIBRA_JOB_CASES": case}).value(case)
+        for case in ("made", "given")
+    )
+    return Trained(logdir, made, given)
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,8 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
-from tests.launching import Job
 from tests.tensorboard import examples
-from tests.tensorboard.conftest import HOSTILE_RUN, write
+from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra.plan import Plan
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer
@@ -25,15 +24,15 @@ def ms(seconds: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def address(trained: tuple[Job, Path]) -> Iterator[str]:
-    with tensorboard_tab.serving(trained[1]) as found:
+def address(trained: Trained) -> Iterator[str]:
+    with tensorboard_tab.serving(trained.logdir) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def made(trained: tuple[Job, Path], address: str) -> dict[str, Any]:
+def made(trained: Trained, address: str) -> dict[str, Any]:
     """The plan that the job has made: its place, its record, what the job said of it."""
-    told = trained[0].value("made")
+    told = trained.made
     plan = Plan.from_json(told["plan"])
     assert told["fitted"], told["explain"]
     [heading] = [
@@ -188,8 +187,8 @@ def test_history_marks_the_plans(tab: Tab, made: dict[str, Any]) -> None:
     assert tab.find("#history-steps .annotation")
 
 
-def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: tuple[Job, Path]) -> None:
-    given = Plan.from_json(trained[0].value("given")["plan"])
+def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: Trained) -> None:
+    given = Plan.from_json(trained.given["plan"])
     tab.choose("#version", "given")
     tab.wait(lambda: len(tab.find("#groups tbody tr")) == len(given.groups))
     assert "measured nothing by itself" in tab.one("main").text
@@ -198,11 +197,9 @@ def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: tuple[Job,
         tab.wait(lambda name=view: tab.one("main").get_attribute("data-ready") == name)
 
 
-def test_reload_shows_what_was_written_since(
-    tab: Tab, trained: tuple[Job, Path], address: str
-) -> None:
+def test_reload_shows_what_was_written_since(tab: Tab, trained: Trained, address: str) -> None:
     before = len(answer(address, "runs")["plans"])
-    write(trained[1] / "second", examples.plan_record(function="later"))
+    write(trained.logdir / "second", examples.plan_record(function="later"))
     tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
     tab.one("#reload").click()
     tab.wait(lambda: any("second" in one.text for one in Select(tab.one("#run")).options))
@@ -228,10 +225,11 @@ def test_themes_follow_tensorboard(tab: Tab) -> None:
     assert colors[0][1] != colors[1][1]
 
 
-def test_ranks_write_runs_of_their_own(trained: tuple[Job, Path], address: str) -> None:
+def test_ranks_write_runs_of_their_own(trained: Trained, address: str) -> None:
     for rank in range(2):
-        [file] = (trained[1] / "first" / f"rank_{rank}").glob("events*.0.v2")
-        assert file.stat().st_size > 0
+        files = list((trained.logdir / "first" / f"rank_{rank}").glob("events*.v2"))
+        assert len(files) == 2  # one per job
+        assert all(file.stat().st_size > 1000 for file in files)
 
 
 # Runs that nobody would like to see.
