@@ -74,6 +74,24 @@ class TapeWithLocalSource(Tape):
         return variables[:-1]
 
 
+class PerturbedTape(Tape):
+    """Sharpness-aware: a gradient of this rank's alone leads to where the averaged one is taken."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        moves = [0.05 * gradient for gradient in tape.gradient(loss, self.variables)]
+        for variable, move in zip(self.variables, moves, strict=True):
+            variable.assign_add(move)
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        gradients = self.wrapped(tape).gradient(loss, self.variables)
+        for variable, move in zip(self.variables, moves, strict=True):
+            variable.assign_sub(move)
+        self.update(gradients)
+        return loss
+
+
 class Each(Script):
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
         return [hvd.allreduce(gradient) for gradient in gradients]
@@ -272,6 +290,7 @@ SAME_AS_PLAIN = {
     "tape_of_sums": TapeOfSums,
     "compressing_tape": CompressingTape,
     "tape_with_local_source": TapeWithLocalSource,
+    "perturbed_tape": PerturbedTape,
     "each_scaled": EachScaled,
     "each_compressed": EachCompressed,
     "each_clipped": EachClipped,

@@ -21,6 +21,7 @@ COMPARED = {
     "tape_of_sums": ["plain"],
     "compressing_tape": ["plain"],
     "tape_with_local_source": ["plain"],
+    "perturbed_tape": ["plain"],
     "each": ["alone", "plain"],
     "each_scaled": ["plain"],
     "each_compressed": ["plain"],

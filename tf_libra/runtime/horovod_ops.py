@@ -86,9 +86,19 @@ class HorovodReductions:
                 self._explicit.add(other)
 
     def left_alone(self) -> set[tuple[str, ...]]:
-        """The marked calls of `gradient` that Horovod averages: to be left alone."""
+        """The marked calls of `gradient` to be left alone: of variables that Horovod averages.
+
+        Not only what Horovod was given: where a script averages a variable's gradient itself,
+        another one of the same variable (of a perturbed or adapted copy, say) is meant as it is.
+        """
         handed = [*self._explicit, *self._reduced]
-        return {call.names for call in handed if call.is_marked}
+        handed += [call for call in self._marks.calls if call.by_horovod]
+        theirs = {id(variable) for call in handed for variable in call.variables}
+        return {
+            call.names
+            for call in self._marks.calls
+            if call.is_marked and not theirs.isdisjoint(map(id, call.variables))
+        }
 
     def check(self, graph: Any) -> None:
         """Raises `ValueError` if a gradient may be averaged twice, or by nobody.
