@@ -235,7 +235,10 @@ def _fitted(samples: list[OverlapSample], workers: int) -> dict[str, Any]:
     """The contention model of some samples, and how well it meets them."""
     if not samples:
         return {"cost_model": None}
-    found = fit(samples, workers)
+    try:
+        found = fit(samples, workers)
+    except ValueError as problem:  # the samples are worth keeping without a model
+        return {"cost_model": None, "fit_problem": str(problem)}
     return {
         "cost_model": documents.as_value(found.model),
         "median_error": found.median_error,

@@ -116,6 +116,8 @@ class MarkedFunction:
         return clone
 
     def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions) -> None:
+        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
+        self._known.update({one.name: one for one in marks.marked})
         averaged_by_horovod = reductions.left_alone()
         if averaged_by_horovod - self._left_alone and self._is_first:
             self._left_alone |= averaged_by_horovod
@@ -129,8 +131,6 @@ class MarkedFunction:
             )
         graph = tf_ops.get_default_graph()
         reductions.check(graph)
-        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
-        self._known.update({one.name: one for one in marks.marked})
         here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
         there = all_reduced(graph)
         found = (self._known[name] for name in here)
