@@ -92,9 +92,8 @@ def test_size_that_differs_at_run_time_is_refused(faults: Job, rank: int) -> Non
 @pytest.mark.parametrize("rank", RANKS)
 def test_size_that_differs_after_a_retrace_is_refused(faults: Job, rank: int) -> None:
     for message in faults.value("size_differs_after_a_retrace", rank):
-        assert "HorovodInternalError: " in message
-        assert re.search(rf"rank(\(s\))? {1 - rank}", message)
-        assert "waited 3 s" in message
+        assert f"rank {1 - rank} reduces group" in message
+        assert "a new trace" in message
         assert "step 4 was not completed" in message
 
 
