@@ -61,6 +61,7 @@ def journal(**known: Any) -> Any:
     """What `describe` looks at, of a journal that knows this much."""
     nothing = {
         "phase": Phase.TRACE,
+        "options": SimpleNamespace(engine="lanes"),
         "tuned": None,
         "plan": None,
         "profile": None,
