@@ -55,7 +55,7 @@ def test_defaults() -> None:
         ({"strategy": "fastest"}, "strategy must be one of .*libra.* got 'fastest'"),
         ({"strategy": 3}, "strategy must be a name or an object"),
         ({"strategy": None}, "strategy must be a name or an object"),
-        ({"engine": "nccl"}, "engine must be one of auto, lanes, got 'nccl'"),
+        ({"engine": "nccl"}, "engine must be one of auto, lanes, horovod, got 'nccl'"),
         (
             {"check_numerics": "stop"},
             "check_numerics must be one of None, 'raise', 'skip', got 'stop'",
