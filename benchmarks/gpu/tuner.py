@@ -7,25 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tf_libra.runtime import tuner_library
+
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = _ROOT / "ops" / "nccl_tuner"
-_COUNTERS = (
-    "interface_version",
-    "communicators",
-    "asked",
-    "applied",
-    "passed_over",
-    "no_plan",
-    "other_collective",
-    "other_communicator",
-    "unknown_size",
-    "out_of_order",
-    "without_ring",
-)
-
-
-class _Counts(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in _COUNTERS]
 
 
 def build(folder: Path) -> Path:
@@ -60,8 +45,7 @@ class Tuner:
     """
 
     def __init__(self, path: str, num_ranks: int = 2) -> None:
-        self.library = ctypes.CDLL(path)
-        self.library.TfLibraTunerLastError.restype = ctypes.c_char_p
+        self.library = tuner_library.load(Path(path))
         self._num_ranks = num_ranks
         self._plan: tuple[tuple[int, int], ...] = ()
 
@@ -73,26 +57,18 @@ class Tuner:
         """
         plan = tuple(all_reduces)
         if plan == self._plan:
-            self.library.TfLibraTunerBeginStep()
+            self.library.begin_step()
             return
         if plan:
-            num_bytes = (ctypes.c_uint64 * len(plan))(*(size for size, _ in plan))
-            num_channels = (ctypes.c_int * len(plan))(*(count for _, count in plan))
             # Nothing pads here: gradients lie side by side, as they are.
-            refused = self.library.TfLibraTunerSetPlan(
-                self._num_ranks, 1, len(plan), num_bytes, num_bytes, num_channels
-            )
-            if refused:
-                raise ValueError(self.library.TfLibraTunerLastError().decode())
+            self.library.set_plan(self._num_ranks, True, [(size, size, n) for size, n in plan])
         else:
-            self.library.TfLibraTunerClearPlan()
+            self.library.clear_plan()
         self._plan = plan
 
     def counters(self) -> dict[str, int]:
         """What NCCL asked so far, and what it was told (`ops/nccl_tuner/tuner.h`)."""
-        counts = _Counts()
-        self.library.TfLibraTunerReadCounts(ctypes.byref(counts))
-        return {name: getattr(counts, name) for name in _COUNTERS}
+        return self.library.counts()
 
 
 class StandIn:
@@ -137,7 +113,7 @@ class StandIn:
         )
 
     def __init__(self, tuner: Tuner, num_ranks: int) -> None:
-        self._interface = self._Interface.in_dll(tuner.library, "ncclTunerPlugin_v4")
+        self._interface = self._Interface.in_dll(tuner.library.handle, "ncclTunerPlugin_v4")
         self._context = ctypes.c_void_p()
         self._interface.init(num_ranks, num_ranks, None, ctypes.byref(self._context))
 

@@ -7,17 +7,15 @@ Neither TensorFlow nor NCCL is needed to import this.
 """
 
 import ctypes
-import functools
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tf_libra import checks
 from tf_libra.plan import Plan
-from tf_libra.runtime import progress
+from tf_libra.runtime import progress, tuner_library
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 
@@ -153,9 +151,6 @@ class Counters:
         )
         told = [f"{count} {why}" for count, why in reasons if count]
         return f"{text} ({', '.join(told)})" if told else text
-
-
-_COUNTS = tuple(field.name for field in fields(Counters) if field.name != "all_reduces")
 
 
 def prepare(
@@ -385,21 +380,15 @@ def apply(
     if threads_per_channel is None:
         threads_per_channel = _environments_threads_per_channel()
     asked = all_reduces(plan, threads_per_channel, horovod_fusion() if fusion is None else fusion)
-    library = _load(PATH)
+    library = tuner_library.load(PATH)
     if not asked:
-        library.TfLibraTunerClearPlan()
+        library.clear_plan()
         return
-    sizes = ctypes.c_uint64 * len(asked)
-    failed = library.TfLibraTunerSetPlan(
+    library.set_plan(
         plan.num_workers,
-        int(prefer_ring),
-        len(asked),
-        sizes(*(one.num_bytes for one in asked)),
-        sizes(*(one.padded_bytes for one in asked)),
-        (ctypes.c_int * len(asked))(*(one.num_channels for one in asked)),
+        prefer_ring,
+        [(one.num_bytes, one.padded_bytes, one.num_channels) for one in asked],
     )
-    if failed:
-        raise ValueError(library.TfLibraTunerLastError().decode())
 
 
 def clear() -> None:
@@ -408,7 +397,7 @@ def clear() -> None:
     Raises:
         ImportError: the plugin was not built.
     """
-    _load(PATH).TfLibraTunerClearPlan()
+    tuner_library.load(PATH).clear_plan()
 
 
 def begin_step() -> None:
@@ -420,7 +409,7 @@ def begin_step() -> None:
     Raises:
         ImportError: the plugin was not built.
     """
-    _load(PATH).TfLibraTunerBeginStep()
+    tuner_library.load(PATH).begin_step()
 
 
 def in_use(environ: Mapping[str, str] = os.environ) -> bool:
@@ -447,49 +436,8 @@ def counters() -> Counters:
     Raises:
         ImportError: the plugin was not built.
     """
-    library = _load(PATH)
-    counts = _Counts()
-    library.TfLibraTunerReadCounts(ctypes.byref(counts))
-    capacity = library.TfLibraTunerReadApplied(None, 0)
-    applied = (ctypes.c_int64 * capacity)()
-    # A plan that was put in force in between may be shorter.
-    length = min(capacity, library.TfLibraTunerReadApplied(applied, capacity))
-    told = {name: int(getattr(counts, name)) for name in _COUNTS}
-    return Counters(**told, all_reduces=tuple(applied[:length]))
-
-
-class _Counts(ctypes.Structure):
-    """TfLibraTunerCounts of ops/nccl_tuner/c_api.h; Counters has the same fields in this order."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in _COUNTS]
-
-
-@functools.cache
-def _load(path: Path) -> ctypes.CDLL:
-    """The library that NCCL loads, too: the same file is the same library, with one plan."""
-    if not path.exists():
-        raise ImportError(f"{path.name} was not built; install tf-libra again")
-    library = ctypes.CDLL(str(path))
-    sizes = ctypes.POINTER(ctypes.c_uint64)
-    prototypes: dict[str, tuple[Any, list[Any]]] = {
-        "TfLibraTunerSetPlan": (
-            ctypes.c_int,
-            [*(3 * [ctypes.c_int]), sizes, sizes, ctypes.POINTER(ctypes.c_int)],
-        ),
-        "TfLibraTunerClearPlan": (None, []),
-        "TfLibraTunerBeginStep": (None, []),
-        "TfLibraTunerReadCounts": (None, [ctypes.POINTER(_Counts)]),
-        "TfLibraTunerReadApplied": (
-            ctypes.c_int,
-            [ctypes.POINTER(ctypes.c_int64), ctypes.c_int],
-        ),
-        "TfLibraTunerLastError": (ctypes.c_char_p, []),
-    }
-    for name, (result, arguments) in prototypes.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-    return library
+    library = tuner_library.load(PATH)
+    return Counters(**library.counts(), all_reduces=library.applied())
 
 
 def _environments_threads_per_channel() -> int:

@@ -1,0 +1,121 @@
+"""The C functions of NCCL's tuner plugin (ops/nccl_tuner/c_api.h), as Python calls them.
+
+Neither TensorFlow nor NCCL is needed. The library that is opened here and the one that NCCL opens
+are one, because they are the same file.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Fields of TfLibraTunerCounts, in their order.
+COUNTS = (
+    "interface_version",
+    "communicators",
+    "asked",
+    "applied",
+    "passed_over",
+    "no_plan",
+    "other_collective",
+    "other_communicator",
+    "unknown_size",
+    "out_of_order",
+    "without_ring",
+)
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in COUNTS]
+
+
+@dataclass(frozen=True)
+class TunerLibrary:
+    """The plugin in this process. `load` makes one.
+
+    Attributes:
+        handle: the loaded library.
+    """
+
+    handle: ctypes.CDLL
+
+    def set_plan(
+        self, num_ranks: int, prefer_ring: bool, all_reduces: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Puts a plan in force, at once and whole.
+
+        Args:
+            num_ranks: of the communicators that it is about.
+            prefer_ring: whether NCCL is made to take its ring algorithm where it can.
+            all_reduces: bytes, bytes as padded, and channels of each, in order; at least one.
+
+        Raises:
+            ValueError: what the plugin says of a plan that it refuses.
+        """
+        sizes, counts = ctypes.c_uint64 * len(all_reduces), ctypes.c_int * len(all_reduces)
+        refused = self.handle.TfLibraTunerSetPlan(
+            num_ranks,
+            int(prefer_ring),
+            len(all_reduces),
+            sizes(*(exact for exact, _, _ in all_reduces)),
+            sizes(*(padded for _, padded, _ in all_reduces)),
+            counts(*(channels for _, _, channels in all_reduces)),
+        )
+        if refused:
+            raise ValueError(self.handle.TfLibraTunerLastError().decode())
+
+    def clear_plan(self) -> None:
+        """Leaves every collective to NCCL."""
+        self.handle.TfLibraTunerClearPlan()
+
+    def begin_step(self) -> None:
+        """Says that the next all-reduce is the first of a step."""
+        self.handle.TfLibraTunerBeginStep()
+
+    def counts(self) -> dict[str, int]:
+        """What NCCL asked so far, and what it was told: a number for each of `COUNTS`."""
+        counts = _Counts()
+        self.handle.TfLibraTunerReadCounts(ctypes.byref(counts))
+        return {name: int(getattr(counts, name)) for name in COUNTS}
+
+    def applied(self) -> tuple[int, ...]:
+        """How often each all-reduce of the plan in force was given its channels, in its order."""
+        capacity = self.handle.TfLibraTunerReadApplied(None, 0)
+        applied = (ctypes.c_int64 * capacity)()
+        # A plan that was put in force in between may be shorter.
+        length = min(capacity, self.handle.TfLibraTunerReadApplied(applied, capacity))
+        return tuple(applied[:length])
+
+
+@functools.cache
+def load(path: Path) -> TunerLibrary:
+    """Opens the plugin.
+
+    Raises:
+        ImportError: there is none.
+    """
+    if not path.exists():
+        raise ImportError(f"{path.name} was not built; install tf-libra again")
+    library = ctypes.CDLL(str(path))
+    sizes = ctypes.POINTER(ctypes.c_uint64)
+    prototypes: dict[str, tuple[Any, list[Any]]] = {
+        "TfLibraTunerSetPlan": (
+            ctypes.c_int,
+            [*(3 * [ctypes.c_int]), sizes, sizes, ctypes.POINTER(ctypes.c_int)],
+        ),
+        "TfLibraTunerClearPlan": (None, []),
+        "TfLibraTunerBeginStep": (None, []),
+        "TfLibraTunerReadCounts": (None, [ctypes.POINTER(_Counts)]),
+        "TfLibraTunerReadApplied": (
+            ctypes.c_int,
+            [ctypes.POINTER(ctypes.c_int64), ctypes.c_int],
+        ),
+        "TfLibraTunerLastError": (ctypes.c_char_p, []),
+    }
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return TunerLibrary(library)
