@@ -152,7 +152,7 @@ class Journal:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether `executed` does anything."""
+        """Whether `executed` does anything with a step that was not traced."""
         return self._recorder is not None
 
     def executed(
@@ -161,15 +161,14 @@ class Journal:
         called_ns: tuple[int, int],
         all_reduces: Sequence[AllReduceRecord],
         observation: Observation | None = None,
+        timeline: MeasuredTimeline | None = None,
     ) -> None:
-        """A step under the plan has run; `observation` where it was traced."""
+        """A step under the plan has run; `observation` and `timeline` where it was traced."""
+        if timeline is not None:
+            self.timelines.append(timeline)
+            del self.timelines[:-_REMEMBERED_STEPS]
         if self._recorder is not None:
-            self._recorder.executed(step, called_ns, all_reduces, observation)
-
-    def measured(self, timeline: MeasuredTimeline) -> None:
-        """A step under the plan was observed."""
-        self.timelines.append(timeline)
-        del self.timelines[:-_REMEMBERED_STEPS]
+            self._recorder.executed(step, called_ns, all_reduces, observation, timeline)
 
     def checked(self) -> None:
         """No more steps under the plan will be observed."""

@@ -200,7 +200,7 @@ class Session:
         return result
 
     def _note_timeline(self, observation: Observation) -> None:
-        self.journal.executed(self._step, observation.called_ns, observation.records, observation)
+        timeline = None
         if observation.production is not None:
             try:
                 timeline = measured_timeline(observation.records, observation.production)
@@ -208,8 +208,9 @@ class Session:
                 self.journal.log.debug(
                     "step %d is not compared with the plan: %s", self._step, error
                 )
-            else:
-                self.journal.measured(timeline)
+        self.journal.executed(
+            self._step, observation.called_ns, observation.records, observation, timeline
+        )
         if self._steps_of_plan == _CHECKED_STEPS:
             self.journal.checked()
 

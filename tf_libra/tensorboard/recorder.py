@@ -16,7 +16,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from tf_libra.plan import Plan
-from tf_libra.profiling.samples import MeasuredTimeline, measured_timeline
+from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.runtime.telemetry import AllReduceRecord
 from tf_libra.tensorboard import records
 from tf_libra.tensorboard.records import PlanRecord, Record, StepRecord, TimelineRecord
@@ -95,8 +95,9 @@ class Recorder:
         called_ns: tuple[int, int],
         all_reduces: Sequence[AllReduceRecord],
         observation: Observation | None = None,
+        timeline: MeasuredTimeline | None = None,
     ) -> None:
-        """A step under the plan has run; `observation` where it was traced."""
+        """A step under the plan has run; `observation` and `timeline` where it was traced."""
         if self._plan is None or self._writer is None:
             return
         self._was_traced = observation is not None
@@ -106,12 +107,7 @@ class Recorder:
         )
         exchanges, self._exchanges = self._exchanges, ()
         self._write(step, dataclasses.replace(record, exchanges_ns=exchanges))
-        if production is None:
-            return
-        try:
-            timeline = measured_timeline(all_reduces, production)
-        except ValueError as error:  # a step that computes other gradients than the first
-            self._log.debug("step %d is not compared with the plan: %s", step, error)
+        if timeline is None:
             return
         self._timelines.append(timeline)
         self._write(step, TimelineRecord.of(self._function, self._plan, step, self._timelines))
