@@ -25,11 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from absl import app, flags
+
+from benchmarks.meeting import meeting
 
 _NETNS = Path("/etc/netns")
 # Made by the process of this number: hosts, the host's ends of links, the bridge.
@@ -237,47 +239,15 @@ def _settle(cores: frozenset[int]) -> None:
 # Jobs.
 
 
-def places(cluster: Cluster) -> list[dict[str, str]]:
-    """What the environment tells the worker of each host, by rank, about its place in a new job.
+@contextlib.contextmanager
+def places(cluster: Cluster) -> Iterator[list[dict[str, str]]]:
+    """What the environment tells the worker of each host about its place in a new job, by rank.
 
-    The workers meet at a rendezvous server that runs in this process, until this process ends.
+    The workers can meet for as long as it lasts.
     """
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
-
-    names = ",".join(f"{host.name}:1" for host in cluster.hosts)
-    slots = get_host_assignments(parse_hosts(names), len(cluster.hosts))
-    server = RendezvousServer()
-    port = server.start()
-    server.init(slots)
-    return [
-        {
-            "HOROVOD_HOSTNAME": slot.hostname,
-            "HOROVOD_RANK": str(slot.rank),
-            "HOROVOD_SIZE": str(slot.size),
-            "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-            "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-            "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-            "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": cluster.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "HOROVOD_GLOO_IFACE": "eth0",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "TF_LIBRA_INTERFACE": "eth0",
-        }
-        for slot in slots
-    ]
-
-
-def start_workers(
-    cluster: Cluster, command: Sequence[str], env: dict[str, str]
-) -> list["subprocess.Popen[bytes]"]:
-    """Starts one worker per host, by rank."""
-    return [
-        cluster.popen(host, command, env | place, stdin=subprocess.DEVNULL)
-        for host, place in zip(cluster.hosts, places(cluster), strict=True)
-    ]
+    hosts = ",".join(f"{host.name}:1" for host in cluster.hosts)
+    with meeting(hosts, cluster.address, "eth0") as found:
+        yield [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in found]
 
 
 def start_mpiexec(
@@ -370,9 +340,15 @@ def run(
 ) -> int:
     """Runs a job of one worker per host to its end; returns its exit status."""
     with Cluster(num_hosts, rate) as cluster, tempfile.TemporaryDirectory() as scratch:
-        if mpich is None:
-            return wait(start_workers(cluster, command, env))
-        return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
+        if mpich is not None:
+            return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
+        with places(cluster) as found:
+            return wait(
+                [
+                    cluster.popen(host, command, env | place, stdin=subprocess.DEVNULL)
+                    for host, place in zip(cluster.hosts, found, strict=True)
+                ]
+            )
 
 
 def _end_on_signal(number: int, _: object) -> None:

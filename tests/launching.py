@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster
+from benchmarks.meeting import meeting
 from tests.nursery import Nursery
 
 JOBS = Path(__file__).resolve().parent / "jobs"
@@ -77,6 +78,11 @@ class Job:
             return dict(stored)
 
 
+def on_this_host(world_size: int) -> contextlib.AbstractContextManager[list[dict[str, str]]]:
+    """Lets workers meet over loopback."""
+    return meeting(f"localhost:{world_size}", "127.0.0.1", "lo")
+
+
 class Workers:
     """The worker processes of one running job, each in a session of its own.
 
@@ -97,7 +103,8 @@ class Workers:
         self.folder = folder
         self.world_size = world_size
         self._stack = contextlib.ExitStack()
-        places = self._places() if cluster is None else cluster_lib.places(cluster)
+        meet = on_this_host(world_size) if cluster is None else cluster_lib.places(cluster)
+        places = self._stack.enter_context(meet)
         self.processes: list[Any] = []
         for rank, place in enumerate(places):
             environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
@@ -119,34 +126,6 @@ class Workers:
                     start_new_session=True,
                 )
             )
-
-    def _places(self) -> list[dict[str, str]]:
-        """What the environment tells the workers of one host, by rank."""
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
-
-        server = RendezvousServer()
-        port = server.start()
-        self._stack.callback(server.stop)
-        slots = get_host_assignments(parse_hosts(f"localhost:{self.world_size}"), self.world_size)
-        server.init(slots)
-        return [
-            {
-                "HOROVOD_HOSTNAME": slot.hostname,
-                "HOROVOD_RANK": str(slot.rank),
-                "HOROVOD_SIZE": str(slot.size),
-                "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-                "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-                "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-                "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-                "HOROVOD_GLOO_IFACE": "lo",
-                "HOROVOD_CONTROLLER": "gloo",
-                "HOROVOD_CPU_OPERATIONS": "gloo",
-            }
-            for slot in slots
-        ]
 
     def wait(self, deadline_seconds: float, ranks: tuple[int, ...] | None = None) -> None:
         """Waits for the workers of these ranks (default: all) to end by themselves."""

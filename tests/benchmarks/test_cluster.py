@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster, ClusterError, Host
+from tests.launching import wait_until
 
 DEADLINE_SECONDS = 120.0
 # Listens, says so, and counts what comes.
@@ -125,13 +125,6 @@ def start_cli(folder: Path, *command: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @pytest.mark.usefixtures("make_cluster")
 def test_workers_know_their_place(tmp_path: Path) -> None:
     said = 'echo $HOROVOD_RANK $HOROVOD_LOCAL_SIZE $TF_LIBRA_INTERFACE > "$OUT/$HOROVOD_HOSTNAME"'
@@ -151,11 +144,14 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals) -> None:
     # A shell that says who it is, and stays.
     cli = start_cli(tmp_path, "sh", "-c", 'echo $$ > "$OUT/$HOROVOD_RANK"; exec sleep 1000')
     said = [tmp_path / "0", tmp_path / "1"]
-    wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in said))
+    wait_until(
+        lambda: all(path.exists() and path.read_text().endswith("\n") for path in said),
+        DEADLINE_SECONDS,
+    )
     workers = [int(path.read_text()) for path in said]
     cli.send_signal(number)
     cli.wait(DEADLINE_SECONDS)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), DEADLINE_SECONDS)
     if number == signal.SIGKILL:
         assert names_of(cli.pid) != set()
         cluster_lib.remove_stale()

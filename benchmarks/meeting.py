@@ -1,0 +1,34 @@
+"""Lets the workers of a job meet as under `horovodrun`, whoever starts them."""
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def meeting(hosts: str, address: str, interface: str) -> Iterator[list[dict[str, str]]]:
+    """Runs Horovod's rendezvous server in this process for as long as it lasts.
+
+    Args:
+        hosts: names and numbers of workers, such as `localhost:2` or `a:1,b:1`.
+        address: of this process, as workers reach it.
+        interface: network interface of the workers.
+
+    Yields:
+        What the environment of each worker says of its place in the job, by rank.
+    """
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    from horovod.runner.http.http_server import RendezvousServer
+
+    parsed = parse_hosts(hosts)
+    slots = get_host_assignments(parsed, sum(host.slots for host in parsed))
+    server = RendezvousServer()
+    job = create_run_env_vars(address, [interface], server.start())
+    try:
+        server.init(slots)
+        yield [
+            {name: str(value) for name, value in (job | create_slot_env_vars(slot)).items()}
+            for slot in slots
+        ]
+    finally:
+        server.stop()
