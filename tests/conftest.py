@@ -1,8 +1,10 @@
 """Fixtures that every room's tests may use."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,3 +100,18 @@ def plan_file(three_groups: Plan, tmp_path_factory: pytest.TempPathFactory) -> P
 def traced(run_job: Callable[..., Job], plan_file: Path) -> Job:
     """The job of `jobs/traced.py`."""
     return run_job("traced.py", 2, str(plan_file))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser's `Tab`; without one, tests are left out, but never where CI runs them."""
+    # The GPU benchmark's environment has no Selenium.
+    from tools import tensorboard_tab
+
+    if tensorboard_tab.programs() is None:
+        message = "no browser: tools/install_browser.sh installs Debian's"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with tensorboard_tab.browsing() as tab:
+        yield tab

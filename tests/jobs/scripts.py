@@ -50,6 +50,11 @@ def optimized(**options: Any) -> Wrap:
     return wrap
 
 
+def train_steps(step: Callable[..., Any], share: Share) -> None:
+    for number in range(STEPS):
+        step(*share(batch(number)))
+
+
 def values(variables: Any) -> dict[str, Any]:
     return {str(index): tf.convert_to_tensor(one).numpy() for index, one in enumerate(variables)}
 
@@ -290,8 +295,7 @@ def second_function_begins_on_one_rank_alone() -> Any:
         return second.step(inputs, labels)
 
     early, late = optimized()(early_step), optimized()(late_step)
-    for number in range(STEPS):
-        early(*part(batch(number)))
+    train_steps(early, part)
     (late if RANK == LAST else early)(*part(batch(STEPS)))
 
 
@@ -392,8 +396,7 @@ def frozen_and_shared_weights() -> Any:
             descend([shared, head], tape.gradient(loss, [shared, head]))
 
         stepping = wrap(step)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return [shared, head, frozen], None
 
     return compared(train)
@@ -423,8 +426,7 @@ def function_that_was_traced_before() -> Any:
 
         stepping = wrap(step)
         weights = [v.numpy() for v in model.variables]
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         trained = [v.numpy() for v in model.variables]
         for one, value in zip(model.variables, weights, strict=True):
             one.assign(value)
@@ -473,8 +475,7 @@ def several_steps_in_a_loop_of_the_graph() -> Any:
                 model.update(tape.gradient(loss, model.variables))
 
         stepping = wrap(steps)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return model.variables, None
 
     return compared(train)
@@ -488,6 +489,74 @@ def tf_gradients() -> Any:
         model.update(tf.gradients(model.loss(inputs, labels), model.variables))
 
     optimized()(step)(*part(batch(0)))
+
+
+def concrete_function_made_before(writes: bool) -> Any:
+    model = hand_written("sgd")
+
+    @tf.function
+    def inner(inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.loss(inputs, labels)
+        gradients = tape.gradient(loss, model.variables)
+        if not writes:
+            return gradients
+        model.update(gradients)
+        return loss
+
+    mine = part(batch(0))
+    before = inner.get_concrete_function(*mine)
+
+    def step(inputs: Any, labels: Any) -> Any:
+        results = before(inputs, labels)
+        if not writes:
+            model.update(results)
+
+    optimized()(step)(*mine)
+
+
+@cases
+def concrete_function_that_returns_gradients() -> Any:
+    concrete_function_made_before(writes=False)
+
+
+@cases
+def concrete_function_that_updates() -> Any:
+    concrete_function_made_before(writes=True)
+
+
+@cases
+def concrete_function_in_the_forward_computation() -> Any:
+    """It takes a gradient of its input, and was differentiated before."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        first = variable([models.FEATURES, 5], "first", 1)
+        last = variable([5, models.CLASSES], "last", 2)
+        chosen = [first, last]
+
+        @tf.function
+        def forces(inputs: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                energy = tf.reduce_sum(tf.tanh(inputs @ first) ** 2)
+            return (inputs + tape.gradient(energy, inputs)) @ first
+
+        inputs, _ = share(batch(0))
+        moved = forces.get_concrete_function(inputs)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(moved(inputs))
+        tape.gradient(loss, first)
+
+        def step(inputs: Any, _: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((moved(inputs) @ last) ** 2)
+            descend(chosen, tape.gradient(loss, chosen))
+
+        stepping = wrap(step)
+        train_steps(stepping, share)
+        return chosen, None
+
+    return compared(train)
 
 
 # Kinds of gradients.
@@ -552,8 +621,7 @@ def loss_scaling_by_hand() -> Any:
             model.update([g / 1024.0 for g in tape.gradient(scaled, model.variables)])
 
         stepping = wrap(step)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return model.variables, None
 
     return compared(train)
@@ -611,8 +679,7 @@ def tensors_without_elements() -> Any:
             empty.assign_sub(none)
 
         stepping = wrap(step)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return [*model.variables, empty], None
 
     return compared(train)
@@ -691,8 +758,7 @@ def penalty_on_the_gradient_of_all_data() -> Any:
     def train(wrap: Wrap, share: Share) -> Any:
         model = Sharp(DTYPE, "sgd")
         stepping = wrap(model.step)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return model.variables, None
 
     return compared(train, **BRIEFLY, inner_gradients="average")
@@ -726,8 +792,7 @@ def adapting_to_a_task_of_each_rank() -> Any:
             model.update(outer.gradient(loss, model.variables))
 
         stepping = wrap(step)
-        for number in range(STEPS):
-            stepping(*share(batch(number)))
+        train_steps(stepping, share)
         return model.variables, None
 
     return compared(train, **BRIEFLY, inner_gradients="local")

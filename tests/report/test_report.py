@@ -1,9 +1,7 @@
 """Reports in one file: what is in them, and how they look in a browser without a network."""
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from tf_libra.plan import Plan
 from tf_libra.planning import explain
 from tf_libra.tensorboard.records import PlanRecord
 from tf_libra.tensorboard.writer import RecordWriter
-from tools import tensorboard_tab
 from tools.tensorboard_tab import VIEWS, Tab
 
 RECORD = examples.plan_record(names=examples.HOSTILE)
@@ -83,19 +80,13 @@ def test_hostile_names_end_no_script(report: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tab(report: Path) -> Iterator[Tab]:
-    """The report in a browser; without one, tests are left out, but never where CI runs them."""
-    if tensorboard_tab.programs() is None:
-        message = "no browser: install Debian's chromium and chromium-driver"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with tensorboard_tab.browsing() as opened:
-        opened.driver.get("about:blank")
-        opened.trouble()  # of the browser's own first page
-        opened.driver.get(report.as_uri())
-        opened.wait(lambda: opened.one("main").get_attribute("data-ready"))
-        yield opened
+def tab(browser: Tab, report: Path) -> Tab:
+    """The report in a browser."""
+    browser.driver.get("about:blank")
+    browser.trouble()  # of what was shown before
+    browser.driver.get(report.as_uri())
+    browser.wait(lambda: browser.one("main").get_attribute("data-ready"))
+    return browser
 
 
 def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:

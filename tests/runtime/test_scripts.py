@@ -23,6 +23,7 @@ EQUAL = [
     "clipping_after_averaging",
     "frozen_and_shared_weights",
     "function_that_was_traced_before",
+    "concrete_function_in_the_forward_computation",
     "gradients_in_a_branch",
     "several_steps_in_a_loop_of_the_graph",
     "embedding_gathered",
@@ -38,9 +39,12 @@ EQUAL = [
     "not_finite_is_skipped",
 ]
 
+CONCRETE = ["ValueError", "the ConcreteFunction 'inner'", "call the tf.function"]
 # Case: what the error says on every rank.
 REFUSED = {
     "tf_gradients": ["ValueError", "'w0'", "by tf.gradients", "tf.GradientTape"],
+    "concrete_function_that_returns_gradients": CONCRETE,
+    "concrete_function_that_updates": CONCRETE,
     "second_derivatives_undecided": [
         "ValueError",
         "Sharp.step",

@@ -1,7 +1,6 @@
 """Log directories, and TensorBoard and a browser to look at them."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.tensorboard.records import plugin_content
 from tf_libra.tensorboard.writer import RecordWriter
-from tools import tensorboard_tab
-from tools.tensorboard_tab import Tab
 
 HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"
 
@@ -87,15 +84,3 @@ def write_raw(logdir: Path, tag: str, value: bytes, content: bytes) -> None:
     with writer.as_default(step=1):
         tf.summary.write(tag, value, metadata=metadata)
     writer.close()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Tab]:
-    """A browser; without one, tests are left out, but never where CI runs them."""
-    if tensorboard_tab.programs() is None:
-        message = "no browser: tools/install_browser.sh installs Debian's"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with tensorboard_tab.browsing() as tab:
-        yield tab

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record as tf_record
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -221,13 +222,15 @@ def marking(
 
     Raises:
         ValueError: from `gradient`, for a variable that has none, inside of XLA, or of what is
-            differentiated again; from `tf.gradients`, for variables.
+            differentiated again; from `tf.gradients`, for variables; from the call of a
+            `ConcreteFunction` that was made elsewhere and brings gradients.
     """
     rules = rules or Rules()
     with _TRACING:
         marks = Marks(rules)
         original = tf.GradientTape.gradient
         graph = tf_ops.get_default_graph()
+        nested.mark_traced(rules.function)
 
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
@@ -238,9 +241,21 @@ def marking(
                 gradients = _mark(step_name, tape, sources, gradients, marks, left_alone)
             return gradients
 
+        call_concrete = concrete_function.ConcreteFunction._call_flat
+
+        def call_flat(concrete: Any, *args: Any, **kwargs: Any) -> Any:
+            if marks.is_tracing_thread() and nested.brings_gradients(concrete, rules.function):
+                raise ValueError(
+                    f"{step_name} calls the ConcreteFunction {concrete.graph.name!r}, which was"
+                    " made elsewhere and computes gradients that would not be averaged over the"
+                    " ranks: call the tf.function that it was made from"
+                )
+            return call_concrete(concrete, *args, **kwargs)
+
         with (
             replaced(tf.GradientTape, "gradient", gradient),
             replaced(tf, "gradients", _refusing(step_name, tf.gradients)),
+            replaced(concrete_function.ConcreteFunction, "_call_flat", call_flat),
             nested.own_traces(rules.function),
         ):
             yield marks
