@@ -159,11 +159,15 @@ def run(context: Context) -> None:
     context.write(results)
 
     samples = _sample(trainer, profile)
+    for team, seen in samples.items():
+        prefix = "" if team == "planned" else "own_"
+        found[f"{prefix}samples"] = [documents.sample_value(one) for one in seen]
+    context.write(results)  # worth keeping without a model
     fits = {team: fit(seen, 2) for team, seen in samples.items() if seen}
     for team, result in fits.items():
         prefix = "" if team == "planned" else "own_"
         found[f"{prefix}cost_model"] = documents.as_value(result.model)
-        found[f"{prefix}fit"] = _fit_value(result, samples[team])
+        found[f"{prefix}fit"] = _fit_value(result)
     context.write(results)
     if set(fits) != set(context.job.teams):
         raise RuntimeError("a team has no samples: there was no time for any")
@@ -404,11 +408,10 @@ def _rows(
     return rows
 
 
-def _fit_value(result: FitResult, samples: list[OverlapSample]) -> dict[str, Any]:
+def _fit_value(result: FitResult) -> dict[str, Any]:
     return {
         "median_error": result.median_error,
         "median_computation_error": result.median_computation_error,
         "notes": list(result.notes),
         "warnings": list(result.warnings),
-        "samples": [documents.sample_value(one) for one in samples],
     }

@@ -90,6 +90,8 @@ def test_training_compares_all_strategies_on_the_same_gradients(out: Path) -> No
     for row in model["strategies"].values():
         assert len(row["rounds"]["backward_seconds"]) == model["rounds"]
         assert row["predicted_seconds"] > 0
+    for samples in ("samples", "own_samples"):
+        assert documents.samples_from(model[samples])
 
 
 def test_ddp_is_predicted_with_the_buckets_that_it_makes(out: Path) -> None:
