@@ -1,4 +1,4 @@
-"""What the records cost a training step, and how soon a large plan is on the page.
+"""What the records cost a training step, how soon a large plan is on the page, how it scrolls.
 
 python -m benchmarks.tensorboard_tab
 """
@@ -42,6 +42,23 @@ document.querySelector('#view').remove();
 seen.observe(document.querySelector('main'), {childList: true, subtree: true});
 document.querySelector('#tab-plan').click();
 """
+
+# Milliseconds between the frames of a scroll from end to end and back, step by step.
+_SCROLLED = """
+const [list, frames, done] = arguments;
+const gaps = [];
+let last;
+const next = (now) => {
+  if (last !== undefined) gaps.push(now - last);
+  last = now;
+  if (gaps.length === frames) return done(gaps);
+  const way = Math.abs(1 - 2 * gaps.length / frames);
+  list.scrollTop = (1 - way) * (list.scrollHeight - list.clientHeight);
+  requestAnimationFrame(next);
+};
+requestAnimationFrame(next);
+"""
+_FRAMES = 240
 
 
 def large_plan() -> PlanRecord:
@@ -92,7 +109,7 @@ def writing(record: PlanRecord, folder: Path) -> None:
 
 
 def drawing(record: PlanRecord, folder: Path) -> None:
-    """Prints how long it takes from a click until the plan is painted."""
+    """Prints how long it takes from a click until the plan is painted, and how it scrolls."""
     writer = RecordWriter(folder, 0)
     writer.record(1, record)
     writer.close()
@@ -108,6 +125,14 @@ def drawing(record: PlanRecord, folder: Path) -> None:
             f"{statistics.median(drawn):.0f} ms in the median of {len(drawn)}, "
             f"{max(drawn):.0f} ms at most, the backend's answer included"
         )
+        tab.find("#groups tbody tr")[0].click()
+        for what, selector in (("groups", ".scroll:has(#groups)"), ("page", "html")):
+            gaps = tab.driver.execute_async_script(_SCROLLED, tab.one(selector), _FRAMES)
+            print(
+                f"scrolling the {what}: a frame every {statistics.median(gaps):.0f} ms in the"
+                f" median of {len(gaps)}, {statistics.quantiles(gaps, n=20)[-1]:.0f} ms at the 95th"
+                f" percentile, {max(gaps):.0f} ms at most"
+            )
 
 
 def main(_: list[str]) -> None:
