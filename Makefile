@@ -55,12 +55,13 @@ test: setup
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py
 
-# The pictures of docs/tensorboard.md, from runs of the demo.
+# The pictures of docs/tensorboard.md and docs/report_and_timeline.md, from runs of the demo.
 pictures: setup
 	tools/install_browser.sh
 	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/libra
 	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/wfbp --strategy wfbp
 	$(RUN) python -m tools.tensorboard_tab --logdir build/runs --run libra --out docs/images
+	$(RUN) tf-libra report build/runs/libra --svg docs/images/report
 
 bench: setup
 	@mkdir -p build
