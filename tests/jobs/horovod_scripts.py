@@ -15,6 +15,8 @@ import tf_libra
 STEPS = 3
 EDGES, THREADS = (0, 2, 4, 6), (1, 2, 1)
 cases = Cases()
+# Each rank by itself: what only these reduce stays a rank's own.
+OWN_SETS = [hvd.ProcessSet([rank]) for rank in range(SIZE)]
 
 
 class Script(models.HandWritten):
@@ -118,6 +120,64 @@ class EachClipped(Script):
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
         clipped, _ = tf.clip_by_global_norm(gradients, 0.05)
         return [hvd.allreduce(gradient) for gradient in clipped]
+
+
+class EachWithMaxima(Each):
+    """Shows how large each gradient is anywhere, beside averaging it."""
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        self.largest = [hvd.allreduce(gradient, op=hvd.Max) for gradient in gradients]
+        return super().averaged(gradients)
+
+    def shown(self, loss: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.reduce_max(one) for one in self.largest])
+
+
+class PartlyInProcessSet(Script):
+    """One layer is each rank's own, as an expert would be."""
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        own, *shared = gradients
+        own = hvd.allreduce(own, process_set=OWN_SETS[RANK])
+        return [own, *map(hvd.allreduce, shared)]
+
+    def planned(self, variables: Sequence[Any]) -> Sequence[Any]:
+        return variables[1:]
+
+
+class TapeOfMinima(Tape):
+    options = {"op": hvd.Min}  # noqa: RUF012
+
+
+class TapeOfMaxima(Tape):
+    options = {"op": hvd.Max}  # noqa: RUF012
+
+
+class TapeOfProducts(Tape):
+    options = {"op": hvd.Product}  # noqa: RUF012
+
+
+class TapeByAdasum(Tape):
+    options = {"op": hvd.Adasum}  # noqa: RUF012
+
+
+class TapeInProcessSet(Tape):
+    options = {"process_set": OWN_SETS[RANK]}  # noqa: RUF012
+
+
+class EachByAdasum(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [hvd.allreduce(gradient, op=hvd.Adasum) for gradient in gradients]
+
+
+class EachInProcessSet(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [hvd.allreduce(one, process_set=OWN_SETS[RANK]) for one in gradients]
+
+
+class GroupedInProcessSet(Script):
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return hvd.grouped_allreduce(gradients, process_set=OWN_SETS[RANK])
 
 
 class Grouped(Script):
@@ -277,11 +337,31 @@ def compare(kind: Any, alone: Any = None, plain: Any = None) -> Any:
     return {"phase": str(step.phase), "groups": len(step.plan.groups)}
 
 
+def compare_unplanned(kind: Any) -> Any:
+    """Trains as the script says, without the decorator and with it: there is nothing to plan."""
+    model = kind()
+    weights, _ = train(tf.function(model.step), model, whole=False)
+    saved = {f"plain/{name}": value for name, value in weights.items()}
+    result = train_unplanned(kind)
+    model = result.pop("model")
+    cases.save(**saved, **{f"ours/{name}": value for name, value in model.weights().items()})
+    return result
+
+
+def train_unplanned(kind: Any) -> Any:
+    model = kind()
+    step = tf_libra.optimize("wfbp")(tf.function(model.step))
+    train(step, model, whole=False)
+    planned = step.plan is not None
+    return {"model": model, "phase": step.phase, "planned": planned, "explained": step.explain()}
+
+
 SAME_AS_ALONE = {
     "tape": Tape,
     "predividing_tape": PredividingTape,
     "grouping_tape": GroupingTape,
     "each": Each,
+    "each_with_maxima": EachWithMaxima,
     "grouped": Grouped,
     "grouped_with_figures": GroupedWithFigures,
     "version_1_optimizer": Version1Optimizer,
@@ -294,7 +374,17 @@ SAME_AS_PLAIN = {
     "each_scaled": EachScaled,
     "each_compressed": EachCompressed,
     "each_clipped": EachClipped,
+    "partly_in_process_set": PartlyInProcessSet,
 }
+UNPLANNED = {
+    "tape_of_minima": TapeOfMinima,
+    "tape_of_maxima": TapeOfMaxima,
+    "tape_of_products": TapeOfProducts,
+    "tape_in_process_set": TapeInProcessSet,
+    "each_in_process_set": EachInProcessSet,
+    "grouped_in_process_set": GroupedInProcessSet,
+}
+BY_ADASUM = {"tape_by_adasum": TapeByAdasum, "each_by_adasum": EachByAdasum}
 SPARSE = {
     "looked_by_tape": LookedByTape,
     "looked_by_dense_tape": LookedByDenseTape,
@@ -308,6 +398,12 @@ def add_all() -> None:
         cases.add(name, lambda kind=kind: compare(kind, alone=Script, plain=kind))
     for name, kind in SAME_AS_PLAIN.items():
         cases.add(name, lambda kind=kind: compare(kind, plain=kind))
+    for name, kind in UNPLANNED.items():
+        cases.add(name, lambda kind=kind: compare_unplanned(kind))
+    for name, kind in BY_ADASUM.items():
+        # Horovod has no Adasum without MPI.
+        run = compare_unplanned if hvd.mpi_enabled() else train_unplanned
+        cases.add(name, lambda run=run, kind=kind: run(kind))
     for name, kind in SPARSE.items():
         cases.add(name, lambda kind=kind: compare(kind, alone=Looked, plain=kind))
     cases.add("with_figures", lambda: compare(WithFigures, alone=Script))
@@ -379,6 +475,50 @@ def scalar_of_a_scalar() -> Any:
 
 
 @cases
+def shown_maxima() -> Any:
+    class Shown(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            self.largest = [hvd.allreduce(gradient, op=hvd.Max) for gradient in gradients]
+            return gradients
+
+    train_unplanned(Shown)
+
+
+@cases
+def shown_finite() -> Any:
+    class Shown(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            finite = [tf.cast(tf.math.is_finite(gradient), tf.int32) for gradient in gradients]
+            self.finite = [hvd.allreduce(one, op=hvd.Sum) for one in finite]
+            return gradients
+
+    train_unplanned(Shown)
+
+
+@cases
+def adasum_of_changes() -> Any:
+    class Changes(Script):
+        def update(self, gradients: Sequence[Any]) -> None:
+            before = [tf.identity(variable) for variable in self.variables]
+            super().update(gradients)
+            for variable, start in zip(self.variables, before, strict=True):
+                variable.assign(start + hvd.allreduce(variable - start, op=hvd.Adasum))
+
+    train_unplanned(Changes)
+
+
+@cases
+def process_set_on_one_rank() -> Any:
+    class OnOne(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            if RANK == 0:
+                return [hvd.allreduce(one, process_set=OWN_SETS[0]) for one in gradients]
+            return gradients
+
+    train_unplanned(OnOne)
+
+
+@cases
 def called_by_a_strategy() -> Any:
     strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
     with strategy.scope():
@@ -403,6 +543,6 @@ def calls_a_strategy() -> Any:
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    hvd.init()
+    hvd.init(process_sets=OWN_SETS)
     add_all()
     cases.run()

@@ -5,7 +5,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import horovod_scripts
 import tensorflow as tf
-from harness import Cases
+from harness import RANK, Cases
 
 cases = Cases()
 horovod_scripts.cases = cases
@@ -42,6 +42,10 @@ class Accumulating(Minimizing):
     wrapper_options = {"backward_passes_per_step": 2}  # noqa: RUF012
 
 
+class MinimizingInProcessSet(Minimizing):
+    wrapper_options = {"process_set": horovod_scripts.OWN_SETS[RANK]}  # noqa: RUF012
+
+
 class Applying(horovod_scripts.Script):
     """`apply_gradients` alone, by which Horovod averages nothing."""
 
@@ -54,7 +58,7 @@ class Applying(horovod_scripts.Script):
 
 
 if __name__ == "__main__":
-    hvd.init()
+    hvd.init(process_sets=horovod_scripts.OWN_SETS)
     for name, kind in {"minimizing": Minimizing, "minimizing_legacy": MinimizingLegacy}.items():
         cases.add(
             name,
@@ -63,5 +67,9 @@ if __name__ == "__main__":
             ),
         )
     cases.add("accumulating", lambda: horovod_scripts.compare(Accumulating, plain=Accumulating))
+    cases.add(
+        "minimizing_in_process_set",
+        lambda: horovod_scripts.compare_unplanned(MinimizingInProcessSet),
+    )
     cases.add("applying", lambda: horovod_scripts.compare(Applying, alone=horovod_scripts.Script))
     cases.run()

@@ -23,9 +23,11 @@ COMPARED = {
     "tape_with_local_source": ["plain"],
     "perturbed_tape": ["plain"],
     "each": ["alone", "plain"],
+    "each_with_maxima": ["alone", "plain"],
     "each_scaled": ["plain"],
     "each_compressed": ["plain"],
     "each_clipped": ["plain"],
+    "partly_in_process_set": ["plain"],
     "grouped": ["alone", "plain"],
     "grouped_with_figures": ["alone", "plain"],
     "with_figures": ["alone"],
@@ -44,14 +46,28 @@ COMPARED_WITH_TF_KERAS = {
     "accumulating": ["plain"],
     "applying": ["alone"],
 }
+# Case: why no plan can be about its gradients.
+UNPLANNED = {
+    "tape_of_minima": "op=Min",
+    "tape_of_maxima": "op=Max",
+    "tape_of_products": "op=Product",
+    "tape_in_process_set": "process_set=[{rank}]",
+    "each_in_process_set": "process_set=[{rank}]",
+    "grouped_in_process_set": "process_set=[{rank}]",
+}
+UNPLANNED_WITH_TF_KERAS = {"minimizing_in_process_set": "process_set=[{rank}]"}
 # These optimizers keep the learning rate in float32.
-ALMOST = {"version_1_optimizer", *COMPARED_WITH_TF_KERAS}
+ALMOST = {"version_1_optimizer", *COMPARED_WITH_TF_KERAS, *UNPLANNED_WITH_TF_KERAS}
 
 REFUSED = {
     "some_only": ["'w0' with Horovod, but not that of 'b0'", "all of them, or none"],
     "averaged_in_a_function": ["'w0'", "apart", "averaged twice", "in the step itself"],
     "computed_in_a_function": ["averaged twice", "use hvd.DistributedGradientTape"],
     "scalar_of_a_scalar": ["'one'", "scalar", "take hvd.allreduce out of the step"],
+    "shown_maxima": ["'w0', with op=Max", "trains with that or shows it", "out of the step"],
+    "shown_finite": ["'w0', with dtype=int32", "trains with that or shows it", "out of the step"],
+    "adasum_of_changes": ["op=Adasum", "a change of weights", "'w0' would be averaged before"],
+    "process_set_on_one_rank": ["number of averaged gradients is 0 on rank 0 and 6 on rank 1"],
     "called_by_a_strategy": ["Script.step runs under MirroredStrategy", "Horovod"],
     "calls_a_strategy": ["distributed_step runs under MirroredStrategy", "Horovod"],
 }
@@ -104,6 +120,42 @@ def test_gradients_are_planned_under_the_names_of_their_variables(scripts: Job, 
     # A plan of other names would have been refused; what was not executed as planned is said.
     assert "was not executed as it is" not in scripts.log(case)
     assert scripts.value(case)["groups"] == 3
+
+
+def check_unplanned(job: Job, case: str, rank: int, why: str) -> None:
+    check_weights(job, case, rank, ["plain"])
+    value = job.value(case, rank)
+    assert not value["planned"]
+    said = f"as the script says ({why.format(rank=rank)}): there is nothing to plan"
+    assert said in job.log(case, rank)
+    assert said in " ".join(value["explained"].split())
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", UNPLANNED)
+def test_what_no_plan_can_be_about_stays_with_horovod(scripts: Job, case: str, rank: int) -> None:
+    check_unplanned(scripts, case, rank, UNPLANNED[case])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", UNPLANNED_WITH_TF_KERAS)
+def test_what_stays_with_horovod_with_keras_2(tf_keras_scripts: Job, case: str, rank: int) -> None:
+    check_unplanned(tf_keras_scripts, case, rank, UNPLANNED_WITH_TF_KERAS[case])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", ["tape_by_adasum", "each_by_adasum"])
+def test_adasum_stays_with_horovod(scripts: Job, case: str, rank: int) -> None:
+    # Horovod on Gloo says that it has none, which shows who was asked.
+    assert "No Adasum operation enabled" in scripts.error(case, rank)
+    assert "as the script says (op=Adasum): there is nothing to plan" in scripts.log(case, rank)
+
+
+def test_what_is_left_to_horovod_beside_a_plan_is_said(scripts: Job) -> None:
+    assert "INFO Horovod reduces the gradient of 'w0' as the script says (process_set=[0])" in (
+        scripts.log("partly_in_process_set")
+    )
+    assert "'table' as the script says (IndexedSlices)" in scripts.log("looked_by_tape")
 
 
 @pytest.mark.parametrize("case", ["grouped_with_figures", "with_figures"])

@@ -34,8 +34,8 @@ REFUSED = {
 DISAGREEMENTS = {
     "differ_in_shape": "gradient['b0'] is 'float32 (16,)' on rank 0 and 'float32 (17,)' on rank 1",
     "differ_in_dtype": "gradient['b0'] is 'float32 (16,)' on rank 0 and 'float64 (16,)' on rank 1",
-    "differ_in_order": "name of gradient[0] is ",
-    "differ_in_number": "name of gradient",
+    "differ_in_order": "averaged gradients[0] is ",
+    "differ_in_number": "averaged gradients",
     "differ_in_version_of_tensorflow": "version of TensorFlow is ",
     "differ_in_version_of_tf_libra": "version of tf_libra is ",
     "differ_in_plan": "plan is ",

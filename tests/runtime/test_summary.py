@@ -67,6 +67,7 @@ def journal(**known: Any) -> Any:
         "profile": None,
         "cost_model": None,
         "timelines": [],
+        "remarks": [],
         "median_step_seconds": lambda phase: None,
     }
     return SimpleNamespace(**(nothing | known))
@@ -74,6 +75,11 @@ def journal(**known: Any) -> Any:
 
 def test_before_the_first_step_only_the_phase_is_known() -> None:
     assert describe(journal()) == "phase: trace"
+
+
+def test_remarks_are_kept() -> None:
+    told = describe(journal(remarks=["Horovod reduces all of them", "and so on"]))
+    assert told.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
 
 
 def samples() -> tuple[OverlapSample, ...]:

@@ -16,6 +16,10 @@ class Traces:
     def __init__(self) -> None:
         self.marked: list[tuple[MarkedGradient, ...]] = []
 
+    def add(self, marked: tuple[MarkedGradient, ...], left: dict[str, str]) -> None:
+        assert not left
+        self.marked.append(marked)
+
     def names(self, trace: int = -1) -> list[str]:
         return [one.name for one in self.marked[trace]]
 
@@ -50,7 +54,7 @@ def test_gradients_are_marked_in_backward_order() -> None:
         # The user may ask in any order, and in any structure.
         return tape.gradient(loss, {"a": [layers[2], layers[0]], "b": (layers[3], layers[1])})
 
-    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    call = tracing.marked_function(tf.function(step), traces.add)
     concrete = call.get_concrete_function(INPUTS)
     assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
     assert all_reduces(concrete) == traces.names()
@@ -67,7 +71,7 @@ def test_gradients_of_what_is_no_variable_are_left_alone() -> None:
             loss = loss_of(layers, inputs)
         return tape.gradient(loss, [inputs, layers[0]])
 
-    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    call = tracing.marked_function(tf.function(step), traces.add)
     assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0"]
 
 
@@ -79,7 +83,7 @@ def test_variable_without_gradient_is_named() -> None:
             loss = loss_of(layers, inputs)
         return tape.gradient(loss, [*layers, unused])
 
-    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    call = tracing.marked_function(tf.function(step), lambda *_: None)
     with pytest.raises(ValueError, match=r"step computes no gradient for variable 'unused'"):
         call.get_concrete_function(INPUTS)
 
@@ -95,7 +99,7 @@ def test_two_gradients_of_one_variable_have_two_names() -> None:
             results.append(tape.gradient(loss, layer))
         return results
 
-    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    call = tracing.marked_function(tf.function(step), traces.add)
     assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0", "layer0#1"]
     assert traces.names() == ["layer0", "layer0#1"]
 
@@ -112,7 +116,7 @@ def test_every_trace_reports_functions_that_were_traced_before() -> None:
     def step(inputs: tf.Tensor, scale: float) -> Any:
         return [gradient * scale for gradient in inner(inputs)]
 
-    call = tracing.marked_function(tf.function(step), traces.marked.append)
+    call = tracing.marked_function(tf.function(step), traces.add)
     call.get_concrete_function(INPUTS, 1.0)
     call.get_concrete_function(INPUTS, 2.0)
     assert len(traces.marked) == 2
@@ -130,7 +134,7 @@ def test_autograph_converts_the_step_and_what_it_calls() -> None:
             return doubled(inputs)
         return inputs
 
-    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    call = tracing.marked_function(tf.function(step), lambda *_: None)
     assert float(call(tf.constant(3.0))) == 12
     assert float(call(tf.constant(-3.0))) == -3
 
@@ -141,7 +145,7 @@ def test_autograph_stays_off_where_the_user_switched_it_off() -> None:
             inputs = inputs * 2.0
         return inputs
 
-    call = tracing.marked_function(tf.function(step, autograph=False), lambda marked: None)
+    call = tracing.marked_function(tf.function(step, autograph=False), lambda *_: None)
     with pytest.raises(Exception, match="Iterating over a symbolic"):
         call.get_concrete_function(INPUTS)
 
@@ -150,7 +154,7 @@ def test_options_of_the_users_function_are_kept() -> None:
     traces = Traces()
     signature = [tf.TensorSpec([None, 4], name="x")]
     call = tracing.marked_function(
-        tf.function(lambda inputs: inputs, input_signature=signature), traces.marked.append
+        tf.function(lambda inputs: inputs, input_signature=signature), traces.add
     )
     call(tf.ones([2, 4]))
     call(tf.ones([5, 4]))
@@ -186,7 +190,7 @@ def test_step_compiled_by_xla_is_refused() -> None:
         def step() -> None:
             pass
 
-        tracing.marked_function(tf.function(step, jit_compile=True), lambda marked: None)
+        tracing.marked_function(tf.function(step, jit_compile=True), lambda *_: None)
 
 
 def test_gradient_of_an_average_is_averaged_too() -> None:
@@ -202,9 +206,7 @@ def test_gradient_of_an_average_is_averaged_too() -> None:
         return outer.gradient(penalty, layers)
 
     def function(**rules: Any) -> Any:
-        return tracing.marked_function(
-            tf.function(step), traces.marked.append, lambda: Rules(**rules)
-        )
+        return tracing.marked_function(tf.function(step), traces.add, lambda: Rules(**rules))
 
     with pytest.raises(ValueError, match=r"step takes the gradient of variable 'layer0' inside"):
         function().get_concrete_function(INPUTS)
@@ -238,7 +240,7 @@ def test_tape_of_another_thread_is_left_alone() -> None:
             loss = loss_of(layers, inputs)
         return tape.gradient(loss, layers)
 
-    call = tracing.marked_function(tf.function(step, autograph=False), traces.marked.append)
+    call = tracing.marked_function(tf.function(step, autograph=False), traces.add)
     call.get_concrete_function(INPUTS)
     assert float(seen[0]) == 6
     assert len(traces.names()) == 4
@@ -268,7 +270,7 @@ def test_traces_of_one_nested_function_name_their_gradients_alike() -> None:
     def step(inputs: tf.Tensor) -> tf.Tensor:
         return nested(inputs) + nested(tf.stack([inputs, inputs])) + another(inputs)
 
-    function = tracing.marked_function(step, traces.marked.append)
+    function = tracing.marked_function(step, traces.add)
     function.get_concrete_function(tf.constant(1.0))
     assert traces.names() == ["weight", "weight#1"]
 
@@ -290,7 +292,7 @@ def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> N
     before = inner.get_concrete_function(INPUTS)
     for function in ("one", "another"):
         call = tracing.marked_function(
-            tf.function(step), traces.marked.append, lambda function=function: Rules(function)
+            tf.function(step), traces.add, lambda function=function: Rules(function)
         )
         call.get_concrete_function(INPUTS)
         assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
@@ -309,7 +311,7 @@ def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
         return tape.gradient(loss, {"table": table, "final": final})
 
     call = tracing.marked_function(
-        tf.function(step), traces.marked.append, lambda: Rules(sparse_as_dense=dense)
+        tf.function(step), traces.add, lambda: Rules(sparse_as_dense=dense)
     )
     concrete = call.get_concrete_function(tf.TensorSpec([None], tf.int64))
     assert [one.is_gathered for one in traces.marked[0]] == [False, not dense]
@@ -332,7 +334,7 @@ def test_tf_gradients_of_variables_are_refused() -> None:
         return tf.gradients(loss, [inputs] if of_inputs else layers)
 
     original = tf.gradients
-    call = tracing.marked_function(tf.function(step), lambda marked: None)
+    call = tracing.marked_function(tf.function(step), lambda *_: None)
     call.get_concrete_function(INPUTS, True)
     with pytest.raises(ValueError, match=r"gradient of 'layer0' by tf\.gradients"):
         call.get_concrete_function(INPUTS, False)

@@ -5,7 +5,8 @@ write `HorovodAllreduce` and `HorovodGroupedAllreduce`. For the duration of a tr
 replaced. What they are given is a gradient if it is one that `tf.GradientTape.gradient` has
 returned, or was made of one and has kept its shape; then a `LibraAllReduce` with the same reduction
 is written in place of Horovod's op, inside of Horovod's own compression and scaling, and planned
-like any other. All else, such as a loss that is averaged to be shown, stays with Horovod.
+like any other. All else stays with Horovod: what is no gradient, such as a loss that is averaged
+to be shown, and gradients that no plan can be about, as those that a process set reduces.
 
 A gradient that Horovod is asked to average must not be averaged by us before. A
 `DistributedGradientTape` says so when it is asked for gradients. For a plain tape it turns out
@@ -51,15 +52,60 @@ class _Origin:
 
 
 class HorovodReductions:
-    """What one trace hands to Horovod's all-reduces."""
+    """What one trace hands to Horovod's all-reduces.
+
+    Attributes:
+        left: gradients that Horovod reduces as the script says: why not we, by name.
+    """
 
     def __init__(self, step_name: str, marks: Marks) -> None:
         self._step_name = step_name
         self._marks = marks
         self._reduced: dict[GradientCall, set[int]] = {}
         self._ambiguous: list[_Origin] = []
+        self._compared: list[tuple[_Origin, str]] = []
         self._unknown: list[Any] = []
+        self._other_combined: list[Any] = []
         self._explicit: set[GradientCall] = set()
+        self.left: dict[str, str] = {}
+
+    def leave(self, tensors: Sequence[Any], why: str, combines: bool = True) -> None:
+        """Notes that Horovod reduces these tensors as the script says.
+
+        Args:
+            tensors: as Horovod is given them.
+            why: they cannot be planned.
+            combines: whether ranks' gradients are combined by this, and not compared, say.
+        """
+        for tensor in tensors:
+            name = self.take(tensor) if combines else self._compare(tensor, why)
+            if name is not None:
+                self.left[name] = why
+
+    def leave_adasum(self, tensors: Sequence[Any]) -> None:
+        """Notes that Horovod combines these tensors by Adasum."""
+        known = len(self._unknown)
+        self.leave(tensors, "op=Adasum")
+        self._other_combined += self._unknown[known:]
+
+    def take_all(self, tensors: Sequence[Any]) -> list[str] | None:
+        """The names under which tensors are to be planned; None to leave them together."""
+        names = [self.take(tensor) for tensor in tensors]
+        planned = [name for name in names if name is not None]
+        if len(planned) == len(tensors):
+            return planned
+        self.left.update(dict.fromkeys(planned, "grouped with what is no gradient"))
+        return None
+
+    def _compare(self, tensor: Any, how: str) -> str | None:
+        """The name of the gradient that a tensor is, where a wrapper of Horovod's reduces that."""
+        origin = self._stands_for(tensor)
+        if origin is None:
+            return None
+        if origin.call in self._explicit or origin.call.by_horovod:
+            return origin.name
+        self._compared.append((origin, how))
+        return None
 
     def take(self, tensor: Any) -> str | None:
         """The name under which a tensor given to Horovod is to be planned; None to leave it."""
@@ -127,6 +173,21 @@ class HorovodReductions:
                     f" {origin.name!r}, a scalar itself, and it cannot be told whether that is the"
                     " gradient or a figure to be shown: take hvd.allreduce out of the step"
                 )
+        for origin, how in self._compared:
+            if origin.call.is_marked:
+                raise ValueError(
+                    f"{self._step_name} gives Horovod what was made of the gradient of"
+                    f" {origin.name!r}, with {how}, and it cannot be told whether it trains with"
+                    " that or shows it: use hvd.DistributedGradientTape to train with it, or take"
+                    " hvd.allreduce out of the step"
+                )
+        averaged = [name for call in self._marks.calls if call.is_marked for name in call.names]
+        if self._other_combined and averaged:
+            raise ValueError(
+                f"{self._step_name} combines by op=Adasum what is no gradient, such as a change of"
+                f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"
+                " Adasum the gradients, or train without tf_libra.optimize"
+            )
         self._check_functions(graph)
 
     def _check_functions(self, graph: Any) -> None:
@@ -248,6 +309,7 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
 
     reductions = HorovodReductions(step_name, marks)
     kinds = {hvd.Average: "average", hvd.Sum: "sum"}
+    comparing = {hvd.Min: "op=Min", hvd.Max: "op=Max", hvd.Product: "op=Product"}
     single, grouped = hvd._allreduce, hvd._grouped_allreduce
     allgather, grouped_allgather = hvd.allgather, hvd.grouped_allgather
     conditional = {
@@ -259,11 +321,17 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
     def names_of(tensors: Sequence[Any], op: Any, process_set: Any) -> list[str] | None:
         if not marks.is_tracing_thread():
             return None
-        names = [reductions.take(tensor) for tensor in tensors]
-        planned = [name for name in names if name is not None]
-        is_ours = op in kinds and process_set.process_set_id == 0
-        is_ours = is_ours and all(tensor.dtype in FLOATING for tensor in tensors)
-        return planned if is_ours and len(planned) == len(tensors) else None
+        if op in comparing:
+            reductions.leave(tensors, comparing[op], combines=False)
+        elif not all(tensor.dtype in FLOATING for tensor in tensors):
+            reductions.leave(tensors, f"dtype={tensors[0].dtype.name}", combines=False)
+        elif op not in kinds:
+            reductions.leave_adasum(tensors)
+        elif process_set.process_set_id != 0:
+            reductions.leave(tensors, f"process_set={process_set.ranks}")
+        else:
+            return reductions.take_all(tensors)
+        return None
 
     def reduce(name: str, tensor: Any, op: Any, before: float, after: float) -> Any:
         if before != 1.0:
@@ -311,14 +379,13 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
     @tf.autograph.experimental.do_not_convert
     def gather(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if marks.is_tracing_thread():
-            reductions.take(tensor)
+            reductions.leave([tensor], "IndexedSlices")
         return allgather(tensor, *args, **kwargs)
 
     @tf.autograph.experimental.do_not_convert
     def grouped_gather(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         if marks.is_tracing_thread():
-            for tensor in tensors:
-                reductions.take(tensor)
+            reductions.leave(tensors, "IndexedSlices")
         return grouped_allgather(tensors, *args, **kwargs)
 
     def unconditional(name: str) -> Callable[..., Any]:

@@ -37,6 +37,7 @@ class Journal:
         cost_model: fitted contention model; likewise.
         tuned: all that tuning came to, on rank 0; None before, and for plans given or kept.
         timelines: measured steps under the plan.
+        remarks: what a reader should know, in the order in which it was found.
     """
 
     options: Options
@@ -56,6 +57,7 @@ class Journal:
         self._recorder: Recorder | None = None
         self._function = ""
         self._progress = progress.Progress(self.log)
+        self.remarks: list[str] = []
         self.num_steps: Counter[Phase] = Counter()
 
     def met(self, rank: int) -> None:
@@ -81,6 +83,26 @@ class Journal:
         atexit.register(self.close)
         if self.options.logdir is not None:
             self._recorder = Recorder(self.options.logdir, self.rank, function, self.log)
+
+    def left_to_horovod(self, gradients: Mapping[str, str], anything_else: bool) -> None:
+        """Horovod reduces these gradients as the script says: reasons by name.
+
+        Args:
+            gradients: at least one.
+            anything_else: whether there are others, that can be planned.
+        """
+        (name, why), *others = gradients.items()
+        text = f"the gradient of {name!r}{f' and {len(others)} more' if others else ''}"
+        text = f"Horovod reduces {text} as the script says ({why})"
+        if anything_else:
+            self._remark(text, logging.INFO)
+        else:
+            self._remark(f"{text}: there is nothing to plan, the step runs as it is")
+
+    def _remark(self, text: str, level: int = logging.WARNING) -> None:
+        """Says something now, and whenever it is asked to explain."""
+        self.remarks.append(text)
+        self.log.log(level, "%s", text)
 
     def entered(self, phase: Phase, step: int) -> None:
         """A step begins in `phase`, which may be a new one."""

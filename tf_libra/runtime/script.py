@@ -75,6 +75,7 @@ class Script:
         self._engine: engine_lib.Engine | None = None
         self._watch: numerics.Watch | None = None
         self._traces: WeakKeyDictionary[tf.Graph, tuple[MarkedGradient, ...]] = WeakKeyDictionary()
+        self._left_to_horovod: WeakKeyDictionary[tf.Graph, dict[str, str]] = WeakKeyDictionary()
         self._agreed: set[tuple[MarkedGradient, ...]] = set()
         self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
         self._session: Session | None = None
@@ -334,9 +335,12 @@ class Script:
         assert self._engine is not None
         return self._engine.rank, self._engine.world_size
 
-    def _on_traced(self, marked: tuple[MarkedGradient, ...]) -> None:
+    def _on_traced(
+        self, marked: tuple[MarkedGradient, ...], left_to_horovod: dict[str, str]
+    ) -> None:
         """At the end of every trace: what is all-reduced must be the same everywhere."""
         self._traces[tf_ops.get_default_graph()] = marked
+        self._left_to_horovod[tf_ops.get_default_graph()] = left_to_horovod
         if marked in self._agreed or self._engine is None:
             return
         if self._session is not None:
@@ -345,7 +349,7 @@ class Script:
         agree(
             self._engine,
             {
-                "name of gradient": [one.name for one in marked],
+                "averaged gradients": [one.name for one in marked],
                 "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
                 "gathered": {one.name: one.is_gathered for one in marked},
             },
@@ -363,7 +367,8 @@ class Script:
 
     def _new_session(self, marked: tuple[MarkedGradient, ...], concrete: Any) -> Session:
         assert self._engine is not None
-        if not marked:
+        left = self._left_to_horovod[concrete.graph]
+        if not marked and not left:
             raise ValueError(
                 f"{self._name} computes no gradient of a trainable variable with"
                 " tf.GradientTape, so there is nothing to all-reduce"
@@ -383,7 +388,9 @@ class Script:
                 " gets a plan of its own",
                 self._name,
             )
-        plan = self._given
+        if left:
+            journal.left_to_horovod(left, anything_else=bool(marked))
+        plan = self._given if marked else None
         if plan is not None:
             try:
                 check_plan_fits(plan, tensors)

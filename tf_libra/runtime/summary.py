@@ -37,6 +37,8 @@ def describe(journal: "Journal") -> str:
         else:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")
+    for remark in journal.remarks:
+        lines += _wrapped(f"note: {remark}")
     if journal.options.engine == "horovod" and plan is not None:
         lines += _wrapped(f"engine: {horovod_engine.describe_threads()}")
     if nccl_tuner.in_use():

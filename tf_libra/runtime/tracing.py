@@ -12,6 +12,8 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.runtime import horovod_ops
 from tf_libra.runtime.marking import MarkedGradient, Marks, Rules, marking
 
+OnTraced = Callable[[tuple[MarkedGradient, ...], dict[str, str]], None]
+
 
 def step_name(function: Callable[..., Any]) -> str:
     """What to call the step in messages."""
@@ -26,14 +28,15 @@ def as_tf_function(function: Callable[..., Any]) -> Any:
 
 def marked_function(
     function: Callable[..., Any],
-    on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+    on_traced: OnTraced,
     rules: Callable[[], Rules] = Rules,
 ) -> "MarkedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
     Args:
         function: a `tf.function`, whose own options are kept, or a plain function.
-        on_traced: called at the end of each trace with the gradients that the graph all-reduces.
+        on_traced: called at the end of each trace with the gradients that the graph all-reduces,
+            and with those that it leaves to Horovod: the reason, by name.
         rules: how gradients are treated, asked for by each trace.
 
     Raises:
@@ -48,7 +51,7 @@ class MarkedFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        on_traced: Callable[[tuple[MarkedGradient, ...]], None],
+        on_traced: OnTraced,
         rules: Callable[[], Rules],
     ) -> None:
         """See `marked_function`."""
@@ -62,6 +65,7 @@ class MarkedFunction:
                 " all-reduce; remove jit_compile=True from the training step"
             )
         self._known: dict[str, MarkedGradient] = {}
+        self._left_to_horovod: dict[str, str] = {}
         # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
         self._left_alone: set[tuple[str, ...]] = set()
         self._is_first = False
@@ -118,6 +122,7 @@ class MarkedFunction:
     def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions) -> None:
         # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
         self._known.update({one.name: one for one in marks.marked})
+        self._left_to_horovod.update(reductions.left)
         averaged_by_horovod = reductions.left_alone()
         if averaged_by_horovod - self._left_alone and self._is_first:
             self._left_alone |= averaged_by_horovod
@@ -134,7 +139,10 @@ class MarkedFunction:
         here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
         there = all_reduced(graph)
         found = (self._known[name] for name in here)
-        self._on_traced(tuple(one for one in found if one.executed_as in there))
+        marked = tuple(one for one in found if one.executed_as in there)
+        names = {one.name for one in marked}
+        left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
+        self._on_traced(marked, left)
 
 
 def all_reduced(graph: tf.Graph) -> set[str]:
