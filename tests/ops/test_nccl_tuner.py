@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tf_libra.plan import Plan, TensorGroup
-from tf_libra.runtime import nccl_tuner
+from tf_libra.runtime import horovod_fusion, nccl_tuner
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = range(1, 7)
@@ -110,7 +110,7 @@ def make_plan(*groups: tuple[int, int], num_workers: int = RANKS) -> Plan:
 
 
 def put_in_force(plan: Plan) -> None:
-    nccl_tuner.apply(plan, threads_per_channel=PER_CHANNEL, fusion=nccl_tuner.Fusion())
+    nccl_tuner.apply(plan, threads_per_channel=PER_CHANNEL, fusion=horovod_fusion.Fusion())
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,9 @@ def test_a_group_is_found_as_horovod_fuses_it() -> None:
         strategy="test",
     )
     nccl = FakeNccl(4)
-    nccl_tuner.apply(plan, threads_per_channel=PER_CHANNEL, fusion=nccl_tuner.horovod_fusion({}))
+    nccl_tuner.apply(
+        plan, threads_per_channel=PER_CHANNEL, fusion=horovod_fusion.of_environment({}, on_gpu=True)
+    )
     assert nccl.ask(16 + 32 + 16)[0] == 2
     assert nccl.ask(12)[0] == 4  # alone it is not copied
     assert nccl.ask(4 + 20 + 16)[0] == 2

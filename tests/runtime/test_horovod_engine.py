@@ -96,7 +96,10 @@ def plan_of_bytes(*num_bytes: int) -> Plan:
     [
         ({}, False),
         ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB)}, False),
-        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB - 1)}, True),
+        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB - 511)}, False),  # rounded up
+        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB - 512)}, True),
+        ({"HOROVOD_FUSION_THRESHOLD": "4MB"}, True),  # four bytes, to Horovod
+        ({"HOROVOD_FUSION_THRESHOLD": "none"}, True),
         ({"HOROVOD_FUSION_THRESHOLD": "0"}, True),
         ({"HOROVOD_AUTOTUNE": "1"}, True),
         ({"HOROVOD_AUTOTUNE": "0"}, False),
@@ -106,3 +109,8 @@ def test_settings_that_cut_groups_are_named(environment: dict[str, str], warns: 
     found = horovod_engine.warnings(plan_of_bytes(MIB, 2 * MIB, MIB), environment)
     assert bool(found) == warns
     assert all(f"{3 * MIB}" in warning for warning in found)
+
+
+def test_a_single_tensor_is_never_cut() -> None:
+    plan = plan_of_bytes(8 * MIB, MIB, MIB)
+    assert not horovod_engine.warnings(plan, {"HOROVOD_FUSION_THRESHOLD": str(2 * MIB)})

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tf_libra.plan import Plan, TensorGroup
 from tf_libra.runtime import nccl_tuner
-from tf_libra.runtime.nccl_tuner import AllReduce, Counters, Fusion
+from tf_libra.runtime.horovod_fusion import Fusion
+from tf_libra.runtime.nccl_tuner import AllReduce, Counters
 
 PLUGIN = Path("/somewhere/libnccl-tuner-libra.so")
 
@@ -269,24 +270,6 @@ def test_every_byte_is_asked_for_and_no_part_overflows(
     # As few parts as filling in order can make: two neighbours never fit together.
     for left, right in itertools.pairwise(parts):
         assert left.padded_bytes + right.padded_bytes + 2 * padding > buffer_bytes
-
-
-@pytest.mark.parametrize(
-    ("environ", "fusion"),
-    [
-        ({}, Fusion(128 * 2**20, 16)),
-        ({"HOROVOD_FUSION_THRESHOLD": "0"}, Fusion(0, 16)),
-        ({"HOROVOD_FUSION_THRESHOLD": "1", "HOROVOD_LOCAL_SIZE": "8"}, Fusion(4096, 16)),
-        ({"HOROVOD_BATCH_D2D_MEMCOPIES": "0"}, Fusion(128 * 2**20, 1)),
-    ],
-)
-def test_horovods_fusion_buffer(environ: dict[str, str], fusion: Fusion) -> None:
-    assert nccl_tuner.horovod_fusion(environ) == fusion
-
-
-def test_horovods_variables_have_to_be_numbers() -> None:
-    with pytest.raises(ValueError, match=r"HOROVOD_FUSION_THRESHOLD .*, got '64MB'"):
-        nccl_tuner.horovod_fusion({"HOROVOD_FUSION_THRESHOLD": "64MB"})
 
 
 def test_counters_in_words() -> None:

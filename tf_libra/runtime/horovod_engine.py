@@ -12,14 +12,11 @@ from tf_libra.plan import Plan
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.graph import PlacedAllReduce
-from tf_libra.runtime import nccl_tuner
+from tf_libra.runtime import horovod_fusion, nccl_tuner
 from tf_libra.runtime.grappler import plan_id
 from tf_libra.runtime.telemetry import AllReduceRecord
 
 OP = "HorovodGroupedAllreduce"
-# What Horovod 0.28.1 fuses into one buffer unless it is told otherwise.
-DEFAULT_FUSION_BYTES = 128 * 2**20
-_FUSION = "HOROVOD_FUSION_THRESHOLD"
 _AUTOTUNE = "HOROVOD_AUTOTUNE"
 
 
@@ -27,20 +24,25 @@ def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[s
     """What in Horovod's settings keeps it from doing as the plan says, and what to set.
 
     One group of a plan is under way at a time, so Horovod cannot fuse across groups; but it cuts
-    a group that is larger than its fusion buffer into several all-reduces.
+    a group that is larger than its fusion buffer into several all-reduces, unless that is a single
+    tensor.
     """
-    largest = max(sum(plan.num_bytes[group.start : group.stop]) for group in plan.groups)
+    fusion = horovod_fusion.of_environment(environment, on_gpu=nccl_tuner.in_use(environment))
+    groups = [plan.num_bytes[group.start : group.stop] for group in plan.groups]
+    largest = max((sum(map(fusion.padded, one)) for one in groups if len(one) > 1), default=0)
+    if not largest:
+        return ()
     found = []
-    threshold = _fusion_bytes(environment)
-    if largest > threshold:
+    threshold = fusion.buffer_bytes
+    if threshold is not None and largest > threshold:
         found.append(
             f"Horovod cuts groups of more than {threshold:,} bytes, and the plan's largest has"
-            f" {largest:,}: set {_FUSION}={largest} or more before hvd.init()"
+            f" {largest:,}: set {horovod_fusion.THRESHOLD}={largest} or more before hvd.init()"
         )
     if environment.get(_AUTOTUNE, "0") not in ("", "0"):
         found.append(
             f"{_AUTOTUNE} is set, and Horovod may cut the plan's groups while it tries things out:"
-            f" unset it and set {_FUSION} to {largest} or more"
+            f" unset it and set {horovod_fusion.THRESHOLD} to {largest} or more"
         )
     return tuple(found)
 
@@ -82,13 +84,6 @@ def describe_threads() -> str:
     else:
         why = f"Horovod's {'Gloo' if hvd.gloo_enabled() else 'MPI'} takes no thread count"
     return f"Horovod executes the plan; its thread counts are not applied: {why}"
-
-
-def _fusion_bytes(environment: Mapping[str, str]) -> int:
-    try:
-        return int(environment.get(_FUSION, ""))
-    except ValueError:
-        return DEFAULT_FUSION_BYTES
 
 
 def records(

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tf_libra import checks
 from tf_libra.plan import Plan
-from tf_libra.runtime import progress, tuner_library
+from tf_libra.runtime import horovod_fusion, progress, tuner_library
+from tf_libra.runtime.horovod_fusion import Fusion
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 
@@ -67,20 +68,6 @@ class Settings:
             if pairs
         ]
         return "\n".join([f"for NCCL: {'; '.join(told)}", *self.notes])
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """How a group's tensors are laid into one buffer for its all-reduce.
-
-    Attributes:
-        buffer_bytes: what the buffer holds; a larger group goes in several all-reduces. None for no
-            limit.
-        padding: a tensor's bytes are rounded up to a multiple of this, where there are several.
-    """
-
-    buffer_bytes: int | None = None
-    padding: int = 1
 
 
 @dataclass(frozen=True)
@@ -311,19 +298,6 @@ def allowed_threads(
     )
 
 
-def horovod_fusion(environ: Mapping[str, str] = os.environ) -> Fusion:
-    """How Horovod 0.28 lays a group into its fusion buffer: 128 MiB, every tensor at 16 bytes.
-
-    Raises:
-        ValueError: a variable of Horovod's is no number.
-    """
-    buffer_bytes = _number(environ, "HOROVOD_FUSION_THRESHOLD", 128 * 2**20)
-    # Rounded up by Horovod, to be divisible among the ranks of a host.
-    unit = 512 * _number(environ, "HOROVOD_LOCAL_SIZE", 1)
-    copies_at_once = environ.get("HOROVOD_BATCH_D2D_MEMCOPIES", "1") != "0"
-    return Fusion(buffer_bytes=-(-buffer_bytes // unit) * unit, padding=16 if copies_at_once else 1)
-
-
 def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[AllReduce, ...]:
     """What NCCL will be asked for in one step of a plan, in order.
 
@@ -346,9 +320,9 @@ def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[A
             dtype = None if plan.dtypes is None else plan.dtypes[tensor]
             by_dtype.setdefault(dtype, []).append(plan.num_bytes[tensor])
         for sizes in by_dtype.values():
-            for part in _parts(sizes, fusion):
+            for part in fusion.parts(sizes):
                 exact = sum(part)
-                padded = exact if len(part) == 1 else sum(_padded(n, fusion) for n in part)
+                padded = exact if len(part) == 1 else sum(map(fusion.padded, part))
                 if exact:
                     asked.append(AllReduce(index, exact, padded, channels))
     return tuple(asked)
@@ -379,7 +353,9 @@ def apply(
     """
     if threads_per_channel is None:
         threads_per_channel = _environments_threads_per_channel()
-    asked = all_reduces(plan, threads_per_channel, horovod_fusion() if fusion is None else fusion)
+    if fusion is None:
+        fusion = horovod_fusion.of_environment(on_gpu=True)
+    asked = all_reduces(plan, threads_per_channel, fusion)
     library = tuner_library.load(PATH)
     if not asked:
         library.clear_plan()
@@ -450,13 +426,6 @@ def _environments_threads_per_channel() -> int:
     return int(text)
 
 
-def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name) or str(default)
-    if not text.isdecimal():
-        raise ValueError(f"{name} must be a whole number in the environment, got {text!r}")
-    return int(text)
-
-
 def _check_threads(threads: Sequence[int]) -> tuple[int, ...]:
     counts = {
         checks.integer("threads", r, minimum=1, maximum=checks.MAX_INT32)
@@ -468,25 +437,6 @@ def _check_threads(threads: Sequence[int]) -> tuple[int, ...]:
     if not counts:
         raise ValueError("threads must hold at least one number, got ()")
     return tuple(sorted(counts))
-
-
-def _padded(num_bytes: int, fusion: Fusion) -> int:
-    return -(-num_bytes // fusion.padding) * fusion.padding
-
-
-def _parts(sizes: list[int], fusion: Fusion) -> list[list[int]]:
-    """Which tensors share an all-reduce: as many as fit into the buffer, in order."""
-    parts: list[list[int]] = []
-    filled = 0
-    for num_bytes in sizes:
-        padded = _padded(num_bytes, fusion)
-        if parts and (fusion.buffer_bytes is None or filled + padded <= fusion.buffer_bytes):
-            parts[-1].append(num_bytes)
-            filled += padded
-        else:
-            parts.append([num_bytes])
-            filled = padded
-    return parts
 
 
 def _horovod_runs() -> bool:
