@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import horovod.tensorflow as hvd
-import tensorflow as tf
 from horovod.common.elastic import ObjectState
+
+from tf_libra.runtime.variables import plain
 
 
 class TensorFlowState(ObjectState):
@@ -38,7 +39,7 @@ class TensorFlowState(ObjectState):
             variables: `tf.Variable`s or Keras variables, the same on every worker.
             **kwargs: attributes of the state, of any type that can be pickled.
         """
-        self.variables = [_plain(variable) for variable in variables]
+        self.variables = [plain(variable) for variable in variables]
         self._keep()
         super().__init__(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, **kwargs)
 
@@ -61,9 +62,3 @@ class TensorFlowState(ObjectState):
 
     def _keep(self) -> None:
         self._kept = [variable.numpy() for variable in self.variables]
-
-
-def _plain(variable: Any) -> Any:
-    # Keras 3's variables carry one of TensorFlow.
-    value = getattr(variable, "value", None)
-    return value if isinstance(value, tf.Variable) else variable

@@ -78,3 +78,12 @@ def test_any_difference_changes_the_digest(other: np.ndarray) -> None:
 def test_not_a_number_equals_itself() -> None:
     one, other = (tf.Variable([np.nan, 1.0]) for _ in range(2))
     assert variables.digests([("v", one)]) == variables.digests([("v", other)])
+
+
+def test_plain_variables_of_all_kinds() -> None:
+    ours, theirs = tf.Variable(1.0), keras.Variable(2.0)
+    assert variables.plain(ours) is ours
+    assert isinstance(variables.plain(theirs), tf.Variable)
+    assert float(variables.plain(theirs)) == 2.0
+    tensor = tf.constant(3.0)
+    assert variables.plain(tensor) is tensor

@@ -8,7 +8,7 @@ import numpy as np
 from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime import horovod
 from tf_libra.runtime.agreement import first_difference
-from tf_libra.runtime.variables import is_random_state
+from tf_libra.runtime.variables import is_random_state, plain
 
 
 class BroadcastVariables(keras.callbacks.Callback):
@@ -43,7 +43,7 @@ class BroadcastVariables(keras.callbacks.Callback):
         difference = first_difference(everyone)
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
-        horovod.broadcast_variables([variable.value for variable in variables])
+        horovod.broadcast_variables([plain(variable) for variable in variables])
 
 
 class AverageMetrics(keras.callbacks.Callback):

@@ -18,6 +18,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_libra.runtime import library, nested, sparse
 from tf_libra.runtime.numerics import Watch
+from tf_libra.runtime.variables import plain
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -410,9 +411,7 @@ def _outermost_first(graph: Any) -> list[Any]:
 
 
 def _is_trainable_variable(source: Any) -> bool:
-    # Keras 3's variables are no tf.Variable but carry one.
-    variable = getattr(source, "value", source)
-    return isinstance(variable, tf.Variable) or isinstance(source, tf.Variable)
+    return isinstance(plain(source), tf.Variable)
 
 
 def variable_name(variable: Any) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_libra.runtime.agreement import agree
 from tf_libra.runtime.engine import Engine
@@ -45,6 +46,12 @@ def compared(graph: Any) -> list[tuple[str, Any]]:
         taken.add(name)
         chosen.append((name, variable))
     return chosen
+
+
+def plain(variable: Any) -> Any:
+    """The `tf.Variable` that a variable of Keras 3 carries; anything else as it is."""
+    value = getattr(variable, "value", None)  # of TensorFlow's own it is a method
+    return value if isinstance(value, tf.Variable) else variable
 
 
 def is_random_state(variable: Any) -> bool:
