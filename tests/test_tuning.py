@@ -204,6 +204,22 @@ def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
     assert tuned.plan.tensor_names == PROFILE.names
 
 
+def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
+    class Accumulating(Machine):
+        """All-reduces in every third step."""
+
+        count = 0
+
+        def run(self, plan: Plan) -> Observation:
+            self.count += 1
+            seen = super().run(plan)
+            return Observation(seen.production, ()) if self.count % 3 else seen
+
+    tuned, _ = drive(Accumulating())
+    assert tuned.held_out_error == pytest.approx(0, abs=0.05)
+    assert tuned.plan.strategy == "libra"
+
+
 def test_same_observations_give_the_same_plan() -> None:
     first, second = (drive(Machine(noise=0.3))[0] for _ in range(2))
     assert first.plan == second.plan

@@ -389,7 +389,7 @@ def _note(findings: _Findings, observation: Observation | None, plan: Plan | Non
         findings.problems[problem] = findings.problems.get(problem, 0) + 1
     elif plan is None:
         findings.after_backward.append((observation.production, observation.records))
-    else:
+    elif observation.records:  # else the step has only accumulated gradients
         findings.overlapped.append((plan, observation.production, observation.records))
 
 

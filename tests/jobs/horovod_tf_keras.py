@@ -4,8 +4,11 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import horovod_scripts
+import models
 import tensorflow as tf
-from harness import RANK, Cases
+from harness import RANK, SIZE, Cases
+
+import tf_libra
 
 cases = Cases()
 horovod_scripts.cases = cases
@@ -57,6 +60,16 @@ class Applying(horovod_scripts.Script):
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
 
+def accumulating_tuned() -> Any:
+    """Tunes with steps of which every other one only accumulates."""
+    model = Accumulating()
+    options = {"threads": 1, "max_tuning_steps": 30, "max_tuning_seconds": 1e6}
+    step = tf_libra.optimize("mg-wfbp", **options)(tf.function(model.step))
+    for number in range(40):
+        step(*models.part(models.batch(number, SIZE, "float64"), RANK, SIZE))
+    return {"phase": step.phase, "explained": step.explain()}
+
+
 if __name__ == "__main__":
     hvd.init(process_sets=horovod_scripts.OWN_SETS)
     for name, kind in {"minimizing": Minimizing, "minimizing_legacy": MinimizingLegacy}.items():
@@ -66,6 +79,7 @@ if __name__ == "__main__":
                 kind, alone=horovod_scripts.Script, plain=kind
             ),
         )
+    cases.add("accumulating_tuned", accumulating_tuned)
     cases.add("accumulating", lambda: horovod_scripts.compare(Accumulating, plain=Accumulating))
     cases.add(
         "minimizing_in_process_set",

@@ -158,6 +158,28 @@ def test_what_is_left_to_horovod_beside_a_plan_is_said(scripts: Job) -> None:
     assert "'table' as the script says (IndexedSlices)" in scripts.log("looked_by_tape")
 
 
+ACCUMULATES = (
+    "not every step all-reduces its gradients, as with backward_passes_per_step; the plan is"
+    " followed in the steps that do"
+)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", ["accumulating", "accumulating_tuned"])
+def test_plan_is_followed_in_the_steps_that_all_reduce(
+    tf_keras_scripts: Job, case: str, rank: int
+) -> None:
+    value = tf_keras_scripts.value(case, rank)
+    assert value["phase"] == "run"
+    assert "was not executed as it is" not in tf_keras_scripts.log(case, rank)
+    assert tf_keras_scripts.log(case, rank).count(ACCUMULATES) == (rank == 0)
+
+
+def test_explain_says_that_not_every_step_all_reduces(tf_keras_scripts: Job) -> None:
+    explained = tf_keras_scripts.value("accumulating_tuned")["explained"]
+    assert ACCUMULATES in " ".join(explained.split())
+
+
 @pytest.mark.parametrize("case", ["grouped_with_figures", "with_figures"])
 def test_figures_are_averaged_by_horovod_beside(scripts: Job, case: str) -> None:
     shown = [scripts.arrays(case, rank)["shown/ours"] for rank in RANKS]

@@ -99,6 +99,15 @@ class Journal:
         else:
             self._remark(f"{text}: there is nothing to plan, the step runs as it is")
 
+    def reduced_nothing(self) -> None:
+        """A step has all-reduced nothing, though the graph has all that the plan asks for."""
+        text = (
+            "not every step all-reduces its gradients, as with backward_passes_per_step; the plan"
+            " is followed in the steps that do"
+        )
+        if text not in self.remarks:
+            self._remark(text, logging.INFO)
+
     def _remark(self, text: str, level: int = logging.WARNING) -> None:
         """Says something now, and whenever it is asked to explain."""
         self.remarks.append(text)

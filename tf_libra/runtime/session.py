@@ -200,8 +200,12 @@ class Session:
         return result
 
     def _note_timeline(self, observation: Observation) -> None:
+        assert self._current is not None
         timeline = None
-        if observation.production is not None:
+        if observation.production is not None and not observation.records:
+            if any(self._current.num_bytes):
+                self.journal.reduced_nothing()
+        elif observation.production is not None:
             try:
                 timeline = measured_timeline(observation.records, observation.production)
             except ValueError as error:  # a step that computes other gradients than the first
@@ -290,9 +294,12 @@ class Session:
         self._steps_of_plan = 0
 
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
-        """Warns if what was executed is not the plan."""
+        """Warns if what was executed is not the plan.
+
+        Of a step that all-reduces nothing it is looked at what the pass has written.
+        """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
-        if self._by_horovod:
+        if self._by_horovod or not records:
             written = grappler.report(plan).groups
             executed = {(g.index, g.num_threads, t.name) for g in written for t in g.tensors}
         asked = {
@@ -302,6 +309,8 @@ class Session:
             if plan.num_bytes[i] > 0
         }
         if executed >= asked and all(r.plan == grappler.plan_id(plan) for r in records):
+            if asked and not records and not self._by_horovod:
+                self.journal.reduced_nothing()
             return
         self.journal.log.warning(
             "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
