@@ -37,6 +37,8 @@ _NETNS = Path("/etc/netns")
 # Made by the process of this number: hosts, the host's ends of links, the bridge.
 _OURS = re.compile(r"tfl(\d+)(h\d+|v\d+|br)")
 _MOST_HOSTS = 64
+# What a link passes at once after a pause: in t seconds, no more bytes than this and t * rate.
+BURST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 # When one worker has failed, the others end by themselves; if not, they are ended.
 _GRACE_SECONDS = 60.0
@@ -128,7 +130,7 @@ class Cluster:
 
     def set_rate(self, host: Host, rate: str) -> None:
         """Shapes both directions of a host's link anew."""
-        shape = ["root", "tbf", "rate", rate, "burst", "1mb", "latency", "20ms"]
+        shape = ["root", "tbf", "rate", rate, "burst", str(BURST_BYTES), "latency", "20ms"]
         _ip("netns", "exec", host.namespace, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _run("tc", "qdisc", "replace", "dev", host.link, *shape)
 

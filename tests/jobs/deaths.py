@@ -12,6 +12,7 @@ HOW is one of
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
   late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
   cut: it waits, in the middle of a step, for what happens to its network.
+  slow: the same with a gradient of megabytes; nobody is lost.
 """
 
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import models
+import numpy as np
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, write_json
 
@@ -30,6 +32,8 @@ import tf_libra
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
+# Columns of a variable that `slow` has more than the others.
+WIDTH = 1 << 16
 LAST = SIZE - 1
 
 
@@ -59,7 +63,7 @@ def happen() -> None:
     elif HOW == "leave":
         in_the_middle.set()
         time.sleep(600)
-    elif HOW == "cut":
+    elif HOW in ("cut", "slow"):
         wait_for("go-on")
 
 
@@ -93,6 +97,41 @@ class Model(models.HandWritten):
         super().update([*gradients[:-1], tf.ensure_shape(first, gradients[-1].shape)])
 
 
+class Wide(models.HandWritten):
+    """One variable more, whose gradient is long."""
+
+    def __init__(self, dtype: str, optimizer: str) -> None:
+        super().__init__(dtype, optimizer)
+        weights = np.random.default_rng(8).normal(size=(models.FEATURES, WIDTH))
+        self.variables.append(tf.Variable(weights.astype(dtype), name="wide"))
+
+    def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        *layers, wide = variables = self.variables
+        self.variables = layers
+        loss = super().loss(inputs, labels)
+        self.variables = variables
+        return loss + tf.reduce_mean(tf.reduce_sum(tf.nn.tanh(inputs @ wide), axis=1))
+
+
+class WideModel(Model, Wide):
+    pass
+
+
+def train_slowly(step: Any, model: Wide) -> None:
+    """Tells when each step was under way, and how far the weights are from those of one process."""
+    seconds = []
+    alone = Wide("float32", "sgd")
+    for number in range(1, 8):
+        joint = models.batch(number, SIZE, "float32")
+        begin = time.monotonic()
+        step(*models.part(joint, RANK, SIZE), tf.constant(number))
+        seconds.append((begin, time.monotonic()))
+        alone.step(*joint)
+    ours, expected = model.weights(), alone.weights()
+    error = max(float(np.abs(ours[name] - expected[name]).max()) for name in ours)
+    write_json("slow", {"seconds": seconds, "error": error})
+
+
 def train(step: Any, result: dict[str, Any]) -> None:
     for number in range(1, 8):
         if HOW == "exit" and RANK == LAST and number == FATAL_STEP:
@@ -113,7 +152,7 @@ def train(step: Any, result: dict[str, Any]) -> None:
 
 def main() -> None:
     hvd.init()
-    model = Model("float32", "sgd")
+    model = (WideModel if HOW == "slow" else Model)("float32", "sgd")
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
         options = {"strategy": "libra", "threads": (1, 2)}
@@ -122,6 +161,8 @@ def main() -> None:
     if HOW == "late":
         options["stall_warning_seconds"] = 0.5
     step = tf_libra.optimize(**options)(tf.function(model.step))
+    if HOW == "slow":
+        return train_slowly(step, model)
     result: dict[str, Any] = {"done": 0, "errors": [], "times": []}
     if HOW == "leave" and RANK == LAST:
         threading.Thread(target=train, args=(step, result), daemon=True).start()

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster import Cluster
+from benchmarks.cluster import BURST_BYTES, Cluster
 from tests.launching import Job, Workers, running_workers, wait_for_output, wait_until
 from tests.nursery import Nursery
-from tf_libra.plan import Plan
+from tf_libra.plan import Plan, TensorGroup
 
 WORLD_SIZE = 3
 LAST = WORLD_SIZE - 1
@@ -28,6 +28,9 @@ DEADLINE_SECONDS = 150.0
 # A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
 FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 
+# Of the gradient that a slow network is given: float32, 12 rows.
+WIDE_BYTES = 4 * 12 * (1 << 16)
+
 Die = Callable[..., Any]
 
 
@@ -36,10 +39,12 @@ def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
     """A context in which the job of `jobs/deaths.py` runs, in a cluster if there is one."""
 
     @contextmanager
-    def start(how: str, cluster: Cluster | None = None) -> Iterator[Workers]:
+    def start(
+        how: str, cluster: Cluster | None = None, plan: Plan = three_groups
+    ) -> Iterator[Workers]:
         world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
         plan_file = tmp_path / "plan.json"
-        plan_file.write_text(replace(three_groups, num_workers=world_size).to_json())
+        plan_file.write_text(replace(plan, num_workers=world_size).to_json())
         arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
         with running_workers(*arguments, env=FAREWELL, nursery=nursery, cluster=cluster) as workers:
             yield workers
@@ -198,15 +203,32 @@ def test_half_open_connection_is_noticed(die: Die, make_cluster: Callable[..., C
     check_survivors(job, 4, lost=1)
 
 
-def test_slow_network_is_waited_for(die: Die, make_cluster: Callable[..., Cluster]) -> None:
-    with make_cluster(2, "100mbit") as cluster, die("cut", cluster) as workers:
+def test_slow_network_is_waited_for(
+    die: Die, make_cluster: Callable[..., Cluster], three_groups: Plan
+) -> None:
+    """Every step sends megabytes, so that each of them must take as long as the links need."""
+    plan = replace(
+        three_groups,
+        groups=(*three_groups.groups, TensorGroup(6, 7, 1)),
+        tensor_names=(*three_groups.tensor_names, "wide"),
+        num_bytes=(*three_groups.num_bytes, WIDE_BYTES),
+        dtypes=("float32",) * 7,
+    )
+    with make_cluster(2, "100mbit") as cluster, die("slow", cluster, plan) as workers:
         incident(workers.folder, rank=1)
         for host in cluster.hosts:
             cluster.set_rate(host, "10mbit")
         (workers.folder / "go-on").touch()
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
-    assert [told(job, rank)["done"] for rank in (0, 1)] == [7, 7]
+    told_of = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
+    # Each of two ranks sends as much as it reduces. A token bucket lets no more through than its
+    # depth and what its rate allows; 1 % is for tc's rounding of the rate.
+    least_seconds = (sum(plan.num_bytes) - BURST_BYTES) / (1.01 * 10e6 / 8)
+    for step in (4, 5, 6):  # whole under the new rate, counted from 0
+        begins, ends = zip(*(one["seconds"][step] for one in told_of), strict=True)
+        assert max(ends) - min(begins) > least_seconds
+    assert [one["error"] < 1e-4 for one in told_of] == [True, True], told_of
 
 
 def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
