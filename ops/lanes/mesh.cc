@@ -17,6 +17,8 @@ constexpr int32_t kControlLane = -1;
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
 constexpr double kRetrySeconds = 0.05;
+// Usually all ranks have met before anybody looks after the others.
+constexpr double kLookSeconds = 1;
 
 // What the connecting side sends first. Fixed size, plain integers of one byte order: all
 // machines of a job are of one kind, which the ranks compare before training.
@@ -52,8 +54,14 @@ Socket* Slot(Mesh* mesh, int lane, int rank) {
   return lane == kControlLane ? &mesh->control[rank] : &mesh->lanes[lane][rank];
 }
 
-// A listener may not be up yet on a slow host, or the network may drop the first packet: try
-// again until the deadline.
+Status Gone(const MeshOptions& options, int rank, const Status& status) {
+  std::ostringstream what;
+  what << "rank " << options.rank << ", while ranks connect: rank " << rank
+       << " is gone: " << status.message();
+  return Status(StatusCode::kUnavailable, what.str());
+}
+
+// The network may drop the first packet: try again until the deadline.
 Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline,
                  Socket* result) {
   Hello hello;
@@ -78,6 +86,7 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       return Status();
     }
     if (status.code() == StatusCode::kInvalidArgument) return status;  // stays wrong
+    if (status.code() == StatusCode::kFailedPrecondition) return Gone(options, rank, status);
     if (SecondsUntil(deadline) <= kRetrySeconds) {
       std::ostringstream what;
       what << "rank " << options.rank << " cannot reach rank " << rank << " within "
@@ -117,24 +126,54 @@ bool Welcome(const MeshOptions& options, const Hello& hello) {
          hello.lane < options.num_lanes;
 }
 
-std::string MissingRanks(const MeshOptions& options, Mesh* mesh) {
-  std::string missing;
+std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
+  std::vector<int> missing;
   for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
     bool complete = true;
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
       complete = complete && Slot(mesh, lane, rank)->valid();
     }
-    if (!complete) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    if (!complete) missing.push_back(rank);
   }
   return missing;
 }
 
+std::string Join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+// A connection to the listener of a rank that has not met everybody, which therefore still listens.
+// It breaks when that process ends. Nothing is said on it, so the rank, if it lives, takes it for a
+// stranger's and may drop it, too: whether somebody still listens is what tells the two apart.
+struct Watched {
+  Socket socket;  // none before, and after it broke
+  TimePoint due = After(kLookSeconds);
+};
+
+// Never waits. FailedPrecondition: the rank has ended.
+Status Look(const Address& address, Watched* watched) {
+  Status status;
+  if (watched->socket.valid()) {
+    pollfd entry{watched->socket.fd(), POLLIN, 0};
+    if (poll(&entry, 1, 0) <= 0) return Status();  // it stands, or is on its way
+    status = ConnectFailure(address, watched->socket);
+    *watched = Watched();
+  } else if (SecondsUntil(watched->due) <= 0) {
+    status = BeginConnect(address, &watched->socket);
+    watched->due = After(kLookSeconds);
+  }
+  return status.code() == StatusCode::kFailedPrecondition ? status : Status();
+}
+
 Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, TimePoint deadline,
                          Mesh* mesh) {
-  const int higher = mesh->world_size - options.rank - 1;
-  int expected = higher * (options.num_lanes - FirstConnection(options));
   std::vector<Pending> pending;
-  while (expected > 0) {
+  std::vector<Watched> watched(mesh->world_size);
+  for (;;) {
+    const std::vector<int> missing = MissingRanks(options, mesh);
+    if (missing.empty()) return Status();
     std::vector<pollfd> entries;
     TimePoint wake = deadline;
     entries.push_back({listener.fd(), POLLIN, 0});
@@ -142,11 +181,18 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
       entries.push_back({one.socket.fd(), POLLIN, 0});
       wake = std::min(wake, one.deadline);
     }
+    for (const int rank : missing) {
+      Watched& one = watched[rank];
+      Status status = Look(options.addresses[rank], &one);
+      if (!status.ok()) return Gone(options, rank, status);
+      entries.push_back({one.socket.fd(), POLLIN, 0});
+      if (!one.socket.valid()) wake = std::min(wake, one.due);
+    }
     poll(entries.data(), entries.size(), PollMilliseconds(wake));
     if (SecondsUntil(deadline) <= 0) {
       std::ostringstream what;
       what << "rank " << options.rank << " waited " << options.timeout_seconds << " s for rank(s) "
-           << MissingRanks(options, mesh) << " to connect";
+           << Join(missing) << " to connect";
       return Status(StatusCode::kDeadlineExceeded, what.str());
     }
     std::vector<Pending> still_pending;
@@ -161,8 +207,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
       Socket* slot = Slot(mesh, one.hello.lane, one.hello.rank);
       const Secret& answer = options.secret.callee;
       if (!SendAll(one.socket, answer.data(), answer.size(), deadline).ok()) continue;
-      // The same rank and lane again: its first attempt broke off on the way.
-      if (!slot->valid()) --expected;
+      // Perhaps the same rank and lane again: its first attempt broke off on the way.
       *slot = std::move(one.socket);
     }
     pending = std::move(still_pending);
@@ -179,7 +224,6 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
       }
     }
   }
-  return Status();
 }
 
 }  // namespace

@@ -147,14 +147,17 @@ void SecondAttemptTakesThePlaceOfTheFirst() {
 void WrongSecret() {
   {  // the caller's half: nobody answers it
     Meeting meeting(2, 1, kShortSeconds);
-    Meeting stranger = Meeting(2, 1, kShortSeconds);
+    Meeting stranger = Meeting(2, 1, kGenerousSeconds);
     stranger.options.addresses = meeting.options.addresses;
     stranger.options.secret.caller[31] ^= 1;
     OnEveryRank(2, [&](int rank) {
       Mesh mesh;
       const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
-      CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank " + std::to_string(rank));
-      CHECK_CONTAINS(status.message(), rank == 0 ? "rank(s) 1" : "rank 0");
+      if (rank == 0) {
+        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank(s) 1");
+      } else {  // rank 0 has given up
+        CHECK_STATUS(status, StatusCode::kUnavailable, "rank 0 is gone");
+      }
     });
   }
   {  // the callee's half: whoever answers is not rank 0, and more time will not mend it
@@ -174,22 +177,89 @@ void WrongSecret() {
   }
 }
 
-// Whether its process never came up, or listens and goes no further.
+// It listens and goes no further.
 void MissingRank() {
-  for (const bool listening : {false, true}) {
-    for (int missing = 0; missing < 3; ++missing) {
-      Meeting meeting(3, 2, kShortSeconds);
-      if (!listening) meeting.listeners[missing] = Socket();
+  for (int missing = 0; missing < 3; ++missing) {
+    Meeting meeting(3, 2, kShortSeconds);
+    std::vector<Mesh> meshes(3);
+    std::vector<Status> statuses(3);
+    OnEveryRank(3, [&](int rank) {
+      if (rank != missing) statuses[rank] = meeting.Connect(rank, &meshes[rank]);
+    });
+    std::string said;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == missing) continue;
+      CHECK_TRUE(!statuses[rank].ok());
+      CHECK_CONTAINS(statuses[rank].message(), "rank " + std::to_string(rank));
+      // Who is the last to give up may find that the other one has.
+      if (statuses[rank].code() == StatusCode::kDeadlineExceeded) {
+        CHECK_CONTAINS(
+            statuses[rank].message(),
+            (missing < rank ? "cannot reach rank " : "for rank(s) ") + std::to_string(missing));
+      }
+      said += statuses[rank].message() + "\n";
+    }
+    CHECK_CONTAINS(
+        said, (missing == 0 ? "cannot reach rank " : "for rank(s) ") + std::to_string(missing));
+  }
+}
+
+// Until somebody connects to this listener.
+void AwaitConnection(const Socket& listener) {
+  pollfd entry{listener.fd(), POLLIN, 0};
+  CHECK_EQ(poll(&entry, 1, static_cast<int>(kGenerousSeconds * 1e3)), 1);
+}
+
+// A rank's process ends when it has listened, and before it connects to anybody: the others learn
+// of it long before they would give it up. Before they look at it for the first time, or after.
+void RankThatEndsBeforeItConnects() {
+  for (const bool watched : {false, true}) {
+    for (int lost = 0; lost < 3; ++lost) {
+      Meeting meeting(3, 2, 1e4);
+      std::vector<Status> statuses(3);
       std::vector<Mesh> meshes(3);
       OnEveryRank(3, [&](int rank) {
-        if (rank == missing) return;
-        const Status status = meeting.Connect(rank, &meshes[rank]);
-        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank " + std::to_string(rank));
-        CHECK_CONTAINS(status.message(), (missing < rank ? "cannot reach rank " : "for rank(s) ") +
-                                             std::to_string(missing));
+        if (rank != lost) {
+          statuses[rank] = meeting.Connect(rank, &meshes[rank]);
+          return;
+        }
+        if (watched) AwaitConnection(meeting.listeners[lost]);
+        meeting.listeners[lost] = Socket();
       });
+      std::string said;
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == lost) continue;
+        CHECK_STATUS(statuses[rank], StatusCode::kUnavailable, "rank " + std::to_string(rank));
+        said += statuses[rank].message() + "\n";
+      }
+      CHECK_CONTAINS(said, "rank " + std::to_string(lost) + " is gone: cannot connect to ");
     }
   }
+}
+
+// Who is late finds those among the strangers at its listener who look after it.
+void LateRankIsWaitedFor() {
+  for (int late = 1; late < 3; ++late) {
+    Meeting meeting(3, 2);
+    std::vector<Mesh> meshes(3);
+    OnEveryRank(3, [&](int rank) {
+      if (rank == late) AwaitConnection(meeting.listeners[late]);
+      CHECK_OK(meeting.Connect(rank, &meshes[rank]));
+    });
+    CheckConnections(&meshes, 2);
+  }
+}
+
+// A rank that is slow, with so many strangers at its listener that it takes no more of them.
+void FullListenerIsNotTakenForADeadOne() {
+  Meeting meeting(2, 1, 3);  // time enough to look at it more than once
+  CHECK_EQ(listen(meeting.listeners[1].fd(), 0), 0);
+  std::vector<Socket> strangers(3);
+  Status last;
+  for (Socket& socket : strangers) last = BeginConnect(meeting.options.addresses[1], &socket);
+  if (IsUnix(testing::MeetingPlace())) CHECK_STATUS(last, StatusCode::kUnavailable, "unix:");
+  Mesh mesh;
+  CHECK_STATUS(meeting.Connect(0, &mesh), StatusCode::kDeadlineExceeded, "for rank(s) 1");
 }
 
 // Rank 0's address belongs to a program that answers what it likes.
@@ -240,8 +310,8 @@ void NobodyConnectsOnceTheMeshIsUp() {
   OnEveryRank(3, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
   for (const Address& address : meeting.options.addresses) {
     Socket socket;
-    CHECK_STATUS(Connect(address, After(kGenerousSeconds), &socket), StatusCode::kUnavailable,
-                 address.host);
+    CHECK_STATUS(Connect(address, After(kGenerousSeconds), &socket),
+                 StatusCode::kFailedPrecondition, address.host);
   }
 }
 
@@ -277,6 +347,9 @@ int main(int argc, char** argv) {
        {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},
        {"WrongSecret", WrongSecret},
        {"MissingRank", MissingRank},
+       {"RankThatEndsBeforeItConnects", RankThatEndsBeforeItConnects},
+       {"LateRankIsWaitedFor", LateRankIsWaitedFor},
+       {"FullListenerIsNotTakenForADeadOne", FullListenerIsNotTakenForADeadOne},
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
        {"AddressThatIsNone", AddressThatIsNone},
        {"AddressInUse", AddressInUse},

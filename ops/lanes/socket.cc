@@ -98,6 +98,23 @@ std::string Text(const Address& address) {
   return IsUnix(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
 }
 
+std::string CannotConnect(const Address& address) {
+  return "cannot connect to " + Text(address) + ": ";
+}
+
+// A full queue of waiting connections is another error (Unix), or none but silence (TCP).
+Status ConnectError(const Address& address, int error) {
+  return Status(error == ECONNREFUSED ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
+                CannotConnect(address) + ErrnoText(error));
+}
+
+int PendingError(const Socket& socket) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
 void ConfigureConnected(int fd, sa_family_t family) {
   if (family == AF_UNIX) {
     // TCP's buffers grow by themselves, these do not; the system caps what is asked for. Larger
@@ -154,9 +171,7 @@ void WatchLink(const Socket& idle) {
 }
 
 std::string WhyLinkBroke(const Socket& idle) {
-  int error = 0;
-  socklen_t length = sizeof(error);
-  getsockopt(idle.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  const int error = PendingError(idle);
   return error == 0 ? "the link to it is broken" : ErrnoText(error);
 }
 
@@ -181,26 +196,31 @@ Status Listen(const std::string& host, uint16_t port, Socket* listener, Address*
   return Status();
 }
 
-Status Connect(const Address& address, TimePoint deadline, Socket* result) {
+Status BeginConnect(const Address& address, Socket* result) {
   Endpoint target;
   if (Status status = ParseAddress(address, &target); !status.ok()) return status;
   Socket socket(::socket(target.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return SystemError(StatusCode::kUnavailable, "socket");
-  const std::string what = "cannot connect to " + Text(address);
-  if (connect(socket.fd(), &target.any, target.length) != 0) {
-    if (errno != EINPROGRESS) return SystemError(StatusCode::kUnavailable, what);
-    if (Status status = WaitFor(socket.fd(), POLLOUT, deadline); !status.ok()) {
-      return Status(status.code(), what + ": " + status.message());
-    }
-    int error = 0;
-    socklen_t length = sizeof(error);
-    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) {
-      errno = error;
-      return SystemError(StatusCode::kUnavailable, what);
-    }
-  }
   ConfigureConnected(socket.fd(), target.any.sa_family);
+  if (connect(socket.fd(), &target.any, target.length) != 0 && errno != EINPROGRESS) {
+    return ConnectError(address, errno);
+  }
+  *result = std::move(socket);
+  return Status();
+}
+
+Status ConnectFailure(const Address& address, const Socket& socket) {
+  const int error = PendingError(socket);
+  return error == 0 ? Status() : ConnectError(address, error);
+}
+
+Status Connect(const Address& address, TimePoint deadline, Socket* result) {
+  Socket socket;
+  if (Status status = BeginConnect(address, &socket); !status.ok()) return status;
+  if (Status status = WaitFor(socket.fd(), POLLOUT, deadline); !status.ok()) {
+    return Status(status.code(), CannotConnect(address) + status.message());
+  }
+  if (Status status = ConnectFailure(address, socket); !status.ok()) return status;
   *result = std::move(socket);
   return Status();
 }

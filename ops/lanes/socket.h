@@ -57,7 +57,12 @@ bool IsUnix(const std::string& host);
 // `bound` receives the address.
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound);
 
+// FailedPrecondition: nobody listens there; Unavailable, DeadlineExceeded: it may be the network.
 Status Connect(const Address& address, TimePoint deadline, Socket* socket);
+// The same without waiting: where it does not fail at once, the socket becomes writable, or breaks.
+Status BeginConnect(const Address& address, Socket* socket);
+// How that has failed. For the first who asks, and only if it has.
+Status ConnectFailure(const Address& address, const Socket& socket);
 
 // Takes one waiting connection; leaves `socket` invalid if there is none.
 Status Accept(const Socket& listener, Socket* socket);

@@ -3,6 +3,8 @@
 HOW is one of
   kill: SIGKILL in the middle of a step, under a plan; a process that it has forked lives on.
   kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
+  kill-connecting: the same once all ranks know where the others listen, before it connects to any;
+    kill-connecting-0 is that of rank 0.
   kill-tracing: the same while its first step is traced, and the others compare.
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
@@ -29,12 +31,14 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, write_json
 
 import tf_libra
+from tf_libra.runtime import engine as engine_lib
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
 # Columns of a variable that `slow` has more than the others.
 WIDTH = 1 << 16
 LAST = SIZE - 1
+LOST = 0 if HOW == "kill-connecting-0" else LAST
 
 
 def wait_for(name: str) -> None:
@@ -152,6 +156,8 @@ def train(step: Any, result: dict[str, Any]) -> None:
 
 def main() -> None:
     hvd.init()
+    if HOW.startswith("kill-connecting") and RANK == LOST:
+        engine_lib.connect = lambda *args: happen()
     model = (WideModel if HOW == "slow" else Model)("float32", "sgd")
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):

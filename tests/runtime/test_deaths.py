@@ -40,13 +40,17 @@ def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
 
     @contextmanager
     def start(
-        how: str, cluster: Cluster | None = None, plan: Plan = three_groups
+        how: str,
+        cluster: Cluster | None = None,
+        plan: Plan = three_groups,
+        env: dict[str, str] | None = None,
     ) -> Iterator[Workers]:
         world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
         plan_file = tmp_path / "plan.json"
         plan_file.write_text(replace(plan, num_workers=world_size).to_json())
         arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
-        with running_workers(*arguments, env=FAREWELL, nursery=nursery, cluster=cluster) as workers:
+        env = FAREWELL | (env or {})
+        with running_workers(*arguments, env=env, nursery=nursery, cluster=cluster) as workers:
             yield workers
 
     return start
@@ -106,6 +110,22 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
         if how in ("kill", "kill-reduce"):
             assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
     assert GONE.search("".join(told(job, rank)["errors"][0] for rank in SURVIVORS))
+
+
+@pytest.mark.parametrize(("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0)])
+@pytest.mark.parametrize("env", [{}, {"TF_LIBRA_INTERFACE": "lo"}], ids=["unix", "tcp"])
+def test_rank_that_dies_before_it_connects_is_noticed(
+    die: Die, how: str, lost: int, env: dict[str, str]
+) -> None:
+    """The others know where it listens, and nobody has a connection to it."""
+    with die(how, env=env) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[lost] == -signal.SIGKILL
+    check_survivors(job, None, lost)
+    for rank in {0, 1, 2} - {lost}:
+        assert told(job, rank)["done"] == 0
+        assert told(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 5
 
 
 def test_interpreter_that_ends_in_mid_step_ends(die: Die) -> None:

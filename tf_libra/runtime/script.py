@@ -72,6 +72,7 @@ class Script:
         self._given: Plan | None = self._options.plan
         self._world: horovod.World | None = None
         self._was_reset = False
+        self._never_met = ""  # why, if so
         self._engine: engine_lib.Engine | None = None
         self._watch: numerics.Watch | None = None
         self._traces: WeakKeyDictionary[tf.Graph, tuple[MarkedGradient, ...]] = WeakKeyDictionary()
@@ -96,6 +97,8 @@ class Script:
         """
         if self._world is not None and (self._was_reset or horovod.world() != self._world):
             self._begin_anew()
+        if self._never_met:
+            raise horovod.internal_error(self._never_met)
         if self.journal.phase is Phase.PASS_THROUGH:
             return self._alone(*args, **kwargs)
         refuse_strategies(self._name)
@@ -134,6 +137,8 @@ class Script:
         if self._engine is not None:
             self._engine.abort(f"{type(cause).__name__}: {cause}")
         if engine_lib.is_lost_rank(cause):
+            if self._engine is None:  # which would repeat it to later calls
+                self._never_met = str(cause)
             raise horovod.internal_error(str(cause)) from error
         if cause is not error:
             raise cause from error
