@@ -12,6 +12,7 @@ HOW is one of
   interrupt: Ctrl-C in the middle of a step.
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
+  wait: SIGSTOP in the middle of a step; the others warn, and wait.
   late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
   cut: it waits, in the middle of a step, for what happens to its network.
   slow: the same with a gradient of megabytes; nobody is lost.
@@ -58,7 +59,7 @@ def happen() -> None:
     write_json("incident", {"pid": os.getpid(), "child": child, "time": time.time()})
     if HOW.startswith("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
-    elif HOW in ("stop", "late"):
+    elif HOW in ("stop", "late", "wait"):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif HOW == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
@@ -164,7 +165,7 @@ def main() -> None:
         options = {"strategy": "libra", "threads": (1, 2)}
     if HOW in ("stop", "leave"):
         options["timeout_seconds"] = 3.0
-    if HOW == "late":
+    if HOW in ("late", "wait"):
         options["stall_warning_seconds"] = 0.5
     step = tf_libra.optimize(**options)(tf.function(model.step))
     if HOW == "slow":

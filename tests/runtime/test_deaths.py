@@ -145,6 +145,23 @@ def test_interrupted_rank_ends_and_so_do_the_others(die: Die) -> None:
     check_survivors(job, None)
 
 
+def test_rank_is_interrupted_while_it_waits_for_another(die: Die) -> None:
+    """Long before it would give up the rank that is stopped."""
+    with die("wait") as workers:
+        for rank in SURVIVORS:
+            wait_for_output(workers, rank, STALLED, DEADLINE_SECONDS)
+        os.kill(workers.processes[0].pid, signal.SIGINT)
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[0] == -signal.SIGINT, job.output(0)
+    assert "KeyboardInterrupt" in job.output(0)
+    check_survivors(job, None, lost=0)
+    for rank in (1, LAST):
+        assert "rank 0 gave up" in told(job, rank)["errors"][0]
+
+
 def test_others_are_told_what_was_raised(die: Die) -> None:
     with die("raise") as workers:
         workers.wait(DEADLINE_SECONDS)

@@ -21,6 +21,7 @@ from tf_libra.runtime import engine as engine_lib
 from tf_libra.runtime import (
     grappler,
     horovod,
+    interrupts,
     nccl_tuner,
     numerics,
     side_channel,
@@ -109,16 +110,9 @@ class Script:
                 " decorate the outer function instead"
             )
         try:
-            if self._engine is None and not self._meet_others():
-                return self._alone(*args, **kwargs)
-            assert self._engine is not None
-            self._engine.set_step(self._step + 1)
-            concrete = self._call.get_concrete_function(*args, **kwargs)
-            session = self._session_of(concrete)
-            call = partial(self._call, *args, **kwargs)
-            if self._watch is None:
-                return self._run(session, call, num_steps)
-            return self._watched(self._watch, session, concrete, call, num_steps)
+            return interrupts.of_this_process().during(
+                lambda: self._synchronous_step(args, kwargs, num_steps)
+            )
         except numerics.NotFiniteError:
             raise
         except BaseException as error:
@@ -168,6 +162,20 @@ class Script:
         return passes_through or (self._session is not None and self._session.settled)
 
     # One step.
+
+    def _synchronous_step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int
+    ) -> Any:
+        if self._engine is None and not self._meet_others():
+            return self._alone(*args, **kwargs)
+        assert self._engine is not None
+        self._engine.set_step(self._step + 1)
+        concrete = self._call.get_concrete_function(*args, **kwargs)
+        session = self._session_of(concrete)
+        call = partial(self._call, *args, **kwargs)
+        if self._watch is None:
+            return self._run(session, call, num_steps)
+        return self._watched(self._watch, session, concrete, call, num_steps)
 
     def _run(self, session: Session, call: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1
