@@ -181,6 +181,13 @@ class Optimized:
         """
         self._session.check_variables()
 
+    def close(self) -> None:
+        """Says how training went and closes files in `logdir`, as the end of the process does.
+
+        Steps may still be run; they are not written down any more.
+        """
+        self._session.close()
+
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns: model, plan, times."""
         return self._session.journal.explain()

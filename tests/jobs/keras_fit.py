@@ -1,5 +1,6 @@
 """`model.fit` under a plan, against `fit` of one process on the joint batches."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra.keras
 
@@ -151,6 +152,21 @@ def twice() -> Any:
     phases.append(str(fitting.phase))
     digest = float(sum(np.abs(value).sum() for value in weights(model).values()))
     return {"phases": phases, "kept": kept, "digest": digest}
+
+
+@cases
+def replaced() -> Any:
+    """`compile` and `optimize` again, and `compile` alone: what was before is closed."""
+    logdir, open_files = FOLDER / "replaced", []
+    model = compiled(plain_model)
+    for optimizes in (True, True, False):
+        if optimizes:
+            tf_libra.keras.optimize(model, "syneasgd", logdir=logdir, max_tuning_steps=2)
+        model.fit(data(alone=False), epochs=1, verbose=0)
+        links = [os.readlink(fd.path) for fd in os.scandir("/proc/self/fd") if fd.is_symlink()]
+        open_files.append(sum(link.startswith(str(logdir)) for link in links))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return open_files
 
 
 @cases

@@ -75,6 +75,13 @@ def test_second_fit_goes_on_under_the_plan_and_compile_begins_anew(job: Job) -> 
     assert job.value("twice", 1)["digest"] == value["digest"]
 
 
+def test_what_is_replaced_is_closed(job: Job) -> None:
+    for rank in range(2):
+        assert job.value("replaced", rank) == [1, 1, 1]
+    # Two of three have ended; the last does with the process.
+    assert job.log("replaced").count(f": {STEPS} steps, ") == 2
+
+
 def test_train_on_batch_trains_like_one_process(job: Job) -> None:
     check_weights(job, "on_batch")
 

@@ -56,10 +56,15 @@ class OptimizedFit:
         """What is known so far, as text of at most 100 columns: model, plan, times."""
         return "fit has not been called yet" if self._steps is None else self._steps.explain()
 
+    def _close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
     def _make_train_function(self, force: bool = False) -> Any:
         model = self._model
         if model.train_function is None or force:
             _check(model)
+            self._close()
             self._steps = self._decorate(_steps_function(model))
             model.train_function = _train_function(model, self._steps)
         return model.train_function
@@ -103,8 +108,11 @@ def optimize(
     if not model.compiled:
         raise ValueError(f"model {model.name!r} is not compiled: call compile before optimize")
     _check(model)
-    # What was made before would train without averaging.
+    # What was made before would train without averaging, or as another `optimize` has asked.
     model.train_function = None
+    before = getattr(model.make_train_function, "__self__", None)
+    if isinstance(before, OptimizedFit):
+        before._close()
     return OptimizedFit(model, decorate)
 
 

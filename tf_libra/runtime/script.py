@@ -155,6 +155,12 @@ class Script:
             self._fail(error, error)
             raise
 
+    def close(self) -> None:
+        """Says how it went, and writes nothing down any more."""
+        journals = [self.journal, *(session.journal for session in self._sessions.values())]
+        for journal in {id(one): one for one in journals}.values():
+            journal.close()
+
     @property
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
@@ -289,12 +295,8 @@ class Script:
         running = engine_lib.running()
         if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
             self._close(running)
-        for journal in {id(one): one for one in self._journals()}.values():
-            journal.close()
+        self.close()
         self._forget()
-
-    def _journals(self) -> list[Journal]:
-        return [self.journal, *(session.journal for session in self._sessions.values())]
 
     def _set_aside_plan_of_others(self, plan: Plan, world: horovod.World) -> None:
         """An elastic job outlives the number of workers that a given plan was made for."""
