@@ -65,6 +65,7 @@ def test_defaults() -> None:
             "inner_gradients must be one of None, 'average', 'local', got 'both'",
         ),
         ({"sparse_as_dense": 1}, "sparse_as_dense must be"),
+        ({"progress": "bar"}, "progress must be"),
         ({"threads": 0}, "threads .*1.* got 0"),
         ({"threads": (1, 0)}, "threads .*1.* got 0"),
         ({"threads": -2}, "threads .*1.* got -2"),

@@ -31,6 +31,7 @@ def optimize(
     check_numerics: str | None = None,
     sparse_as_dense: bool = False,
     inner_gradients: str | None = None,
+    progress: bool = True,
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 
@@ -70,6 +71,8 @@ def optimize(
         inner_gradients: what becomes of gradients of variables that an outer tape differentiates
             again: "average" takes those of all ranks' data, "local" leaves them as they are; None
             refuses them.
+        progress: while steps measure for more than a second, show on a terminal which one is at it,
+            in a line that goes when it is over.
 
     Returns:
         A decorator for a `tf.function` or a plain function, which it makes one.
@@ -95,6 +98,7 @@ def optimize(
         check_numerics=check_numerics,
         sparse_as_dense=sparse_as_dense,
         inner_gradients=inner_gradients,
+        progress=progress,
     )
     return functools.partial(Optimized, options=options)
 

@@ -40,6 +40,7 @@ class Options:
         sparse_as_dense: whether sparse gradients are made dense instead of gathered.
         inner_gradients: what becomes of gradients that are differentiated again, one of
             `INNER_GRADIENTS`.
+        progress: whether a terminal shows the step that measures.
     """
 
     engine: str
@@ -55,6 +56,7 @@ class Options:
     check_numerics: str | None = None
     sparse_as_dense: bool = False
     inner_gradients: str | None = None
+    progress: bool = True
 
 
 def resolve(
@@ -74,6 +76,7 @@ def resolve(
     check_numerics: str | None = None,
     sparse_as_dense: bool = False,
     inner_gradients: str | None = None,
+    progress: bool = True,
 ) -> Options:
     """Checks what a user passed and fills in what was left open.
 
@@ -107,6 +110,7 @@ def resolve(
         check_numerics=_one_of("check_numerics", check_numerics, NUMERICS),
         sparse_as_dense=checks.boolean("sparse_as_dense", sparse_as_dense),
         inner_gradients=_one_of("inner_gradients", inner_gradients, INNER_GRADIENTS),
+        progress=checks.boolean("progress", progress),
     )
 
 

@@ -143,6 +143,12 @@ def test_what_no_plan_can_follow_is_refused(options: dict[str, bool], message: s
         tf_libra.keras.optimize(compiled(**options))
 
 
+def test_line_of_keras_own_bar_is_left_to_it() -> None:
+    for options, shown in ({}, False), ({"progress": True}, True):
+        fitting = tf_libra.keras.optimize(compiled(), **options)
+        assert fitting._decorate.keywords["options"].progress is shown
+
+
 def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
     model = compiled()
     tf_libra.keras.optimize(model)

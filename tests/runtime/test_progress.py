@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,11 @@ from typing import TextIO
 
 import pytest
 
+import tf_libra
 from tests.launching import Job
 from tf_libra.runtime import progress
+from tf_libra.runtime.journal import Journal
+from tf_libra.tuning import Phase
 
 CLEAR = "\r\x1b[2K"
 
@@ -112,6 +116,23 @@ def test_quiet_when_not_a_terminal_or_not_asked(
     shown.end()
     if isinstance(stream, io.StringIO):
         assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_steps_are_shown_unless_somebody_else_does(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    journal = Journal(tf_libra.optimize(progress=wanted).keywords["options"])
+    journal.busy(Phase.TRACE)
+    terminal.read_until("tf_libra: trace, [0-9]+ s")
+    before = threading.active_count()
+    journal.entered(Phase.MEASURE, 1)
+    if wanted:
+        terminal.read_until("tf_libra: measure: step 1 of at most [0-9]+, [0-9]+ s")
+    else:
+        assert threading.active_count() == before - 1
+    journal.close()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ def optimize(
     Args:
         model: a compiled Keras 3 model that trains with TensorFlow.
         strategy: what plans: a name or an object of `tf_libra.strategies`.
-        **options: as for `tf_libra.optimize`.
+        **options: as for `tf_libra.optimize`. `progress` is False unless given, since Keras shows
+            steps itself; with `verbose=0` it may be True.
 
     Returns:
         Where plan, profile and `explain()` are to be had.
@@ -97,7 +98,7 @@ def optimize(
         ValueError: an option is out of its range, or the model is not compiled, runs eagerly, is
             compiled by XLA, or trains under a `tf.distribute` strategy.
     """
-    decorate = decorator.optimize(strategy, **options)
+    decorate = decorator.optimize(strategy, **({"progress": False} | options))
     if not isinstance(model, keras.Model):
         raise ValueError(f"model must be a Keras 3 model, got {type(model).__name__}")
     if keras.backend.backend() != "tensorflow":

@@ -56,6 +56,7 @@ class Journal:
         self._key = ""
         self._recorder: Recorder | None = None
         self._function = ""
+        self._closed = False
         self._progress = progress.Progress(self.log)
         self.remarks: list[str] = []
         self.num_steps: Counter[Phase] = Counter()
@@ -118,7 +119,9 @@ class Journal:
         begins = self.phase is not phase or step == 1
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
-        if self.rank == 0:
+        if not self.options.progress:
+            self._progress.end()
+        elif self.rank == 0:
             budget = self.options.budget.max_steps
             self._progress.show(f"{phase.value}: step {step} of at most {budget}", anew=begins)
         self.phase = phase
@@ -221,6 +224,9 @@ class Journal:
 
     def close(self) -> None:
         """The process ends, or the ranks are others from now on: says how it went."""
+        if self._closed:
+            return
+        self._closed = True
         atexit.unregister(self.close)
         self._progress.end()
         if self.rank == 0 and self.num_steps.total() > 0:
