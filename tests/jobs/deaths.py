@@ -9,6 +9,7 @@ HOW is one of
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
   leave: the interpreter ends while another thread of it is in the middle of a step.
+  stuck: the same where what follows an all-reduce holds the engine's own thread, and never returns.
   interrupt: Ctrl-C in the middle of a step.
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
@@ -23,6 +24,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -38,6 +40,7 @@ HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
 # Columns of a variable that `slow` has more than the others.
 WIDTH = 1 << 16
+USES = 1200
 LAST = SIZE - 1
 LOST = 0 if HOW == "kill-connecting-0" else LAST
 
@@ -122,6 +125,30 @@ class WideModel(Model, Wide):
     pass
 
 
+class Stuck(Model):
+    """What uses a reduced gradient never returns, and is more than TensorFlow's thread takes.
+
+    Its queue holds 1,024; who finds it full runs the rest itself, which is the lane.
+    """
+
+    def update(self, gradients: Any) -> None:
+        if RANK == LAST:
+            uses = [
+                tf.numpy_function(stay, [gradients[-1], self.number], tf.float32, stateful=False)
+                for _ in range(USES)
+            ]
+            gradients = [*gradients[:-1], tf.reshape(tf.add_n(uses), gradients[-1].shape) / USES]
+        super().update(gradients)
+
+
+def stay(gradient: Any, number: Any) -> Any:
+    if number == FATAL_STEP:
+        if Path("/proc/thread-self/comm").read_text().startswith("libra lane"):
+            in_the_middle.set()
+        time.sleep(600)
+    return gradient
+
+
 def train_slowly(step: Any, model: Wide) -> None:
     """Tells when each step was under way, and how far the weights are from those of one process."""
     seconds = []
@@ -159,19 +186,23 @@ def main() -> None:
     hvd.init()
     if HOW.startswith("kill-connecting") and RANK == LOST:
         engine_lib.connect = lambda *args: happen()
-    model = (WideModel if HOW == "slow" else Model)("float32", "sgd")
+    if HOW == "stuck":
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    model = {"slow": WideModel, "stuck": Stuck}.get(HOW, Model)("float32", "sgd")
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
         options = {"strategy": "libra", "threads": (1, 2)}
     if HOW in ("stop", "leave"):
         options["timeout_seconds"] = 3.0
+    if HOW == "stuck":
+        options["timeout_seconds"] = 20.0  # its graph takes a while
     if HOW in ("late", "wait"):
         options["stall_warning_seconds"] = 0.5
     step = tf_libra.optimize(**options)(tf.function(model.step))
     if HOW == "slow":
         return train_slowly(step, model)
     result: dict[str, Any] = {"done": 0, "errors": [], "times": []}
-    if HOW == "leave" and RANK == LAST:
+    if HOW in ("leave", "stuck") and RANK == LAST:
         threading.Thread(target=train, args=(step, result), daemon=True).start()
         in_the_middle.wait()
         return

@@ -112,6 +112,16 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
     assert GONE.search("".join(told(job, rank)["errors"][0] for rank in SURVIVORS))
 
 
+def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
+    """Its thread runs what follows an all-reduce, for far longer than a test may take."""
+    with die("stuck") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] in (0, 1), job.output(LAST)
+    assert "what follows an all-reduce has not returned for 20 s" in job.output(LAST)
+    check_survivors(job, None)
+
+
 @pytest.mark.parametrize(("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0)])
 @pytest.mark.parametrize("env", [{}, {"TF_LIBRA_INTERFACE": "lo"}], ids=["unix", "tcp"])
 def test_rank_that_dies_before_it_connects_is_noticed(
