@@ -159,6 +159,35 @@ def another_version_is_installed() -> Any:
 
 
 @cases
+def another_tensorflow() -> Any:
+    """One rank says that it runs another; that it would work otherwise is not in question."""
+    version = tf.__version__
+    if RANK == LAST:
+        tf.__version__ = "2.99.0"
+    try:
+        model = models.HandWritten("float32", "sgd")
+        step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+        return [attempt(step, *shard()), attempt(step, *shard())]
+    finally:
+        tf.__version__ = version
+
+
+@cases
+def port_is_taken() -> Any:
+    """Where rank 0 says that it listens, a program that knows nothing of ranks answers."""
+    listen = engine_lib.listen
+    if RANK == 0:
+        program = engine_lib.Address("127.0.0.1", int(os.environ["TF_LIBRA_JOB_PORT"]))
+        engine_lib.listen = lambda host: (listen(host), program)[1]
+    try:
+        model = models.HandWritten("float32", "sgd")
+        step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
+        return attempt(step, *shard())
+    finally:
+        engine_lib.listen = listen
+
+
+@cases
 def another_world_size() -> Any:
     """One rank believes that there are three."""
     world = horovod.world

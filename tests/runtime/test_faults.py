@@ -3,6 +3,9 @@
 import json
 import re
 import socket
+import socketserver
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,28 @@ def send_megabytes(stranger: socket.socket) -> int:
     return sent
 
 
+class Program(socketserver.BaseRequestHandler):
+    """Answers whoever calls, and hangs up."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
 @pytest.fixture(scope="module")
-def faults(nursery: Nursery, plan_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def port() -> Iterator[int]:
+    """Of a program that has nothing to do with the job."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def faults(
+    nursery: Nursery, plan_file: Path, tmp_path_factory: pytest.TempPathFactory, port: int
+) -> Job:
     folder = tmp_path_factory.mktemp("faults")
-    env = {"TF_LIBRA_INTERFACE": "lo"}
+    env = {"TF_LIBRA_INTERFACE": "lo", "TF_LIBRA_JOB_PORT": str(port)}
     with running_workers("faults.py", 2, folder, str(plan_file), env=env, nursery=nursery) as job:
         host, port = read(folder / "listening.0.json")
         # One says nothing, all of the time; one begins as a rank does; others say too much.
@@ -102,6 +123,7 @@ def test_size_that_differs_after_a_retrace_is_refused(faults: Job, rank: int) ->
     ("case", "difference"),
     [
         ("another_version_is_installed", "version of tf_libra is "),
+        ("another_tensorflow", "version of TensorFlow is "),
         ("another_world_size", "world size is 2 on rank 0 and 3 on rank 1"),
     ],
 )
@@ -111,6 +133,13 @@ def test_rank_of_another_version_or_world_is_refused(
     for message in faults.value(case, rank):
         assert difference in message
         assert "nothing was exchanged" in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_port_that_is_taken_is_named(faults: Job, rank: int) -> None:
+    # Rank 1 stops listening when it has found out, which is how rank 0 learns of it.
+    said = ["rank 1 is gone", "rank 0's port is held by another program"][rank]
+    assert said in faults.value("port_is_taken", rank)
 
 
 @pytest.mark.parametrize("rank", RANKS)
