@@ -5,11 +5,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tf_libra.runtime.interrupts import Interrupts
+from tf_libra.runtime.interrupts import Interrupts, of_this_process
 
 DEADLINE_SECONDS = 60.0
 
@@ -21,7 +22,7 @@ def ended() -> threading.Event:
 
 @pytest.fixture
 def interrupts(ended: threading.Event) -> Interrupts:
-    return Interrupts(ended.set)
+    return Interrupts(ended.set, patience_seconds=0.0)
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def others() -> Iterator[socket.socket]:
     reads, writes = socket.socketpair()
     with reads, writes:
         writes.setblocking(False)
+        reads.settimeout(DEADLINE_SECONDS)
         previous = signal.set_wakeup_fd(writes.fileno())
         yield reads
         assert signal.set_wakeup_fd(previous) == writes.fileno()
@@ -81,18 +83,55 @@ def test_who_read_signals_before_still_does(
         assert others.recv(64) == bytes([signal.SIGINT])
 
 
+@contextmanager
+def handled(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 def test_other_signals_and_handlers_are_left_alone(
     interrupts: Interrupts, ended: threading.Event, others: socket.socket
 ) -> None:
-    handled: list[int] = []
-    for each in (signal.SIGUSR1, signal.SIGINT):
-        before = signal.signal(each, lambda number, _: handled.append(number))
+    seen: list[int] = []
+
+    def call() -> None:
+        # What is forwarded second tells that the first was judged, in the middle of the call.
+        for each in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1):
+            signal.raise_signal(each)
+            assert others.recv(64) == bytes([each])
+
+    def handler(number: int, _: Any) -> None:
+        seen.append(number)
+
+    with handled(signal.SIGUSR1, handler), handled(signal.SIGINT, handler):
+        interrupts.during(call)
+    assert seen == [signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1]
+    assert not ended.is_set()
+
+
+def test_call_that_ends_by_itself_is_not_ended(
+    ended: threading.Event, others: socket.socket
+) -> None:
+    interrupts = Interrupts(ended.set, patience_seconds=DEADLINE_SECONDS)
+
+    def healthy() -> None:
         try:
-            interrupts.during(deaf(ended, each))
+            signal.raise_signal(signal.SIGINT)
         finally:
-            signal.signal(each, before)
-        assert others.recv(64) == bytes([each])
-    assert handled == [signal.SIGUSR1, signal.SIGINT]
+            assert others.recv(64) == bytes([signal.SIGINT])
+            assert not ended.wait(0.2)  # as long as a healthy step
+
+    def after_it() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        assert others.recv(64) == bytes([signal.SIGUSR1])
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.during(healthy)
+    with handled(signal.SIGUSR1, lambda *_: None):
+        interrupts.during(after_it)
     assert not ended.is_set()
 
 
@@ -119,3 +158,12 @@ def test_signals_of_a_forked_child_are_its_own(
 
     assert interrupts.during(call) == 7
     assert not ended.is_set()
+
+
+def test_forked_child_listens_for_itself() -> None:
+    of_the_parent = of_this_process()
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if of_this_process() is not of_the_parent else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert of_this_process() is of_the_parent
