@@ -23,9 +23,10 @@ def meeting(hosts: str, address: str, interface: str) -> Iterator[list[dict[str,
     parsed = parse_hosts(hosts)
     slots = get_host_assignments(parsed, sum(host.slots for host in parsed))
     server = RendezvousServer()
-    job = create_run_env_vars(address, [interface], server.start())
+    port = server.start()
     try:
         server.init(slots)
+        job = create_run_env_vars(address, [interface], port)
         yield [
             {name: str(value) for name, value in (job | create_slot_env_vars(slot)).items()}
             for slot in slots

@@ -26,7 +26,7 @@ SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
 
 
 def pytest_configure() -> None:
-    """Where a script runs the tests in its background, they and all they start ignore Ctrl-C."""
+    """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

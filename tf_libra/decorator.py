@@ -71,8 +71,8 @@ def optimize(
         inner_gradients: what becomes of gradients of variables that an outer tape differentiates
             again: "average" takes those of all ranks' data, "local" leaves them as they are; None
             refuses them.
-        progress: while steps measure for more than a second, show on a terminal which one is at it,
-            in a line that goes when it is over.
+        progress: show on a terminal every phase that takes longer than a second, in a line that
+            goes when it is over.
 
     Returns:
         A decorator for a `tf.function` or a plain function, which it makes one.

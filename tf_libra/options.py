@@ -40,7 +40,7 @@ class Options:
         sparse_as_dense: whether sparse gradients are made dense instead of gathered.
         inner_gradients: what becomes of gradients that are differentiated again, one of
             `INNER_GRADIENTS`.
-        progress: whether a terminal shows the step that measures.
+        progress: whether a terminal shows phases that take longer than a second.
     """
 
     engine: str

@@ -491,65 +491,89 @@ def tf_gradients() -> Any:
     optimized()(step)(*part(batch(0)))
 
 
-def concrete_function_made_before(writes: bool) -> Any:
-    model = hand_written("sgd")
+def concrete_function_made_before(use: Callable[[Any, Any], Any], model: Any, *inputs: Any) -> Any:
+    """A step calls a function of `model` and its gradients, `use`, that was made before."""
 
     @tf.function
-    def inner(inputs: Any, labels: Any) -> Any:
+    def inner(*inputs: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = model.loss(inputs, labels)
-        gradients = tape.gradient(loss, model.variables)
-        if not writes:
-            return gradients
-        model.update(gradients)
-        return loss
+            loss = model.loss(*inputs)
+        return use(tape.gradient(loss, model.variables), loss)
 
-    mine = part(batch(0))
-    before = inner.get_concrete_function(*mine)
-
-    def step(inputs: Any, labels: Any) -> Any:
-        results = before(inputs, labels)
-        if not writes:
-            model.update(results)
-
-    optimized()(step)(*mine)
+    before = inner.get_concrete_function(*inputs)
+    optimized()(lambda *inputs: before(*inputs))(*inputs)
 
 
 @cases
 def concrete_function_that_returns_gradients() -> Any:
-    concrete_function_made_before(writes=False)
+    concrete_function_made_before(lambda g, _: g, hand_written(), *part(batch(0)))
+
+
+@cases
+def concrete_function_that_returns_rows() -> Any:
+    class Table:
+        def __init__(self) -> None:
+            self.variables = [variable([40, 6], "table")]
+
+        def loss(self, words: Any) -> Any:
+            return tf.reduce_sum(tf.gather(self.variables[0], words) ** 2)
+
+    concrete_function_made_before(lambda g, _: g, Table(), tf.constant([3, 1, 3]))
 
 
 @cases
 def concrete_function_that_updates() -> Any:
-    concrete_function_made_before(writes=True)
+    model = hand_written("sgd")
+
+    def update(gradients: Any, loss: Any) -> Any:
+        tf.function(model.update)(gradients)
+        return loss
+
+    concrete_function_made_before(update, model, *part(batch(0)))
+
+
+@cases
+def concrete_function_that_accumulates() -> Any:
+    model = hand_written()
+    total = tf.Variable(tf.zeros_like(model.variables[0]), trainable=False, name="sum")
+
+    def add(gradients: Any, loss: Any) -> Any:
+        if loss > 0:
+            total.assign_add(gradients[0])
+        return loss
+
+    concrete_function_made_before(add, model, *part(batch(0)))
 
 
 @cases
 def concrete_function_in_the_forward_computation() -> Any:
-    """It takes a gradient of its input, and was differentiated before."""
+    """It takes a gradient of its input, counts, and was differentiated before."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         first = variable([models.FEATURES, 5], "first", 1)
         last = variable([5, models.CLASSES], "last", 2)
-        chosen = [first, last]
+        scale = variable([], "scale", 3)
+        calls = tf.Variable(0, trainable=False)
+        chosen = [first, last, scale]
 
         @tf.function
         def forces(inputs: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 energy = tf.reduce_sum(tf.tanh(inputs @ first) ** 2)
-            return (inputs + tape.gradient(energy, inputs)) @ first
+            calls.assign_add(1)
+            moved = (inputs + tape.gradient(energy, inputs)) @ first * scale
+            return moved, tf.reduce_sum(moved)
 
         inputs, _ = share(batch(0))
         moved = forces.get_concrete_function(inputs)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(moved(inputs))
+            _, loss = moved(inputs)
         tape.gradient(loss, first)
 
         def step(inputs: Any, _: Any) -> Any:
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((moved(inputs) @ last) ** 2)
+                loss = tf.reduce_mean((moved(inputs)[0] @ last) ** 2)
             descend(chosen, tape.gradient(loss, chosen))
 
         stepping = wrap(step)

@@ -43,8 +43,10 @@ CONCRETE = ["ValueError", "the ConcreteFunction 'inner'", "call the tf.function"
 # Case: what the error says on every rank.
 REFUSED = {
     "tf_gradients": ["ValueError", "'w0'", "by tf.gradients", "tf.GradientTape"],
-    "concrete_function_that_returns_gradients": CONCRETE,
-    "concrete_function_that_updates": CONCRETE,
+    "concrete_function_that_returns_gradients": [*CONCRETE, "returns a tensor like 'w0:0'"],
+    "concrete_function_that_returns_rows": [*CONCRETE, "returns a tensor like 'table:0'"],
+    "concrete_function_that_updates": [*CONCRETE, "writes 'w0:0'"],
+    "concrete_function_that_accumulates": [*CONCRETE, "writes 'sum:0', which is like 'w0:0'"],
     "second_derivatives_undecided": [
         "ValueError",
         "Sharp.step",

@@ -89,7 +89,7 @@ def optimize(
         model: a compiled Keras 3 model that trains with TensorFlow.
         strategy: what plans: a name or an object of `tf_libra.strategies`.
         **options: as for `tf_libra.optimize`. `progress` is False unless given, since Keras shows
-            steps itself; with `verbose=0` it may be True.
+            its own; with `verbose=0` it may be True.
 
     Returns:
         Where plan, profile and `explain()` are to be had.

@@ -65,7 +65,7 @@ class HorovodReductions:
         self._ambiguous: list[_Origin] = []
         self._compared: list[tuple[_Origin, str]] = []
         self._unknown: list[Any] = []
-        self._other_combined: list[Any] = []
+        self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
         self.left: dict[str, str] = {}
 
@@ -86,7 +86,7 @@ class HorovodReductions:
         """Notes that Horovod combines these tensors by Adasum."""
         known = len(self._unknown)
         self.leave(tensors, "op=Adasum")
-        self._other_combined += self._unknown[known:]
+        self._combines_others |= len(self._unknown) > known
 
     def take_all(self, tensors: Sequence[Any]) -> list[str] | None:
         """The names under which tensors are to be planned; None to leave them together."""
@@ -182,7 +182,7 @@ class HorovodReductions:
                     " hvd.allreduce out of the step"
                 )
         averaged = [name for call in self._marks.calls if call.is_marked for name in call.names]
-        if self._other_combined and averaged:
+        if self._combines_others and averaged:
             raise ValueError(
                 f"{self._step_name} combines by op=Adasum what is no gradient, such as a change of"
                 f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"

@@ -69,8 +69,7 @@ class Journal:
 
     def busy(self, phase: Phase) -> None:
         """A phase begins that is no step, and may take a while."""
-        if self.rank == 0:
-            self._progress.show(phase.value)
+        self._show(phase.value)
 
     def stopped(self) -> None:
         """An error ends the training, as far as is known here."""
@@ -78,7 +77,7 @@ class Journal:
 
     def record(self, function: str) -> None:
         """The function's name is known; what happens is also written if there is a `logdir`."""
-        if self._function == function:  # a first step that failed is tried again
+        if self._closed or self._function == function:  # a first step that failed is tried again
             return
         self._function = function
         atexit.register(self.close)
@@ -98,7 +97,8 @@ class Journal:
         if anything_else:
             self._remark(text, logging.INFO)
         else:
-            self._remark(f"{text}: there is nothing to plan, the step runs as it is")
+            unused = "" if self.options.plan is None else ", and the plan given is not used"
+            self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
 
     def reduced_nothing(self) -> None:
         """A step has all-reduced nothing, though the graph has all that the plan asks for."""
@@ -119,12 +119,12 @@ class Journal:
         begins = self.phase is not phase or step == 1
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
-        if not self.options.progress:
-            self._progress.end()
-        elif self.rank == 0:
-            budget = self.options.budget.max_steps
-            self._progress.show(f"{phase.value}: step {step} of at most {budget}", anew=begins)
+        self._show(f"{phase.value}: step {step} of at most {self.options.budget.max_steps}", begins)
         self.phase = phase
+
+    def _show(self, text: str, anew: bool = True) -> None:
+        if self.rank == 0 and self.options.progress:
+            self._progress.show(text, anew)
 
     def concluded(self, tuned: Tuned) -> cache.Kept:
         """Tuning is over, on rank 0. Returns what the next job could use, and keeps it."""
@@ -142,7 +142,7 @@ class Journal:
         self._log_conclusion()
         self.profile, self.cost_model, self.plan = kept.profile, kept.cost_model, kept.plan
         self.phase = Phase.RUN
-        if self.rank == 0:
+        if self.rank == 0 and not self._closed:
             self._write_logdir(kept)
         if self._recorder is not None:
             self._recorder.in_force(
@@ -223,7 +223,7 @@ class Journal:
         return self._function
 
     def close(self) -> None:
-        """The process ends, or the ranks are others from now on: says how it went."""
+        """Says how it went, and writes nothing down any more; at the end of the process anyway."""
         if self._closed:
             return
         self._closed = True
@@ -233,6 +233,7 @@ class Journal:
             self.log.info("%s", summary_line(self))
         if self._recorder is not None:
             self._recorder.close()
+            self._recorder = None
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns."""

@@ -245,12 +245,14 @@ def marking(
         call_concrete = concrete_function.ConcreteFunction._call_flat
 
         def call_flat(concrete: Any, *args: Any, **kwargs: Any) -> Any:
-            if marks.is_tracing_thread() and nested.brings_gradients(concrete, rules.function):
-                raise ValueError(
-                    f"{step_name} calls the ConcreteFunction {concrete.graph.name!r}, which was"
-                    " made elsewhere and computes gradients that would not be averaged over the"
-                    " ranks: call the tf.function that it was made from"
-                )
+            if marks.is_tracing_thread():
+                why = nested.gradients_brought(concrete, rules.function)
+                if why is not None:
+                    raise ValueError(
+                        f"{step_name} calls the ConcreteFunction {concrete.graph.name!r}, which was"
+                        f" made elsewhere, computes gradients and {why}: they would not be averaged"
+                        " over the ranks; call the tf.function that it was made from"
+                    )
             return call_concrete(concrete, *args, **kwargs)
 
         with (

@@ -64,11 +64,18 @@ class Script:
         _DECORATED[self._name] += 1
         self._identity = f"{self._name}#{count}" if count else self._name
         self._alone = tracing.as_tf_function(function)
+        self._is_closed = False
         self._forget()
+
+    def _new_journal(self) -> Journal:
+        journal = Journal(self._options)
+        if self._is_closed:
+            journal.close()
+        return journal
 
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
-        self.journal = Journal(self._options)
+        self.journal = self._new_journal()
         self._call = tracing.marked_function(self._function, self._on_traced, self._rules)
         self._given: Plan | None = self._options.plan
         self._world: horovod.World | None = None
@@ -157,6 +164,10 @@ class Script:
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""
+        self._is_closed = True
+        self._close_journals()
+
+    def _close_journals(self) -> None:
         journals = [self.journal, *(session.journal for session in self._sessions.values())]
         for journal in {id(one): one for one in journals}.values():
             journal.close()
@@ -295,7 +306,7 @@ class Script:
         running = engine_lib.running()
         if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
             self._close(running)
-        self.close()
+        self._close_journals()
         self._forget()
 
     def _set_aside_plan_of_others(self, plan: Plan, world: horovod.World) -> None:
@@ -395,7 +406,7 @@ class Script:
         is_first = not self._sessions
         journal = self.journal
         if not is_first:
-            journal = Journal(self._options)
+            journal = self._new_journal()
             journal.met(self._engine.rank)
             journal.record(f"{self._identity}, trace {1 + len(self._sessions)}")
             journal.log.info(

@@ -296,7 +296,7 @@ class Session:
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
         """Warns if what was executed is not the plan.
 
-        Of a step that all-reduces nothing it is looked at what the pass has written.
+        For a step that all-reduces nothing, looks at what the pass has written.
         """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
         if self._by_horovod or not records:

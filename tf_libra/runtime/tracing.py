@@ -141,7 +141,8 @@ class MarkedFunction:
         found = (self._known[name] for name in here)
         marked = tuple(one for one in found if one.executed_as in there)
         names = {one.name for one in marked}
-        left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
+        left = self._left_to_horovod if _uses_horovod(graph) else {}
+        left = {name: why for name, why in left.items() if name not in names}
         self._on_traced(marked, left)
 
 
@@ -153,6 +154,10 @@ def all_reduced(graph: tf.Graph) -> set[str]:
         if node.op == "LibraAllReduce"
         for name in node.attr["tensor_names"].list.s
     }
+
+
+def _uses_horovod(graph: tf.Graph) -> bool:
+    return any(node.op.startswith("Horovod") for node in _nodes(graph))
 
 
 def _nodes(graph: tf.Graph) -> Iterator[Any]:
