@@ -46,7 +46,7 @@ class Program(socketserver.BaseRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+def program_port() -> Iterator[int]:
     """Of a program that has nothing to do with the job."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -56,10 +56,10 @@ def port() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def faults(
-    nursery: Nursery, plan_file: Path, tmp_path_factory: pytest.TempPathFactory, port: int
+    nursery: Nursery, plan_file: Path, tmp_path_factory: pytest.TempPathFactory, program_port: int
 ) -> Job:
     folder = tmp_path_factory.mktemp("faults")
-    env = {"TF_LIBRA_INTERFACE": "lo", "TF_LIBRA_JOB_PORT": str(port)}
+    env = {"TF_LIBRA_INTERFACE": "lo", "TF_LIBRA_JOB_PORT": str(program_port)}
     with running_workers("faults.py", 2, folder, str(plan_file), env=env, nursery=nursery) as job:
         host, port = read(folder / "listening.0.json")
         # One says nothing, all of the time; one begins as a rank does; others say too much.
