@@ -3,8 +3,8 @@
 HOW is one of
   kill: SIGKILL in the middle of a step, under a plan; a process that it has forked lives on.
   kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
-  kill-connecting: the same once all ranks know where the others listen, before it connects to any;
-    kill-connecting-0 is that of rank 0.
+  kill-connecting: the same once all ranks know where the others listen, and the others connect,
+    before it connects to any; kill-connecting-0 is that of rank 0.
   kill-tracing: the same while its first step is traced, and the others compare.
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
@@ -46,7 +46,7 @@ LOST = 0 if HOW == "kill-connecting-0" else LAST
 
 
 def wait_for(name: str) -> None:
-    """Returns once the test has made a file of this name."""
+    """Returns once the test, or another rank, has made a file of this name."""
     while not (FOLDER / name).exists():
         time.sleep(0.05)
 
@@ -128,25 +128,38 @@ class WideModel(Model, Wide):
 class Stuck(Model):
     """What uses a reduced gradient never returns, and is more than TensorFlow's thread takes.
 
-    Its queue holds 1,024; who finds it full runs the rest itself, which is the lane.
+    Its queue holds 1,024; who finds it full runs the rest itself, which is the lane. All ranks
+    have the same graph, so that none waits long for another one's to be built.
     """
 
     def update(self, gradients: Any) -> None:
-        if RANK == LAST:
-            uses = [
-                tf.numpy_function(stay, [gradients[-1], self.number], tf.float32, stateful=False)
-                for _ in range(USES)
-            ]
-            gradients = [*gradients[:-1], tf.reshape(tf.add_n(uses), gradients[-1].shape) / USES]
-        super().update(gradients)
+        uses = [
+            tf.numpy_function(stay, [gradients[-1], self.number], tf.float32, stateful=False)
+            for _ in range(USES)
+        ]
+        average = tf.reshape(tf.add_n(uses), gradients[-1].shape) / USES
+        super().update([*gradients[:-1], average])
 
 
 def stay(gradient: Any, number: Any) -> Any:
-    if number == FATAL_STEP:
+    if RANK == LAST and number == FATAL_STEP:
         if Path("/proc/thread-self/comm").read_text().startswith("libra lane"):
             in_the_middle.set()
         time.sleep(600)
     return gradient
+
+
+connect = engine_lib.connect
+
+
+def connect_or_die(*args: Any) -> Any:
+    """In place of the engine's `connect`, where all ranks know each other's addresses."""
+    if RANK != LOST:
+        write_json("connecting", None)
+        return connect(*args)
+    for rank in {*range(SIZE)} - {LOST}:
+        wait_for(f"connecting.{rank}.json")  # it has left the collective that told the addresses
+    return happen()
 
 
 def train_slowly(step: Any, model: Wide) -> None:
@@ -184,8 +197,8 @@ def train(step: Any, result: dict[str, Any]) -> None:
 
 def main() -> None:
     hvd.init()
-    if HOW.startswith("kill-connecting") and RANK == LOST:
-        engine_lib.connect = lambda *args: happen()
+    if HOW.startswith("kill-connecting"):
+        engine_lib.connect = connect_or_die
     if HOW == "stuck":
         tf.config.threading.set_inter_op_parallelism_threads(1)
     model = {"slow": WideModel, "stuck": Stuck}.get(HOW, Model)("float32", "sgd")

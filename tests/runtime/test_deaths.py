@@ -135,7 +135,8 @@ def test_rank_that_dies_before_it_connects_is_noticed(
     check_survivors(job, None, lost)
     for rank in {0, 1, 2} - {lost}:
         assert told(job, rank)["done"] == 0
-        assert told(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 5
+        # Two looks, a second each, and what a loaded machine adds.
+        assert told(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 30
 
 
 def test_interpreter_that_ends_in_mid_step_ends(die: Die) -> None:
