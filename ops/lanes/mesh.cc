@@ -54,10 +54,13 @@ Socket* Slot(Mesh* mesh, int lane, int rank) {
   return lane == kControlLane ? &mesh->control[rank] : &mesh->lanes[lane][rank];
 }
 
-Status Gone(const MeshOptions& options, int rank, const Status& status) {
+// All ranks have listened, but some may be out of reach: on an interface whose address is the same
+// on every host, or behind a firewall that rejects.
+Status NobodyListens(const MeshOptions& options, int rank, const Status& status) {
   std::ostringstream what;
-  what << "rank " << options.rank << ", while ranks connect: rank " << rank
-       << " is gone: " << status.message();
+  what << "rank " << options.rank << ", while ranks connect: nobody listens for rank " << rank
+       << " any more: it has ended or given up, or its address is not reachable from here ("
+       << status.message() << ")";
   return Status(StatusCode::kUnavailable, what.str());
 }
 
@@ -86,7 +89,9 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       return Status();
     }
     if (status.code() == StatusCode::kInvalidArgument) return status;  // stays wrong
-    if (status.code() == StatusCode::kFailedPrecondition) return Gone(options, rank, status);
+    if (status.code() == StatusCode::kFailedPrecondition) {
+      return NobodyListens(options, rank, status);
+    }
     if (SecondsUntil(deadline) <= kRetrySeconds) {
       std::ostringstream what;
       what << "rank " << options.rank << " cannot reach rank " << rank << " within "
@@ -152,7 +157,7 @@ struct Watched {
   TimePoint due = After(kLookSeconds);
 };
 
-// Never waits. FailedPrecondition: the rank has ended.
+// Never waits. FailedPrecondition: nobody listens for the rank any more.
 Status Look(const Address& address, Watched* watched) {
   Status status;
   if (watched->socket.valid()) {
@@ -184,7 +189,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     for (const int rank : missing) {
       Watched& one = watched[rank];
       Status status = Look(options.addresses[rank], &one);
-      if (!status.ok()) return Gone(options, rank, status);
+      if (!status.ok()) return NobodyListens(options, rank, status);
       entries.push_back({one.socket.fd(), POLLIN, 0});
       if (!one.socket.valid()) wake = std::min(wake, one.due);
     }

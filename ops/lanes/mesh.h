@@ -42,9 +42,9 @@ struct Mesh {
 // Connects to every lower rank and accepts every higher one. Connections that do not show the
 // secret within a few seconds are dropped, never answered and never waited for. Consumes the
 // listener, so that from then on nobody can connect.
-// Every rank must listen before any of them calls this: then a rank at whose address nobody listens
-// any more has ended, which is noticed within seconds.
-// Errors name the ranks that are missing.
+// Every rank must listen before any of them calls this: then one at whose address nobody listens
+// any more has ended or given up, or is out of reach, which is noticed within seconds. Errors name
+// the ranks that are missing.
 Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh);
 
 }  // namespace tf_libra

@@ -138,7 +138,7 @@ def test_rank_of_another_version_or_world_is_refused(
 @pytest.mark.parametrize("rank", RANKS)
 def test_port_that_is_taken_is_named(faults: Job, rank: int) -> None:
     # Rank 1 stops listening when it has found out, which is how rank 0 learns of it.
-    said = ["rank 1 is gone", "rank 0's port is held by another program"][rank]
+    said = ["nobody listens for rank 1 any more", "rank 0's port is held by another program"][rank]
     assert said in faults.value("port_is_taken", rank)
 
 
