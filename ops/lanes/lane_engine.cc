@@ -275,12 +275,12 @@ Status LaneEngine::Fail(const Status& cause) {
 void LaneEngine::Abort(const Status& reason) { Fail(reason); }
 
 Status EndWithin(std::shared_ptr<Engine> engine) {
-  engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
   const double timeout_seconds = engine->timeout_seconds();
   // What a `done` leads to may be anything, the user's code included.
   std::promise<void> ended;
   const std::future<void> end = ended.get_future();
   std::thread([engine = std::move(engine), ended = std::move(ended)]() mutable {
+    engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
     engine.reset();
     ended.set_value();
   }).detach();
