@@ -153,14 +153,17 @@ class Script:
         if self._engine is None:
             return
         try:
-            self._meet("check_variables")
-            held: dict[str, str] = {}
-            for graph in list(self._traces):
-                held |= variables.digests(variables.compared(graph))
-            agree(self._engine, {"variable": held})
+            interrupts.of_this_process().during(partial(self._compare_variables, self._engine))
         except BaseException as error:
             self._fail(error, error)
             raise
+
+    def _compare_variables(self, engine: engine_lib.Engine) -> None:
+        self._meet("check_variables")
+        held: dict[str, str] = {}
+        for graph in list(self._traces):
+            held |= variables.digests(variables.compared(graph))
+        agree(engine, {"variable": held})
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""
