@@ -41,7 +41,8 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install $(REQUIREMENT) "setuptools>=77" ninja
+	# TensorBoard 2.18 imports pkg_resources, which setuptools has up to 80.
+	$(PIP) install $(REQUIREMENT) "setuptools>=77,<81" ninja
 	$(PIP) install $(REQUIREMENT) --no-build-isolation --editable ".[dev]"
 	# Keras 2 for a test; on its own, since it would bring the other TensorFlow wheel along.
 	$(PIP) install --no-deps "tf_keras==$(TENSORFLOW).*"

@@ -20,6 +20,7 @@ from typing import Any
 
 from absl import app, flags
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -137,8 +138,11 @@ class Tab:
         self.wait(self._ready)
 
     def wait(self, condition: Any) -> Any:
-        """Waits until a condition holds; returns its value."""
-        return WebDriverWait(self.driver, DEADLINE_SECONDS, 0.1).until(lambda _: condition())
+        """Waits until a condition holds, whatever is drawn meanwhile; returns its value."""
+        waiting = WebDriverWait(
+            self.driver, DEADLINE_SECONDS, 0.1, [StaleElementReferenceException]
+        )
+        return waiting.until(lambda _: condition())
 
     def _ready(self) -> str | None:
         found = self.find("main")
@@ -163,6 +167,12 @@ class Tab:
         self.wait(lambda: all(plot.get_attribute("data-drawn") for plot in self.find(".plot")))
         if name == "strategies":
             self.wait(lambda: self.one("#scale-plot").get_attribute("data-complete"))
+
+    def reload(self) -> None:
+        """Reads again what there is, and waits until it is drawn."""
+        self.script("delete document.querySelector('main').dataset.ready")
+        self.one("#reload").click()
+        self.wait(self._ready)
 
     def choose(self, selector: str, text: str) -> None:
         """Chooses the first option that has this text in it, and waits for what it brings."""

@@ -201,7 +201,7 @@ def test_reload_shows_what_was_written_since(tab: Tab, trained: Trained, address
     before = len(answer(address, "runs")["plans"])
     write(trained.logdir / "second", examples.plan_record(function="later"))
     tab.wait(lambda: len(answer(address, "runs")["plans"]) == before + 1)
-    tab.one("#reload").click()
+    tab.reload()
     tab.wait(lambda: any("second" in one.text for one in Select(tab.one("#run")).options))
     tab.choose("#run", "second")
     tab.wait(lambda: "61" in tab.one("#version").text)
