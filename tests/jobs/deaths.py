@@ -63,7 +63,8 @@ def happen() -> None:
     if HOW.startswith("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
     elif HOW in ("stop", "late", "wait"):
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this very thread, which else may go on until another one has taken it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif HOW == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
     elif HOW == "raise":
