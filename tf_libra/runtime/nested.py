@@ -109,15 +109,17 @@ def _written(
         inputs = [one.partition(":")[0] for one in node.input if not one.startswith("^")]
         if _WRITES.match(node.op) and inputs[0] in handles:
             yield handles[inputs[0]]
-        for value in node.attr.values():
-            for called in (value.func, *value.list.func):
-                if called.name in bodies:
-                    body = bodies[called.name]
-                    names = [argument.name for argument in body.signature.input_arg]
-                    # A branch is not given the first input, by which it is chosen.
-                    given = zip(names, inputs[len(inputs) - len(names) :], strict=False)
-                    inner = {name: handles[one] for name, one in given if one in handles}
-                    yield from _written(body.node_def, inner, bodies)
+        for body in _called(node, bodies):
+            names = [argument.name for argument in body.signature.input_arg]
+            # A branch is not given the first input, by which it is chosen.
+            given = zip(names, inputs[len(inputs) - len(names) :], strict=False)
+            inner = {name: handles[one] for name, one in given if one in handles}
+            yield from _written(body.node_def, inner, bodies)
+
+
+def _called(node: Any, bodies: Mapping[str, Any]) -> list[Any]:
+    functions = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
+    return [bodies[function.name] for function in functions if function.name in bodies]
 
 
 def _is_backward(graph: Any) -> bool:

@@ -141,8 +141,9 @@ class MarkedFunction:
         found = (self._known[name] for name in here)
         marked = tuple(one for one in found if one.executed_as in there)
         names = {one.name for one in marked}
-        left = self._left_to_horovod if _uses_horovod(graph) else {}
-        left = {name: why for name, why in left.items() if name not in names}
+        left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
+        if left and not _uses_horovod(graph):  # they were an earlier trace's
+            left = {}
         self._on_traced(marked, left)
 
 
