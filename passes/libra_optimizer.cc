@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "passes/backward_order.h"
 #include "passes/fuse_groups.h"
+#include "passes/indexed_graph.h"
 #include "passes/marked_all_reduces.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
@@ -17,7 +19,6 @@
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
-#include "tensorflow/core/grappler/utils/topological_sort.h"
 
 namespace tf_libra {
 namespace {
@@ -44,6 +45,26 @@ std::vector<OrderedStep> OrderedSteps(const GraphReport& report) {
   std::vector<OrderedStep> steps;
   for (auto& copy : copies) steps.push_back(std::move(copy.second));
   return steps;
+}
+
+// Orders all copies of the step that `report` speaks of, in one pass over the graph.
+void KeepBackwardOrder(const std::string& plan_id, tensorflow::GraphDef* graph,
+                       GraphReport* report) {
+  std::string reason;
+  const std::optional<IndexedGraph> indexed = IndexGraph(*graph, &reason);
+  if (!indexed) {
+    report->skipped.push_back(
+        {Skipped::Kind::kPlan, plan_id, absl::StrCat("backward order was not kept: ", reason)});
+    return;
+  }
+  const std::vector<ControlEdge> edges = BackwardOrderEdges(OrderedSteps(*report), *indexed);
+  // The edges close no cycle. Should they ever, the graph without them is right, too.
+  if (CloseCycle(edges, *indexed)) {
+    report->skipped.push_back({Skipped::Kind::kPlan, plan_id,
+                               "backward order would have closed a cycle and was not kept"});
+    return;
+  }
+  AddControlEdges(edges, graph);
 }
 
 // One line for a user, the rest for who asks for it.
@@ -100,20 +121,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     refuse(no_rewriter);
   } else {
     changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
-    if (changed) {
-      for (const OrderedStep& step : OrderedSteps(report)) {
-        tensorflow::GraphDef ordered = *optimized_graph;
-        KeepBackwardOrder(step, &ordered);
-        // The edges close no cycle. Should they ever, the graph without them is right, too.
-        std::vector<const tensorflow::NodeDef*> order;
-        if (tensorflow::grappler::ComputeTopologicalOrder(ordered, &order).ok()) {
-          *optimized_graph = std::move(ordered);
-        } else {
-          report.skipped.push_back({Skipped::Kind::kPlan, plan_id_,
-                                    "backward order would have closed a cycle and was not kept"});
-        }
-      }
-    }
+    if (changed) KeepBackwardOrder(plan_id_, optimized_graph, &report);
   }
 
   const bool refused = plan == nullptr || plan->digest != digest_ || rewriter == nullptr;

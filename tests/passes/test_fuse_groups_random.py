@@ -140,27 +140,32 @@ def expected_fusions(
 
 
 def backward_order_edges(
-    graph: set[tuple[str, str]], producers: list[str], all_reduces: set[str]
+    graph: set[tuple[str, str]], copies: list[tuple[list[str], set[str]]]
 ) -> set[tuple[str, str]]:
-    """What keeps `producers` in order and updates behind them, by the rules of backward_order.h."""
+    """What keeps producers in order and updates behind them, by the rules of backward_order.h.
+
+    Of each copy: its producers, and its all-reduces.
+    """
     edges = nx.DiGraph((node_name(text), to) for text, to in graph)
-    edges.add_nodes_from(producers)
+    edges.add_nodes_from(producer for producers, _ in copies for producer in producers)
+    all_reduces = {name for _, names in copies for name in names}
     done: set[str] = set()
-    earlier: list[str] = []
     added = set()
-    for producer in producers:
-        claimed = ({producer} | nx.ancestors(edges, producer)) - done
-        if len(claimed) > 1 and earlier:
-            for node in claimed:
-                fanins = set(edges.predecessors(node))
-                if fanins and fanins <= done:
-                    added |= {(f"^{name}", node) for name in earlier}
-            earlier = []
-        earlier.append(producer)
-        done |= claimed
-    readers = {to for text, to in graph if text in all_reduces}  # "^name" is none
-    for reader in readers - done - all_reduces:
-        added |= {(f"^{name}", reader) for name in earlier}
+    for producers, ours in copies:
+        earlier: list[str] = []
+        for producer in producers:
+            claimed = ({producer} | nx.ancestors(edges, producer)) - done
+            if len(claimed) > 1 and earlier:
+                for node in claimed:
+                    fanins = set(edges.predecessors(node))
+                    if fanins and fanins <= done:
+                        added |= {(f"^{name}", node) for name in earlier}
+                earlier = []
+            earlier.append(producer)
+            done |= claimed
+        readers = {to for text, to in graph if text in ours}  # "^name" is none
+        for reader in readers - done - all_reduces:
+            added |= {(f"^{name}", reader) for name in earlier}
     return added
 
 
@@ -240,10 +245,13 @@ def test_random_graphs_are_fused_as_far_as_the_rules_allow(case) -> None:
     for name, c in barriers.items():
         expected_edges |= {(moved(f"^{source}"), name) for source in producers[c]}
         expected_edges |= {(f"^{name}", home[m]) for _, d, part in fusions if d == c for m in part}
+    in_order = []
     for c in sorted(producers):
-        in_order = [moved(data(old[m])[0]) for _, d, part in fusions if d == c for m in part]
-        ours = {home[m] for _, d, part in fusions if d == c for m in part}
-        expected_edges |= backward_order_edges(expected_edges, in_order, ours)
+        producers_of_c = [moved(data(old[m])[0]) for _, d, part in fusions if d == c for m in part]
+        in_order.append(
+            (producers_of_c, {home[m] for _, d, part in fusions if d == c for m in part})
+        )
+    expected_edges |= backward_order_edges(expected_edges, in_order)
     found = {
         (("^" if text.startswith("^") else "") + node_name(text), node.name)
         for node in rewritten.node
