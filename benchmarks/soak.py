@@ -67,7 +67,7 @@ def _work() -> int:
     import tensorflow as tf
 
     import tf_libra
-    from tf_libra.runtime import engine as engine_lib
+    from tf_libra.backends import engine as engine_lib
 
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_intra_op_parallelism_threads(1)

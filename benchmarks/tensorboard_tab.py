@@ -17,12 +17,12 @@ from absl import app, flags
 from benchmarks.machine import machine
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan, TensorGroup
-from tf_libra.profile import BackwardProfile
-from tf_libra.runtime.telemetry import AllReduceRecord
-from tf_libra.tensorboard.recorder import Recorder
-from tf_libra.tensorboard.records import PlanRecord
-from tf_libra.tensorboard.writer import RecordWriter
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.records.recorder import Recorder
+from tf_libra.records.values import PlanRecord
+from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
 
 _TENSORS = flags.DEFINE_integer("tensors", 1000, "Tensors of the plan.", lower_bound=1)

@@ -19,7 +19,7 @@ from tests.launching import (
     worker_environment,
 )
 from tests.nursery import Nursery
-from tf_libra.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan, TensorGroup
 
 # Elements of each tensor of `models.HandWritten`, in backward order.
 SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
@@ -107,6 +107,18 @@ def plan_file(three_groups: Plan, tmp_path_factory: pytest.TempPathFactory) -> P
 def traced(run_job: Callable[..., Job], plan_file: Path) -> Job:
     """The job of `jobs/traced.py`."""
     return run_job("traced.py", 2, str(plan_file))
+
+
+@pytest.fixture(scope="session")
+def plans(run_job: Callable[..., Job], plan_file: Path) -> Job:
+    """The job of `jobs/plans.py`."""
+    return run_job("plans.py", 2, str(plan_file))
+
+
+@pytest.fixture(scope="session")
+def trouble(run_job: Callable[..., Job], plan_file: Path) -> Job:
+    """The job of `jobs/trouble.py`."""
+    return run_job("trouble.py", 2, str(plan_file))
 
 
 @pytest.fixture(scope="session")

@@ -100,8 +100,8 @@ def _serve() -> None:
     import horovod.tensorflow  # noqa: F401
     import tensorflow as tf
 
-    import tf_libra.runtime.session  # noqa: F401
-    from tf_libra.runtime import library
+    import tf_libra.session.session  # noqa: F401
+    from tf_libra.backends import library
 
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018

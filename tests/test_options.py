@@ -11,7 +11,7 @@ import pytest
 
 import tf_libra
 from tf_libra import checks, options, strategies
-from tf_libra.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tuning import Budget
 
 PLAN = Plan(

@@ -10,11 +10,11 @@ import pytest
 
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.planning import make_plan
-from tf_libra.profile import BackwardProfile
 from tf_libra.profiling.backward import StepProduction
-from tf_libra.runtime.telemetry import AllReduceRecord
 from tf_libra.simulation import simulate
 from tf_libra.tuning import (
     BASELINE_STEPS,

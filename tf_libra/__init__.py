@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tf_libra import strategies
     from tf_libra.cost_model import ContentionModel, OverlapSample
     from tf_libra.decorator import Optimized, optimize
-    from tf_libra.plan import Plan, TensorGroup
+    from tf_libra.model.plan import Plan, TensorGroup
+    from tf_libra.model.profile import BackwardProfile, GradientTensor
     from tf_libra.planning import make_plan
-    from tf_libra.profile import BackwardProfile, GradientTensor
     from tf_libra.simulation import simulate
 
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "BackwardProfile": "tf_libra.profile",
+    "BackwardProfile": "tf_libra.model.profile",
     "ContentionModel": "tf_libra.cost_model",
-    "GradientTensor": "tf_libra.profile",
+    "GradientTensor": "tf_libra.model.profile",
     "Optimized": "tf_libra.decorator",
     "OverlapSample": "tf_libra.cost_model",
-    "Plan": "tf_libra.plan",
-    "TensorGroup": "tf_libra.plan",
+    "Plan": "tf_libra.model.plan",
+    "TensorGroup": "tf_libra.model.plan",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
     "simulate": "tf_libra.simulation",

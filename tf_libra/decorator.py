@@ -9,8 +9,8 @@ from typing import Any, Self
 from tf_libra import options as options_lib
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Phase, Tuned
 
 
@@ -121,7 +121,7 @@ class Optimized:
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
-        from tf_libra.runtime.script import Script
+        from tf_libra.session.script import Script
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tf_libra import checks, strategies
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 from tf_libra.tuning import Budget
 
 ENGINES = ("auto", "lanes", "horovod")

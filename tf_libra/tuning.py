@@ -14,14 +14,14 @@ import numpy as np
 
 from tf_libra import checks, strategies
 from tf_libra.cost_model import ContentionModel, FitResult, OverlapSample, fit
-from tf_libra.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
-from tf_libra.profile import BackwardProfile
 from tf_libra.simulation import simulate
 
 if TYPE_CHECKING:
+    from tf_libra.model.telemetry import AllReduceRecord
     from tf_libra.profiling.backward import MeasuredProfile, StepProduction
-    from tf_libra.runtime.telemetry import AllReduceRecord
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan.
 BASELINE_STEPS = 5

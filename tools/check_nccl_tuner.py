@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tf_libra.plan import Plan, TensorGroup
-from tf_libra.runtime import nccl_tuner
+from tf_libra import nccl
+from tf_libra.model.plan import Plan, TensorGroup
 
 # Loads the plugin by the environment: 2.19 and 2.20 by the first name.
 LOADERS = ("ncclLoadTunerPlugin", "ncclTunerPluginLoad")
@@ -112,7 +112,7 @@ def check(library: Path) -> dict[str, object]:
     communicator = ctypes.create_string_buffer(COMMUNICATOR_BYTES)
     load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + offsets[loader])
     assert load(communicator) == 0
-    plugin = ctypes.CDLL(str(nccl_tuner.PATH))
+    plugin = ctypes.CDLL(str(nccl.PATH))
     words = memoryview(communicator).cast("B").cast("P")
     tables = {
         ctypes.addressof(ctypes.c_char.in_dll(plugin, f"ncclTunerPlugin_v{v}")): v
@@ -128,14 +128,14 @@ def check(library: Path) -> dict[str, object]:
         num_workers=2,
         strategy="check",
     )
-    nccl_tuner.apply(plan, threads_per_channel=128)
+    nccl.apply(plan, threads_per_channel=128)
     handle = ctypes.c_void_p(plugin._handle)
     for name in sorted(offsets):
         adapter = re.fullmatch(r"getNcclTuner_v(\d+)", name)
         if adapter is None or version.value < FIRST_NEWEST:
             continue
         get = ctypes.CFUNCTYPE(ctypes.POINTER(Newest), ctypes.c_void_p)(base + offsets[name])
-        nccl_tuner.apply(plan, threads_per_channel=128)
+        nccl.apply(plan, threads_per_channel=128)
         result[f"v{adapter[1]}"] = ask(get(handle).contents)
     return result
 
@@ -148,7 +148,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for path in sys.argv[1:]:
-        env = {"CHECK_NCCL_TUNER": "1", "NCCL_TUNER_PLUGIN": str(nccl_tuner.PATH), **os.environ}
+        env = {"CHECK_NCCL_TUNER": "1", "NCCL_TUNER_PLUGIN": str(nccl.PATH), **os.environ}
         done = subprocess.run([sys.executable, __file__, path], env=env)
         if done.returncode:
             print(f"{path}: failed with status {done.returncode}")

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_libra.runtime import tuner_library
+from tf_libra.backends import tuner_library
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = _ROOT / "ops" / "nccl_tuner"

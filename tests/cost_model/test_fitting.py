@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planning import reference
+from tests.planning.data_parallel import reference
 from tf_libra.cost_model import (
     ContentionModel,
     OverlapSample,

@@ -34,7 +34,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, write_json
 
 import tf_libra
-from tf_libra.runtime import engine as engine_lib
+from tf_libra.backends import engine as engine_lib
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4

@@ -18,8 +18,8 @@ from harness import FOLDER, RANK, SIZE, Cases, barrier, write_json
 
 import tf_libra
 import tf_libra.elastic
-from tf_libra.runtime import engine as engine_lib
-from tf_libra.runtime import horovod
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

@@ -28,7 +28,7 @@ tf.config.threading.set_inter_op_parallelism_threads(2)
 
 import horovod.tensorflow as hvd  # noqa: E402
 
-from tf_libra.runtime import engine as engine_lib  # noqa: E402
+from tf_libra.backends import engine as engine_lib  # noqa: E402
 
 
 class _Collector(logging.Handler):

@@ -10,7 +10,7 @@ from harness import RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra.profiling.graph import GraphCapture
-from tf_libra.runtime import grappler
+from tf_libra.session import grappler
 
 cases = Cases()
 EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)

@@ -11,9 +11,11 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod
 from tf_libra.profiling.graph import GraphCapture
-from tf_libra.runtime import engine as engine_lib
-from tf_libra.runtime import grappler, horovod, tracing
+from tf_libra.session import grappler
+from tf_libra.tracing import marked_function
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -122,7 +124,7 @@ def three_groups() -> Any:
         "report": [[g.index, g.num_threads, [t.name for t in g.tensors]] for g in report.groups],
         "skipped": report.skipped,
         "explained": step.explain(),
-        "plan_id": grappler.plan_id(step.plan),
+        "plan_id": step.plan.short_id,
     }
 
 
@@ -132,7 +134,9 @@ def second_plan() -> Any:
     engine = horovod.start_engine(horovod.world(), 3, 60.0, 30.0)
     model = models.HandWritten("float32", "sgd")
     traced = []
-    call = tracing.marked_function(tf.function(model.step), lambda marked, _: traced.append(marked))
+    call = marked_function.marked_function(
+        tf.function(model.step), lambda marked, _: traced.append(marked)
+    )
     result = []
     for number, (edges, threads) in enumerate([([0, 3, 6], [1, 3]), ([0, 1, 4, 6], [2, 1, 2])]):
         plan = models.plan_of(model.variables, SIZE, edges, threads)
@@ -140,7 +144,7 @@ def second_plan() -> Any:
         engine.set_step(number)
         with grappler.calling(grappler.call_options(plan)):
             call(*shard(number))
-        result.append({"id": grappler.plan_id(plan), "telemetry": executed()})
+        result.append({"id": plan.short_id, "telemetry": executed()})
     return {"traces": len(traced), "plans": result}
 
 

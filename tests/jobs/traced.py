@@ -10,8 +10,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra.keras
-from tf_libra.runtime import engine as engine_lib
-from tf_libra.runtime import grappler
+from tf_libra.backends import engine as engine_lib
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -41,7 +40,7 @@ def profiler():
             step(*data(number))
     tf.profiler.experimental.stop()
     return {
-        "plan_id": grappler.plan_id(step.plan),
+        "plan_id": step.plan.short_id,
         "start_ns": start_ns,
         "telemetry": [
             {
@@ -76,7 +75,7 @@ def keras_callback():
     model.fit(dataset, steps_per_epoch=20, verbose=0, callbacks=[callback])
     plan = fitting.plan
     return {
-        "plan_id": grappler.plan_id(plan),
+        "plan_id": plan.short_id,
         "num_bytes": dict(zip(plan.tensor_names, plan.num_bytes, strict=True)),
     }
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases, restart_engine
 
 import tf_libra
-from tf_libra.plan import Plan
-from tf_libra.runtime import marking, script
+from tf_libra.model.plan import Plan
+from tf_libra.session import script
+from tf_libra.tracing import marking
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

@@ -12,7 +12,7 @@ import pytest
 
 import tf_libra.keras
 from tests.launching import Job, worker_environment
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 
 STEPS, EPOCHS = 11, 3
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.launching import Job
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 from tf_libra.profiling.xplane import Trace, find_trace, read_trace
 
 

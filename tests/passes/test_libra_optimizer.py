@@ -25,7 +25,7 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
-from tf_libra.runtime import engine, library
+from tf_libra.backends import engine, library
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.passes.graphs import GraphBuilder, Group, fuse, register, report
-from tf_libra.runtime import library
+from tf_libra.backends import library
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning import reference
+from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.planning import explain
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.samples import (
     measured_timeline,
@@ -14,7 +15,6 @@ from tf_libra.profiling.samples import (
     without_waiting,
     work_done,
 )
-from tf_libra.runtime.telemetry import AllReduceRecord
 
 START = 1_795_000_000_000_000_000  # nanoseconds since 1970: more than a float holds exactly
 MS = 1_000_000

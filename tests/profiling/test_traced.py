@@ -7,7 +7,7 @@ import pytest
 
 from tests.launching import Job
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 from tf_libra.profiling.backward import IncompleteTraceError
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.traced import profile_of_trace

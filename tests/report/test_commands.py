@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.launching import Job
-from tf_libra import cli
-from tf_libra.profile import BackwardProfile
+from tf_libra.cli import main
+from tf_libra.model.profile import BackwardProfile
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What is said in one line, with status 2 and nothing on standard output."""
-    assert cli.main(["profile", *arguments]) == 2
+    assert main(["profile", *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1
@@ -53,10 +53,10 @@ def test_profile_is_one_that_the_planner_reads(
     traced: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "profile.json"
-    assert cli.main(["profile", str(traced.folder / "keras.0"), "--out", str(out)]) == 0
+    assert main(["profile", str(traced.folder / "keras.0"), "--out", str(out)]) == 0
     told = capsys.readouterr()
     assert told.out == ""
     assert "5 step(s)" in told.err or "left out" in told.err
     profile = BackwardProfile.from_json(out.read_text())
-    assert cli.main(["profile", str(traced.folder / "keras.0")]) == 0
+    assert main(["profile", str(traced.folder / "keras.0")]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(profile.to_json())

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra import cli
-from tf_libra.plan import Plan
+from tf_libra.cli import main
+from tf_libra.model.plan import Plan
 from tf_libra.planning import explain
-from tf_libra.tensorboard.records import PlanRecord
-from tf_libra.tensorboard.writer import RecordWriter
+from tf_libra.records.values import PlanRecord
+from tf_libra.records.writer import RecordWriter
 from tools.tensorboard_tab import VIEWS, Tab
 
 RECORD = examples.plan_record(names=examples.HOSTILE)
@@ -33,7 +33,7 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     logdir = written(folder / "<run> & 'quotes'")
-    assert cli.main(["report", str(logdir), "--out", str(folder / "report.html")]) == 0
+    assert main(["report", str(logdir), "--out", str(folder / "report.html")]) == 0
     return folder / "report.html"
 
 
@@ -109,7 +109,7 @@ def test_group_can_be_chosen(tab: Tab) -> None:
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_pictures(tmp_path: Path, kind: str) -> None:
     logdir = written(tmp_path / "run")
-    assert cli.main(["report", str(logdir), f"--{kind}", str(tmp_path / "pictures")]) == 0
+    assert main(["report", str(logdir), f"--{kind}", str(tmp_path / "pictures")]) == 0
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "pictures").iterdir()}
     views = ("timeline", "contention", "strategies", "scale_out")
     assert set(drawn) == {f"{view}.{kind}" for view in views}
@@ -124,9 +124,9 @@ def test_plan_that_rests_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     writer.record(1, bare)
     writer.close()
     out = tmp_path / "report.html"
-    assert cli.main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0
     assert answers(out)["plan"]["fingerprint"] == bare.plan.fingerprint
-    assert cli.main(["report", str(tmp_path / "run"), "--png", str(tmp_path / "p")]) == 2
+    assert main(["report", str(tmp_path / "run"), "--png", str(tmp_path / "p")]) == 2
     assert "nothing to draw" in capsys.readouterr().err
 
 
@@ -148,7 +148,7 @@ def damaged(folder: Path) -> Path:
 def test_bad_log_directory_is_one_line(
     tmp_path: Path, make: Any, out: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["report", str(make(tmp_path)), "--out", str(tmp_path / out)]) == 2
+    assert main(["report", str(make(tmp_path)), "--out", str(tmp_path / out)]) == 2
     told = capsys.readouterr().err
     assert told.startswith("tf-libra report: ")
     assert told.count("\n") == 1
@@ -156,7 +156,7 @@ def test_bad_log_directory_is_one_line(
 
 
 def test_something_must_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
     assert "--out report.html" in capsys.readouterr().err
-    assert cli.main(["report", "--out", "x.html"]) == 2
+    assert main(["report", "--out", "x.html"]) == 2
     assert "takes the log directory of a run, got 0" in capsys.readouterr().err

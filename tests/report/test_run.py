@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra.records import values as records
+from tf_libra.records.values import PlanRecord
+from tf_libra.records.writer import RecordWriter
 from tf_libra.report.run import read_run
-from tf_libra.tensorboard import records
-from tf_libra.tensorboard.records import PlanRecord
-from tf_libra.tensorboard.writer import RecordWriter
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:

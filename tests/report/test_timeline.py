@@ -10,8 +10,8 @@ import pytest
 
 from tests.launching import Job
 from tests.tensorboard import examples
-from tf_libra import cli
-from tf_libra.plan import Plan
+from tf_libra.cli import main
+from tf_libra.model.plan import Plan
 from tf_libra.report.run import Run, read_run
 from tf_libra.report.timeline import chrome_trace
 
@@ -118,7 +118,7 @@ def test_nothing_was_recorded() -> None:
 @pytest.fixture(scope="module")
 def real(traced: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("timeline") / "t.json"
-    assert cli.main(["timeline", str(traced.folder / "run"), "--out", str(out)]) == 0
+    assert main(["timeline", str(traced.folder / "run"), "--out", str(out)]) == 0
     trace = json.loads(out.read_text())
     assert isinstance(trace, dict)
     return trace
@@ -176,7 +176,7 @@ def test_bad_log_directory_is_one_line(
     if content is not None:
         folder.mkdir()
         (folder / "events.out.tfevents.1").write_bytes(content)
-    assert cli.main(["timeline", str(folder)]) == 2
+    assert main(["timeline", str(folder)]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning import reference
-from tf_libra.plan import Plan, TensorGroup
+from tests.planning.data_parallel import reference
+from tf_libra.model.plan import Plan, TensorGroup
 
 THREADS = (1, 2, 5)
 many = settings(max_examples=300, deadline=None)

@@ -1,7 +1,7 @@
 import pytest
 
 import tf_libra
-from tf_libra.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan, TensorGroup
 
 GAMMA = 1.5
 # a = 1 s; 1 s per byte beside computation and alone; computation keeps its speed.

@@ -4,10 +4,10 @@ import numpy as np
 
 from tf_libra import ContentionModel, make_plan, strategies
 from tf_libra.cost_model import OverlapSample
-from tf_libra.plan import Plan, TensorGroup
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.tensorboard.records import (
+from tf_libra.records.values import (
     AllReduceSpan,
     PlanRecord,
     StepRecord,

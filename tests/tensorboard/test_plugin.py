@@ -279,7 +279,7 @@ def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
 
 
 def _write_alone(logdir: Path, record: examples.PlanRecord) -> None:
-    from tf_libra.tensorboard.writer import RecordWriter
+    from tf_libra.records.writer import RecordWriter
 
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)

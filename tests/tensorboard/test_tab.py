@@ -11,7 +11,7 @@ from selenium.webdriver.support.select import Select
 
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer
 

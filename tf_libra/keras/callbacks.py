@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_libra.runtime import engine as engine_lib
-from tf_libra.runtime import horovod
-from tf_libra.runtime.agreement import first_difference
-from tf_libra.runtime.variables import is_random_state, plain
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod
+from tf_libra.backends.agreement import first_difference
+from tf_libra.tracing.variables import is_random_state, plain
 
 
 class BroadcastVariables(keras.callbacks.Callback):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_libra import decorator
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.strategies import Strategy
 from tf_libra.tuning import Phase
 

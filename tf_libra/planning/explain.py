@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan, TensorGroup
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import GroupSpan, Timeline, simulate
 
 _COLUMNS = 100

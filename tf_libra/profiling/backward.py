@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.events import Events
 
 # tf.GradientTape puts its ops under this scope. Prefixes come before it: of an inlined call

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_libra.tensorboard import records
-from tf_libra.tensorboard.records import PLUGIN_NAME, PlanRecord, StepRecord
+from tf_libra.records import values as records
+from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord
 
 _EVENT_FILES = "**/*tfevents*"
 _NEEDED = (

@@ -7,10 +7,10 @@ Format: "Trace Event Format", the JSON object form; times are microseconds since
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
+from tf_libra.records.values import AllReduceSpan, StepRecord
 from tf_libra.report.clocks import ClockOffset, SharedExchange, clock_offsets
 from tf_libra.report.run import Run
-from tf_libra.tensorboard.records import AllReduceSpan, StepRecord
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
 _THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "communication"}

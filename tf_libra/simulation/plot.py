@@ -2,7 +2,7 @@
 
 import os
 
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
 from tf_libra.simulation.timeline import Timeline
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 
 

@@ -1,8 +1,8 @@
 """The timeline of any plan."""
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.simultaneous import simulate_streams
 from tf_libra.simulation.timeline import Timeline

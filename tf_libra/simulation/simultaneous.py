@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from tf_libra.cost_model import ContentionModel
-from tf_libra.plan import Plan
-from tf_libra.profile import BackwardProfile
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 

@@ -20,8 +20,9 @@ from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
 from tf_libra import checks, strategies
-from tf_libra.tensorboard import records, views
-from tf_libra.tensorboard.records import PLUGIN_NAME, PlanRecord, TimelineRecord
+from tf_libra.records import values as records
+from tf_libra.records.values import PLUGIN_NAME, PlanRecord, TimelineRecord
+from tf_libra.tensorboard import views
 
 _STATIC = Path(__file__).parent / "static"
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"

@@ -17,12 +17,12 @@ import numpy as np
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel
 from tf_libra.cost_model.fitting import computation_errors, prediction_errors
-from tf_libra.plan import Plan
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
-from tf_libra.profile import BackwardProfile
+from tf_libra.records.values import PlanRecord, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
-from tf_libra.tensorboard.records import PlanRecord, TimelineRecord
 
 # World sizes of the scale-out study, beside the present one.
 SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)

@@ -21,7 +21,7 @@ from absl import app, flags
 
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.profiling.trace import TraceSession, read_events
-from tf_libra.runtime.marking import backward_order
+from tf_libra.tracing.marking import backward_order
 from tf_libra.zoo.models import TASKS, Task
 from tf_libra.zoo.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
 from tf_libra.zoo.operations import ancestors, count_operations, first_needed

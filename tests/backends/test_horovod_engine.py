@@ -1,0 +1,116 @@
+"""engine="horovod": Horovod executes the plan, and weights are those of one process."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+from tf_libra.backends import horovod_engine
+from tf_libra.model.plan import Plan, TensorGroup
+
+RANKS = [0, 1]
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def job(run_job: Callable[..., Job]) -> Job:
+    """The job of `jobs/horovod_engine.py`."""
+    return run_job("horovod_engine.py", 2)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", ["given", "script", "bfloat16", "libra", "mg-wfbp"])
+def test_weights_are_those_of_one_process(job: Job, case: str, rank: int) -> None:
+    assert job.value(case, rank)["phase"] == "run"
+    arrays = job.arrays(case, rank)
+    tolerance = {"rtol": 2e-2, "atol": 1e-2} if case == "bfloat16" else {"rtol": 1e-9}
+    for key in [key for key in arrays if key.startswith("ours/")]:
+        alone = arrays[key.replace("ours/", "alone/")]
+        np.testing.assert_allclose(arrays[key], alone, err_msg=key, **tolerance)
+
+
+@pytest.mark.parametrize("case", ["given", "script"])
+def test_groups_and_their_order_are_the_plans(job: Job, case: str) -> None:
+    value = job.value(case, 1)
+    plan = Plan.from_json(value["plan"])
+    wanted = [list(plan.tensor_names[group.start : group.stop]) for group in plan.groups]
+    assert [group[:3] for group in value["reported"]] == [
+        [index, group.num_threads, names]
+        for index, (group, names) in enumerate(zip(plan.groups, wanted, strict=True))
+    ]
+    executed = value["executed"]
+    assert [op for op, _, _ in executed.values()] == ["HorovodGroupedAllreduce"] * 3
+    assert sorted(names for _, names, _ in executed.values()) == sorted(wanted)
+    # Each waits for the one before it.
+    node_of = {names[0]: node for node, (_, names, _) in executed.items()}
+    chain = [node_of[names[0]] for names in wanted]
+    for before, after in itertools.pairwise(chain):
+        assert before in executed[after][2]
+    assert "was not executed as it is" not in job.log(case, 0) + job.log(case, 1)
+
+
+def test_lanes_reduce_what_horovod_cannot(job: Job) -> None:
+    executed = job.value("bfloat16", 1)["executed"].values()
+    assert sorted(op for op, _, _ in executed) == ["HorovodGroupedAllreduce"] * 3 + [
+        "LibraAllReduce"
+    ]
+    assert "Horovod does not reduce bfloat16" in job.log("bfloat16")
+
+
+@pytest.mark.parametrize("case", ["libra", "mg-wfbp"])
+def test_plans_are_made_from_what_traces_show(job: Job, case: str) -> None:
+    value = job.value(case)
+    assert value["profiled"] and value["modelled"]
+    # What nobody can apply is not varied.
+    assert len(set(value["samples"])) == 1
+    assert len({group.num_threads for group in Plan.from_json(value["plan"]).groups}) == 1
+
+
+@pytest.mark.parametrize("case", ["given", "libra"])
+def test_explain_says_that_thread_counts_are_not_applied(job: Job, case: str) -> None:
+    text = job.value(case)["explained"]
+    said = "thread counts are not applied: Horovod's Gloo takes no thread count"
+    assert said in " ".join(text.split())
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_ranks_that_differ_in_engine_say_so(job: Job, rank: int) -> None:
+    message = job.error("differ_in_engine", rank)
+    assert "engine is 'lanes' on rank 0 and 'horovod' on rank 1" in message
+
+
+def plan_of_bytes(*num_bytes: int) -> Plan:
+    return Plan(
+        groups=(TensorGroup(0, 1, 1), TensorGroup(1, len(num_bytes), 1)),
+        tensor_names=tuple(f"t{i}" for i in range(len(num_bytes))),
+        num_bytes=num_bytes,
+        num_workers=2,
+        strategy="by hand",
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "warns"),
+    [
+        ({}, False),
+        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB)}, False),
+        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB - 511)}, False),  # rounded up
+        ({"HOROVOD_FUSION_THRESHOLD": str(3 * MIB - 512)}, True),
+        ({"HOROVOD_FUSION_THRESHOLD": "4MB"}, True),  # four bytes, to Horovod
+        ({"HOROVOD_FUSION_THRESHOLD": "none"}, True),
+        ({"HOROVOD_FUSION_THRESHOLD": "0"}, True),
+        ({"HOROVOD_AUTOTUNE": "1"}, True),
+        ({"HOROVOD_AUTOTUNE": "0"}, False),
+    ],
+)
+def test_settings_that_cut_groups_are_named(environment: dict[str, str], warns: bool) -> None:
+    found = horovod_engine.warnings(plan_of_bytes(MIB, 2 * MIB, MIB), environment)
+    assert bool(found) == warns
+    assert all(f"{3 * MIB}" in warning for warning in found)
+
+
+def test_a_single_tensor_is_never_cut() -> None:
+    plan = plan_of_bytes(8 * MIB, MIB, MIB)
+    assert not horovod_engine.warnings(plan, {"HOROVOD_FUSION_THRESHOLD": str(2 * MIB)})

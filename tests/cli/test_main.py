@@ -1,0 +1,172 @@
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+import tf_libra
+from tf_libra.cli import main
+
+PROFILE = tf_libra.BackwardProfile.from_arrays(
+    [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]
+)
+COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    (tmp_path / "profile.json").write_text(PROFILE.to_json())
+    (tmp_path / "cost.json").write_text(COST.to_json())
+    return [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
+
+
+def test_plan_writes_what_make_plan_makes(inputs, tmp_path):
+    out = tmp_path / "plan.json"
+    arguments = ["--strategy=libra", "--threads=1,2", "--max_groups=2", f"--out={out}"]
+    assert main(["plan", *inputs, *arguments]) == 0
+    strategy = tf_libra.strategies.Libra(threads=(1, 2), max_groups=2)
+    assert tf_libra.Plan.from_json(out.read_text()) == tf_libra.make_plan(PROFILE, COST, strategy)
+
+
+def test_plan_prints_it_and_takes_another_number_of_workers(inputs, capsys):
+    assert main(["plan", *inputs, "--strategy=wfbp", "--num_threads=3", "--workers=4"]) == 0
+    plan = tf_libra.Plan.from_json(capsys.readouterr().out)
+    assert plan.num_workers == 4
+    assert {g.num_threads for g in plan.groups} == {3}
+
+
+def test_exact_is_a_flag(inputs, capsys):
+    assert main(["plan", *inputs, "--exact"]) == 0
+    plan = tf_libra.Plan.from_json(capsys.readouterr().out)
+    exact = tf_libra.make_plan(PROFILE, COST, tf_libra.strategies.Libra(exact=True))
+    assert plan == exact
+
+
+def test_simulate_a_strategy_over_workers(inputs, capsys):
+    arguments = ["--strategy=mg-wfbp", "--workers=8,16,2048", "--json"]
+    assert main(["simulate", *inputs, *arguments]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["workers"] for row in rows] == [8, 16, 2048]
+    for row in rows:
+        plan = tf_libra.make_plan(PROFILE, COST.with_workers(row["workers"]), "mg-wfbp")
+        assert row["backward_seconds"] == plan.predicted_seconds
+
+
+def test_simulate_keeps_a_given_plan(inputs, tmp_path, capsys):
+    plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    arguments = [f"--plan={tmp_path}/plan.json", "--workers=64"]
+    assert main(["simulate", *inputs, *arguments, "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    timeline = tf_libra.simulate(PROFILE, plan, COST.with_workers(64))
+    assert row["backward_seconds"] == timeline.backward_seconds
+    assert main(["simulate", *inputs, *arguments]) == 0
+    assert f"{1e3 * timeline.backward_seconds:.3f} ms" in capsys.readouterr().out
+
+
+def test_compare_has_every_strategy(inputs, capsys):
+    arguments = ["--num_threads=2", "--threads=1,2,4", "--exact", "--json"]
+    assert main(["compare", *inputs, *arguments]) == 0
+    seconds = {
+        row["strategy"]: row["backward_seconds"] for row in json.loads(capsys.readouterr().out)
+    }
+    assert seconds.keys() == {*tf_libra.strategies.BY_NAME, "mg-cf (ideal)", "libra, exact"}
+    assert seconds["libra, exact"] <= min(seconds["libra"], seconds["libra-m"], seconds["wfbp"])
+
+
+def test_explain_prints_the_explanation(inputs, tmp_path, capsys):
+    plan = tf_libra.make_plan(PROFILE, COST, "libra")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert main(["explain", f"{tmp_path}/plan.json", *inputs]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"libra: {len(plan.groups)} groups of 6 tensors, 8 workers.")
+
+
+@pytest.mark.parametrize("strategy", ["libra", "asc-wfbp"])
+def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "timeline.svg"
+    assert main(["plan", *inputs, f"--strategy={strategy}", f"--plot={path}"]) == 0
+    assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["plan", "--strategy=aiacc"], 1, "strategy must be one of syneasgd"),
+        (["plan", "--max_groups=0"], 1, "max_groups must be from 1"),
+        (["plan", "--chunks=0"], 1, "chunks must be from 1"),
+        (["plan", "--chunks=many"], 2, "chunks"),
+        (["plan", "--threads=1,x"], 1, "threads must be integers"),
+        (["plan", "--threads=0"], 1, "threads must be from 1"),
+        (["plan", "--threads=1,100"], 1, "compute: alpha1 - alpha2*r must be positive at r = 100"),
+        (["plan", "--strategy=wfbp", "--chunks=3"], 1, "chunks is no argument of wfbp"),
+        (["plan", "--strategy=asc-wfbp", "--contention=nan"], 1, "contention must be a finite"),
+        (["plan", "--workers=0"], 1, "workers must be from 1"),
+        (["plan", "extra"], 1, "no arguments are taken"),
+        (["plan", "--unknown=1"], 2, "unknown"),
+        (["simulate"], 1, "plan or strategy must be given"),
+        (["simulate", "--strategy=wfbp", "--workers=8,0"], 1, "workers must be from 1"),
+        (["explain"], 1, "explain takes the JSON file of one plan"),
+    ],
+)
+def test_bad_input_is_named(inputs, capsys, arguments, status, words):
+    command, *rest = arguments
+    assert main([command, *inputs, *rest]) == status
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("profile", lambda v: v.update(tensors=[]), "tensors must hold at least one"),
+        ("profile", lambda v: v.update(extra=1), "has unknown keys ['extra']"),
+        ("profile", lambda v: v["tensors"][0].update(size=1), "tensors[0] has unknown keys"),
+        ("profile", lambda v: v["tensors"][1].update(num_bytes=-1), "num_bytes must be from 0"),
+        ("profile", lambda v: v["tensors"][2].update(compute_seconds=-1e-3), "must be at least 0"),
+        ("profile", lambda v: v.update(version=2), "version of tf-libra profile must be 1"),
+        ("cost", lambda v: v.update(gamma=1), "has unknown keys ['gamma']"),
+        ("cost", lambda v: v.update(num_workers=0), "num_workers must be from 1"),
+        ("cost", lambda v: v.update(hop_latency=-1), "hop_latency must be at least 0"),
+        ("cost", lambda v: v.update(compute=[0, 0]), "alpha1 must be greater than 0"),
+        ("cost", lambda v: v.update(exclusive=[1e9, 2e9, 0]), "must be positive at r ="),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, words):
+    path = tmp_path / f"{name}.json"
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    assert main([command, *inputs]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_bad_files_are_named(inputs, tmp_path, capsys):
+    (tmp_path / "cost.json").write_text(COST.to_json().replace("1e-05", "NaN"))
+    assert main(["plan", *inputs]) == 1
+    assert "cost.json: tf-libra cost model is not valid JSON: NaN" in capsys.readouterr().err
+    assert main(["plan", inputs[0], f"--cost={tmp_path}/none.json"]) == 1
+    assert "none.json" in capsys.readouterr().err
+    assert main(["plan", inputs[0]]) == 1
+    assert "cost must be given" in capsys.readouterr().err
+
+
+def test_usage(capsys):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    assert main(["forecast"]) == 2
+    assert "no command 'forecast'" in capsys.readouterr().err
+    assert main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("--max_groups:") == 1
+
+
+def test_planning_imports_neither_tensorflow_nor_horovod():
+    code = (
+        "import sys, tf_libra, tf_libra.cli; tf_libra.make_plan, tf_libra.ContentionModel;"
+        "print([m for m in ('tensorflow', 'horovod', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,98 @@
+import json
+
+import numpy as np
+import pytest
+
+from tf_libra.model.profile import BackwardProfile, GradientTensor
+
+PROFILE = BackwardProfile(
+    (
+        GradientTensor("dense/bias", 40, 0.25, "float32"),
+        GradientTensor("dense/kernel", 4000, 0.0, "float32"),
+        GradientTensor("conv/kernel", 0, 0.5),
+    )
+)
+
+
+def test_columns():
+    assert PROFILE.num_bytes.tolist() == [40, 4000, 0]
+    assert PROFILE.compute_seconds.tolist() == [0.25, 0.0, 0.5]
+    assert PROFILE.bytes_before.tolist() == [0, 40, 4040, 4040]
+    assert PROFILE.compute_after.tolist() == [0.75, 0.5, 0.5, 0.0]
+    with pytest.raises(ValueError, match="read-only"):
+        PROFILE.num_bytes[0] = 1
+
+
+def test_json_returns_it_unchanged():
+    assert BackwardProfile.from_json(PROFILE.to_json()) == PROFILE
+
+
+def test_from_arrays_takes_numpy_and_makes_up_names():
+    profile = BackwardProfile.from_arrays(np.array([1, 2]), np.array([0.5, 1.5]))
+    assert profile.names == ("gradient_0", "gradient_1")
+    assert profile == BackwardProfile.from_arrays([1.0, 2.0], [0.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "names", "word"),
+    [
+        ([], [], None, "tensors must hold at least one"),
+        ([1], [1, 2], None, "compute_seconds must have one entry per tensor"),
+        ([1], [1], ["a", "b"], "names must have one entry per tensor"),
+        ([1, 1], [1, 1], ["a", "a"], "names must be unique"),
+        ([-1], [1], None, "num_bytes must be from 0"),
+        ([1.5], [1], None, "num_bytes must be an integer"),
+        ([1], [-1e-9], None, "compute_seconds must be at least 0"),
+        ([1], [float("nan")], None, "compute_seconds must be a finite number"),
+        ([1], [float("inf")], None, "compute_seconds must be a finite number"),
+        ([2**62, 2**62], [1, 1], None, "the sum of num_bytes"),
+        ([1, 1], [1e308, 1e308], None, "the sum of compute_seconds"),
+        ("12", [1, 1], None, "num_bytes must be a list"),
+    ],
+)
+def test_bad_columns_are_named(sizes, seconds, names, word):
+    with pytest.raises(ValueError, match=word):
+        BackwardProfile.from_arrays(sizes, seconds, names)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"format": "tf-libra plan"}, "format must be 'tf-libra profile'"),
+        ({"version": 2}, "version of tf-libra profile must be 1, got 2"),
+        ({"version": None}, "version of tf-libra profile must be 1"),
+        ({"more": 1}, "unknown keys"),
+        ({"tensors": 3}, "tensors must be a list"),
+        ({"tensors": []}, "tensors must hold at least one"),
+        ({"tensors": [3]}, r"tensors\[0\] must be an object"),
+        ({"tensors": [{"name": "a", "num_bytes": 1}]}, r"tensors\[0\] lacks .*compute_seconds"),
+        (
+            {"tensors": [{"name": "a", "num_bytes": -1, "compute_seconds": 0}]},
+            r"tensors\[0\]: num_bytes must be from 0",
+        ),
+        (
+            {"tensors": [{"name": 3, "num_bytes": 1, "compute_seconds": 0}]},
+            r"tensors\[0\]: name must be a string",
+        ),
+    ],
+)
+def test_bad_json_is_named(change, word):
+    with pytest.raises(ValueError, match=word):
+        BackwardProfile.from_json(json.dumps(json.loads(PROFILE.to_json()) | change))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"a": NaN}', "NaN is not a finite number"),
+        ('{"a": 1, "a": 2}', "repeats a key"),
+        (" " * (16 * 2**20 + 1), "at most 16777216 characters"),
+        (b"{}", "must be a string"),
+    ],
+)
+def test_text_that_is_no_profile_is_refused(text, word):
+    with pytest.raises(ValueError, match=word):
+        BackwardProfile.from_json(text)

@@ -1,0 +1,65 @@
+"""Reading what the engine says of its all-reduces."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tf_libra.model.telemetry import AllReduceRecord, of_step, parse_records
+
+
+def row(step: int, sequence: int, operation: str = "7") -> dict[str, Any]:
+    return {
+        "operation": operation,
+        "step": step,
+        "sequence": sequence,
+        "num_bytes": 1 << 40,
+        "enqueued_ns": 1_700_000_000_000_000_001,
+        "started_ns": 1_700_000_000_000_000_101,
+        "first_byte_ns": 1_700_000_000_000_000_201,
+        "finished_ns": 1_700_000_000_000_001_101,
+    }
+
+
+OPERATIONS = {
+    "7": {"plan": "abc", "group": 1, "num_threads": 2, "tensor_names": ["w/\u00fc", 'b"\\']},
+    "8": {"plan": "", "group": -1, "num_threads": 1, "tensor_names": ["v"]},
+}
+
+
+def parsed(*rows: dict[str, Any]) -> tuple[AllReduceRecord, ...]:
+    return parse_records(json.dumps({"operations": OPERATIONS, "records": rows}))
+
+
+def test_record_is_read_to_the_nanosecond() -> None:
+    [record] = parsed(row(3, 12))
+    assert record == AllReduceRecord(
+        step=3,
+        sequence=12,
+        plan="abc",
+        group=1,
+        num_threads=2,
+        num_bytes=1 << 40,
+        enqueued_ns=1_700_000_000_000_000_001,
+        started_ns=1_700_000_000_000_000_101,
+        first_byte_ns=1_700_000_000_000_000_201,
+        finished_ns=1_700_000_000_000_001_101,
+        tensor_names=("w/\u00fc", 'b"\\'),
+    )
+    assert record.seconds == pytest.approx(1e-6)
+
+
+def test_records_share_operations() -> None:
+    records = parsed(row(1, 0), row(1, 1, "8"), row(2, 2))
+    assert [record.plan for record in records] == ["abc", "", "abc"]
+    assert records[1].tensor_names == ("v",)
+
+
+def test_nothing_executed_is_no_records() -> None:
+    assert parsed() == ()
+
+
+def test_steps_are_told_apart_and_put_in_order() -> None:
+    records = parsed(row(2, 5), row(1, 4), row(2, 3))
+    assert [record.sequence for record in of_step(records, 2)] == [3, 5]
+    assert of_step(records, 9) == ()

@@ -1,0 +1,292 @@
+"""A rank that is lost or late: nobody hangs, and everybody is told what has happened."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cluster import BURST_BYTES, Cluster
+from tests.launching import Job, Workers, running_workers, wait_for_output, wait_until
+from tests.nursery import Nursery
+from tf_libra.model.plan import Plan, TensorGroup
+
+WORLD_SIZE = 3
+LAST = WORLD_SIZE - 1
+SURVIVORS = tuple(range(LAST))
+STALLED = "step 4; still waiting"
+# Which of the two the system reports depends on what was still under way.
+GONE = re.compile(r"(rank \d) (closed the connection|is gone)")
+# Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
+DEADLINE_SECONDS = 150.0
+# A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
+FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
+
+# Of the gradient that a slow network is given: float32, 12 rows.
+WIDE_BYTES = 4 * 12 * (1 << 16)
+
+Die = Callable[..., Any]
+
+
+@pytest.fixture
+def die(nursery: Nursery, tmp_path: Path, three_groups: Plan) -> Die:
+    """A context in which the job of `jobs/deaths.py` runs, in a cluster if there is one."""
+
+    @contextmanager
+    def start(
+        how: str,
+        cluster: Cluster | None = None,
+        plan: Plan = three_groups,
+        env: dict[str, str] | None = None,
+    ) -> Iterator[Workers]:
+        world_size = WORLD_SIZE if cluster is None else len(cluster.hosts)
+        plan_file = tmp_path / "plan.json"
+        plan_file.write_text(replace(plan, num_workers=world_size).to_json())
+        arguments = ("deaths.py", world_size, tmp_path, how, str(plan_file))
+        env = FAREWELL | (env or {})
+        with running_workers(*arguments, env=env, nursery=nursery, cluster=cluster) as workers:
+            yield workers
+
+    return start
+
+
+def told(job: Job, rank: int) -> dict[str, Any]:
+    return dict(json.loads((job.folder / f"deaths.{rank}.json").read_text()))
+
+
+def incident(folder: Path, rank: int = LAST) -> dict[str, Any]:
+    path = folder / f"incident.{rank}.json"
+    wait_until(path.exists, DEADLINE_SECONDS)
+    return dict(json.loads(path.read_text()))
+
+
+def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
+    """They end by themselves, by an exception that says who is lost, and repeat it."""
+    survivors = [rank for rank in range(job.world_size) if rank != lost]
+    for rank in survivors:
+        assert job.returncodes[rank] == 1, job.output(rank)
+        first, again = told(job, rank)["errors"]
+        assert first.startswith("HorovodInternalError: ")
+        assert f"rank {rank}, " in first
+        if step is not None:
+            assert f"step {step} was not completed" in first
+        # The next call fails at once, with the first cause.
+        cause = re.search(rf"rank {rank}, .*", first)
+        assert cause is not None
+        assert cause.group() in again
+    # A rank that first sees another survivor give up may not hear in time why it did.
+    named = re.compile(rf"rank(\(s\))? {lost}")
+    assert any(named.search(told(job, rank)["errors"][0]) for rank in survivors)
+
+
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [("kill", 4), ("kill-reduce", None), ("kill-tuning", 4), ("kill-tracing", None), ("exit", 4)],
+)
+def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) -> None:
+    with die(how) as workers:
+        try:
+            workers.wait(DEADLINE_SECONDS)
+        finally:
+            if how == "kill":
+                # The process that it had forked was alive all the time, and is nobody's but ours.
+                os.kill(incident(workers.folder)["child"], signal.SIGKILL)
+        job = workers.job()
+    assert job.returncodes[LAST] == (0 if how == "exit" else -signal.SIGKILL)
+    check_survivors(job, step)
+    for rank in SURVIVORS:
+        document = told(job, rank)
+        # Lanes do not wait for what follows them, so the step may be through elsewhere.
+        done = {"kill-tracing": (0,), "kill-reduce": (3, 4)}
+        assert document["done"] in done.get(how, (3,))
+        if how != "exit":
+            assert document["times"][0] - incident(job.folder)["time"] < 5
+        if how in ("kill", "kill-reduce"):
+            assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
+    assert GONE.search("".join(told(job, rank)["errors"][0] for rank in SURVIVORS))
+
+
+def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
+    """Its thread runs what follows an all-reduce, for far longer than a test may take."""
+    with die("stuck") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] in (0, 1), job.output(LAST)
+    assert "what follows an all-reduce has not returned for 20 s" in job.output(LAST)
+    check_survivors(job, None)
+
+
+@pytest.mark.parametrize(("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0)])
+@pytest.mark.parametrize("env", [{}, {"TF_LIBRA_INTERFACE": "lo"}], ids=["unix", "tcp"])
+def test_rank_that_dies_before_it_connects_is_noticed(
+    die: Die, how: str, lost: int, env: dict[str, str]
+) -> None:
+    """The others know where it listens, and nobody has a connection to it."""
+    with die(how, env=env) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[lost] == -signal.SIGKILL
+    check_survivors(job, None, lost)
+    for rank in {0, 1, 2} - {lost}:
+        assert told(job, rank)["done"] == 0
+        # Two looks, a second each, and what a loaded machine adds.
+        assert told(job, rank)["times"][0] - incident(job.folder, lost)["time"] < 30
+
+
+def test_interpreter_that_ends_in_mid_step_ends(die: Die) -> None:
+    with die("leave") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] in (0, 1), job.output(LAST)  # by itself, and no core dump
+    check_survivors(job, 4)
+
+
+def test_interrupted_rank_ends_and_so_do_the_others(die: Die) -> None:
+    with die("interrupt") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] == -signal.SIGINT, job.output(LAST)
+    assert "KeyboardInterrupt" in job.output(LAST)
+    check_survivors(job, None)
+
+
+def test_rank_is_interrupted_while_it_waits_for_another(die: Die) -> None:
+    """Long before it would give up the rank that is stopped."""
+    with die("wait") as workers:
+        for rank in SURVIVORS:
+            wait_for_output(workers, rank, STALLED, DEADLINE_SECONDS)
+        os.kill(workers.processes[0].pid, signal.SIGINT)
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[0] == -signal.SIGINT, job.output(0)
+    assert "KeyboardInterrupt" in job.output(0)
+    check_survivors(job, None, lost=0)
+    for rank in (1, LAST):
+        assert "rank 0 gave up" in told(job, rank)["errors"][0]
+
+
+def test_others_are_told_what_was_raised(die: Die) -> None:
+    with die("raise") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job, 4)
+    for rank in SURVIVORS:
+        for message in told(job, rank)["errors"]:
+            assert f"rank {LAST} gave up" in message
+            assert "the image cannot be decoded" in message
+    # Its own later calls repeat it, too.
+    for message in told(job, LAST)["errors"]:
+        assert "the image cannot be decoded" in message
+        assert not message.startswith("HorovodInternalError: rank")
+
+
+def test_stopped_rank_is_given_up(die: Die) -> None:
+    with die("stop") as workers:
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job, 4)
+    assert any(f"waited 3 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
+    # It is told as well, once it goes on.
+    assert "gave up" in told(job, LAST)["errors"][0]
+
+
+def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
+    with die("late") as workers:
+        for rank in SURVIVORS:
+            wait_for_output(workers, rank, STALLED, DEADLINE_SECONDS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes == (0,) * WORLD_SIZE
+    for rank in range(WORLD_SIZE):
+        assert told(job, rank) == {"done": 7, "errors": [], "times": [], "phase": "run"}
+    for rank in SURVIVORS:
+        # On a busy machine others may have been late as well, and at other steps.
+        warnings = [line for line in job.output(rank).splitlines() if STALLED in line]
+        assert any(
+            re.search(rf"rank {rank} has waited [\d.]+ s for rank\(s\) (\d, )*{LAST} in group 0", w)
+            for w in warnings
+        )
+        assert not any("waited 0 s" in warning for warning in warnings)
+
+
+# What happens to networks.
+
+
+def test_cable_that_is_pulled_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    """With data under way, which TCP alone sends again and again for a quarter of an hour."""
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        incident(tmp := workers.folder, rank=1)
+        cluster.cut(cluster.hosts[1])
+        (tmp / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in (0, 1):
+        first = told(job, rank)["errors"][0]
+        assert f"rank {1 - rank} is gone: " in first
+        assert "step 4 was not completed" in first
+
+
+def test_half_open_connection_is_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    """The host of a rank is lost and comes back, without knowing of any connection."""
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        pid = incident(workers.folder, rank=1)["pid"]
+        cluster.cut(cluster.hosts[1])
+        cluster.reset(cluster.hosts[1])
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        cluster.mend(cluster.hosts[1])
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job, 4, lost=1)
+
+
+def test_slow_network_is_waited_for(
+    die: Die, make_cluster: Callable[..., Cluster], three_groups: Plan
+) -> None:
+    """Every step sends megabytes, so that each of them must take as long as the links need."""
+    plan = replace(
+        three_groups,
+        groups=(*three_groups.groups, TensorGroup(6, 7, 1)),
+        tensor_names=(*three_groups.tensor_names, "wide"),
+        num_bytes=(*three_groups.num_bytes, WIDE_BYTES),
+        dtypes=("float32",) * 7,
+    )
+    with make_cluster(2, "100mbit") as cluster, die("slow", cluster, plan) as workers:
+        incident(workers.folder, rank=1)
+        for host in cluster.hosts:
+            cluster.set_rate(host, "10mbit")
+        (workers.folder / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    told_of = [json.loads((job.folder / f"slow.{rank}.json").read_text()) for rank in (0, 1)]
+    # Each of two ranks sends as much as it reduces. A token bucket lets no more through than its
+    # depth and what its rate allows; 1 % is for tc's rounding of the rate.
+    least_seconds = (sum(plan.num_bytes) - BURST_BYTES) / (1.01 * 10e6 / 8)
+    for step in (4, 5, 6):  # whole under the new rate, counted from 0
+        begins, ends = zip(*(one["seconds"][step] for one in told_of), strict=True)
+        assert max(ends) - min(begins) > least_seconds
+    assert [one["error"] < 1e-4 for one in told_of] == [True, True], told_of
+
+
+def test_reset_connections_are_noticed(die: Die, make_cluster: Callable[..., Cluster]) -> None:
+    with make_cluster(2) as cluster, die("cut", cluster) as workers:
+        incident(workers.folder, rank=1)
+        cluster.reset(cluster.hosts[1])
+        (workers.folder / "go-on").touch()
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    for rank in (0, 1):
+        first = told(job, rank)["errors"][0]
+        assert GONE.search(first)
+        assert "step 4 was not completed" in first

@@ -1,0 +1,260 @@
+"""What goes wrong, or is odd, on two workers: what each rank says, and that training is right."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+
+RANKS = [0, 1]
+
+# Case: what the error says, the same on every rank.
+REFUSED = {
+    "before_hvd_init": ["ValueError", "hvd.init()", "tf-libra run -np 2"],
+    "no_gradients": ["ValueError", "forgetful_step", "computes no gradient"],
+    "none_gradient": ["ValueError", "Unused.step", "'unused'", "None"],
+    "jit_compile": ["ValueError", "compiled_step", "jit_compile=True", "XLA"],
+    "jit_compile_inside": ["ValueError", "jit_compile=True", "XLA"],
+    "called_inside_of_a_function": ["ValueError", "HandWritten.step", "another tf.function"],
+    "integer_variable": ["ValueError", "'wave'", "complex64", "float32"],
+    "plan_for_another_world_size": ["ValueError", "num_workers is 3", "2 workers"],
+    "plan_of_another_model": ["ValueError", "tensor_names", "'other'", "another model"],
+    "plan_of_a_model_of_another_size": ["ValueError", "num_bytes of 'w1' is 4", "576"],
+    "plan_of_another_dtype": ["ValueError", "dtypes", "'int32'", "float32"],
+    "plan_of_fewer_tensors": ["ValueError", "tensor_names lacks", "another model"],
+    "more_threads_than_the_running_engine_has": ["ValueError", "threads", "4", "2 lanes"],
+}
+
+# Case: the first difference that every rank names.
+DISAGREEMENTS = {
+    "differ_in_shape": "gradient['b0'] is 'float32 (16,)' on rank 0 and 'float32 (17,)' on rank 1",
+    "differ_in_dtype": "gradient['b0'] is 'float32 (16,)' on rank 0 and 'float64 (16,)' on rank 1",
+    "differ_in_order": "averaged gradients[0] is ",
+    "differ_in_number": "averaged gradients",
+    "differ_in_version_of_tensorflow": "version of TensorFlow is ",
+    "differ_in_version_of_tf_libra": "version of tf_libra is ",
+    "differ_in_plan": "plan is ",
+    "differ_in_threads": "strategy is 'Libra(threads=(1, 2), ",
+    "differ_in_strategy": "strategy is 'Libra(",
+    "differ_in_having_a_plan": "plan is None on rank 0 and ",
+    "differ_in_broadcast_variables": "broadcast_variables is False on rank 0 and True on rank 1",
+    "differ_in_grappler": "Grappler switched off is False on rank 0 and True on rank 1",
+    "differ_in_a_variable": "variable['w1'] is ",
+    "differ_in_a_counter": "variable['counter'] is ",
+    "differ_in_a_variable_that_is_to_be_broadcast": (
+        "variable['average'] is 'float32 (4,)' on rank 0 and 'float32 (5,)' on rank 1"
+    ),
+}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses_what_cannot_be_right(trouble: Job, case: str, rank: int) -> None:
+    message = trouble.error(case, rank)
+    for part in REFUSED[case]:
+        assert part in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", DISAGREEMENTS)
+def test_every_rank_names_the_first_difference(trouble: Job, case: str, rank: int) -> None:
+    message = trouble.error(case, rank)
+    assert message.startswith("ValueError: the ranks do not agree, nothing was exchanged")
+    assert DISAGREEMENTS[case] in message
+    assert "on rank 0 and " in message
+    assert message == trouble.error(case, 0)
+
+
+def test_what_one_rank_raises_while_tracing_reaches_the_others(trouble: Job) -> None:
+    case = "raises_in_the_step_on_one_rank"
+    assert "RuntimeError" in trouble.error(case, 1)
+    other = trouble.error(case, 0)
+    assert "rank 1 gave up" in other
+    assert "the data set is empty" in other
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_call_after_a_failure_fails_with_the_first_cause(trouble: Job, rank: int) -> None:
+    errors = trouble.value("raises_between_steps", rank)
+    assert [number for number, _, _ in errors] == [3, 4, 5]
+    for _, _, message in errors:
+        assert "Dimensions must be equal" in message
+        if rank == 0:
+            assert "rank 1 gave up" in message
+            assert "step 4 was not completed" in message
+
+
+@pytest.mark.parametrize("case", ["broadcast_variables", "grappler_switched_off"])
+def test_trains_as_one_process_does(trouble: Job, case: str) -> None:
+    saved = trouble.arrays(case)
+    ours = {name: value for name, value in saved.items() if name.startswith("ours/")}
+    assert ours
+    for name, value in ours.items():
+        rtol, atol = (1e-9, 1e-12) if value.dtype == np.float64 else (1e-5, 1e-7)
+        alone = saved[name.replace("ours/", "alone/")]
+        np.testing.assert_allclose(value, alone, rtol=rtol, atol=atol, err_msg=name)
+
+
+def test_broadcast_takes_the_values_of_rank_0(trouble: Job) -> None:
+    first, second = (trouble.arrays("broadcast_variables", rank) for rank in RANKS)
+    for name, value in first.items():
+        if name.startswith("started/"):
+            assert not np.array_equal(value, second[name])
+        if name.startswith("ours/"):
+            assert value.tobytes() == second[name].tobytes(), name
+
+
+def test_compiled_forward_computation_is_no_obstacle(trouble: Job) -> None:
+    first, second = (trouble.arrays("jit_compile_of_the_loss", rank) for rank in RANKS)
+    for name, value in first.items():
+        assert value.tobytes() == second[name].tobytes(), name
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_random_generators_may_differ(trouble: Job, rank: int) -> None:
+    assert trouble.value("random_generator_of_each_rank", rank) == "run"
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_grappler_switched_off_is_said_once(trouble: Job, rank: int) -> None:
+    assert trouble.log("grappler_switched_off", rank).count("Grappler is switched off") == 1
+    assert "was not executed as it is" not in trouble.log("grappler_switched_off", rank)
+    # Nothing is tried out, since nothing could take effect.
+    assert trouble.value("grappler_switched_off", rank) == {"phase": "run", "plan": None}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_profiler_session_of_the_user_is_left_alone(trouble: Job, rank: int) -> None:
+    value = trouble.value("profiler_session_of_the_user", rank)
+    assert value["phase"] == "run"
+    assert value["traces"] == 1
+    assert any("another profiler session is active" in note for note in value["notes"])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_budget_of_five_steps_ends_early_and_says_so(trouble: Job, rank: int) -> None:
+    value = trouble.value("short_budget", rank)
+    assert value["phases"] == ["measure"] * 5 + ["run"] * 2
+    assert any("the budget of 5 steps" in note for note in value["notes"])
+    assert "the budget of 5 steps" in value["explained"]
+
+
+def test_budget_of_no_seconds_still_gives_a_plan(trouble: Job) -> None:
+    value = trouble.value("no_seconds_at_all")
+    assert value["phase"] == "run"
+    assert any("no profile could be measured" in note for note in value["notes"])
+
+
+# Folders.
+
+
+def test_kept_plan_goes_straight_to_run(trouble: Job) -> None:
+    value = trouble.value("cache_and_log_folders")
+    assert value["first"]["phases"] == ["measure"]
+    assert value["first"]["complete"]
+    assert len(value["kept"]) == 1
+    assert value["second"]["phases"] == ["run", "run"]
+    for name in ("plan", "profile", "cost_model"):
+        assert value["second"][name] == value["first"][name]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_what_a_short_budget_led_to_is_not_kept(trouble: Job, rank: int) -> None:
+    value = trouble.value("cache_and_log_folders", rank)["cut short"]
+    assert value == {"phases": ["measure"] * 7 + ["run"], "kept": 0}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "another model",
+        *(f"corrupt {number}" for number in range(5)),
+        "wrong plan",
+        "plan for 3 workers",
+        "too many threads",
+    ],
+)
+@pytest.mark.parametrize("rank", RANKS)
+def test_what_does_not_fit_is_measured_anew(trouble: Job, job: str, rank: int) -> None:
+    assert trouble.value("cache_and_log_folders", rank)[job] == "measure"
+
+
+def test_what_cannot_be_used_is_warned_about(trouble: Job) -> None:
+    log = trouble.log("cache_and_log_folders")
+    assert log.count("WARNING cache_dir: what is kept cannot be used, measuring anew") == 8
+
+
+def test_log_folder_holds_profile_model_and_plan(trouble: Job) -> None:
+    value = trouble.value("cache_and_log_folders")
+    logged = value["logged"]
+    assert Plan.from_json(logged["plan.json"]) == Plan.from_json(value["first"]["plan"])
+    assert BackwardProfile.from_json(logged["profile.json"]).names
+    assert ContentionModel.from_json(logged["cost_model.json"]).num_workers == 2
+
+
+def test_log_folder_holds_a_given_plan(trouble: Job, three_groups: Plan) -> None:
+    logged = trouble.value("log_folder_of_a_given_plan")
+    assert Plan.from_json(logged.pop("plan.json")) == three_groups
+    assert logged == {}
+
+
+def test_rank_0_alone_writes(trouble: Job) -> None:
+    value = trouble.value("cache_and_log_folders", rank=1)
+    assert value["kept"] == []
+    assert value["logged"] == {}
+    assert trouble.value("log_folder_of_a_given_plan", rank=1) == {}
+
+
+def test_folder_that_cannot_be_written_does_not_end_the_training(trouble: Job) -> None:
+    case = "folders_that_cannot_be_written"
+    assert trouble.value(case) == "run"
+    assert "WARNING cache_dir: nothing could be kept" in trouble.log(case)
+    assert "WARNING logdir: not everything could be written" in trouble.log(case)
+
+
+# One process.
+
+
+@pytest.fixture(scope="session")
+def alone(run_job: Any, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    broken = tmp_path_factory.mktemp("broken") / "horovod"
+    broken.mkdir()
+    (broken / "__init__.py").touch()
+    (broken / "tensorflow.py").write_text("raise ImportError('undefined symbol: _ZN10tensorflow')")
+    job: Job = run_job("alone.py", 1, str(broken.parent))
+    return job
+
+
+def value_of(job: Job, name: str) -> Any:
+    return json.loads((job.folder / "alone.0.json").read_text())[name]
+
+
+def test_one_process_passes_through_and_says_so_once(alone: Job) -> None:
+    value = value_of(alone, "pass_through")
+    assert value["phase"] == "pass-through"
+    assert value["same"]
+    [said] = value["log"]
+    assert "one process" in said
+    assert "tf-libra run -np 2" in said
+    assert value["plan"] is None
+    assert "pass-through" in value["explained"]
+
+
+def test_horovod_of_another_tensorflow_is_said_in_one_line(alone: Job) -> None:
+    error = value_of(alone, "broken_horovod")
+    assert error.startswith("ImportError: Horovod is not built for the TensorFlow")
+    assert "tools/build_horovod.py" in error
+    assert "undefined symbol" in error
+    assert "\n" not in error
+
+
+def test_missing_horovod_is_said_in_one_line(alone: Job) -> None:
+    error = value_of(alone, "missing_horovod")
+    assert error.startswith("ImportError: Horovod is ")
+    assert "tools/build_horovod.py" in error
+    assert "\n" not in error

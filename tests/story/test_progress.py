@@ -1,0 +1,211 @@
+"""What a user reads while it works: on a terminal, and elsewhere."""
+
+import io
+import logging
+import os
+import pty
+import re
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import pytest
+
+import tf_libra
+from tests.launching import Job
+from tf_libra.story import progress
+from tf_libra.story.journal import Journal
+from tf_libra.tuning import Phase
+
+CLEAR = "\r\x1b[2K"
+
+
+class Terminal:
+    """A pseudo-terminal: what is written to `stream` can be read."""
+
+    def __init__(self) -> None:
+        self._reading, writing = pty.openpty()
+        self.stream: TextIO = os.fdopen(writing, "w")
+        self.text = ""
+
+    def read_until(self, pattern: str) -> str:
+        """Reads until the pattern is found in what was written since the last call."""
+        start, until = len(self.text), time.monotonic() + 120
+        while not re.search(pattern, self.text[start:]):
+            assert time.monotonic() < until, f"{pattern!r} is not in {self.text[start:]!r}"
+            if select.select([self._reading], [], [], 1.0)[0]:
+                self.text += os.read(self._reading, 65536).decode()
+        return self.text[start:]
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._reading)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    opened = Terminal()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    logger = logging.getLogger(f"test of {request.node.name}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    yield logger
+    logger.handlers.clear()
+
+
+def test_terminal_shows_what_takes_longer_than_a_second(
+    terminal: Terminal, log: logging.Logger
+) -> None:
+    shown = progress.Progress(log, terminal.stream)
+    shown.show("measure: step 3 of at most 100")
+    first = terminal.read_until("of at most 100, [0-9]+ s")
+    seconds = [int(text) for text in re.findall(r"100, ([0-9]+) s", first)]
+    assert seconds
+    assert min(seconds) >= 1
+    shown.show("measure: step 4 of at most 100", anew=False)
+    terminal.read_until("step 4 of at most 100")
+    shown.end()
+    terminal.stream.write("the end\n")
+    terminal.stream.flush()
+    assert terminal.read_until("the end").endswith(f"{CLEAR}the end\r\n")
+
+
+def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.Logger) -> None:
+    log.addHandler(logging.StreamHandler(terminal.stream))
+    shown = progress.Progress(log, terminal.stream)
+    shown.show("fit")
+    terminal.read_until("fit, [0-9]+ s")
+    log.info("a message")
+    before, _, _ = terminal.read_until("a message\r\n").partition("a message")
+    assert before.endswith(CLEAR)
+    shown.end()
+    log.info("last")
+    assert "tf_libra: fit" not in terminal.read_until("last").rpartition(CLEAR)[2]
+
+
+def test_nothing_is_left_running(terminal: Terminal, log: logging.Logger) -> None:
+    before = threading.active_count()
+    shown = progress.Progress(log, terminal.stream)
+    for _ in range(3):
+        shown.show("plan")
+        assert threading.active_count() == before + 1
+        shown.end()
+        shown.end()
+        assert threading.active_count() == before
+    assert log.filters == []
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_quiet_when_not_a_terminal_or_not_asked(
+    terminal: Terminal, log: logging.Logger, level: int
+) -> None:
+    log.setLevel(level)
+    stream = terminal.stream if level > logging.INFO else io.StringIO()
+    before = threading.active_count()
+    shown = progress.Progress(log, stream)
+    shown.show("measure")
+    assert threading.active_count() == before
+    shown.end()
+    if isinstance(stream, io.StringIO):
+        assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_phases_are_shown_unless_somebody_else_does(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    journal = Journal(tf_libra.optimize(progress=wanted).keywords["options"])
+    before = set(threading.enumerate())
+    journal.busy(Phase.TRACE)
+    if wanted:
+        terminal.read_until("tf_libra: trace, [0-9]+ s")
+    journal.entered(Phase.MEASURE, 1)
+    if wanted:
+        terminal.read_until("tf_libra: measure: step 1 of at most [0-9]+, [0-9]+ s")
+    else:
+        assert set(threading.enumerate()) <= before  # nobody who would show anything
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rank", "level"),
+    [
+        (None, 0, logging.INFO),
+        (None, 1, logging.WARNING),
+        ("debug", 0, logging.DEBUG),
+        ("debug", 1, logging.WARNING),
+        ("ERROR", 0, logging.ERROR),
+        ("ERROR", 1, logging.ERROR),
+        ("loud", 0, logging.INFO),
+    ],
+)
+def test_level(monkeypatch: pytest.MonkeyPatch, wanted: str | None, rank: int, level: int) -> None:
+    if wanted is None:
+        monkeypatch.delenv(progress.LEVEL_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(progress.LEVEL_VARIABLE, wanted)
+    assert progress.logger(rank).level == level
+
+
+def test_level_that_there_is_none_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("levels")
+    monkeypatch.setenv(progress.LEVEL_VARIABLE, "info")
+    progress.warn_of_unknown_level(log)
+    assert caplog.text == ""
+    monkeypatch.setenv(progress.LEVEL_VARIABLE, "loud\n")
+    progress.warn_of_unknown_level(log)
+    assert "TF_LIBRA_LOG_LEVEL must be debug, info, warning, error or critical" in caplog.text
+    assert "'loud\\n'" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def talking(run_job: Callable[..., Job]) -> Job:
+    """The job of `jobs/terminal.py`, whose rank 0 has a terminal."""
+    return run_job("terminal.py", 2)
+
+
+def said(job: Job) -> str:
+    return (job.folder / "terminal.txt").read_bytes().decode()  # with its carriage returns
+
+
+def lines(job: Job) -> list[str]:
+    """What stays on the terminal."""
+    return [line.rstrip("\r").rpartition(CLEAR)[2] for line in said(job).split("\n")]
+
+
+def test_terminal_gets_progress_and_keeps_the_messages(talking: Job) -> None:
+    # The job waits in that phase until it stands there.
+    assert re.search(r"tf_libra: measure[^\r\n]*, \d+ s", said(talking))
+    assert "tf_libra: measure: from step 1 on" in lines(talking)
+    assert not [line for line in lines(talking) if "of at most" in line]
+
+
+def test_rank_0_says_how_it_went_in_one_line(talking: Job) -> None:
+    [line] = [line for line in lines(talking) if "under a plan of" in line]
+    assert re.fullmatch(
+        r"tf_libra: HandWritten.step: \d+ steps, \d+ of them under a plan of [a-z-]+"
+        r" \(\d+ groups?\), \d+\.\d ms each; [+-]\d+\.\d% against one all-reduce after backward",
+        line,
+    )
+
+
+def test_other_ranks_only_warn(talking: Job) -> None:
+    for words in ("measure:", "under a plan of", "\x1b"):
+        assert words not in talking.output(1)
+
+
+def test_explanation_fits_into_100_columns(talking: Job) -> None:
+    explained = (talking.folder / "explained.txt").read_text().splitlines()
+    assert max(map(len, explained)) <= 100
+    assert explained[0] == "phase: run"

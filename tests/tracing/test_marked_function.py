@@ -1,0 +1,343 @@
+"""What a traced step all-reduces, seen in its graph; no engine is needed for that."""
+
+import threading
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.tracing import marked_function
+from tf_libra.tracing.marking import MarkedGradient, Rules, marking
+
+
+class Traces:
+    """What `on_traced` was told, trace by trace."""
+
+    def __init__(self) -> None:
+        self.marked: list[tuple[MarkedGradient, ...]] = []
+
+    def add(self, marked: tuple[MarkedGradient, ...], left: dict[str, str]) -> None:
+        assert not left
+        self.marked.append(marked)
+
+    def names(self, trace: int = -1) -> list[str]:
+        return [one.name for one in self.marked[trace]]
+
+
+def chain(dtype: str = "float32") -> list[tf.Variable]:
+    return [tf.Variable(tf.ones([4, 4], dtype), name=f"layer{i}") for i in range(4)]
+
+
+def loss_of(layers: list[tf.Variable], inputs: tf.Tensor) -> tf.Tensor:
+    for layer in layers:
+        inputs = tf.tanh(inputs @ layer)
+    return tf.reduce_sum(inputs)
+
+
+def all_reduces(concrete: Any) -> list[str]:
+    return [
+        operation.get_attr("tensor_names")[0].decode()
+        for operation in concrete.graph.get_operations()
+        if operation.type == "LibraAllReduce"
+    ]
+
+
+INPUTS = tf.TensorSpec([2, 4])
+
+
+def test_gradients_are_marked_in_backward_order() -> None:
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        # The user may ask in any order, and in any structure.
+        return tape.gradient(loss, {"a": [layers[2], layers[0]], "b": (layers[3], layers[1])})
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    concrete = call.get_concrete_function(INPUTS)
+    assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
+    assert all_reduces(concrete) == traces.names()
+    assert traces.marked[0][0] == MarkedGradient("layer3", (4, 4), "float32", 64)
+    assert set(concrete.structured_outputs) == {"a", "b"}
+
+
+def test_gradients_of_what_is_no_variable_are_left_alone() -> None:
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, [inputs, layers[0]])
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0"]
+
+
+def test_variable_without_gradient_is_named() -> None:
+    layers, unused = chain(), tf.Variable(1.0, name="unused")
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, [*layers, unused])
+
+    call = marked_function.marked_function(tf.function(step), lambda *_: None)
+    with pytest.raises(ValueError, match=r"step computes no gradient for variable 'unused'"):
+        call.get_concrete_function(INPUTS)
+
+
+def test_two_gradients_of_one_variable_have_two_names() -> None:
+    [layer, *_], traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        results = []
+        for scale in (1.0, 2.0):
+            with tf.GradientTape() as tape:
+                loss = loss_of([layer], inputs * scale)
+            results.append(tape.gradient(loss, layer))
+        return results
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0", "layer0#1"]
+    assert traces.names() == ["layer0", "layer0#1"]
+
+
+def test_every_trace_reports_functions_that_were_traced_before() -> None:
+    layers, traces = chain(), Traces()
+
+    @tf.function
+    def inner(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    def step(inputs: tf.Tensor, scale: float) -> Any:
+        return [gradient * scale for gradient in inner(inputs)]
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    call.get_concrete_function(INPUTS, 1.0)
+    call.get_concrete_function(INPUTS, 2.0)
+    assert len(traces.marked) == 2
+    assert traces.names(1) == traces.names(0) == ["layer3", "layer2", "layer1", "layer0"]
+
+
+def test_autograph_converts_the_step_and_what_it_calls() -> None:
+    def doubled(inputs: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            inputs = inputs * 2.0
+        return inputs
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        if tf.reduce_sum(inputs) > 0:
+            return doubled(inputs)
+        return inputs
+
+    call = marked_function.marked_function(tf.function(step), lambda *_: None)
+    assert float(call(tf.constant(3.0))) == 12
+    assert float(call(tf.constant(-3.0))) == -3
+
+
+def test_autograph_stays_off_where_the_user_switched_it_off() -> None:
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            inputs = inputs * 2.0
+        return inputs
+
+    call = marked_function.marked_function(tf.function(step, autograph=False), lambda *_: None)
+    with pytest.raises(Exception, match="Iterating over a symbolic"):
+        call.get_concrete_function(INPUTS)
+
+
+def test_options_of_the_users_function_are_kept() -> None:
+    traces = Traces()
+    signature = [tf.TensorSpec([None, 4], name="x")]
+    call = marked_function.marked_function(
+        tf.function(lambda inputs: inputs, input_signature=signature), traces.add
+    )
+    call(tf.ones([2, 4]))
+    call(tf.ones([5, 4]))
+    assert len(traces.marked) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tapes_outside_of_a_trace_are_left_alone(fails: bool) -> None:
+    original = tf.GradientTape.gradient
+
+    def enter() -> None:
+        with marking("step"):
+            assert tf.GradientTape.gradient is not original
+            if fails:
+                raise KeyError("a mistake of the user's")
+
+    if fails:
+        with pytest.raises(KeyError):
+            enter()
+    else:
+        enter()
+    assert tf.GradientTape.gradient is original
+    with tf.GradientTape() as tape:
+        variable = tf.Variable(3.0)
+        square = variable**2
+    with tf.GradientTape(), tf.init_scope():
+        assert float(tape.gradient(square, variable)) == 6
+
+
+def test_step_compiled_by_xla_is_refused() -> None:
+    with pytest.raises(ValueError, match="step is compiled with jit_compile=True"):
+
+        def step() -> None:
+            pass
+
+        marked_function.marked_function(tf.function(step, jit_compile=True), lambda *_: None)
+
+
+def test_gradient_of_an_average_is_averaged_too() -> None:
+    """A step that differentiates through its own gradients, as a gradient penalty does."""
+    layers, traces = chain(), Traces()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = loss_of(layers, inputs)
+            gradients = inner.gradient(loss, layers)
+            penalty = tf.add_n([tf.reduce_sum(gradient**2) for gradient in gradients])
+        return outer.gradient(penalty, layers)
+
+    def function(**rules: Any) -> Any:
+        return marked_function.marked_function(
+            tf.function(step), traces.add, lambda: Rules(**rules)
+        )
+
+    with pytest.raises(ValueError, match=r"step takes the gradient of variable 'layer0' inside"):
+        function().get_concrete_function(INPUTS)
+    assert all_reduces(function(inner_gradients="local").get_concrete_function(INPUTS)) == [
+        "layer3",
+        "layer2",
+        "layer1",
+        "layer0",
+    ]
+    found = all_reduces(function(inner_gradients="average").get_concrete_function(INPUTS))
+    once = {f"layer{i}" for i in range(4)}
+    assert set(found) == once | {f"{n}/grad" for n in once} | {f"{n}#1" for n in once}
+    assert set(traces.names()) == once | {f"{n}#1" for n in once}
+
+
+def test_tape_of_another_thread_is_left_alone() -> None:
+    layers, traces = chain(), Traces()
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        variable = tf.Variable(3.0)
+        with tf.GradientTape() as tape:
+            square = variable**2
+        seen.append(tape.gradient(square, variable))
+
+    def step(inputs: tf.Tensor) -> Any:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    call = marked_function.marked_function(tf.function(step, autograph=False), traces.add)
+    call.get_concrete_function(INPUTS)
+    assert float(seen[0]) == 6
+    assert len(traces.names()) == 4
+
+
+def test_traces_of_one_nested_function_name_their_gradients_alike() -> None:
+    """TensorFlow traces what makes variables twice, and again for other shapes."""
+    weight = tf.Variable(1.0, name="weight")
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def nested(inputs: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(2.0))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * inputs)
+        return tape.gradient(loss, weight)
+
+    @tf.function
+    def another(inputs: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = weight * inputs
+        return tape.gradient(loss, weight)
+
+    traces = Traces()
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        return nested(inputs) + nested(tf.stack([inputs, inputs])) + another(inputs)
+
+    function = marked_function.marked_function(step, traces.add)
+    function.get_concrete_function(tf.constant(1.0))
+    assert traces.names() == ["weight", "weight#1"]
+
+
+def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> None:
+    layers, traces = chain(), Traces()
+    traced: list[int] = []
+
+    @tf.function
+    def inner(inputs: tf.Tensor) -> Any:
+        traced.append(len(traced))
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    def step(inputs: tf.Tensor) -> Any:
+        return inner(inputs)
+
+    before = inner.get_concrete_function(INPUTS)
+    for function in ("one", "another"):
+        call = marked_function.marked_function(
+            tf.function(step), traces.add, lambda function=function: Rules(function)
+        )
+        call.get_concrete_function(INPUTS)
+        assert traces.names() == ["layer3", "layer2", "layer1", "layer0"]
+    assert len(traced) == 3
+    assert inner.get_concrete_function(INPUTS) is before
+    assert all_reduces(before) == []
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
+    table, final, traces = tf.Variable(tf.ones([9, 4])), tf.Variable(tf.ones([4, 2])), Traces()
+
+    def step(words: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, words) @ final)
+        return tape.gradient(loss, {"table": table, "final": final})
+
+    call = marked_function.marked_function(
+        tf.function(step), traces.add, lambda: Rules(sparse_as_dense=dense)
+    )
+    concrete = call.get_concrete_function(tf.TensorSpec([None], tf.int64))
+    assert [one.is_gathered for one in traces.marked[0]] == [False, not dense]
+    found = all_reduces(concrete)
+    (name,) = (one.name for one in traces.marked[0] if one.shape[-1:] == (4,))
+    expected = [name] if dense else [f"{name}/{what}" for what in ("rows", "indices", "values")]
+    assert found[1:] == expected
+    returned = concrete.structured_outputs["table"]
+    assert isinstance(returned, tf.IndexedSlices) is not dense
+    if not dense:
+        assert returned.values.shape.as_list() == [None, 4]
+        assert returned.indices.dtype == tf.int64
+
+
+def test_tf_gradients_of_variables_are_refused() -> None:
+    layers = chain()
+
+    def step(inputs: tf.Tensor, of_inputs: bool) -> Any:
+        loss = loss_of(layers, inputs)
+        return tf.gradients(loss, [inputs] if of_inputs else layers)
+
+    original = tf.gradients
+    call = marked_function.marked_function(tf.function(step), lambda *_: None)
+    call.get_concrete_function(INPUTS, True)
+    with pytest.raises(ValueError, match=r"gradient of 'layer0' by tf\.gradients"):
+        call.get_concrete_function(INPUTS, False)
+    assert tf.gradients is original

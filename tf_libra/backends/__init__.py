@@ -1,0 +1,1 @@
+"""What carries gradients and messages between ranks: lanes, Horovod."""

@@ -1,0 +1,197 @@
+"""This process's engine, as Python sees it: lanes to the other ranks, and small messages."""
+
+import ctypes
+import json
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra.backends import library
+from tf_libra.model.telemetry import AllReduceRecord, parse_records
+
+SECRET_BYTES = 64
+UNIX = "unix:"
+
+
+class EngineError(RuntimeError):
+    """The engine could not do what was asked; the message names ranks and reasons."""
+
+
+class LostRankError(EngineError):
+    """A rank is dead, disconnected, late beyond the timeout, or gave up."""
+
+
+# ops/lanes/status.h
+_UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Whether an error, of this module or from a kernel, means that a rank is lost.
+
+    Other ranks may go on from their last commit; the same call would not succeed.
+    """
+    import tensorflow as tf
+
+    kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
+    return isinstance(error, LostRankError) or (kernel and "LibraAllReduce" in str(error))
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a rank's listener waits: a numeric IPv4 address and a port, or a Unix socket."""
+
+    host: str
+    port: int
+
+
+def interface_address(interface: str) -> str:
+    """The numeric IPv4 address of a network interface such as `eth0`.
+
+    Raises:
+        EngineError: there is no such interface, or it has no address.
+    """
+    host = ctypes.c_char_p()
+    _check(library.load().c.TfLibraInterfaceAddress(interface.encode(), ctypes.byref(host)))
+    return (host.value or b"").decode()
+
+
+def listen(host: str) -> Address:
+    """Starts to listen on `host` alone, at a port that the system chooses.
+
+    Args:
+        host: a numeric IPv4 address, or `UNIX` for a Unix socket that only this host reaches.
+    """
+    bound, port = ctypes.c_char_p(), ctypes.c_int()
+    _check(library.load().c.TfLibraListen(host.encode(), ctypes.byref(bound), ctypes.byref(port)))
+    return Address((bound.value or b"").decode(), port.value)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine. Calls that involve other ranks block, until a deadline at most.
+
+    Attributes:
+        rank: this process, from 0.
+        world_size: number of processes.
+        num_lanes: the largest number of threads that an all-reduce may use.
+    """
+
+    rank: int
+    world_size: int
+    num_lanes: int
+
+    def all_gather(self, message: Any) -> list[Any]:
+        """Every rank's message, by rank. Messages are what JSON can say.
+
+        Raises:
+            LostRankError: a rank is dead, has given up, or did not arrive in time.
+        """
+        payload = json.dumps(message, sort_keys=True).encode()
+        data, size = ctypes.c_void_p(), ctypes.c_int64()
+        _check(
+            library.load().c.TfLibraAllGather(
+                payload, len(payload), ctypes.byref(data), ctypes.byref(size)
+            )
+        )
+        packed = ctypes.string_at(data.value or 0, size.value)
+        messages, at = [], 0
+        while at < len(packed):
+            (length,) = struct.unpack_from("<Q", packed, at)
+            messages.append(json.loads(packed[at + 8 : at + 8 + length]))
+            at += 8 + length
+        return messages
+
+    def broadcast(self, message: Any = None) -> Any:
+        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        return json.loads(self.broadcast_bytes(json.dumps(message, sort_keys=True).encode()))
+
+    def broadcast_bytes(self, payload: bytes) -> bytes:
+        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        data, size = ctypes.c_void_p(), ctypes.c_int64()
+        _check(
+            library.load().c.TfLibraBroadcast(
+                payload, len(payload), ctypes.byref(data), ctypes.byref(size)
+            )
+        )
+        return ctypes.string_at(data.value or 0, size.value)
+
+    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
+        """When a message was sent to all ranks, and when all of theirs had come, `count` times.
+
+        In nanoseconds since the epoch, by this host's clock. On every rank it must be called at
+        the same place, as `all_gather`, whose errors it has.
+        """
+        found = []
+        for _ in range(count):
+            sent_ns = time.time_ns()
+            self.all_gather(None)
+            found.append((sent_ns, time.time_ns()))
+        return tuple(found)
+
+    def set_step(self, step: int) -> None:
+        """Gives a number to what follows, for telemetry and messages."""
+        _check(library.load().c.TfLibraSetStep(step))
+
+    def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
+        """What was all-reduced since the last call, at most the last 65,536."""
+        text = ctypes.c_char_p()
+        _check(library.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
+        return parse_records((text.value or b"{}").decode())
+
+    def abort(self, reason: str) -> None:
+        """Tells every rank why this one gives up, and fails all that is under way."""
+        library.load().c.TfLibraAbort(reason.encode())
+
+    def close(self) -> None:
+        """Ends the engine and joins its threads.
+
+        Raises:
+            EngineError: code that follows an all-reduce does not return; its thread stays.
+        """
+        _check(library.load().c.TfLibraClose())
+
+
+def running() -> Engine | None:
+    """The engine that runs in this process, if one does."""
+    rank, world_size, num_lanes = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    code = library.load().c.TfLibraEngineInfo(
+        ctypes.byref(rank), ctypes.byref(world_size), ctypes.byref(num_lanes)
+    )
+    return Engine(rank.value, world_size.value, num_lanes.value) if code == 0 else None
+
+
+def connect(
+    rank: int,
+    addresses: list[Address],
+    secret: bytes,
+    num_lanes: int,
+    timeout_seconds: float,
+    stall_warning_seconds: float,
+) -> Engine:
+    """Connects to all ranks. `listen` must have been called; `addresses` are by rank.
+
+    Raises:
+        EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
+    """
+    assert len(secret) == SECRET_BYTES, len(secret)
+    _check(
+        library.load().c.TfLibraConnect(
+            rank,
+            len(addresses),
+            library.text_array([address.host for address in addresses]),
+            library.int_array([address.port for address in addresses]),
+            secret,
+            num_lanes,
+            timeout_seconds,
+            stall_warning_seconds,
+        )
+    )
+    return Engine(rank, len(addresses), num_lanes)
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        message = library.load().c.TfLibraLastError().decode(errors="replace")
+        lost = code in (_UNAVAILABLE, _DEADLINE_EXCEEDED)
+        raise LostRankError(message) if lost else EngineError(message)

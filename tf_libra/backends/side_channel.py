@@ -1,0 +1,42 @@
+"""All-reduces that carry no planned gradient: rows of sparse ones, and who is where.
+
+They go over the lanes like any other, in their place in the order of all, so that a rank which is
+elsewhere in its script is noticed by both sides at once.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.backends import library
+from tf_libra.model.telemetry import UNPLANNED
+
+
+def all_reduce(tensor: Any, name: str, function: str, reduction: str = "sum") -> Any:
+    """One tensor summed or averaged over all ranks; no plan fuses it with others.
+
+    Args:
+        tensor: of a floating dtype, of the same shape on every rank.
+        name: what it is called, the same on every rank.
+        function: the training function that it belongs to.
+        reduction: "sum" or "average".
+    """
+    (reduced,) = library.load().ops.libra_all_reduce(
+        tensors=[tensor],
+        tensor_names=[name],
+        function=function,
+        reduction=reduction,
+        plan=UNPLANNED,
+        name="LibraSideChannel",
+    )
+    return reduced
+
+
+def meet(what: str, function: str) -> None:
+    """Returns when every rank is at the same point of the same function.
+
+    Raises:
+        tf.errors.OpError: another rank all-reduces something else, or is gone.
+    """
+    with tf.init_scope(), tf.device("/cpu:0"):
+        all_reduce(tf.zeros([1]), what, function)

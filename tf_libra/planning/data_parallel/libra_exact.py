@@ -1,0 +1,391 @@
+"""The optimum of LIBRA's problem in continuous time: at most K groups, threads from R, no chunks.
+
+Groups are added one at a time. A state says that the first l tensors are all-reduced in i groups
+and the last of these has ended: s seconds of backward computation are left, and sigma seconds have
+been lost so far, sigma = time + s - (all computation). What a group adds follows from Eqs. 8-15;
+with P = p + a, Q = q + a and rate = alpha1 - alpha2·r, once it may start with s left,
+
+  hidden, P·rate <= s:  sigma += P·(1 - rate), s -= P·rate
+  else:                 sigma += Q + f·(P·(1 - rate) - Q) with f = s / (P·rate), s = 0
+
+and waiting for a group's last tensor only lowers s. Once s = 0 the rest is best all-reduced as one
+group, with the threads of least q.
+
+States are dropped in two ways, neither of which loses the optimum:
+
+- Dominance. The time v(s) that the rest takes is continuous and piecewise linear in s, with slope
+  1 while it waits and (1 - Q/P) / rate while an all-reduce that will have a residual is running.
+  Let m and M be the least and the largest of these slopes and of 1 over R and all group sizes.
+  Lemma 3 is m >= 0 and Lemma 4 is M <= 1; they hold under Assumptions 2 and 3, but any m and M
+  serve: a state is dropped if another has no larger time + m·s and no larger time + M·s.
+- Bound. A state goes if what it has lost and a lower bound on what the rest must lose reach what a
+  known plan loses; the first such plans are those of the chunked program and of a pass that follows
+  a few states alone. There are two bounds: the cheapest way to send the bytes with the computation
+  left, in groups of any number and size (`_Bound`); and the cheapest groups, of those that K
+  leaves, with all computation that there can be (`_rest_bounds`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
+from tf_libra.planning.data_parallel.libra import solve
+from tf_libra.simulation import simulate
+from tf_libra.strategies import Libra
+
+_Array = NDArray[np.float64]
+_Indices = NDArray[np.int64]
+
+_TIE = 1e-12  # of the total time: a plan is better only by more
+_CHUNKS = 50  # of the program whose plan is the first to beat
+_BEAM = 1000  # states per level that the first pass follows: those with the least lower bounds
+
+
+def plan_libra_exact(profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> Draft:
+    """Returns a plan that no sequential plan of at most K groups and threads from R beats."""
+    return _Search(profile, cost, strategy).run()
+
+
+@dataclass(frozen=True)
+class _States:
+    """States of one level, sorted by l; every array has shape [n].
+
+    Attributes:
+        tensors: l.
+        left: s.
+        lost: sigma.
+        parent: index of the state before in the level before.
+        threads: index into R of the group's threads.
+    """
+
+    tensors: _Indices
+    left: _Array
+    lost: _Array
+    parent: _Indices
+    threads: _Indices
+
+
+class _Bound:
+    """A lower bound on what the rest of a plan loses.
+
+    Attributes:
+        late: what is lost at least from tensor l on, whatever is left; shape [L + 1].
+
+    Of the bytes that are left, each is sent beside computation with some r, which takes
+    rate / x_p seconds of computation and loses (1 - rate) / x_p, for the transmission rate x_p of
+    p; or alone, which loses at least 1 / x_q. The cheapest mixture for a limit of computation is
+    the lower convex hull of these points. Startup overheads come on top: the last group's, always.
+    """
+
+    def __init__(
+        self, profile: BackwardProfile, cost: ContentionModel, threads: _Indices, max_groups: int
+    ) -> None:
+        rate = cost.compute_rate(threads)
+        byte = cost.overlapped_seconds(1, threads)
+        alone = float(cost.exclusive_seconds(1, threads).min())
+        points = sorted(
+            [(0.0, alone), *zip((rate * byte).tolist(), ((1 - rate) * byte).tolist(), strict=True)]
+        )
+        hull: list[tuple[float, float]] = []
+        for point in points:
+            if hull and point[1] >= hull[-1][1]:
+                continue
+            while len(hull) > 1 and _above(hull[-2], hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        self._compute, self._loss = np.array(hull).T
+        # With a rate above 1 a startup overhead gains time instead.
+        gained = min(0.0, float(cost.startup_seconds * (1 - rate).min())) * max_groups
+        # The last tensor is in the last group, which nothing overlaps.
+        last = int(profile.num_bytes[-1])
+        self._certain = gained + float(cost.exclusive_all_reduce(last, threads).min())
+        self._bytes = (profile.bytes_before[-1] - profile.bytes_before - last).clip(0)
+        # Bytes of the tensors from j on find no more computation than is left at j's production.
+        after = np.append(profile.compute_after[1:], 0.0)
+        late = self._mixture(self._bytes, after) + self._loss[-1] * -self._bytes
+        self.late = (
+            np.maximum.accumulate(late[::-1])[::-1] + self._loss[-1] * self._bytes + self._certain
+        )
+
+    def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
+        """Seconds that are lost at least once l tensors are done with s left; shape of `left`."""
+        now = self._mixture(self._bytes[tensors], left) + self._certain
+        return np.maximum(now, self.late[tensors])
+
+    def _mixture(self, num_bytes: NDArray[np.int64], left: _Array) -> _Array:
+        per_byte = left / np.maximum(num_bytes, 1)
+        return num_bytes * np.interp(per_byte, self._compute, self._loss)
+
+
+def _above(
+    first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]
+) -> bool:
+    """Whether the middle point lies on or above the line between the others."""
+    slope = (last[1] - first[1]) * (middle[0] - first[0])
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= slope
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What groups add to the state that they start from; every array has shape [J, n].
+
+    Attributes:
+        hidden: seconds lost by a group that computation hides; infinite where it does not.
+        residual: seconds lost by a group with a residual; infinite where computation hides it.
+        left: computation left behind a hidden group.
+    """
+
+    hidden: _Array
+    residual: _Array
+    left: _Array
+
+
+class _Front:
+    """The states of one l that no other dominates, over all levels so far.
+
+    A state is dropped if another has no larger u = time + m·s and no larger v = time + M·s.
+    """
+
+    def __init__(self) -> None:
+        self._u = np.empty(0)  # increasing
+        self._v = np.empty(0)  # decreasing
+
+    def enter(self, u: _Array, v: _Array) -> _Indices:
+        """Enters states [n]; returns the indices of those that stay."""
+        old = self._u.size
+        u, v = np.concatenate([self._u, u]), np.concatenate([self._v, v])
+        order = np.lexsort((np.arange(u.size), v, u))  # of equals, the one that was there
+        v_ordered = v[order]
+        lowest = np.minimum.accumulate(v_ordered)
+        order = order[np.concatenate([[True], v_ordered[1:] < lowest[:-1]])]
+        self._u, self._v = u[order], v[order]
+        return order[order >= old] - old
+
+
+class _Search:
+    """The search for one profile, cost model and strategy."""
+
+    def __init__(self, profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> None:
+        self._profile = profile
+        self._cost = cost
+        self._strategy = strategy
+        self._threads = np.array(strategy.threads)
+        self._max_groups = min(strategy.max_groups, len(profile.tensors))
+        self._rate = cost.compute_rate(self._threads)[:, None]
+        self._startup = cost.startup_seconds
+        self._byte = cost.overlapped_seconds(1, self._threads)[:, None]
+        self._alone_startup = cost.exclusive_startup_seconds
+        self._alone_byte = cost.exclusive_seconds(1, self._threads)[:, None]
+        self._m, self._M = self._slopes()
+        self._bound = _Bound(profile, cost, self._threads, self._max_groups)
+        rest = profile.bytes_before[-1] - profile.bytes_before
+        ending = cost.exclusive_all_reduce(rest, self._threads[:, None])
+        self._ending = ending.min(axis=0)  # what the last group loses, of the tensors from l on
+        self._ending_threads = self._threads[ending.argmin(axis=0)]
+        self._rest = self._rest_bounds()
+        # The plan to beat.
+        self._lost = math.inf
+        self._stops: list[int] = []
+        self._plan_threads: list[int] = []
+        self._enter_chunked(min(strategy.chunks, _CHUNKS))
+        self._tie = _TIE * (self._lost + float(profile.compute_after[0]))
+        self._levels: list[_States] = []
+
+    def _slopes(self) -> tuple[float, float]:
+        """Returns m and M; slopes are monotone in the group's size, so its extremes do."""
+        some = self._profile.num_bytes[self._profile.num_bytes > 0]
+        if not some.size or self._byte.max() == 0:
+            return 1.0, 1.0
+        sizes = np.array([some.min(), some.sum()])
+        alone = self._alone_startup + self._alone_byte * sizes
+        slopes = (1 - alone / (self._startup + self._byte * sizes)) / self._rate
+        return min(1.0, float(slopes.min())), max(1.0, float(slopes.max()))
+
+    def _rest_bounds(self) -> _Array:
+        """What is lost at least from tensor l on with g groups at most, shape [K + 1, L + 1].
+
+        That is, by the same recursion over groups, but with every group starting as soon as its
+        last tensor is produced: with more computation left than it may find. Where M <= 1, that
+        loses no more.
+        """
+        count = len(self._profile.tensors)
+        rest = np.tile(self._bound.late, (self._max_groups + 1, 1))
+        if self._M > 1:
+            return rest
+        rest[1] = np.maximum(rest[1], self._ending)
+        for first in range(count - 2, -1, -1):
+            stops = np.arange(first + 1, count)
+            added = self._added(
+                self._profile.bytes_before[stops] - self._profile.bytes_before[first],
+                self._profile.compute_after[stops],
+            )
+            least = np.minimum(
+                self._ending[first], (added.residual + self._ending[stops]).min(initial=np.inf)
+            )
+            after = self._bound(
+                stops, np.minimum(added.left, self._profile.compute_after[stops + 1])
+            )
+            hidden = added.hidden + np.maximum(rest[1:-1, None, stops], after)
+            least = np.minimum(least, hidden.min(axis=(1, 2)))
+            rest[2:, first] = np.maximum(rest[2:, first], least)
+        return rest
+
+    def _added(self, sizes: NDArray[np.int64], left: _Array) -> _Added:
+        """What groups of these sizes add if they start with this computation left; both [n]."""
+        overlapped = self._startup + self._byte * sizes
+        used = overlapped * self._rate
+        alone = self._alone_startup + self._alone_byte * sizes
+        # Groups of 0 bytes are not launched, nor does it help to wait for one.
+        hidden = (used <= left) & (sizes > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(used > left, left / used, 0.0)
+        lost = overlapped - used
+        return _Added(
+            hidden=np.where(hidden, lost, np.inf),
+            residual=np.where((used > left) & (sizes > 0), alone + share * (lost - alone), np.inf),
+            left=left - used,
+        )
+
+    def run(self) -> Draft:
+        """Returns the best plan.
+
+        The first pass follows the most promising states alone: often it soon finds a plan that is
+        hard to beat. Where it had to leave none out, that plan is the best.
+        """
+        if not self._search(beam=True):
+            self._enter_chunked(self._strategy.chunks)
+            self._search(beam=False)
+        return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
+
+    def _enter_chunked(self, chunks: int) -> None:
+        """Enters the plan that the chunked program finds."""
+        profile, cost = self._profile, self._cost
+        costs = ChunkedCosts(profile, cost, self._strategy.threads, chunks)
+        _, stops, threads = solve(profile, costs, self._max_groups)
+        groups = groups_from_stops(stops, threads)
+        plan = Plan.for_profile(profile, groups, cost.num_workers, self._strategy.name)
+        lost = simulate(profile, plan, cost).backward_seconds - float(profile.compute_after[0])
+        if lost < self._lost:
+            self._lost, self._stops, self._plan_threads = lost, stops, threads
+
+    def _search(self, beam: bool) -> bool:
+        """Goes through the levels, as a beam if asked to; returns whether no state was left out."""
+        after = self._profile.compute_after
+        none = np.zeros(1, np.int64)
+        root = _States(none, np.minimum(after[:1], after[1]), np.zeros(1), none, none)
+        self._levels = [root]
+        fronts = [_Front() for _ in self._profile.tensors]
+        complete = True
+        for groups in range(1, self._max_groups):
+            groups_left = self._max_groups - groups
+            reach = self._reach(self._levels[-1])
+            found = [
+                self._expand(stop, np.flatnonzero(reach >= stop), fronts[stop], groups_left)
+                for stop in range(1, len(fronts))
+            ]
+            level = [_columns(states) for states in found if states is not None]
+            if not level:
+                break
+            states = _States(*(np.concatenate(column) for column in zip(*level, strict=True)))
+            if beam and states.left.size > _BEAM:
+                complete = False
+                least = states.lost + np.maximum(
+                    self._bound(states.tensors, states.left),
+                    self._rest[groups_left, states.tensors],
+                )
+                chosen = np.sort(np.argpartition(least, _BEAM)[:_BEAM])
+                states = _States(*(column[chosen] for column in _columns(states)))
+            self._levels.append(states)
+        return complete
+
+    def _reach(self, states: _States) -> _Indices:
+        """For each state the last l that its next group may end at, by the bound.
+
+        The group waits for its last tensor, which costs the state computation to overlap with.
+        """
+        low, high = states.tensors.copy(), np.full(len(states.left), len(self._ending) - 2)
+        while np.any(low < high):
+            middle = (low + high + 1) // 2
+            left = np.minimum(states.left, self._profile.compute_after[middle])
+            promising = states.lost + self._bound(states.tensors, left) < self._lost - self._tie
+            low, high = np.where(promising, middle, low), np.where(promising, high, middle - 1)
+        return low
+
+    def _expand(
+        self, stop: int, reaching: _Indices, front: _Front, groups_left: int
+    ) -> _States | None:
+        """Adds a group that ends at `stop`; returns the states, enters the plans with one more."""
+        states = self._levels[-1]
+        bytes_before = self._profile.bytes_before
+        # Groups of at least 1 byte: none of 0 bytes is launched, nor does it help to wait for one.
+        fewest = np.searchsorted(bytes_before, bytes_before[stop])
+        parents = reaching[: np.searchsorted(states.tensors[reaching], fewest)]
+        if parents.size == 0:
+            return None
+        added = self._added(
+            bytes_before[stop] - bytes_before[states.tensors[parents]],
+            np.minimum(states.left[parents], self._profile.compute_after[stop]),
+        )
+        lost = states.lost[parents]
+        self._enter(stop, parents, lost + added.residual)
+        ended = lost + added.hidden
+        self._enter(stop, parents, ended)
+        if groups_left < 2:
+            return None  # only the plans that end here matter
+        limit = self._lost - self._tie
+        j, parent = np.nonzero(ended + self._rest[groups_left, stop] < limit)
+        lost, left = ended[j, parent], added.left[j, parent]
+        # No further group starts before the next tensor is produced: waiting loses nothing.
+        left = np.minimum(left, self._profile.compute_after[stop + 1])
+        promising = lost + self._bound(stop, left) < limit
+        j, parent, lost, left = j[promising], parent[promising], lost[promising], left[promising]
+        if lost.size == 0:
+            return None
+        stay = front.enter(lost - (1 - self._m) * left, lost + (self._M - 1) * left)
+        if stay.size == 0:
+            return None
+        return _States(
+            np.full(stay.size, stop), left[stay], lost[stay], parents[parent[stay]], j[stay]
+        )
+
+    def _enter(self, stop: int, parents: _Indices, lost: _Array) -> None:
+        """Enters the plan with the least loss [J, states] that goes on with one last group."""
+        j, place = divmod(int(lost.argmin()), lost.shape[1])
+        total = float(lost[j, place] + self._ending[stop])
+        if not total < self._lost - self._tie:
+            return
+        self._lost = total
+        stops = [len(self._profile.tensors), stop]
+        threads = [int(self._ending_threads[stop]), int(self._threads[j])]
+        parent = int(parents[place])
+        for level in self._levels[:0:-1]:
+            stops.append(int(level.tensors[parent]))
+            threads.append(int(self._threads[level.threads[parent]]))
+            parent = int(level.parent[parent])
+        self._stops, self._plan_threads = stops[::-1], threads[::-1]
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        if self._m < 0:
+            notes.append(
+                "under this cost model an all-reduce may be faster beside computation than alone "
+                f"(Assumption 2 does not hold): pruned with {self._m:.3g} where Lemma 3 has 0"
+            )
+        if self._M > 1:
+            notes.append(
+                "under this cost model overlapping may be slower than one after the other "
+                f"(Assumption 3 does not hold): pruned with {self._M:.3g} where Lemma 4 has 1"
+            )
+        return tuple(notes)
+
+
+def _columns(states: _States) -> tuple[NDArray[Any], ...]:
+    return states.tensors, states.left, states.lost, states.parent, states.threads

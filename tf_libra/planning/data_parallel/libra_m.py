@@ -1,0 +1,103 @@
+"""LIBRA-M: threads for groups that are given (LIBRA, section IV-A)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
+from tf_libra.planning.data_parallel.mg_wfbp import merge_stops
+from tf_libra.simulation import simulate
+from tf_libra.strategies import LibraM
+
+
+def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: LibraM) -> Draft:
+    """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
+
+    With more groups than chunks Eq. 17's bound says nothing, and one r for all groups may be
+    faster: then that is taken, and a note says so.
+    """
+    merged_for = strategy.num_threads or strategy.threads[0]
+    stops = merge_stops(profile, cost, merged_for)
+    costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
+    _, found = allocate_threads(profile, costs, stops)
+    notes = [f"merged as MG-WFBP merges at r = {merged_for}"]
+    candidates = [found, *([r] * len(stops) for r in strategy.threads)]
+    drafts = [groups_from_stops(stops, threads) for threads in candidates]
+    seconds = [
+        simulate(
+            profile, Plan.for_profile(profile, groups, cost.num_workers, strategy.name), cost
+        ).backward_seconds
+        for groups in drafts
+    ]
+    best = min(range(len(drafts)), key=seconds.__getitem__)
+    if seconds[best] >= seconds[0] * (1 - 1e-9):
+        best = 0
+    else:
+        notes.append(
+            f"r = {candidates[best][0]} for all {len(stops)} groups beats what Eq. 17 finds on "
+            f"{strategy.chunks} chunks"
+        )
+    return Draft(drafts[best], tuple(notes))
+
+
+def allocate_threads(
+    profile: BackwardProfile, costs: ChunkedCosts, stops: list[int]
+) -> tuple[float, list[int]]:
+    """Returns T(K, Z) of Eq. 17 and the threads of each group, for groups that end at `stops`.
+
+    Ties go to fewer threads.
+    """
+    Z = costs.chunks
+    extra = np.zeros(Z + 1)  # T(i, z) - z·w
+    # For each group, where the stage that ends at z began, and the index of its threads.
+    began: list[NDArray[np.int64]] = []
+    chosen: list[NDArray[np.int64]] = []
+    start = 0
+    for stop in stops:
+        size = int(profile.bytes_before[stop] - profile.bytes_before[start])
+        start = stop
+        first = int(costs.first_chunk[stop])
+        best = np.full(Z + 1, np.inf)
+        source, index = np.zeros(Z + 1, np.int64), np.zeros(Z + 1, np.int64)
+        sizes = np.array([size])
+        base, per_chunk = costs.residual_extra(sizes)
+        hidden_chunks, hidden_extra = costs.hidden_chunks(sizes), costs.hidden_extra(sizes)
+        for j in range(len(costs.threads)):
+            hidden = 0 if size == 0 else int(hidden_chunks[j, 0])
+            added = 0.0 if size == 0 else float(hidden_extra[j, 0])
+            z = np.arange(first + hidden, Z + 1)
+            _improve(best, source, index, z, z - hidden, extra[z - hidden] + added, j)
+            # The rest of the all-reduce after backward: only a stage that ends at Z may have it.
+            edges = np.arange(max(first, Z - hidden + 1), Z + 1)
+            if edges.size:
+                candidates = extra[edges] + base[j, 0] + per_chunk[j, 0] * (Z - edges)
+                least = [int(np.argmin(candidates))]
+                _improve(best, source, index, np.array([Z]), edges[least], candidates[least], j)
+        began.append(source)
+        chosen.append(index)
+        extra = best
+    threads: list[int] = []
+    edge = Z
+    for source, index in zip(reversed(began), reversed(chosen), strict=True):
+        threads.append(int(costs.threads[index[edge]]))
+        edge = int(source[edge])
+    return float(profile.compute_after[0] + extra[Z]), threads[::-1]
+
+
+def _improve(
+    best: NDArray[np.float64],
+    source: NDArray[np.int64],
+    index: NDArray[np.int64],
+    z: NDArray[np.int64],
+    began: NDArray[np.int64],
+    candidates: NDArray[np.float64],
+    j: int,
+) -> None:
+    """Enters, in place, the candidates that are better at the edges z."""
+    better = candidates < best[z]
+    best[z[better]] = candidates[better]
+    source[z[better]] = began[better]
+    index[z[better]] = j

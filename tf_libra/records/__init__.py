@@ -1,0 +1,1 @@
+"""What is kept: plans for the next job, and what TensorBoard shows."""

@@ -1,0 +1,102 @@
+"""Keeps what was measured for the next job of the same model, machines and versions."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.tuning import TensorSpec
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan with what it rests on."""
+
+    plan: Plan
+    profile: BackwardProfile | None
+    cost_model: ContentionModel | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The three documents as text, None for what there is not."""
+        return {
+            "plan": self.plan.to_json(),
+            "profile": None if self.profile is None else self.profile.to_json(),
+            "cost_model": None if self.cost_model is None else self.cost_model.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Kept":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: a document is malformed.
+        """
+        if not isinstance(document, dict) or not isinstance(document.get("plan"), str):
+            raise ValueError("plan must be a JSON document")
+        profile, cost_model = document.get("profile"), document.get("cost_model")
+        return cls(
+            Plan.from_json(document["plan"]),
+            None if profile is None else BackwardProfile.from_json(profile),
+            None if cost_model is None else ContentionModel.from_json(cost_model),
+        )
+
+
+def fingerprint(
+    tensors: Sequence[TensorSpec], strategy: Any, num_workers: int, circumstances: dict[str, str]
+) -> str:
+    """What must be the same for a kept plan to be used again, as a SHA-256 in hexadecimal."""
+    document = {
+        "tensors": [[tensor.name, tensor.num_bytes, tensor.dtype] for tensor in tensors],
+        "strategy": repr(strategy),
+        "num_workers": num_workers,
+        "circumstances": circumstances,
+        "machine": [platform.machine(), _processor(), len(os.sched_getaffinity(0))],
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _processor() -> str:
+    """The processor's name as Linux knows it; platform.processor() is empty on Debian."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line for line in lines if line.startswith("model name")), "")
+
+
+def load(folder: Path, key: str) -> Kept | None:
+    """What is kept under `key`; None if nothing is.
+
+    Raises:
+        ValueError: what is kept is malformed.
+    """
+    path = _path(folder, key)
+    if not path.exists():
+        return None
+    size = path.stat().st_size
+    if size > 2 * checks.MAX_JSON_CHARACTERS:
+        raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
+    try:
+        document = json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deep") from None
+    return Kept.from_json(document)
+
+
+def store(folder: Path, key: str, kept: Kept) -> Path:
+    """Keeps it, replacing what was there; a reader never sees half of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = _path(folder, key)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(kept.to_json()))
+    temporary.replace(path)
+    return path
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"tf_libra-{key[:32]}.json"

@@ -1,0 +1,94 @@
+"""Writes records as summaries that TensorBoard finds: an event file per rank.
+
+Nothing but TensorFlow is needed where a model is trained. A summary's plugin data names the plugin
+and says what the summary holds, as JSON, so that whoever lists summaries need not read them.
+"""
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.records.values import HISTORY_KIND, PLUGIN_NAME, Record, plugin_content
+
+# Readers expect this to be an event file's first record.
+_FILE_VERSION = "brain.Event:2"
+# Values of SummaryMetadata.data_class, by which TensorBoard decides how to sample a series.
+_SCALAR, _TENSOR = 1, 2
+_FLUSH_SECONDS = 2.0
+
+_files = itertools.count()
+
+
+def run_folder(logdir: Path, rank: int) -> Path:
+    """Where a rank writes; TensorBoard names a run by it."""
+    return logdir / f"rank_{rank}"
+
+
+class RecordWriter:
+    """An event file of one rank.
+
+    What is written stays in memory until `flush`, or until a later write finds it older than two
+    seconds; so nothing is waited for in most steps.
+    """
+
+    def __init__(self, logdir: Path, rank: int) -> None:
+        """Makes the file.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        folder = run_folder(logdir, rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}"
+        path = folder / f"{name}.{os.getpid()}.{next(_files)}.v2"
+        path.touch()  # what cannot be made is an OSError here, a TensorFlow error below
+        self._file = tf.io.TFRecordWriter(str(path))
+        self._tags: set[str] = set()
+        self._flushed = 0.0
+        self._write(tf.compat.v1.Event(wall_time=time.time(), file_version=_FILE_VERSION))
+        self.flush()
+
+    def record(self, step: int, record: Record) -> None:
+        """Writes a record, as the value of its series at this step."""
+        tensor = tf.make_tensor_proto(record.to_json(), tf.string)
+        self._summary(step, {record.tag: tensor}, record.KIND, _TENSOR)
+
+    def history(self, step: int, function: str, values: Mapping[str, float]) -> None:
+        """Writes one point of each of these series of scalars, named as in `records.HISTORY`."""
+        tensors = {
+            f"{function}/{name}": tf.make_tensor_proto(value, tf.float32)
+            for name, value in values.items()
+        }
+        self._summary(step, tensors, HISTORY_KIND, _SCALAR)
+
+    def flush(self) -> None:
+        """Makes everything so far visible to readers."""
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._file.close()
+
+    def _summary(self, step: int, tensors: Mapping[str, Any], kind: str, data_class: int) -> None:
+        event = tf.compat.v1.Event(wall_time=time.time(), step=step)
+        for tag, tensor in tensors.items():
+            value = event.summary.value.add(tag=tag, tensor=tensor)
+            if tag in self._tags:  # readers take the metadata of a series from its first value
+                continue
+            self._tags.add(tag)
+            value.metadata.plugin_data.plugin_name = PLUGIN_NAME
+            value.metadata.plugin_data.content = plugin_content(kind)
+            value.metadata.data_class = data_class
+        self._write(event)
+
+    def _write(self, event: Any) -> None:
+        self._file.write(event.SerializeToString())
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()

@@ -1,1 +1,0 @@
-"""How TensorFlow, Horovod and the engines are driven. No other room knows that."""

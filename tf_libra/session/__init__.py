@@ -1,0 +1,1 @@
+"""The life of a decorated step: meet, trace, tune, run, end."""

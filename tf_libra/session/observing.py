@@ -1,0 +1,83 @@
+"""Runs a step and, on rank 0, writes down what happened in it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_libra.backends import horovod_engine
+from tf_libra.backends.engine import Engine
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import of_step
+from tf_libra.profiling.backward import step_production
+from tf_libra.profiling.graph import (
+    GradientSources,
+    GraphCapture,
+    PlacedAllReduce,
+    gradient_sources,
+    placed_all_reduces,
+)
+from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.tuning import Observation
+
+
+@dataclass
+class Observer:
+    """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
+
+    engine: Engine
+    plan: Plan
+    _by_horovod: tuple[PlacedAllReduce, ...] = field(default=(), init=False)
+    _sources: GradientSources | None = field(default=None, init=False)
+    _problem: str = field(default="", init=False)
+
+    def first(self, call: Callable[[], Any]) -> Any:
+        """Makes the plan's first call, in which TensorFlow instantiates the graph."""
+        with GraphCapture() as capture:
+            result = call()
+        self._problem = capture.unavailable
+        if not self._problem:
+            try:
+                sources = gradient_sources(capture.graphs)
+                self._sources = _ordered(sources, self.plan.tensor_names)
+                self._by_horovod = placed_all_reduces(capture.graphs)
+            except ValueError as error:
+                self._problem = str(error)
+        return result
+
+    def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
+        """Makes another call, under the profiler unless someone else is using it."""
+        self.engine.drain_telemetry()
+        with TraceSession() as session:
+            start_ns = time.time_ns()
+            result = call()
+            stop_ns = time.time_ns()
+        records = of_step(self.engine.drain_telemetry(), step)
+        called_ns = (start_ns, stop_ns)
+        if self._sources is None:
+            return result, Observation(None, records, self._problem, called_ns)
+        if session.trace is None:
+            return result, Observation(None, records, session.unavailable, called_ns)
+        try:
+            events = read_events(session.trace)
+            production = step_production(
+                events,
+                self._sources.producers,
+                called_ns,
+                self._sources.inputs,
+            )
+        except ValueError as error:  # among them IncompleteTraceError; training goes on
+            return result, Observation(None, records, str(error), called_ns)
+        if self._by_horovod:
+            records += horovod_engine.records(
+                events, self._by_horovod, called_ns, production, self.plan, step
+            )
+        return result, Observation(production, records, "", called_ns)
+
+
+def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:
+    """The same, with producers in the order of the tensors, whatever the plan groups."""
+    producers: Mapping[str, str] = {
+        name: sources.producers[name] for name in order if name in sources.producers
+    }
+    return GradientSources(producers, sources.inputs)

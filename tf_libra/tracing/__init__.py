@@ -1,0 +1,1 @@
+"""What is patched and marked while a step is traced."""

@@ -1,0 +1,448 @@
+"""Recognises Horovod's all-reduces of gradients while a step is traced, so that they are planned.
+
+Every way of averaging gradients with Horovod ends in two functions of `horovod.tensorflow`, which
+write `HorovodAllreduce` and `HorovodGroupedAllreduce`. For the duration of a trace they are
+replaced. What they are given is a gradient if it is one that `tf.GradientTape.gradient` has
+returned, or was made of one and has kept its shape; then a `LibraAllReduce` with the same reduction
+is written in place of Horovod's op, inside of Horovod's own compression and scaling, and planned
+like any other. All else stays with Horovod: what is no gradient, such as a loss that is averaged
+to be shown, and gradients that no plan can be about, as those that a process set reduces.
+
+A gradient that Horovod is asked to average must not be averaged by us before. A
+`DistributedGradientTape` says so when it is asked for gradients. For a plain tape it turns out
+later in the same trace; then the step is traced once more, with those gradients left alone. So
+nothing has to be taken back from a graph, and the script means what it means without us.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.util import object_identity
+
+from tf_libra.tracing.marking import FLOATING, GradientCall, Marks, replaced
+from tf_libra.tracing.variables import variable_name
+
+HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
+_REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# Cast is what compression to fp16 writes; captures of branches are placeholders.
+_KEEP_VALUE = ("Identity", "Cast", "Placeholder")
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A gradient that a tensor is, or was made of."""
+
+    call: GradientCall
+    index: int
+    is_itself: bool
+
+    @property
+    def name(self) -> str:
+        return self.call.names[self.index]
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self.call.raw[self.index].shape
+
+
+class HorovodReductions:
+    """What one trace hands to Horovod's all-reduces.
+
+    Attributes:
+        left: gradients that Horovod reduces as the script says: why not we, by name.
+    """
+
+    def __init__(self, step_name: str, marks: Marks) -> None:
+        self._step_name = step_name
+        self._marks = marks
+        self._reduced: dict[GradientCall, set[int]] = {}
+        self._ambiguous: list[_Origin] = []
+        self._compared: list[tuple[_Origin, str]] = []
+        self._unknown: list[Any] = []
+        self._combines_others = False  # by Adasum
+        self._explicit: set[GradientCall] = set()
+        self.left: dict[str, str] = {}
+
+    def leave(self, tensors: Sequence[Any], why: str, combines: bool = True) -> None:
+        """Notes that Horovod reduces these tensors as the script says.
+
+        Args:
+            tensors: as Horovod is given them.
+            why: they cannot be planned.
+            combines: whether ranks' gradients are combined by this, and not compared, say.
+        """
+        for tensor in tensors:
+            name = self.take(tensor) if combines else self._compare(tensor, why)
+            if name is not None:
+                self.left[name] = why
+
+    def leave_adasum(self, tensors: Sequence[Any]) -> None:
+        """Notes that Horovod combines these tensors by Adasum."""
+        known = len(self._unknown)
+        self.leave(tensors, "op=Adasum")
+        self._combines_others |= len(self._unknown) > known
+
+    def take_all(self, tensors: Sequence[Any]) -> list[str] | None:
+        """The names under which tensors are to be planned; None to leave them together."""
+        names = [self.take(tensor) for tensor in tensors]
+        planned = [name for name in names if name is not None]
+        if len(planned) == len(tensors):
+            return planned
+        self.left.update(dict.fromkeys(planned, "grouped with what is no gradient"))
+        return None
+
+    def _compare(self, tensor: Any, how: str) -> str | None:
+        """The name of the gradient that a tensor is, where a wrapper of Horovod's reduces that."""
+        origin = self._stands_for(tensor)
+        if origin is None:
+            return None
+        if origin.call in self._explicit or origin.call.by_horovod:
+            return origin.name
+        self._compared.append((origin, how))
+        return None
+
+    def take(self, tensor: Any) -> str | None:
+        """The name under which a tensor given to Horovod is to be planned; None to leave it."""
+        origin = self._stands_for(tensor)
+        if origin is None:
+            self._unknown.append(tensor)
+            return None
+        call, reduced = origin.call, self._reduced.setdefault(origin.call, set())
+        # Two variables may well have one tensor for their gradients.
+        alike = [i for i, raw in enumerate(call.raw) if raw is call.raw[origin.index]]
+        index = next((i for i in alike if i not in reduced), origin.index)
+        reduced.add(index)
+        # Where the gradient was marked as well this trace is not used.
+        return None if call.is_marked else call.names[index]
+
+    def reduces_all_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Notes that a wrapper of Horovod's averages these gradients of these variables."""
+        names = tuple(variable_name(variable) for variable in variables)
+        call = self._marks.note(names, gradients, variables, is_marked=False)
+        self._explicit.add(call)
+        ours = {id(variable) for variable in variables}
+        for other in self._marks.calls:
+            if not ours.isdisjoint(map(id, other.variables)):
+                self._explicit.add(other)
+
+    def left_alone(self) -> set[tuple[str, ...]]:
+        """The marked calls of `gradient` to be left alone: of variables that Horovod averages.
+
+        Not only what Horovod was given: where a script averages a variable's gradient itself,
+        another one of the same variable (of a perturbed or adapted copy, say) is meant as it is.
+        """
+        handed = [*self._explicit, *self._reduced]
+        handed += [call for call in self._marks.calls if call.by_horovod]
+        theirs = {id(variable) for call in handed for variable in call.variables}
+        return {
+            call.names
+            for call in self._marks.calls
+            if call.is_marked and not theirs.isdisjoint(map(id, call.variables))
+        }
+
+    def check(self, graph: Any) -> None:
+        """Raises `ValueError` if a gradient may be averaged twice, or by nobody.
+
+        Args:
+            graph: what was traced, with all gradients that Horovod averages left alone.
+        """
+        for call, reduced in self._reduced.items():
+            if call in self._explicit or call.by_horovod:
+                continue
+            seen = {id(call.raw[i]) for i in reduced}
+            seen |= {id(one.call.raw[one.index]) for one in self._ambiguous}
+            forgotten = [
+                name for name, raw in zip(call.names, call.raw, strict=True) if id(raw) not in seen
+            ]
+            if forgotten:
+                raise ValueError(
+                    f"{self._step_name} averages the gradient of {call.names[min(reduced)]!r} with"
+                    f" Horovod, but not that of {forgotten[0]!r}, which the same tape has"
+                    " computed: average all of them, or none"
+                )
+        for origin in self._ambiguous:
+            if origin.call.is_marked:
+                raise ValueError(
+                    f"{self._step_name} gives Horovod a scalar that was made of the gradient of"
+                    f" {origin.name!r}, a scalar itself, and it cannot be told whether that is the"
+                    " gradient or a figure to be shown: take hvd.allreduce out of the step"
+                )
+        for origin, how in self._compared:
+            if origin.call.is_marked:
+                raise ValueError(
+                    f"{self._step_name} gives Horovod what was made of the gradient of"
+                    f" {origin.name!r}, with {how}, and it cannot be told whether it trains with"
+                    " that or shows it: use hvd.DistributedGradientTape to train with it, or take"
+                    " hvd.allreduce out of the step"
+                )
+        averaged = [name for call in self._marks.calls if call.is_marked for name in call.names]
+        if self._combines_others and averaged:
+            raise ValueError(
+                f"{self._step_name} combines by op=Adasum what is no gradient, such as a change of"
+                f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"
+                " Adasum the gradients, or train without tf_libra.optimize"
+            )
+        self._check_functions(graph)
+
+    def _check_functions(self, graph: Any) -> None:
+        """What happens to a gradient inside of a function that was traced apart is not seen."""
+        definition = graph.as_graph_def()
+        bodies = {f.signature.name: f.node_def for f in definition.library.function}
+        for operation in graph.get_operations():
+            if operation.type not in _CALLS:
+                continue
+            called = operation.get_attr("f").name
+            if not _holds(HOROVOD_OPS, called, bodies):
+                continue
+            for tensor in operation.inputs:
+                origin = self._stands_for(tensor)
+                if origin is not None and origin.call.is_marked:
+                    raise ValueError(
+                        f"{self._step_name} gives the gradient of {origin.name!r} to {called}, a"
+                        " tf.function that all-reduces with Horovod, and it might be averaged"
+                        " twice: call hvd.allreduce in the step itself"
+                    )
+        for tensor in self._unknown:
+            shapes = [raw.shape for call in self._marks.calls if call.is_marked for raw in call.raw]
+            if tensor.shape.rank == 0 or not any(map(tensor.shape.is_compatible_with, shapes)):
+                continue
+            for operation in {id(one.op): one.op for one in _ancestors(tensor)}.values():
+                inner = _functions_of(operation.node_def)
+                if any(_holds(("LibraAllReduce",), name, bodies) for name in inner):
+                    raise ValueError(
+                        f"{self._step_name} averages with Horovod what {operation.name!r}, a"
+                        " function or branch that computes gradients, returns, and it might be"
+                        " averaged twice: use hvd.DistributedGradientTape"
+                    )
+
+    def _stands_for(self, tensor: Any) -> _Origin | None:
+        origins = self._origins(tensor)
+        if not origins:
+            return None
+        if origins[0].is_itself:
+            return origins[0]
+        rank = tensor.shape.rank
+        for origin in origins:
+            if origin.call in self._explicit or origin.call.by_horovod:
+                return origin
+            if rank != 0 and origin.shape.is_compatible_with(tensor.shape):
+                return origin
+        if rank == 0 and len(origins) == 1 and origins[0].shape.rank == 0:
+            self._ambiguous.append(origins[0])
+        return None
+
+    def _origins(self, tensor: Any) -> list[_Origin]:
+        """The gradients that a tensor was made of, nearest first."""
+        found: list[_Origin] = []
+        itself = {id(tensor)}
+        for current in _ancestors(tensor, lambda one: self._marks.find(one) is not None):
+            known = self._marks.find(current)
+            if known is not None:
+                found.append(_Origin(*known, is_itself=id(current) in itself))
+            elif id(current) in itself and current.op.type in _KEEP_VALUE:
+                itself.update(map(id, _sources(current)))
+        return found
+
+
+def _ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -> list[Any]:
+    """A tensor and all that it was computed from, nearest first."""
+    seen = {id(tensor)}
+    front = [tensor] if getattr(tensor, "op", None) is not None else []
+    for current in front:  # grows while it is walked
+        if ends_at(current):
+            continue
+        for source in _sources(current):
+            if id(source) not in seen:
+                seen.add(id(source))
+                front.append(source)
+    return front
+
+
+def _sources(tensor: Any) -> list[Any]:
+    """What a tensor is computed from, through the captures of branches and loops."""
+    operation = tensor.op
+    if operation.type == "Placeholder":
+        captures = getattr(operation.graph, "captures", ())
+        found = [outer for outer, inner in captures if inner is tensor]
+        return [outer for outer in found if not isinstance(outer, tf_ops.EagerTensor)]
+    return list(operation.inputs)
+
+
+def _functions_of(node: Any) -> list[str]:
+    """Names of the functions that a node calls."""
+    listed = [one.name for attr in node.attr.values() for one in attr.list.func]
+    return listed + [attr.func.name for attr in node.attr.values() if attr.func.name]
+
+
+def _holds(ops: Sequence[str], name: str, bodies: dict[str, Any]) -> bool:
+    """Whether a function, or one that it calls, has a node of one of these types."""
+    seen, names = {name}, [name]
+    for one in names:  # grows while it is walked
+        for node in bodies.get(one, ()):
+            if node.op in ops:
+                return True
+            for inner in _functions_of(node):
+                if inner not in seen:
+                    seen.add(inner)
+                    names.append(inner)
+    return False
+
+
+@contextlib.contextmanager
+def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
+    """While it lasts, Horovod's all-reduces of gradients are written as ours.
+
+    Args:
+        step_name: the function that is traced, for messages.
+        marks: the gradients of the trace.
+
+    Yields:
+        What Horovod was given so far.
+    """
+    import horovod.tensorflow as hvd
+
+    reductions = HorovodReductions(step_name, marks)
+    kinds = {hvd.Average: "average", hvd.Sum: "sum"}
+    comparing = {hvd.Min: "op=Min", hvd.Max: "op=Max", hvd.Product: "op=Product"}
+    single, grouped = hvd._allreduce, hvd._grouped_allreduce
+    allgather, grouped_allgather = hvd.allgather, hvd.grouped_allgather
+    conditional = {
+        "_allreduce_cond": (hvd._allreduce_cond, hvd.allreduce),
+        "_grouped_allreduce_cond": (hvd._grouped_allreduce_cond, hvd.grouped_allreduce),
+    }
+    call_function = polymorphic_function.Function.__call__
+
+    def names_of(tensors: Sequence[Any], op: Any, process_set: Any) -> list[str] | None:
+        if not marks.is_tracing_thread():
+            return None
+        if op in comparing:
+            reductions.leave(tensors, comparing[op], combines=False)
+        elif not all(tensor.dtype in FLOATING for tensor in tensors):
+            reductions.leave(tensors, f"dtype={tensors[0].dtype.name}", combines=False)
+        elif op not in kinds:
+            reductions.leave_adasum(tensors)
+        elif process_set.process_set_id != 0:
+            reductions.leave(tensors, f"process_set={process_set.ranks}")
+        else:
+            return reductions.take_all(tensors)
+        return None
+
+    def reduce(name: str, tensor: Any, op: Any, before: float, after: float) -> Any:
+        if before != 1.0:
+            tensor = tensor * tf.cast(before, tensor.dtype)
+        reduced = marks.all_reduce(name, tensor, kinds[op])
+        return reduced if after == 1.0 else reduced * tf.cast(after, tensor.dtype)
+
+    @tf.autograph.experimental.do_not_convert
+    def all_reduce(
+        tensor: Any,
+        name: str | None = None,
+        op: Any = hvd.Sum,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        ignore_name_scope: bool = False,
+        process_set: Any = hvd.global_process_set,
+    ) -> Any:
+        names = names_of([tensor], op, process_set)
+        if names is not None:
+            return reduce(names[0], tensor, op, prescale_factor, postscale_factor)
+        return single(
+            tensor, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def grouped_all_reduce(
+        tensors: Sequence[Any],
+        name: str | None = None,
+        op: Any = hvd.Sum,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        ignore_name_scope: bool = False,
+        process_set: Any = hvd.global_process_set,
+    ) -> Any:
+        names = names_of(tensors, op, process_set)
+        if names is not None:
+            return [
+                reduce(one, tensor, op, prescale_factor, postscale_factor)
+                for one, tensor in zip(names, tensors, strict=True)
+            ]
+        return grouped(
+            tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def gather(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if marks.is_tracing_thread():
+            reductions.leave([tensor], "IndexedSlices")
+        return allgather(tensor, *args, **kwargs)
+
+    @tf.autograph.experimental.do_not_convert
+    def grouped_gather(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if marks.is_tracing_thread():
+            reductions.leave(tensors, "IndexedSlices")
+        return grouped_allgather(tensors, *args, **kwargs)
+
+    def unconditional(name: str) -> Callable[..., Any]:
+        # Each gradient in a branch of its own could not be fused; that there are several workers
+        # is known.
+        original, direct = conditional[name]
+
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            process_set = kwargs.get("process_set", hvd.global_process_set)
+            if marks.is_tracing_thread() and process_set.process_set_id == 0:
+                return direct(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    @tf.autograph.experimental.do_not_convert
+    def call_inline(function: Any, *args: Any, **kwargs: Any) -> Any:
+        # Horovod's optimizers average in a `tf.function`, which may have been traced before.
+        python_function = function.python_function
+        if (
+            getattr(python_function, "__qualname__", "") != _REDUCER
+            or not marks.is_tracing_thread()
+        ):
+            return call_function(function, *args, **kwargs)
+        gradients, variables = args[0], args[1]
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        reductions.reduces_all_of([variables[i] for i in there], [gradients[i] for i in there])
+        return python_function(*args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        replace = {
+            "_allreduce": all_reduce,
+            "_grouped_allreduce": grouped_all_reduce,
+            "allgather": gather,
+            "grouped_allgather": grouped_gather,
+            **{name: unconditional(name) for name in conditional},
+        }
+        for name, function in replace.items():
+            stack.enter_context(replaced(hvd, name, function))
+        stack.enter_context(replaced(polymorphic_function.Function, "__call__", call_inline))
+        stack.enter_context(_references_to_keras_variables())
+        yield reductions
+
+
+@contextlib.contextmanager
+def _references_to_keras_variables() -> Iterator[None]:
+    """Gives Keras 3's variables the `ref` that Horovod asks of them."""
+    keras = sys.modules.get("keras")
+    variable = getattr(keras, "Variable", None)
+    if variable is None or hasattr(variable, "ref"):
+        yield
+        return
+    # A class would not be bound like a method.
+    variable.ref = lambda self: object_identity.Reference(self)
+    try:
+        yield
+    finally:
+        del variable.ref

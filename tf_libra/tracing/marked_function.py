@@ -1,0 +1,168 @@
+"""The user's step as a `tf.function` of ours, whose gradients are marked when it is traced."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager.polymorphic_function import autograph_util
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.tracing import horovod_ops
+from tf_libra.tracing.marking import MarkedGradient, Marks, Rules, marking
+
+OnTraced = Callable[[tuple[MarkedGradient, ...], dict[str, str]], None]
+
+
+def step_name(function: Callable[..., Any]) -> str:
+    """What to call the step in messages."""
+    plain = getattr(function, "python_function", function)
+    return str(getattr(plain, "__qualname__", None) or repr(plain))
+
+
+def as_tf_function(function: Callable[..., Any]) -> Any:
+    """`function` itself if it is a `tf.function`, else one made of it."""
+    return function if hasattr(function, "python_function") else tf.function(function)
+
+
+def marked_function(
+    function: Callable[..., Any],
+    on_traced: OnTraced,
+    rules: Callable[[], Rules] = Rules,
+) -> "MarkedFunction":
+    """A `tf.function` like `function`, each trace of which marks gradients.
+
+    Args:
+        function: a `tf.function`, whose own options are kept, or a plain function.
+        on_traced: called at the end of each trace with the gradients that the graph all-reduces,
+            and with those that it leaves to Horovod: the reason, by name.
+        rules: how gradients are treated, asked for by each trace.
+
+    Raises:
+        ValueError: the step is compiled by XLA, which cannot call the all-reduce.
+    """
+    return MarkedFunction(function, on_traced, rules)
+
+
+class MarkedFunction:
+    """A step whose traces mark gradients. Called like the `tf.function` that it stands for."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        on_traced: OnTraced,
+        rules: Callable[[], Rules],
+    ) -> None:
+        """See `marked_function`."""
+        self._template = as_tf_function(function)
+        self._name = step_name(function)
+        self._on_traced = on_traced
+        self._rules = rules
+        if getattr(self._template, "_jit_compile", None):
+            raise ValueError(
+                f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
+                " all-reduce; remove jit_compile=True from the training step"
+            )
+        self._known: dict[str, MarkedGradient] = {}
+        self._left_to_horovod: dict[str, str] = {}
+        # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
+        self._left_alone: set[tuple[str, ...]] = set()
+        self._is_first = False
+        self._function = self._marking_clone()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the step."""
+        return self._function(*args, **kwargs)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Traces the step, twice where the first trace shows that Horovod averages gradients."""
+        left_alone = set(self._left_alone)
+        self._is_first = True
+        try:
+            concrete = self._function.get_concrete_function(*args, **kwargs)
+        finally:
+            self._is_first = False
+        if self._left_alone == left_alone:
+            return concrete
+        # Variables that the step makes are there by now.
+        self._function = self._marking_clone()
+        return self._function.get_concrete_function(*args, **kwargs)
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often the step was traced."""
+        return int(self._function.experimental_get_tracing_count())
+
+    def _marking_clone(self) -> Any:
+        plain, autograph = self._template.python_function, self._template._autograph
+        converted = plain
+        if autograph:
+            converted = autograph_util.py_func_from_autograph(
+                plain, self._template._experimental_autograph_options
+            )
+
+        @functools.wraps(plain)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
+            with (
+                marking(self._name, self._left_alone, self._rules()) as marks,
+                horovod_ops.recognizing(self._name, marks) as reductions,
+                ag_ctx.ControlStatusCtx(status=status),
+            ):
+                result = converted(*args, **kwargs)
+            self._finish(marks, reductions)
+            return result
+
+        clone = self._template._clone(python_function=traced)
+        # AutoGraph converts the user's function, not what stands around it. That switches it off
+        # for the whole trace, hence the status above.
+        clone._autograph = False
+        return clone
+
+    def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions) -> None:
+        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
+        self._known.update({one.name: one for one in marks.marked})
+        self._left_to_horovod.update(reductions.left)
+        averaged_by_horovod = reductions.left_alone()
+        if averaged_by_horovod - self._left_alone and self._is_first:
+            self._left_alone |= averaged_by_horovod
+            return  # this trace is not used
+        if averaged_by_horovod:
+            (name, *_), *_ = averaged_by_horovod
+            raise ValueError(
+                f"{self._name} averages the gradient of {name!r} with Horovod in a tf.function"
+                " that it calls, or in some of its traces only, and it would be averaged twice:"
+                " use hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
+            )
+        graph = tf_ops.get_default_graph()
+        reductions.check(graph)
+        here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
+        there = all_reduced(graph)
+        found = (self._known[name] for name in here)
+        marked = tuple(one for one in found if one.executed_as in there)
+        names = {one.name for one in marked}
+        left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
+        if left and not _uses_horovod(graph):  # they were an earlier trace's
+            left = {}
+        self._on_traced(marked, left)
+
+
+def all_reduced(graph: tf.Graph) -> set[str]:
+    """Names of the gradients that a graph, or a function in it, all-reduces."""
+    return {
+        name.decode()
+        for node in _nodes(graph)
+        if node.op == "LibraAllReduce"
+        for name in node.attr["tensor_names"].list.s
+    }
+
+
+def _uses_horovod(graph: tf.Graph) -> bool:
+    return any(node.op.startswith("Horovod") for node in _nodes(graph))
+
+
+def _nodes(graph: tf.Graph) -> Iterator[Any]:
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def

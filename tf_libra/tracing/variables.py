@@ -1,0 +1,25 @@
+"""What TensorFlow's and Keras' variables are, and what they are called."""
+
+from typing import Any
+
+import tensorflow as tf
+
+# What Keras' SeedGenerator and tf.random.Generator call their variables.
+_RANDOM_STATES = ("seed_generator_state", "StateVar")
+
+
+def plain(variable: Any) -> Any:
+    """The `tf.Variable` that a variable of Keras 3 carries; anything else as it is."""
+    value = getattr(variable, "value", None)  # of TensorFlow's own it is a method
+    return value if isinstance(value, tf.Variable) else variable
+
+
+def is_random_state(variable: Any) -> bool:
+    """Whether a variable is the state of a random number generator, which is each rank's own."""
+    return any(state in variable.name for state in _RANDOM_STATES)
+
+
+def variable_name(variable: Any) -> str:
+    """How the variable is called in plans and messages."""
+    # Keras 3's `path` is unique within a model; its `name` is just "kernel".
+    return str(getattr(variable, "path", None) or variable.name.split(":")[0])
