@@ -11,36 +11,47 @@ if TYPE_CHECKING:
     from tf_libra import strategies
     from tf_libra.cost_model import ContentionModel, OverlapSample
     from tf_libra.decorator import Optimized, optimize
+    from tf_libra.model.cluster import Cluster
+    from tf_libra.model.layers import LayerGraph
+    from tf_libra.model.pipeline import PipelinePlan
     from tf_libra.model.plan import Plan, TensorGroup
     from tf_libra.model.profile import BackwardProfile, GradientTensor
     from tf_libra.planning import make_plan
-    from tf_libra.simulation import simulate
+    from tf_libra.simulation import simulate, simulate_pipeline
 
 __all__ = [
     "BackwardProfile",
+    "Cluster",
     "ContentionModel",
     "GradientTensor",
+    "LayerGraph",
     "Optimized",
     "OverlapSample",
+    "PipelinePlan",
     "Plan",
     "TensorGroup",
     "make_plan",
     "optimize",
     "simulate",
+    "simulate_pipeline",
     "strategies",
 ]
 
 _HOME = {
     "BackwardProfile": "tf_libra.model.profile",
+    "Cluster": "tf_libra.model.cluster",
     "ContentionModel": "tf_libra.cost_model",
     "GradientTensor": "tf_libra.model.profile",
+    "LayerGraph": "tf_libra.model.layers",
     "Optimized": "tf_libra.decorator",
     "OverlapSample": "tf_libra.cost_model",
+    "PipelinePlan": "tf_libra.model.pipeline",
     "Plan": "tf_libra.model.plan",
     "TensorGroup": "tf_libra.model.plan",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
     "simulate": "tf_libra.simulation",
+    "simulate_pipeline": "tf_libra.simulation",
 }
 
 

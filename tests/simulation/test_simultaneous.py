@@ -1,7 +1,13 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.data_parallel import reference
+from tests.simulation.test_simulator import THREADS, plan_of, plans
 from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.simulation.sequential import simulate_sequential
+from tf_libra.simulation.simultaneous import simulate_streams
 
 GAMMA = 1.5
 # a = 1 s; 1 s per byte beside computation and alone; computation keeps its speed.
@@ -70,3 +76,23 @@ def test_computation_without_resources_is_refused():
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1e-2, 0, 0), (1e-2, 0, 0))
     with pytest.raises(ValueError, match="positive at r = 2"):
         simulate([1, 1, 1], [1, 1, 2], [0, 1, 0], cost)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS), st.booleans())
+def test_one_stream_as_tasks_is_the_sequential_simulator(data, profile, cost, after_backward):
+    plan = data.draw(plans(profile))
+    plan = plan_of(
+        profile,
+        [g.stop for g in plan.groups],
+        [g.num_threads for g in plan.groups],
+        after_backward=after_backward,
+    )
+    fast, tasks = simulate_sequential(profile, plan, cost), simulate_streams(profile, plan, cost)
+    tolerance = 1e-9 * fast.backward_seconds
+    for one, other in [
+        *zip(fast.groups, tasks.groups, strict=True),
+        *zip(fast.stages, tasks.stages, strict=True),
+    ]:
+        assert vars(other) == pytest.approx(vars(one), rel=1e-9, abs=tolerance)
+    assert tasks.backward_seconds == pytest.approx(fast.backward_seconds, rel=1e-9)

@@ -1,0 +1,132 @@
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra.simulation.tasks import Task, simulate_tasks
+
+many = settings(max_examples=300, deadline=None)
+seconds = st.one_of(st.just(0.0), st.integers(0, 6).map(float), st.floats(0, 10))
+
+
+@st.composite
+def graphs(draw, resources=3):
+    tasks = []
+    for index in range(draw(st.integers(1, 12))):
+        earlier = st.sets(st.integers(0, index - 1), max_size=3) if index else st.just(set())
+        tasks.append(
+            Task(
+                "work",
+                draw(seconds),
+                tuple(draw(st.sets(st.integers(0, resources - 1), max_size=2))),
+                after=tuple(draw(earlier)),
+                after_start=tuple(draw(earlier)),
+                priority=draw(st.integers(0, 2)),
+            )
+        )
+    return tasks
+
+
+def check(tasks, spans):
+    """Dependencies hold, no resource serves two, and none idles while a task wants only it."""
+    for task, span in zip(tasks, spans, strict=True):
+        waits = [spans[i].stop_seconds for i in task.after]
+        waits += [spans[i].start_seconds for i in task.after_start]
+        assert span.ready_seconds == max(waits, default=0.0)
+        assert span.ready_seconds <= span.start_seconds <= span.stop_seconds
+    for one, two in itertools.combinations(range(len(tasks)), 2):
+        if set(tasks[one].resources) & set(tasks[two].resources):
+            a, b = sorted((one, two), key=lambda i: (spans[i].start_seconds, spans[i].stop_seconds))
+            assert spans[a].stop_seconds <= spans[b].start_seconds
+    for index, task in enumerate(tasks):
+        span = spans[index]
+        if span.start_seconds > span.ready_seconds:
+            # It began when one of its resources was given back.
+            assert span.start_seconds in {
+                spans[i].stop_seconds
+                for i, other in enumerate(tasks)
+                if i != index and set(other.resources) & set(task.resources)
+            }
+
+
+@many
+@given(graphs())
+def test_dependencies_and_resources_are_kept(tasks):
+    spans = simulate_tasks(tasks)
+    check(tasks, spans)
+    for task, span in zip(tasks, spans, strict=True):
+        assert span.stop_seconds == span.start_seconds + task.work
+
+
+@many
+@given(graphs(), st.sampled_from([0.5, 1.0, 2.0]))
+def test_a_constant_rate_stretches_time(tasks, rate):
+    own = simulate_tasks(tasks)
+    spans = simulate_tasks(tasks, lambda running: dict.fromkeys(running, rate))
+    for one, other in zip(own, spans, strict=True):
+        for field in ("ready_seconds", "start_seconds", "stop_seconds"):
+            assert getattr(other, field) * rate == pytest.approx(getattr(one, field), abs=1e-6)
+
+
+@many
+@given(graphs(resources=1))
+def test_the_least_priority_then_the_longest_wait_goes_first(tasks):
+    tasks = [
+        Task(t.kind, t.work + 1, (0,), t.after, priority=t.priority) for t in tasks
+    ]  # all on one resource, none without work
+    spans = simulate_tasks(tasks)
+    keys = [
+        (t.priority, s.ready_seconds, i) for i, (t, s) in enumerate(zip(tasks, spans, strict=True))
+    ]
+    for one, two in itertools.permutations(range(len(tasks)), 2):
+        if spans[one].start_seconds < spans[two].start_seconds:
+            was_ready = spans[two].ready_seconds <= spans[one].start_seconds
+            assert not was_ready or keys[one] < keys[two]
+
+
+def test_two_tasks_that_share_a_link():
+    """Each gets half of the link while both run: 3 and 1 units end after 4 and 2 seconds."""
+    tasks = [Task("send", 3.0), Task("send", 1.0)]
+    spans = simulate_tasks(tasks, lambda running: dict.fromkeys(running, 1 / len(running)))
+    assert [span.stop_seconds for span in spans] == [4.0, 2.0]
+
+
+def test_who_waits_for_two_resources_leaves_the_free_one_to_others():
+    tasks = [
+        Task("long", 5.0, ("a",)),
+        Task("both", 1.0, ("b", "a")),
+        Task("short", 1.0, ("b",), priority=1),
+    ]
+    spans = simulate_tasks(tasks)
+    assert [span.start_seconds for span in spans] == [0.0, 5.0, 0.0]
+
+
+def test_a_task_begins_with_or_after_another():
+    tasks = [Task("first", 2.0, ("a",)), Task("second", 1.0, ("a",)), Task("third", 1.0)]
+    tasks[2] = Task("third", 1.0, after_start=(1,))
+    assert simulate_tasks(tasks)[2].start_seconds == 2.0
+
+
+def test_nothing_to_do():
+    assert simulate_tasks([]) == ()
+
+
+@pytest.mark.parametrize("work", [-1.0, math.nan, math.inf])
+def test_work_must_be_finite_and_not_negative(work):
+    with pytest.raises(ValueError, match="work of a task of kind 'send'"):
+        Task("send", work)
+
+
+def test_circles_and_unknown_tasks_are_refused():
+    with pytest.raises(ValueError, match=r"in a circle: 2 of 3 never begin, among them 0 \(a\)"):
+        simulate_tasks([Task("a", 1, after=(1,)), Task("b", 1, after_start=(0,)), Task("c", 1)])
+    with pytest.raises(ValueError, match=r"tasks\[0\] must wait for tasks from 0 to 0, got 1"):
+        simulate_tasks([Task("a", 1, after=(1,))])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_rates_must_be_positive(rate):
+    with pytest.raises(ValueError, match=r"rate of task 0 \(send\) must be positive and finite"):
+        simulate_tasks([Task("send", 1.0)], lambda running: dict.fromkeys(running, rate))

@@ -1,0 +1,123 @@
+"""The devices that a plan may use, and how fast they reach each other."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra cluster"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """V devices of one kind, and the rate between every two of them (SPP, section III-A).
+
+    Attributes:
+      bytes_per_second: b, shape [V][V]: symmetric, 0 where there is no link; the diagonal is 0.
+      nodes: the node (server) of each device, shape [V]; None: not known.
+
+    Raises:
+      ValueError: not square, not symmetric, or a rate is negative or not finite.
+    """
+
+    bytes_per_second: tuple[tuple[float, ...], ...]
+    nodes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        rows = checks.sequence("bytes_per_second", self.bytes_per_second)
+        if not rows:
+            raise ValueError("bytes_per_second must have a row for at least one device, got none")
+        frozen = []
+        for a, row in enumerate(rows):
+            values = checks.sequence(f"bytes_per_second[{a}]", row)
+            if len(values) != len(rows):
+                raise ValueError(
+                    f"bytes_per_second must be square: row {a} must have {len(rows)} entries, "
+                    f"got {len(values)}"
+                )
+            # A device needs no link to itself, whatever stands there.
+            frozen.append(
+                tuple(
+                    0.0 if a == b else checks.real(f"bytes_per_second[{a}][{b}]", rate, minimum=0)
+                    for b, rate in enumerate(values)
+                )
+            )
+        for a, values in enumerate(frozen):
+            for b in range(a):
+                if values[b] != frozen[b][a]:
+                    raise ValueError(
+                        f"bytes_per_second must be symmetric: [{a}][{b}] is {values[b]!r}, "
+                        f"[{b}][{a}] is {frozen[b][a]!r}"
+                    )
+        object.__setattr__(self, "bytes_per_second", tuple(frozen))
+        if self.nodes is not None:
+            nodes = tuple(
+                checks.integer(f"nodes[{index}]", node)
+                for index, node in enumerate(checks.sequence("nodes", self.nodes))
+            )
+            if len(nodes) != len(frozen):
+                raise ValueError(
+                    f"nodes must have one entry per device: {len(frozen)}, got {len(nodes)}"
+                )
+            object.__setattr__(self, "nodes", nodes)
+
+    @classmethod
+    def from_bandwidth(
+        cls, bytes_per_second: ArrayLike, nodes: Sequence[int] | None = None
+    ) -> "Cluster":
+        """Builds a cluster from the rates between its devices.
+
+        Args:
+          bytes_per_second: shape [V, V], symmetric; 0: no link. The diagonal does not count.
+          nodes: the node of each device, shape [V], for the strategies that distinguish nodes.
+
+        Raises:
+          ValueError: not square, not symmetric, or a rate is negative or not finite.
+        """
+        rows = checks.sequence("bytes_per_second", bytes_per_second)
+        return cls(rows, None if nodes is None else tuple(nodes))
+
+    @property
+    def num_devices(self) -> int:
+        """V."""
+        return len(self.bytes_per_second)
+
+    @cached_property
+    def rates(self) -> NDArray[np.float64]:
+        """`bytes_per_second` as an array, shape [V, V]."""
+        array = np.array(self.bytes_per_second, np.float64)
+        array.flags.writeable = False
+        return array
+
+    def rate_between(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
+        """The least rate between a device of one set and a device of the other."""
+        return float(self.rates[np.ix_(senders, receivers)].min())
+
+    def rate_among(self, devices: Sequence[int]) -> float:
+        """The least rate between two of these devices; infinite for a single one."""
+        among = self.rates[np.ix_(devices, devices)]
+        return float(among[~np.eye(len(devices), dtype=bool)].min(initial=np.inf))
+
+    def to_json(self) -> str:
+        """Returns the cluster as JSON text; `from_json` reads it back unchanged."""
+        value: dict[str, object] = {"bytes_per_second": self.bytes_per_second}
+        if self.nodes is not None:
+            value["nodes"] = self.nodes
+        return json.dumps({"format": _FORMAT, "version": _VERSION} | value)
+
+    @classmethod
+    def from_json(cls, document: str) -> "Cluster":
+        """Reads a cluster from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            ("bytes_per_second",),
+            ("nodes",),
+        )
+        return cls(**value)

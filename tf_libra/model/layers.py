@@ -1,0 +1,276 @@
+"""What a step computes, layer by layer: the part of a model that a pipeline is cut from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra layers"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer.
+
+    Attributes:
+      name: unique within a graph.
+      forward_seconds: p^f, forward computation of one microbatch on one device; zero allowed.
+      backward_seconds: p^b, backward computation of one microbatch on one device; zero allowed.
+      parameter_bytes: alpha, the size of its parameters, which is that of their gradients.
+      forward_seconds_by_share: where time is not proportional to the input's size, its forward
+        seconds for each of the graph's `input_shares`; else empty.
+      backward_seconds_by_share: likewise, backward.
+
+    Raises:
+      ValueError: a number is negative or not finite.
+    """
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+    parameter_bytes: float
+    forward_seconds_by_share: tuple[float, ...] = ()
+    backward_seconds_by_share: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.text("name", self.name)
+        for name in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+            object.__setattr__(self, name, checks.real(name, getattr(self, name), minimum=0))
+        for name in ("forward_seconds_by_share", "backward_seconds_by_share"):
+            seconds = tuple(
+                checks.real(f"{name}[{index}]", value, minimum=0)
+                for index, value in enumerate(checks.sequence(name, getattr(self, name)))
+            )
+            object.__setattr__(self, name, seconds)
+
+
+@dataclass(frozen=True)
+class LayerGraph:
+    """The layers of a step in the order of forward computation, each feeding the next (SPP, III-A).
+
+    Attributes:
+      layers: L of them, at least one.
+      activation_bytes: d, what layer i sends to layer i + 1 of one microbatch, and gets back as
+        gradients; one entry less than layers.
+      input_shares: ascending shares of a microbatch for which computation was measured (SPP,
+        footnote 2), the last of them 1; empty where time is proportional to the input's size.
+
+    Raises:
+      ValueError: there is no layer, two have the same name, or a length or number does not fit.
+    """
+
+    layers: tuple[Layer, ...]
+    activation_bytes: tuple[float, ...]
+    input_shares: tuple[float, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        layers = checks.sequence("layers", self.layers)
+        if not layers:
+            raise ValueError("layers must hold at least one layer, got none")
+        seen: set[str] = set()
+        for index, layer in enumerate(layers):
+            if not isinstance(layer, Layer):
+                raise ValueError(f"layers[{index}] must be a Layer, got {layer!r}")
+            if layer.name in seen:
+                raise ValueError(f"names must be unique, got {layer.name!r} twice")
+            seen.add(layer.name)
+        sizes = tuple(
+            checks.real(f"activation_bytes[{index}]", value, minimum=0)
+            for index, value in enumerate(
+                checks.sequence("activation_bytes", self.activation_bytes)
+            )
+        )
+        if len(sizes) != len(layers) - 1:
+            raise ValueError(
+                "activation_bytes must have one entry between every two of "
+                f"{len(layers)} layers: {len(layers) - 1}, got {len(sizes)}"
+            )
+        shares = tuple(
+            checks.real(f"input_shares[{index}]", value, above=0)
+            for index, value in enumerate(checks.sequence("input_shares", self.input_shares))
+        )
+        if shares and (list(shares) != sorted(set(shares)) or shares[-1] != 1):
+            raise ValueError(f"input_shares must ascend and end with 1, got {shares}")
+        for layer in layers:
+            for name in ("forward_seconds_by_share", "backward_seconds_by_share"):
+                seconds = getattr(layer, name)
+                if len(seconds) != len(shares):
+                    raise ValueError(
+                        f"{name} of layer {layer.name!r} must have one entry per input share: "
+                        f"{len(shares)}, got {len(seconds)}"
+                    )
+                whole = getattr(layer, name.removesuffix("_by_share"))
+                if seconds and seconds[-1] != whole:
+                    raise ValueError(
+                        f"{name} of layer {layer.name!r} must end with the time of the whole "
+                        f"microbatch, {whole}, got {seconds[-1]}"
+                    )
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "activation_bytes", sizes)
+        object.__setattr__(self, "input_shares", shares)
+        for name in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+            checks.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
+
+    @classmethod
+    def chain(
+        cls,
+        forward_seconds: ArrayLike,
+        backward_seconds: ArrayLike,
+        parameter_bytes: ArrayLike,
+        activation_bytes: ArrayLike,
+        names: Sequence[str] | None = None,
+        *,
+        input_shares: ArrayLike = (),
+    ) -> "LayerGraph":
+        """Builds a graph of L layers, one after the other, from columns.
+
+        Args:
+          forward_seconds: of one microbatch on one device, shape [L]; with `input_shares`, of each
+            share of a microbatch, shape [L, G].
+          backward_seconds: likewise.
+          parameter_bytes: shape [L].
+          activation_bytes: from layer i to i + 1 of one microbatch, shape [L - 1]; what flows back
+            has the same size.
+          names: unique names; "layer_0" and so on where None.
+          input_shares: shape [G], ascending, the last 1. Between two shares time is linear, below
+            the least it is that of the least.
+
+        Raises:
+          ValueError: columns of different lengths, or a value that `Layer` refuses.
+        """
+        shares = checks.sequence("input_shares", input_shares)
+        forward = checks.sequence("forward_seconds", forward_seconds)
+        backward = checks.sequence("backward_seconds", backward_seconds)
+        parameters = checks.sequence("parameter_bytes", parameter_bytes)
+        if names is None:
+            labels: tuple[Any, ...] = tuple(f"layer_{i}" for i in range(len(forward)))
+        else:
+            labels = checks.sequence("names", names)
+        for name, column in (
+            ("backward_seconds", backward),
+            ("parameter_bytes", parameters),
+            ("names", labels),
+        ):
+            if len(column) != len(forward):
+                raise ValueError(
+                    f"{name} must have one entry per layer: forward_seconds has {len(forward)}, "
+                    f"got {len(column)}"
+                )
+        layers = []
+        for index, label in enumerate(labels):
+            forwards: tuple[Any, ...] = ()
+            backwards: tuple[Any, ...] = ()
+            whole = [forward[index], backward[index]]
+            if shares:
+                forwards = checks.sequence(f"forward_seconds[{index}]", whole[0])
+                backwards = checks.sequence(f"backward_seconds[{index}]", whole[1])
+                for name, row in (("forward_seconds", forwards), ("backward_seconds", backwards)):
+                    if len(row) != len(shares):
+                        raise ValueError(
+                            f"{name}[{index}] must have one entry per input share: {len(shares)}, "
+                            f"got {len(row)}"
+                        )
+                whole = [forwards[-1], backwards[-1]]
+            try:
+                layers.append(Layer(label, *whole, parameters[index], forwards, backwards))
+            except ValueError as error:
+                raise ValueError(f"layer {index}: {error}") from None
+        return cls(
+            tuple(layers), checks.sequence("activation_bytes", activation_bytes), tuple(shares)
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the order of forward computation."""
+        return tuple(layer.name for layer in self.layers)
+
+    @cached_property
+    def forward_seconds(self) -> NDArray[np.float64]:
+        """Forward computation of one microbatch per layer, shape [L]."""
+        return _column([layer.forward_seconds for layer in self.layers])
+
+    @cached_property
+    def backward_seconds(self) -> NDArray[np.float64]:
+        """Backward computation of one microbatch per layer, shape [L]."""
+        return _column([layer.backward_seconds for layer in self.layers])
+
+    @cached_property
+    def parameter_bytes(self) -> NDArray[np.float64]:
+        """Sizes of parameters per layer, shape [L]."""
+        return _column([layer.parameter_bytes for layer in self.layers])
+
+    @cached_property
+    def cut_bytes(self) -> NDArray[np.float64]:
+        """`activation_bytes` as an array, shape [L - 1]."""
+        return _column(self.activation_bytes)
+
+    def replica_seconds(self, num_replicas: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Forward and backward seconds per layer where `num_replicas` devices share a microbatch.
+
+        A replica computes 1 / num_replicas of the samples (SPP, section III-B). That takes this
+        share of the time, or what was measured for the share (footnote 2).
+        """
+        if not self.input_shares:
+            return self.forward_seconds / num_replicas, self.backward_seconds / num_replicas
+        share = 1 / num_replicas
+        return (
+            _column(
+                [
+                    np.interp(share, self.input_shares, layer.forward_seconds_by_share)
+                    for layer in self.layers
+                ]
+            ),
+            _column(
+                [
+                    np.interp(share, self.input_shares, layer.backward_seconds_by_share)
+                    for layer in self.layers
+                ]
+            ),
+        )
+
+    def to_json(self) -> str:
+        """Returns the graph as JSON text; `from_json` reads it back unchanged."""
+        layers = [
+            {name: value for name, value in asdict(layer).items() if value != ()}
+            for layer in self.layers
+        ]
+        value = {"layers": layers, "activation_bytes": self.activation_bytes}
+        if self.input_shares:
+            value["input_shares"] = self.input_shares
+        return json.dumps({"format": _FORMAT, "version": _VERSION} | value, indent=1)
+
+    @classmethod
+    def from_json(cls, document: str) -> "LayerGraph":
+        """Reads a graph from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            ("layers", "activation_bytes"),
+            ("input_shares",),
+        )
+        layers = []
+        for index, entry in enumerate(checks.sequence("layers", value["layers"])):
+            checks.keys(
+                f"layers[{index}]",
+                entry,
+                ("name", "forward_seconds", "backward_seconds", "parameter_bytes"),
+                ("forward_seconds_by_share", "backward_seconds_by_share"),
+            )
+            try:
+                layers.append(Layer(**entry))
+            except ValueError as error:
+                raise ValueError(f"layers[{index}]: {error}") from None
+        return cls(**(value | {"layers": tuple(layers)}))
+
+
+def _column(values: Sequence[float]) -> NDArray[np.float64]:
+    array = np.array(values, np.float64)
+    array.flags.writeable = False
+    return array

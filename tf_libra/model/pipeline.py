@@ -1,0 +1,238 @@
+"""A pipeline plan: which layers run on which devices, and in which order microbatches pass."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra pipeline plan"
+_VERSION = 1
+_LETTERS = {"F": "forward", "B": "backward"}
+
+Computation = tuple[Literal["forward", "backward"], int]
+"""A computation block of a stage: which way, and the microbatch."""
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """Consecutive layers on the devices that share each microbatch of them.
+
+    Attributes:
+      start: index of the first layer.
+      stop: one past the last.
+      devices: numbers of the cluster's devices, each with a replica of the stage.
+      order: U_s, the order in which the stage's computation blocks run: forward and backward of
+        every microbatch, each once.
+
+    Raises:
+      ValueError: the range or the devices are empty, a device is named twice, or the order lacks a
+        block, repeats one, or has a microbatch's backward before its forward.
+    """
+
+    start: int
+    stop: int
+    devices: tuple[int, ...]
+    order: tuple[Computation, ...]
+
+    def __post_init__(self) -> None:
+        start = checks.integer("start", self.start)
+        stop = checks.integer("stop", self.stop, minimum=start + 1)
+        devices = tuple(
+            checks.integer(f"devices[{index}]", device)
+            for index, device in enumerate(checks.sequence("devices", self.devices))
+        )
+        if not devices or len(set(devices)) < len(devices):
+            raise ValueError(f"devices must be at least one, each once, got {devices}")
+        order = tuple(tuple(block) for block in checks.sequence("order", self.order))
+        count = len(order) // 2
+        places = {block: place for place, block in enumerate(order)}
+        blocks = {(kind, m) for kind in _LETTERS.values() for m in range(count)}
+        if len(order) < 2 or places.keys() != blocks or len(places) < len(order):
+            raise ValueError(
+                "order must hold forward and backward of every microbatch once, got "
+                f"{_shown(order)}"
+            )
+        for microbatch in range(count):
+            if places["forward", microbatch] > places["backward", microbatch]:
+                raise ValueError(
+                    f"order must have forward of microbatch {microbatch} before its backward, "
+                    f"got {_shown(order)}"
+                )
+        for name, value in (("start", start), ("stop", stop), ("devices", devices)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "order", order)
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Stages of one training step (SPP, section III-B).
+
+    Attributes:
+      stages: contiguous half-open ranges that cover all layers, on devices that no other stage
+        has; each with the order in which its computation blocks run.
+      layer_names: names of the L layers, in the order of forward computation.
+      num_devices: V, of the cluster that the plan was made for; not all need to be used.
+      strategy: the name of the strategy that made it.
+      predicted_seconds: what `simulate_pipeline` says one iteration takes; None where nobody has
+        asked it.
+      notes: what a reader should know of how the plan was made.
+
+    Raises:
+      ValueError: stages do not cover the layers, share a device, or differ in microbatches.
+    """
+
+    stages: tuple[PipelineStage, ...]
+    layer_names: tuple[str, ...]
+    num_devices: int
+    strategy: str
+    predicted_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        stages = checks.sequence("stages", self.stages)
+        names = tuple(
+            checks.text("layer_names", name)
+            for name in checks.sequence("layer_names", self.layer_names)
+        )
+        if len(set(names)) < len(names):
+            raise ValueError("layer_names must be unique")
+        devices = checks.integer("num_devices", self.num_devices, minimum=1)
+        covered = 0
+        stage_of: dict[int, int] = {}
+        for index, stage in enumerate(stages):
+            if not isinstance(stage, PipelineStage):
+                raise ValueError(f"stages[{index}] must be a PipelineStage, got {stage!r}")
+            if stage.start != covered:
+                raise ValueError(f"stages[{index}].start must be {covered}, got {stage.start}")
+            covered = stage.stop
+            for device in stage.devices:
+                checks.integer(f"stages[{index}].devices", device, 0, devices - 1)
+                if stage_of.setdefault(device, index) != index:
+                    raise ValueError(
+                        f"stages[{index}].devices must be of no other stage, got {device}, which "
+                        f"stages[{stage_of[device]}] has"
+                    )
+            if len(stage.order) != len(stages[0].order):
+                raise ValueError(
+                    f"stages[{index}].order must be of {len(stages[0].order) // 2} microbatches, "
+                    f"as that of stages[0], got {len(stage.order) // 2}"
+                )
+        if not stages or covered != len(names):
+            raise ValueError(
+                f"stages must cover {len(names)} layers, at least 1; they cover {covered}"
+            )
+        frozen = {
+            "stages": stages,
+            "layer_names": names,
+            "num_devices": devices,
+            "strategy": checks.text("strategy", self.strategy),
+            "notes": tuple(checks.text("notes", n) for n in checks.sequence("notes", self.notes)),
+        }
+        if self.predicted_seconds is not None:
+            frozen["predicted_seconds"] = checks.real(
+                "predicted_seconds", self.predicted_seconds, minimum=0
+            )
+        for field, value in frozen.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def num_microbatches(self) -> int:
+        """M."""
+        return len(self.stages[0].order) // 2
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over what the ranks execute, in hexadecimal: equal plans run alike.
+
+        It covers layers, stages, devices and orders; neither the prediction nor the notes.
+        """
+        executed = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "layer_names": self.layer_names,
+            "num_devices": self.num_devices,
+            "stages": [_stage_entry(stage) for stage in self.stages],
+        }
+        canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
+
+        Orders are written as text: "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
+        """
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "fingerprint": self.fingerprint,
+                "strategy": self.strategy,
+                "predicted_seconds": self.predicted_seconds,
+                "notes": self.notes,
+                "num_devices": self.num_devices,
+                "layer_names": self.layer_names,
+                "stages": [_stage_entry(stage) for stage in self.stages],
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, document: str) -> "PipelinePlan":
+        """Reads a plan from JSON text.
+
+        Raises:
+          ValueError: malformed, too large, of another version, a field out of its range, or a
+            fingerprint that is not that of the content.
+        """
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            required=("fingerprint", "stages", "layer_names", "num_devices", "strategy"),
+            optional=("predicted_seconds", "notes"),
+        )
+        fingerprint = checks.text("fingerprint", value.pop("fingerprint"))
+        stages = []
+        for index, entry in enumerate(checks.sequence("stages", value["stages"])):
+            field = f"stages[{index}]"
+            checks.keys(field, entry, ("start", "stop", "devices", "order"))
+            try:
+                order = _order_from_text(checks.text("order", entry["order"]))
+                stages.append(PipelineStage(**(entry | {"order": order})))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        plan = cls(**(value | {"stages": tuple(stages)}))
+        if plan.fingerprint != fingerprint:
+            raise ValueError(
+                f"fingerprint must be that of the plan's content, {plan.fingerprint}, "
+                f"got {fingerprint!r}"
+            )
+        return plan
+
+
+def _stage_entry(stage: PipelineStage) -> dict[str, object]:
+    order = " ".join(f"{kind[0].upper()}{microbatch}" for kind, microbatch in stage.order)
+    return {
+        "start": stage.start,
+        "stop": stage.stop,
+        "devices": stage.devices,
+        "order": order,
+    }
+
+
+def _order_from_text(text: str) -> tuple[Computation, ...]:
+    order = []
+    for word in text.split():
+        kind, number = _LETTERS.get(word[0]), word[1:]
+        if kind is None or not (number.isascii() and number.isdigit()):
+            raise ValueError(f"order must be of words such as F0 and B12, got {word[:40]!r}")
+        order.append((kind, int(number[:18])))
+    return tuple(order)  # type: ignore[arg-type]
+
+
+def _shown(order: Sequence[object]) -> str:
+    text = repr(tuple(order))
+    return text if len(text) <= 80 else f"{text[:77]}..."
