@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from tf_libra import strategies
     from tf_libra.cost_model import ContentionModel, OverlapSample
     from tf_libra.decorator import Optimized, optimize
+    from tf_libra.model.burst import BurstPlan
     from tf_libra.model.cluster import Cluster
     from tf_libra.model.layers import LayerGraph
     from tf_libra.model.pipeline import PipelinePlan
     from tf_libra.model.plan import Plan, TensorGroup
     from tf_libra.model.profile import BackwardProfile, GradientTensor
+    from tf_libra.model.scaling import ScalingProfile
     from tf_libra.planning import make_plan
+    from tf_libra.planning.burst import make_burst_plan
     from tf_libra.simulation import simulate, simulate_pipeline
 
 __all__ = [
     "BackwardProfile",
+    "BurstPlan",
     "Cluster",
     "ContentionModel",
     "GradientTensor",
@@ -29,7 +33,9 @@ __all__ = [
     "OverlapSample",
     "PipelinePlan",
     "Plan",
+    "ScalingProfile",
     "TensorGroup",
+    "make_burst_plan",
     "make_plan",
     "optimize",
     "simulate",
@@ -39,6 +45,7 @@ __all__ = [
 
 _HOME = {
     "BackwardProfile": "tf_libra.model.profile",
+    "BurstPlan": "tf_libra.model.burst",
     "Cluster": "tf_libra.model.cluster",
     "ContentionModel": "tf_libra.cost_model",
     "GradientTensor": "tf_libra.model.profile",
@@ -47,7 +54,9 @@ _HOME = {
     "OverlapSample": "tf_libra.cost_model",
     "PipelinePlan": "tf_libra.model.pipeline",
     "Plan": "tf_libra.model.plan",
+    "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
+    "make_burst_plan": "tf_libra.planning.burst",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
     "simulate": "tf_libra.simulation",

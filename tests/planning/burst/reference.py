@@ -1,0 +1,238 @@
+"""Every plan of a small model, tried out: what the burst planners are held against.
+
+A model is written as a link: `None` is an edge, `("chain", links, layers)` has one link more than
+layers, `("block", branches)` holds edges and chains. The whole model is a chain whose first and
+last links are of no use.
+"""
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+import tf_libra
+
+
+def edges_of(link, source, target):
+    """The edges of a link between two layers."""
+    if link is None:
+        return [(source, target)]
+    if link[0] == "block":
+        return [edge for branch in link[1] for edge in edges_of(branch, source, target)]
+    _, links, layers = link
+    ends = [source, *layers, target]
+    return [
+        edge
+        for inner, pair in zip(links, itertools.pairwise(ends), strict=True)
+        for edge in edges_of(inner, *pair)
+    ]
+
+
+def model_edges(model):
+    _, links, layers = model
+    return [
+        edge
+        for inner, pair in zip(links[1:-1], itertools.pairwise(layers), strict=True)
+        for edge in edges_of(inner, *pair)
+    ]
+
+
+def layers_of(link):
+    if link is None:
+        return []
+    if link[0] == "block":
+        return [layer for branch in link[1] for layer in layers_of(branch)]
+    return [*link[2], *(layer for inner in link[1] for layer in layers_of(inner))]
+
+
+def decisions(scaling, link, cap):
+    """All decisions on a link whose layers may have at most `cap` devices, as dicts.
+
+    A layer is decided by the position of its number of devices, a block by the tuple of branches
+    that run beside the others.
+    """
+    if link is None:
+        yield {}
+    elif link[0] == "chain":
+        allowed = [i for i, count in enumerate(scaling.device_counts) if count <= cap]
+        parts = [list(decisions(scaling, inner, cap)) for inner in link[1]]
+        for counts in itertools.product(allowed, repeat=len(link[2])):
+            own = dict(zip(link[2], counts, strict=True))
+            for chosen in itertools.product(*parts):
+                yield own | {k: v for part in chosen for k, v in part.items()}
+    else:
+        branches = link[1]
+        movable = [
+            b
+            for b, branch in enumerate(branches)
+            if branch is not None and scaling.move_seconds is not None
+        ]
+        for size in range(len(branches)):
+            for beside in itertools.combinations(movable, size):
+                for widths in itertools.product(scaling.device_counts, repeat=size + 1):
+                    if (sum(widths) > cap) if size else (widths[0] != cap):
+                        continue
+                    caps = dict(zip(beside, widths[1:], strict=True))
+                    parts = [
+                        list(decisions(scaling, branch, caps.get(b, widths[0])))
+                        for b, branch in enumerate(branches)
+                    ]
+                    for chosen in itertools.product(*parts):
+                        yield {id(link): beside} | {
+                            k: v for part in chosen for k, v in part.items()
+                        }
+
+
+def judge(scaling, model, decision):
+    """Iteration seconds and amplifications of one decision, as DESIGN.md and the paper put it."""
+    entering = [0.0] * scaling.num_layers
+    edges = {edge: index for index, edge in enumerate(scaling.edges)}
+
+    def along(link, source, target, left, right):
+        if link is None:
+            times = scaling.move_seconds if left or right else scaling.transition_seconds
+            seconds = times[edges[source, target]][decision[source], decision[target]]
+            entering[target] += seconds
+            return seconds
+        if link[0] == "chain":
+            _, links, layers = link
+            ends = [source, *layers, target]
+            total = sum(own(layer) for layer in layers)
+            for index, inner in enumerate(links):
+                total += along(
+                    inner,
+                    ends[index],
+                    ends[index + 1],
+                    left and index == 0,
+                    right and index == len(links) - 1,
+                )
+            return total
+        beside = decision[id(link)]
+        times = [
+            along(branch, source, target, left or b in beside, right or b in beside)
+            for b, branch in enumerate(link[1])
+        ]
+        together = sum(t for b, t in enumerate(times) if b not in beside)
+        return max([together, *(times[b] for b in beside)])
+
+    def own(layer):
+        position = decision[layer]
+        return (
+            scaling.compute_seconds[layer, position] + scaling.synchronize_seconds[layer, position]
+        )
+
+    _, links, layers = model
+    total = sum(own(layer) for layer in layers)
+    for inner, pair in zip(links[1:-1], itertools.pairwise(layers), strict=True):
+        total += along(inner, *pair, False, False)
+    amplified = []
+    for layer in range(scaling.num_layers):
+        used = scaling.device_counts[decision[layer]] * (entering[layer] + own(layer))
+        alone = scaling.compute_seconds[layer, 0]
+        amplified.append(used / alone if alone else (1.0 if used == 0 else math.inf))
+    return total, amplified
+
+
+def best(scaling, model, limits):
+    """Per limit (least largest amplification, least time of those) or (None, least time)."""
+    cap = scaling.device_counts[-1]
+    judged = []
+    for decision in decisions(scaling, model, cap):
+        seconds, amplified = judge(scaling, model, decision)
+        judged.append((max(amplified), seconds))
+    found = []
+    for limit in limits:
+        within = [seconds for largest, seconds in judged if largest <= limit * (1 + 1e-12)]
+        if within:
+            found.append((None, min(within)))
+        else:
+            least = min(largest for largest, _ in judged)
+            times = [s for largest, s in judged if largest <= least * (1 + 1e-12)]
+            found.append((least, min(times)))
+    return found
+
+
+@st.composite
+def chains(draw, max_layers=4):
+    """A chain's profile, with the model in the form above."""
+    layers = draw(st.integers(1, max_layers))
+    model = ("chain", [None] * (layers + 1), list(range(layers)))
+    return draw(profiles(model, branching=False)), model
+
+
+@st.composite
+def branching(draw):
+    """A small model with branches, nested ones included, and its profile."""
+    budget = [draw(st.integers(2, 5))]
+    layers = [0]
+
+    def layer():
+        budget[0] -= 1
+        layers[0] += 1
+        return layers[0] - 1
+
+    def link(depth):
+        if depth == 0 or budget[0] < 1 or draw(st.booleans()):
+            return None
+        branches = [chain(depth - 1)]
+        for _ in range(draw(st.integers(0, 2))):
+            if budget[0] > 0:
+                branches.append(chain(depth - 1))
+        if len(branches) == 1 or draw(st.booleans()):
+            branches.append(None)
+        return ("block", branches)
+
+    def chain(depth):
+        inner = [layer()]
+        links = [link(depth), link(depth)]
+        while budget[0] > 0 and draw(st.booleans()):
+            inner.append(layer())
+            links.append(link(depth))
+        return ("chain", links, inner)
+
+    first, last = layer(), layer()
+    branches = [chain(1)]
+    while budget[0] > 0 and len(branches) < 3:
+        branches.append(chain(1))
+    if len(branches) == 1 or draw(st.booleans()):
+        branches.append(None)
+    model = ("chain", [None, ("block", branches), None], [first, last])
+    return draw(profiles(model, branching=True)), model
+
+
+@st.composite
+def profiles(draw, model, branching):
+    layers = len(layers_of(model))
+    most = 3 if layers <= 4 else 2
+    counts = draw(st.sampled_from([(1,), (1, 2), (1, 3), (1, 2, 4), (1, 2, 3), (1, 3, 4)]))[:most]
+    G = len(counts)
+    edges = model_edges(model)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    grain = draw(st.sampled_from([0, 4, 16]))  # 0: any number; else few, so that ties are common
+
+    def times(*shape, scale=1.0, none=0.0):
+        drawn = rng.integers(0, grain + 1, shape) / grain if grain else rng.random(shape)
+        return scale * np.where(rng.random(shape) < none, 0.0, drawn)
+
+    alone = times(layers, 1, scale=4.0) + draw(st.sampled_from([0.0, 0.25]))
+    compute = alone / np.array(counts) ** times(layers, 1)
+    compute[:, 1:] *= 0.5 + times(layers, G - 1)
+    synchronize = times(layers, G, scale=draw(st.sampled_from([0.0, 0.3, 2.0])))
+    if draw(st.booleans()):
+        synchronize[:, 0] = 0
+    transition = times(len(edges), G, G, scale=draw(st.sampled_from([0.0, 0.5, 3.0])), none=0.3)
+    if draw(st.booleans()):
+        transition[:, range(G), range(G)] = 0
+    move = None
+    if branching and draw(st.integers(0, 4)):
+        move = times(len(edges), G, G, scale=draw(st.sampled_from([0.0, 0.5])))
+    order = draw(st.permutations(range(len(edges)))) if branching else range(len(edges))
+    return tf_libra.ScalingProfile.graph(
+        counts,
+        compute,
+        synchronize,
+        [edges[i] for i in order],
+        transition[list(order)],
+        None if move is None else move[list(order)],
+    )

@@ -1,0 +1,275 @@
+"""A burst plan: on how many devices each layer runs, on which, and when (DeepPool 4)."""
+
+import hashlib
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra burst plan"
+_VERSION = 1
+KINDS = ("transition", "compute", "synchronize")
+
+
+@dataclass(frozen=True)
+class BurstSpan:
+    """Something that a layer's devices do; seconds since the iteration's start.
+
+    Attributes:
+      kind: "transition" (a layer's input comes, its gradient goes), "compute" (forward and
+        backward) or "synchronize" (all-reduce of its gradients).
+      layer: the layer; of a transition, the one that it leads to.
+      source: of a transition, the layer that it comes from; else None.
+      lane: what waits for what: spans of one lane follow each other.
+      start_seconds: when it begins.
+      stop_seconds: when it ends.
+
+    Raises:
+      ValueError: an unknown kind, a source where there is none or none where there is one, or a
+        stop before the start.
+    """
+
+    kind: str
+    layer: int
+    source: int | None
+    lane: int
+    start_seconds: float
+    stop_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        checks.integer("layer", self.layer)
+        checks.integer("lane", self.lane)
+        if (self.source is None) == (self.kind == "transition"):
+            raise ValueError(f"source must be a layer for a transition alone, got {self.source}")
+        if self.source is not None:
+            checks.integer("source", self.source)
+        start = checks.real("start_seconds", self.start_seconds, minimum=0)
+        checks.real("stop_seconds", self.stop_seconds, minimum=start)
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.stop_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class BurstPlan:
+    """How many devices each layer of an iteration runs on.
+
+    Layer i runs on the devices from `first_devices[i]` on, `num_devices[i]` of them. In a model
+    without parallel branches that is always the first ones. A branch that runs beside another has
+    a lane of its own: devices that no other lane uses meanwhile.
+
+    Attributes:
+      layer_names: names of the L layers.
+      device_counts: the allowed numbers of devices; the last is the cluster's size.
+      num_devices: devices under each layer, shape [L].
+      first_devices: number of the first of them, shape [L].
+      lanes: the lane of each layer, shape [L]; 0 is the model's trunk.
+      amplification: of each layer, shape [L]: devices times the seconds in which they are occupied
+        (transitions in, computation, synchronisation) over the layer's seconds on one device
+        (DeepPool 4.2). 1 where both are 0, infinite where only the latter are (null in JSON).
+      iteration_seconds: how long one iteration takes.
+      device_seconds: the sum over layers of what amplification's numerator is.
+      spans: what happens when.
+      strategy: the name of the strategy that made it.
+      max_amplification: the limit it was made for; None: none.
+      profile_fingerprint: of the scaling profile it was made from.
+      notes: what a reader should know of how the plan was made.
+
+    Raises:
+      ValueError: columns of different lengths, or a field out of its range.
+    """
+
+    layer_names: tuple[str, ...]
+    device_counts: tuple[int, ...]
+    num_devices: tuple[int, ...]
+    first_devices: tuple[int, ...]
+    lanes: tuple[int, ...]
+    amplification: tuple[float, ...]
+    iteration_seconds: float
+    device_seconds: float
+    spans: tuple[BurstSpan, ...]
+    strategy: str
+    max_amplification: float | None
+    profile_fingerprint: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = tuple(
+            checks.text("layer_names", n) for n in checks.sequence("layer_names", self.layer_names)
+        )
+        if not names or len(set(names)) < len(names):
+            raise ValueError("layer_names must be unique, at least 1")
+        counts = tuple(
+            checks.integer("device_counts", n, 1, checks.MAX_INT32)
+            for n in checks.sequence("device_counts", self.device_counts)
+        )
+        if not counts or counts[0] != 1 or any(b <= a for a, b in itertools.pairwise(counts)):
+            raise ValueError(f"device_counts must be ascending from 1, got {counts}")
+        columns: dict[str, tuple[Any, ...]] = {
+            "num_devices": tuple(
+                checks.integer("num_devices", n, 1)
+                for n in checks.sequence("num_devices", self.num_devices)
+            ),
+            "first_devices": tuple(
+                checks.integer("first_devices", n)
+                for n in checks.sequence("first_devices", self.first_devices)
+            ),
+            "lanes": tuple(
+                checks.integer("lanes", n) for n in checks.sequence("lanes", self.lanes)
+            ),
+            "amplification": tuple(
+                _amplification(a) for a in checks.sequence("amplification", self.amplification)
+            ),
+        }
+        for field, column in columns.items():
+            if len(column) != len(names):
+                raise ValueError(
+                    f"{field} must have one entry per layer: {len(names)}, got {len(column)}"
+                )
+        for count, first in zip(columns["num_devices"], columns["first_devices"], strict=True):
+            if count not in counts:
+                raise ValueError(f"num_devices must be of {counts}, got {count}")
+            if first + count > counts[-1]:
+                raise ValueError(
+                    f"first_devices must leave {count} of {counts[-1]} devices, got {first}"
+                )
+        spans = checks.sequence("spans", self.spans)
+        for index, span in enumerate(spans):
+            if not isinstance(span, BurstSpan):
+                raise ValueError(f"spans[{index}] must be a BurstSpan, got {span!r}")
+            if max(span.layer, span.source or 0) >= len(names):
+                raise ValueError(
+                    f"spans[{index}] must be of the {len(names)} layers, got {span.layer} from "
+                    f"{span.source}"
+                )
+        frozen = columns | {
+            "layer_names": names,
+            "device_counts": counts,
+            "iteration_seconds": checks.real(
+                "iteration_seconds", self.iteration_seconds, minimum=0
+            ),
+            "device_seconds": checks.real("device_seconds", self.device_seconds, minimum=0),
+            "spans": spans,
+            "strategy": checks.text("strategy", self.strategy),
+            "profile_fingerprint": checks.text("profile_fingerprint", self.profile_fingerprint),
+            "notes": tuple(checks.text("notes", n) for n in checks.sequence("notes", self.notes)),
+        }
+        if self.max_amplification is not None:
+            frozen["max_amplification"] = checks.real(
+                "max_amplification", self.max_amplification, minimum=1
+            )
+        for field, value in frozen.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def transition_seconds(self) -> tuple[float, ...]:
+        """What comes into each layer by transition, shape [L]."""
+        total = [0.0] * len(self.layer_names)
+        for span in self.spans:
+            if span.kind == "transition":
+                total[span.layer] += span.seconds
+        return tuple(total)
+
+    @cached_property
+    def gaps(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """Per device of the cluster, the (start, stop) in which it has nothing to do."""
+        edges = sorted(
+            {0, self.device_counts[-1]}
+            | set(self.first_devices)
+            | {f + n for f, n in zip(self.first_devices, self.num_devices, strict=True)}
+        )
+        gaps: list[tuple[tuple[float, float], ...]] = []
+        # Devices between two edges are occupied alike.
+        for low, high in itertools.pairwise(edges):
+            idle, clock = [], 0.0
+            for span in sorted(self.spans, key=lambda span: span.start_seconds):
+                first = self.first_devices[span.layer]
+                if not first <= low < first + self.num_devices[span.layer] or not span.seconds:
+                    continue
+                if span.start_seconds > clock:
+                    idle.append((clock, span.start_seconds))
+                clock = max(clock, span.stop_seconds)
+            if self.iteration_seconds > clock:
+                idle.append((clock, self.iteration_seconds))
+            gaps += [tuple(idle)] * (high - low)
+        return tuple(gaps)
+
+    @property
+    def idle_seconds(self) -> tuple[float, ...]:
+        """The sum of each device's gaps."""
+        return tuple(sum(stop - start for start, stop in device) for device in self.gaps)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over what the devices execute, in hexadecimal: equal plans run alike.
+
+        It covers the layers and their devices and lanes, in the order in which they run; neither
+        times nor notes.
+        """
+        executed = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "layer_names": self.layer_names,
+            "num_devices": self.num_devices,
+            "first_devices": self.first_devices,
+            "lanes": self.lanes,
+            "order": [[span.kind, span.layer, span.source] for span in self.spans],
+        }
+        canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged."""
+        value = asdict(self)
+        value["amplification"] = [_finite(a) for a in self.amplification]
+        header = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
+        return json.dumps(header | value, indent=1)
+
+    @classmethod
+    def from_json(cls, document: str) -> "BurstPlan":
+        """Reads a plan from JSON text.
+
+        Raises:
+          ValueError: malformed, too large, of another version, a field out of its range, or a
+            fingerprint that is not that of the content.
+        """
+        fields = set(cls.__dataclass_fields__)
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            required=({"fingerprint"} | fields) - {"notes"},
+            optional=("notes",),
+        )
+        fingerprint = checks.text("fingerprint", value.pop("fingerprint"))
+        spans = []
+        for index, entry in enumerate(checks.sequence("spans", value["spans"])):
+            field = f"spans[{index}]"
+            checks.keys(field, entry, tuple(BurstSpan.__dataclass_fields__))
+            try:
+                spans.append(BurstSpan(**entry))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        plan = cls(**(value | {"spans": tuple(spans)}))
+        if plan.fingerprint != fingerprint:
+            raise ValueError(
+                f"fingerprint must be that of the plan's content, {plan.fingerprint}, "
+                f"got {fingerprint!r}"
+            )
+        return plan
+
+
+def _amplification(value: Any) -> float:
+    if value is None or value == float("inf"):
+        return float("inf")
+    return checks.real("amplification", value, minimum=0)
+
+
+def _finite(value: float) -> float | None:
+    return None if value == float("inf") else value

@@ -1,0 +1,328 @@
+"""How long each layer takes on how many devices, and what changing their number costs."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+
+_FORMAT = "tf-libra scaling profile"
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ScalingProfile:
+    """The layers of a model at every number of devices that a plan may give them (DeepPool 4.1).
+
+    The batch is that of the whole iteration, whatever the number of devices: strong scaling.
+    Profiles are equal when they hold the same.
+
+    Attributes:
+      device_counts: the G allowed numbers of devices, ascending, from 1. The last one is the
+        cluster's size.
+      names: unique names of the L layers.
+      edges: the E pairs (i, j) where layer j takes what layer i gives.
+      compute_seconds: comp(i, g), forward and backward of the whole batch, shape [L, G].
+      synchronize_seconds: sync(i, g), the all-reduce of the layer's gradients, shape [L, G].
+      transition_seconds: comm from g devices under an edge's source to h under its target, both
+        ways, the smaller set of devices being part of the larger, shape [E, G, G].
+      move_seconds: the same to a set of h other devices, shape [E, G, G]. None: no branch can run
+        on devices of its own.
+      batch: samples of an iteration, which every number of devices divides; None where unknown.
+
+    Raises:
+      ValueError: a field of the wrong shape or out of its range, or edges that form a cycle.
+    """
+
+    device_counts: tuple[int, ...]
+    names: tuple[str, ...]
+    edges: tuple[tuple[int, int], ...]
+    compute_seconds: NDArray[np.float64]
+    synchronize_seconds: NDArray[np.float64]
+    transition_seconds: NDArray[np.float64]
+    move_seconds: NDArray[np.float64] | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = _device_counts(self.device_counts)
+        names = tuple(checks.text("names", n) for n in checks.sequence("names", self.names))
+        if not names:
+            raise ValueError("names must hold at least one layer, got none")
+        if len(set(names)) < len(names):
+            raise ValueError("names must be unique")
+        edges = _edges(self.edges, len(names))
+        L, G, E = len(names), len(counts), len(edges)
+        frozen: dict[str, Any] = {
+            "device_counts": counts,
+            "names": names,
+            "edges": edges,
+            "compute_seconds": _times("compute_seconds", self.compute_seconds, (L, G)),
+            "synchronize_seconds": _times("synchronize_seconds", self.synchronize_seconds, (L, G)),
+            "transition_seconds": _times("transition_seconds", self.transition_seconds, (E, G, G)),
+        }
+        if self.move_seconds is not None:
+            frozen["move_seconds"] = _times("move_seconds", self.move_seconds, (E, G, G))
+        if self.batch is not None:
+            batch = frozen["batch"] = checks.integer("batch", self.batch, 1)
+            for count in counts:
+                if batch % count:
+                    raise ValueError(
+                        f"device_counts must divide the batch of {batch}, got {count}, which "
+                        "does not"
+                    )
+        for field, value in frozen.items():
+            object.__setattr__(self, field, value)
+        _in_order(edges, names)
+
+    @classmethod
+    def chain(
+        cls,
+        device_counts: Sequence[int],
+        compute_seconds: ArrayLike,
+        synchronize_seconds: ArrayLike,
+        transition_seconds: ArrayLike,
+        names: Sequence[str] | None = None,
+        *,
+        batch: int | None = None,
+    ) -> "ScalingProfile":
+        """Returns the profile of L layers that follow each other.
+
+        Args:
+          device_counts: the allowed numbers of devices, ascending, from 1, shape [G].
+          compute_seconds: forward and backward of the whole batch, shape [L, G].
+          synchronize_seconds: the all-reduce of the layer's gradients, shape [L, G].
+          transition_seconds: from g devices under layer i to h under layer i + 1, shape
+            [L-1, G, G].
+          names: unique names; "layer_0" and so on where None.
+          batch: samples of an iteration; None where unknown.
+
+        Raises:
+          ValueError: as for the class.
+        """
+        layers = len(checks.sequence("compute_seconds", compute_seconds))
+        edges = [(i, i + 1) for i in range(layers - 1)]
+        return cls.graph(
+            device_counts,
+            compute_seconds,
+            synchronize_seconds,
+            edges,
+            transition_seconds,
+            names=names,
+            batch=batch,
+        )
+
+    @classmethod
+    def graph(
+        cls,
+        device_counts: Sequence[int],
+        compute_seconds: ArrayLike,
+        synchronize_seconds: ArrayLike,
+        edges: Sequence[tuple[int, int]],
+        transition_seconds: ArrayLike,
+        move_seconds: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+        *,
+        batch: int | None = None,
+    ) -> "ScalingProfile":
+        """Returns the profile of L layers that branch and join.
+
+        Args:
+          device_counts: as in `chain`.
+          compute_seconds: as in `chain`.
+          synchronize_seconds: as in `chain`.
+          edges: pairs (i, j): layer j takes what layer i gives. Without cycles.
+          transition_seconds: per edge from g devices to h, shape [E, G, G].
+          move_seconds: per edge from g devices to h others, shape [E, G, G]; None: every branch
+            runs on the devices of its block.
+          names: as in `chain`.
+          batch: as in `chain`.
+
+        Raises:
+          ValueError: as for the class.
+        """
+        layers = len(checks.sequence("compute_seconds", compute_seconds))
+        labels = [f"layer_{i}" for i in range(layers)] if names is None else names
+        if len(checks.sequence("names", labels)) != layers:
+            raise ValueError(
+                f"names must have one entry per layer: compute_seconds has {layers}, "
+                f"got {len(labels)}"
+            )
+        return cls(
+            device_counts,  # type: ignore[arg-type]  # the class checks what it is given
+            labels,  # type: ignore[arg-type]
+            edges,  # type: ignore[arg-type]
+            compute_seconds,  # type: ignore[arg-type]
+            synchronize_seconds,  # type: ignore[arg-type]
+            transition_seconds,  # type: ignore[arg-type]
+            move_seconds,  # type: ignore[arg-type]
+            batch,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.names)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The layers so that each comes after what it takes from; else by index."""
+        return _in_order(self.edges, self.names)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether layer i + 1 takes what layer i gives, and nothing else."""
+        return self.edges == tuple((i, i + 1) for i in range(self.num_layers - 1))
+
+    def index(self, num_devices: int) -> int:
+        """Returns the position of a number of devices in `device_counts`, else `ValueError`."""
+        count = checks.integer("num_devices", num_devices, 1)
+        if count not in self.device_counts:
+            raise ValueError(f"num_devices must be one of {self.device_counts}, got {count}")
+        return self.device_counts.index(count)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that the profile holds, in hexadecimal."""
+        canonical = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScalingProfile):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def to_json(self) -> str:
+        """Returns the profile as JSON text; `from_json` reads it back unchanged."""
+        return json.dumps({"format": _FORMAT, "version": _VERSION} | self._content())
+
+    @classmethod
+    def from_json(cls, document: str) -> "ScalingProfile":
+        """Reads a profile from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            _FORMAT,
+            checks.json_document(_FORMAT, _VERSION, document),
+            required=(
+                "device_counts",
+                "names",
+                "edges",
+                "compute_seconds",
+                "synchronize_seconds",
+                "transition_seconds",
+            ),
+            optional=("move_seconds", "batch"),
+        )
+        return cls(**value)
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = {
+            "device_counts": self.device_counts,
+            "names": self.names,
+            "edges": self.edges,
+            "compute_seconds": self.compute_seconds.tolist(),
+            "synchronize_seconds": self.synchronize_seconds.tolist(),
+            "transition_seconds": self.transition_seconds.tolist(),
+        }
+        if self.move_seconds is not None:
+            content["move_seconds"] = self.move_seconds.tolist()
+        if self.batch is not None:
+            content["batch"] = self.batch
+        return content
+
+
+def _device_counts(value: Any) -> tuple[int, ...]:
+    counts = tuple(
+        checks.integer("device_counts", n, 1, checks.MAX_INT32)
+        for n in checks.sequence("device_counts", value)
+    )
+    if not counts or counts[0] != 1:
+        raise ValueError(f"device_counts must begin with 1, got {counts}")
+    for before, after in itertools.pairwise(counts):
+        if after <= before:
+            raise ValueError(f"device_counts must be ascending, got {after} after {before}")
+    return counts
+
+
+def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:
+    edges = []
+    for index, pair in enumerate(checks.sequence("edges", value)):
+        field = f"edges[{index}]"
+        ends = checks.sequence(field, pair)
+        if len(ends) != 2:
+            raise ValueError(f"{field} must be a pair of layers, got {ends}")
+        source, target = (checks.integer(field, end, 0, layers - 1) for end in ends)
+        edges.append((source, target))
+    if len(set(edges)) < len(edges):
+        twice = next(edge for i, edge in enumerate(edges) if edge in edges[:i])
+        raise ValueError(f"edges must be unique, got {twice} twice")
+    return tuple(edges)
+
+
+def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    letters = {2: "[L, G]", 3: "[E, G, G]"}[len(shape)]
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field} must be numbers of shape {letters} = {list(shape)}") from None
+    if 0 in shape and array.size == 0:
+        array = array.reshape(shape)
+    if array.shape != shape:
+        raise ValueError(
+            f"{field} must have the shape {letters} = {list(shape)}, got {list(array.shape)}"
+        )
+    wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
+    if len(wrong):
+        place = "".join(f"[{i}]" for i in wrong[0])
+        raise ValueError(
+            f"{field}{place} must be a finite number of seconds, at least 0, "
+            f"got {array[tuple(wrong[0])]}"
+        )
+    with np.errstate(over="ignore"):
+        checks.real(f"the sum of {field}", float(array.sum()))
+    array.flags.writeable = False
+    return array
+
+
+def _in_order(edges: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[int, ...]:
+    """Returns the layers in topological order, or raises `ValueError` that names a cycle."""
+    targets: list[list[int]] = [[] for _ in names]
+    missing = [0] * len(names)
+    for source, target in edges:
+        targets[source].append(target)
+        missing[target] += 1
+    ready = [layer for layer in reversed(range(len(names))) if not missing[layer]]
+    order = []
+    while ready:
+        layer = ready.pop()
+        order.append(layer)
+        for target in sorted(targets[layer], reverse=True):
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    if len(order) < len(names):
+        raise ValueError(f"edges must be without cycles, got {_cycle(targets, missing, names)}")
+    return tuple(order)
+
+
+def _cycle(targets: list[list[int]], missing: list[int], names: Sequence[str]) -> str:
+    sources: dict[int, int] = {}
+    for source, ends in enumerate(targets):
+        for target in ends:
+            if missing[source] and missing[target]:
+                sources[target] = source
+    # Every layer that is left takes from one that is left: going back must come round.
+    layer, seen = next(iter(sources)), []
+    while layer not in seen:
+        seen.append(layer)
+        layer = sources[layer]
+    ring = [*reversed(seen[seen.index(layer) :])]
+    return " -> ".join(names[i] for i in [*ring, ring[0]])

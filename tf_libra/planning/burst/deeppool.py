@@ -1,0 +1,80 @@
+"""DeepPool: the quickest plan within a limit on amplification (section 4)."""
+
+import math
+
+import numpy as np
+
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.burst.costs import TOLERANCE, amplification
+from tf_libra.planning.burst.decisions import ChainRun
+from tf_libra.planning.burst.registry import Request, register
+from tf_libra.planning.burst.schedule import make_schedule
+from tf_libra.planning.burst.search import Search
+
+
+@register("deeppool")
+def plan_deeppool(scaling: ScalingProfile, request: Request) -> tuple[ChainRun, tuple[str, ...]]:
+    """Returns the plan of least iteration time that keeps every layer within the limit.
+
+    Where none does, the plan whose largest amplification is least and that is the quickest of
+    those, with a note.
+    """
+    if request.num_devices is not None:
+        raise ValueError(
+            f"num_devices is no argument of deeppool, which chooses it, got {request.num_devices}"
+        )
+    search = Search(scaling)
+    limit = math.inf if request.max_amplification is None else request.max_amplification
+    run = search.solve(limit)
+    if run is not None:
+        return run, search.notes
+    run, least = _least_largest(scaling, search, limit)
+    note = (
+        f"no plan keeps every layer's amplification within {limit:g}; the largest is {least:.6g}, "
+        "the least that is possible"
+    )
+    return run, (*search.notes, note)
+
+
+def _least_largest(
+    scaling: ScalingProfile, search: Search, infeasible: float
+) -> tuple[ChainRun, float]:
+    """Returns the quickest plan under the least limit that some plan keeps.
+
+    Bisection between a limit that none keeps and one that a plan has been found to keep. Each plan
+    is judged by what its largest amplification really is, so the limit ends on such a value.
+    """
+    low = max(infeasible, _bound(scaling))
+    run = search.solve(low)
+    if run is not None:
+        return run, _largest(scaling, run)
+    run = search.solve(math.inf)
+    assert run is not None
+    high = _largest(scaling, run)
+    if math.isinf(high):
+        # Even the largest finite limit may be one that nothing keeps.
+        finite = search.solve(np.finfo(np.float64).max / 2)
+        if finite is None:
+            return run, high
+        run, high = finite, _largest(scaling, finite)
+    while high > low * (1 + 4 * TOLERANCE):
+        middle = low + (high - low) / 2 if high < 2 * low else math.sqrt(low) * math.sqrt(high)
+        found = search.solve(middle)
+        if found is None:
+            low = middle
+        else:
+            run, high = found, min(middle, _largest(scaling, found))
+    best = search.solve(high)
+    return (run if best is None else best), high
+
+
+def _bound(scaling: ScalingProfile) -> float:
+    """What no plan's largest amplification is below: each layer's least, wherever that is."""
+    counts = np.array(scaling.device_counts, np.float64)
+    compute, synchronize = scaling.compute_seconds, scaling.synchronize_seconds
+    least = amplification(counts, np.zeros(()), (compute, synchronize), compute[:, :1])
+    return max(1.0, float(least.min(axis=1).max()))
+
+
+def _largest(scaling: ScalingProfile, run: ChainRun) -> float:
+    return max(make_schedule(scaling, run, "", None).amplification)

@@ -1,0 +1,74 @@
+"""DeepPool's Algorithm 1 as it is printed, to compare with."""
+
+import math
+
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.burst.costs import Costs, amplification
+from tf_libra.planning.burst.decisions import ChainRun, EdgeRun
+from tf_libra.planning.burst.registry import Request, register
+
+
+@register("search-linear")
+def plan_search_linear(
+    scaling: ScalingProfile, request: Request
+) -> tuple[ChainRun, tuple[str, ...]]:
+    """Returns what Algorithm 1 finds for a chain.
+
+    It keeps one predecessor per state (layer, devices): that of the least time. Whether the state
+    keeps the limit then depends on it, and another that would have kept it is forgotten. A first
+    candidate is taken whatever it amplifies, so the plan may break the limit. For the last layer,
+    which the printed loop does not judge, the quickest number of devices within the limit is taken,
+    or the quickest of all.
+
+    Raises:
+      ValueError: the model is no chain, or a number of devices was asked for.
+    """
+    if not scaling.is_chain:
+        raise ValueError("search-linear takes a chain of layers, got a model with branches")
+    if request.num_devices is not None:
+        raise ValueError(
+            "num_devices is no argument of search-linear, which chooses it, "
+            f"got {request.num_devices}"
+        )
+    limit = math.inf if request.max_amplification is None else request.max_amplification
+    costs = Costs(scaling, math.inf)
+    positions = range(len(scaling.device_counts))
+    least = [0.0] * len(scaling.device_counts)  # S[i - 1]
+    amplified = [0.0] * len(scaling.device_counts)  # Amp(i - 1)
+    predecessors: list[list[int]] = []
+    for layer in range(scaling.num_layers):
+        next_least, next_amplified, chosen = [], [], []
+        for g in positions:
+            best_amplified = best_seconds = math.inf
+            best, entering = 0, 0.0
+            for h in positions:
+                transition = float(costs.edge(layer - 1, False)[h, g]) if layer else 0.0
+                if (
+                    amplified[h] <= max(best_amplified, limit)
+                    and least[h] + transition <= best_seconds
+                ):
+                    best_seconds = least[h] + transition
+                    best_amplified = min(best_amplified, amplified[h])
+                    best, entering = h, transition
+            chosen.append(best)
+            next_least.append(best_seconds + float(costs.own[layer, g]))
+            compute = scaling.compute_seconds[layer]
+            next_amplified.append(
+                float(
+                    amplification(
+                        costs.counts[g],
+                        entering,
+                        (compute[g], scaling.synchronize_seconds[layer, g]),
+                        compute[0],
+                    )
+                )
+            )
+        least, amplified = next_least, next_amplified
+        predecessors.append(chosen)
+    within = [g for g in positions if amplified[g] <= limit] or list(positions)
+    counts = [min(within, key=lambda g: least[g])]
+    for chosen in reversed(predecessors[1:]):
+        counts.append(chosen[counts[-1]])
+    counts.reverse()
+    edges = tuple(EdgeRun(edge) for edge in range(scaling.num_layers - 1))
+    return ChainRun(tuple(range(scaling.num_layers)), tuple(counts), (None, *edges, None)), ()
