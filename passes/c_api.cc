@@ -1,40 +1,69 @@
 #include "passes/c_api.h"
 
+#include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 
 namespace {
 
-std::string& LastError() {
-  thread_local std::string error;
-  return error;
+// The reason for the last failure in this thread. Setting it throws nothing.
+class LastError {
+ public:
+  static LastError& OfThisThread() {
+    thread_local LastError error;
+    return error;
+  }
+
+  void Set(absl::string_view text) noexcept {
+    try {
+      text_.assign(text.data(), text.size());
+      is_lost_ = false;
+    } catch (...) {
+      is_lost_ = true;
+    }
+  }
+
+  const char* Get() const { return is_lost_ ? "out of memory" : text_.c_str(); }
+
+ private:
+  std::string text_;
+  bool is_lost_ = false;
+};
+
+// Calls `work`, from which nothing is thrown to who calls from C: 0, or 1 with the reason kept.
+template <typename Work>
+int Guarded(Work work) noexcept {
+  try {
+    const absl::Status status = work();
+    LastError::OfThisThread().Set(status.message());
+    return status.ok() ? 0 : 1;
+  } catch (const std::bad_alloc&) {
+    LastError::OfThisThread().Set("out of memory");
+  } catch (const std::exception& error) {
+    LastError::OfThisThread().Set(error.what());
+  } catch (...) {
+    LastError::OfThisThread().Set("something was thrown that is no std::exception");
+  }
+  return 1;
 }
 
-int Finish(const absl::Status& status) {
-  LastError() = std::string(status.message());
-  return status.ok() ? 0 : 1;
-}
-
-int Fail(const char* message) { return Finish(absl::InvalidArgumentError(message)); }
-
-}  // namespace
-
-extern "C" {
-
-int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
-                        const int* group_sizes, const int* group_threads, const int* group_streams,
-                        const char* const* tensor_names, int after_backward) {
-  if (plan_id == nullptr) return Fail("plan_id is null");
-  if (digest == nullptr) return Fail("digest is null");
-  if (num_groups < 1) return Fail("num_groups is less than 1, must be at least 1");
-  if (group_sizes == nullptr) return Fail("group_sizes is null");
-  if (group_threads == nullptr) return Fail("group_threads is null");
-  if (group_streams == nullptr) return Fail("group_streams is null");
-  if (tensor_names == nullptr) return Fail("tensor_names is null");
+absl::Status Register(const char* plan_id, const char* digest, int num_groups,
+                      const int* group_sizes, const int* group_threads, const int* group_streams,
+                      const char* const* tensor_names, int after_backward) {
+  const auto refuse = [](const char* reason) { return absl::InvalidArgumentError(reason); };
+  if (plan_id == nullptr) return refuse("plan_id is null");
+  if (digest == nullptr) return refuse("digest is null");
+  if (num_groups < 1) return refuse("num_groups is less than 1, must be at least 1");
+  if (group_sizes == nullptr) return refuse("group_sizes is null");
+  if (group_threads == nullptr) return refuse("group_threads is null");
+  if (group_streams == nullptr) return refuse("group_streams is null");
+  if (tensor_names == nullptr) return refuse("tensor_names is null");
   tf_libra::RegisteredPlan plan;
   plan.id = plan_id;
   plan.digest = digest;
@@ -45,26 +74,48 @@ int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
     group.num_threads = group_threads[k];
     group.stream = group_streams[k];
     for (int i = 0; i < group_sizes[k]; ++i, ++next_name) {
-      if (*next_name == nullptr) return Fail("tensor_names holds fewer names than group_sizes say");
+      if (*next_name == nullptr) {
+        return refuse("tensor_names holds fewer names than group_sizes say");
+      }
       group.tensor_names.emplace_back(*next_name);
     }
     plan.groups.push_back(std::move(group));
   }
-  return Finish(tf_libra::PlanRegistry::Global().Register(std::move(plan)));
+  return tf_libra::PlanRegistry::Global().Register(std::move(plan));
+}
+
+}  // namespace
+
+extern "C" {
+
+int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
+                        const int* group_sizes, const int* group_threads, const int* group_streams,
+                        const char* const* tensor_names, int after_backward) {
+  return Guarded([&] {
+    return Register(plan_id, digest, num_groups, group_sizes, group_threads, group_streams,
+                    tensor_names, after_backward);
+  });
 }
 
 int TfLibraUnregisterPlan(const char* plan_id) {
-  if (plan_id == nullptr) return Fail("plan_id is null");
-  tf_libra::RewriteReports::Global().Erase(plan_id);
-  return Finish(tf_libra::PlanRegistry::Global().Unregister(plan_id));
+  return Guarded([&]() -> absl::Status {
+    if (plan_id == nullptr) return absl::InvalidArgumentError("plan_id is null");
+    bool last = false;
+    absl::Status status = tf_libra::PlanRegistry::Global().Unregister(plan_id, &last);
+    if (last) tf_libra::RewriteReports::Global().Erase(plan_id);
+    return status;
+  });
 }
 
-const char* TfLibraLastPlanError() { return LastError().c_str(); }
+const char* TfLibraLastPlanError() { return LastError::OfThisThread().Get(); }
 
 const char* TfLibraRewriteReport(const char* plan_id) {
   thread_local std::string report;
-  report = tf_libra::RewriteReports::Global().ToJson(plan_id == nullptr ? "" : plan_id);
-  return report.c_str();
+  const int code = Guarded([&] {
+    report = tf_libra::RewriteReports::Global().ToJson(plan_id == nullptr ? "" : plan_id);
+    return absl::OkStatus();
+  });
+  return code == 0 ? report.c_str() : nullptr;
 }
 
 }  // extern "C"

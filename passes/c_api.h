@@ -1,5 +1,5 @@
 // What Python calls, through ctypes, to hand plans to the pass and to read what it did. Texts that
-// are returned live until the same thread calls again.
+// are returned live until the same thread calls again. Nothing is thrown.
 #ifndef TF_LIBRA_PASSES_C_API_H_
 #define TF_LIBRA_PASSES_C_API_H_
 
@@ -8,19 +8,22 @@ extern "C" {
 #endif
 
 // Registers a plan. `group_sizes` are tensors per group; `tensor_names` is flat, in backward
-// order, and holds sum(group_sizes) names. The same id and digest again is a no-op; another digest
+// order, and holds sum(group_sizes) names. The same id and digest again only counts; another digest
 // under a registered id is an error. Returns 0, else the reason is in TfLibraLastPlanError.
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
                         const char* const* tensor_names, int after_backward);
 
-// Forgets the plan and what was reported about it. Non-zero if it was not registered.
+// Undoes one TfLibraRegisterPlan. With the last the plan is forgotten, and what was reported about
+// it; Grappler, where it is just at a graph under the plan, finishes by it. Non-zero if the plan is
+// not registered.
 int TfLibraUnregisterPlan(const char* plan_id);
 
 // Why the last of the calls above failed in this thread; empty if it did not.
 const char* TfLibraLastPlanError();
 
-// JSON text of what the pass last did with this plan, per graph.
+// JSON text of what the pass last did with this plan, per graph, see RewriteReports::ToJson. Null,
+// with the reason in TfLibraLastPlanError, where memory ran out.
 const char* TfLibraRewriteReport(const char* plan_id);
 
 #ifdef __cplusplus

@@ -94,6 +94,7 @@ absl::Status LibraOptimizer::Init(const tensorflow::RewriterConfig_CustomGraphOp
   plan_id_ = read("plan");
   digest_ = read("digest");
   op_ = read("op");
+  plan_ = PlanRegistry::Global().Find(plan_id_);
   return absl::OkStatus();
 }
 
@@ -106,25 +107,24 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
 
   GraphReport report;
   bool changed = false;
-  const std::shared_ptr<const RegisteredPlan> plan = PlanRegistry::Global().Find(plan_id_);
   std::string no_rewriter;
   const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_, &no_rewriter);
   const auto refuse = [&](std::string reason) {
     if (!HasMarkedAllReduce(item.graph)) return;
     report.skipped.push_back({Skipped::Kind::kPlan, plan_id_, std::move(reason)});
   };
-  if (plan == nullptr) {
+  if (plan_ == nullptr) {
     refuse("is not registered");
-  } else if (plan->digest != digest_) {
-    refuse(absl::StrCat("is registered with digest '", plan->digest, "', not '", digest_, "'"));
+  } else if (plan_->digest != digest_) {
+    refuse(absl::StrCat("is registered with digest '", plan_->digest, "', not '", digest_, "'"));
   } else if (rewriter == nullptr) {
     refuse(no_rewriter);
   } else {
-    changed = FuseGroups(*plan, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
+    changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(plan_id_, optimized_graph, &report);
   }
 
-  const bool refused = plan == nullptr || plan->digest != digest_ || rewriter == nullptr;
+  const bool refused = plan_ == nullptr || plan_->digest != digest_ || rewriter == nullptr;
   if (changed || refused || is_first) {
     LogSkipped(plan_id_, item.id, report);
     VLOG(1) << "plan " << plan_id_ << ", graph " << item.id << ": wrote " << report.groups.size()
@@ -138,6 +138,6 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   return changed ? absl::OkStatus() : absl::AbortedError("nothing to fuse");
 }
 
-REGISTER_GRAPH_OPTIMIZER_AS(LibraOptimizer, "tf_libra");
+REGISTER_GRAPH_OPTIMIZER_AS(LibraOptimizer, kOptimizerName);
 
 }  // namespace tf_libra

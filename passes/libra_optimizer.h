@@ -3,11 +3,16 @@
 #ifndef TF_LIBRA_PASSES_LIBRA_OPTIMIZER_H_
 #define TF_LIBRA_PASSES_LIBRA_OPTIMIZER_H_
 
+#include <memory>
 #include <string>
 
+#include "passes/plan_registry.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 
 namespace tf_libra {
+
+// What the config of a call names it.
+inline constexpr char kOptimizerName[] = "tf_libra";
 
 // Applies a registered plan to the graph it is given. The parameter map names the plan:
 //   "plan" (s): its id;
@@ -17,7 +22,7 @@ namespace tf_libra {
 // plan says why.
 class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  public:
-  std::string name() const override { return "tf_libra"; }
+  std::string name() const override { return kOptimizerName; }
   // Function bodies are not looked into: each is a graph of its own to Grappler.
   bool UsesFunctionLibrary() const override { return false; }
 
@@ -30,6 +35,8 @@ class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {
  private:
   std::string plan_id_;
   std::string digest_;
+  // Found at the start and held: the plan may be unregistered before Grappler is through.
+  std::shared_ptr<const RegisteredPlan> plan_;
   std::string op_;
 };
 

@@ -19,17 +19,6 @@ using tensorflow::NodeDef;
 
 constexpr char kAllReduceOp[] = "LibraAllReduce";
 
-bool IsMarked(const NodeDef& node) {
-  if (node.op() != kAllReduceOp) return false;
-  const auto has = [&node](const char* name, auto matches) {
-    const auto attr = node.attr().find(name);
-    return attr != node.attr().end() && matches(attr->second);
-  };
-  return has("N", [](const AttrValue& value) { return value.i() == 1; }) &&
-         !has("plan", [](const AttrValue& value) { return !value.s().empty(); }) &&
-         !has("group", [](const AttrValue& value) { return value.i() != -1; });
-}
-
 // Null if the node is as it should be, else what is wrong with it.
 const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
   const auto names = node.attr().find("tensor_names");
@@ -45,6 +34,23 @@ const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
 }
 
 }  // namespace
+
+bool IsMarked(const NodeDef& node) {
+  if (node.op() != kAllReduceOp) return false;
+  const auto has = [&node](const char* name, auto matches) {
+    const auto attr = node.attr().find(name);
+    return attr != node.attr().end() && matches(attr->second);
+  };
+  return has("N", [](const AttrValue& value) { return value.i() == 1; }) &&
+         !has("plan", [](const AttrValue& value) { return !value.s().empty(); }) &&
+         !has("group", [](const AttrValue& value) { return value.i() != -1; });
+}
+
+bool IsWritten(const NodeDef& node) {
+  if (node.op() != kAllReduceOp) return node.attr().count("_tf_libra_group") > 0;
+  const auto plan = node.attr().find("plan");
+  return plan != node.attr().end() && !plan->second.s().empty();
+}
 
 bool HasMarkedAllReduce(const GraphDef& graph) {
   return std::any_of(graph.node().begin(), graph.node().end(), IsMarked);

@@ -17,6 +17,11 @@
 
 namespace tf_libra {
 
+// Whether the node is an all-reduce of one gradient that no plan was applied to.
+bool IsMarked(const tensorflow::NodeDef& node);
+// Whether the node is an all-reduce that the pass wrote, of whatever library.
+bool IsWritten(const tensorflow::NodeDef& node);
+
 // True if `graph` has an all-reduce that no plan was applied to.
 bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
 

@@ -49,28 +49,34 @@ absl::Status PlanRegistry::Register(RegisteredPlan plan) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = plans_.find(plan.id);
   if (found == plans_.end()) {
-    std::string id = plan.id;
-    plans_.emplace(std::move(id), std::make_shared<const RegisteredPlan>(std::move(plan)));
+    auto kept = std::make_shared<const RegisteredPlan>(std::move(plan));
+    plans_.emplace(kept->id, Entry{kept, 1});
     return absl::OkStatus();
   }
-  if (found->second->digest == plan.digest) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("plan '", plan.id, "' is registered with digest '",
-                                               found->second->digest, "', not '", plan.digest,
-                                               "'"));
+  if (found->second.plan->digest != plan.digest) {
+    return absl::AlreadyExistsError(absl::StrCat("plan '", plan.id, "' is registered with digest '",
+                                                 found->second.plan->digest, "', not '",
+                                                 plan.digest, "'"));
+  }
+  ++found->second.count;
+  return absl::OkStatus();
 }
 
-absl::Status PlanRegistry::Unregister(const std::string& id) {
+absl::Status PlanRegistry::Unregister(const std::string& id, bool* last) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (plans_.erase(id) == 0) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end()) {
     return absl::NotFoundError(absl::StrCat("plan '", id, "' is not registered"));
   }
+  *last = --found->second.count == 0;
+  if (*last) plans_.erase(found);
   return absl::OkStatus();
 }
 
 std::shared_ptr<const RegisteredPlan> PlanRegistry::Find(const std::string& id) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = plans_.find(id);
-  return found == plans_.end() ? nullptr : found->second;
+  return found == plans_.end() ? nullptr : found->second.plan;
 }
 
 }  // namespace tf_libra

@@ -37,17 +37,22 @@ class PlanRegistry {
   // The registry of this process: the C functions write it, the pass reads it.
   static PlanRegistry& Global();
 
-  // Registering the same id and digest again does nothing; another digest under the same id is
+  // Registering the same id and digest again counts; another digest under the same id is
   // AlreadyExists.
   absl::Status Register(RegisteredPlan plan);
-  // NotFound for an id that is not registered. Whoever holds the plan may go on using it.
-  absl::Status Unregister(const std::string& id);
+  // Undoes one Register; `last` says whether the plan is gone now. NotFound for an id that is not
+  // registered. Whoever holds the plan may go on using it.
+  absl::Status Unregister(const std::string& id, bool* last);
   // Null for an id that is not registered.
   std::shared_ptr<const RegisteredPlan> Find(const std::string& id) const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const RegisteredPlan>> plans_;
+  struct Entry {
+    std::shared_ptr<const RegisteredPlan> plan;
+    int count;  // of Register without its Unregister
+  };
+  std::map<std::string, Entry> plans_;
 };
 
 }  // namespace tf_libra

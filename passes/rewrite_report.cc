@@ -1,5 +1,6 @@
 #include "passes/rewrite_report.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -45,6 +46,17 @@ std::string SkippedJson(const Skipped& skipped) {
                       ", \"reason\": ", QuotedJson(skipped.reason), "}");
 }
 
+std::string GraphJson(const std::string& graph_id, const GraphReport& report) {
+  const char* in_force = report.outcome == Outcome::kUnknown   ? "null"
+                         : report.outcome == Outcome::kInForce ? "true"
+                                                               : "false";
+  return absl::StrCat("{\"graph\": ", QuotedJson(graph_id), ", \"serial\": ", report.serial,
+                      ", \"in_force\": ", in_force,
+                      ", \"groups\": ", Array(report.groups, GroupJson),
+                      ", \"left\": ", Array(report.left, QuotedJson),
+                      ", \"skipped\": ", Array(report.skipped, SkippedJson), "}");
+}
+
 }  // namespace
 
 void RefreshReport(const tensorflow::GraphDef& graph, GraphReport* report) {
@@ -76,7 +88,32 @@ RewriteReports& RewriteReports::Global() {
 void RewriteReports::Record(const std::string& plan_id, const std::string& graph_id,
                             GraphReport report) {
   std::lock_guard<std::mutex> lock(mutex_);
+  report.serial = ++last_serial_;
   reports_[plan_id][graph_id] = std::move(report);
+}
+
+void RewriteReports::Confirm(const std::string& plan_id, const std::string& graph_id,
+                             ExecutedGraph executed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto [found, is_new] = reports_[plan_id].emplace(graph_id, GraphReport{});
+  GraphReport& report = found->second;
+  if (is_new) {
+    report.skipped.push_back(
+        {Skipped::Kind::kPlan, plan_id,
+         "Grappler has not handed this graph to the pass; is one of its optimizers too slow?"});
+  }
+  const bool all_there = std::all_of(
+      report.groups.begin(), report.groups.end(),
+      [&](const ReportedGroup& group) { return executed.written.count(group.node) > 0; });
+  if (!all_there) {
+    report.skipped.push_back(
+        {Skipped::Kind::kPlan, plan_id,
+         "TensorFlow did not keep what the pass wrote: Grappler failed or took "
+         "too long, see its warnings"});
+  }
+  report.outcome = all_there && !report.groups.empty() ? Outcome::kInForce : Outcome::kLost;
+  report.left = std::move(executed.left);
+  report.serial = ++last_serial_;
 }
 
 GraphReport RewriteReports::Find(const std::string& plan_id, const std::string& graph_id) const {
@@ -97,15 +134,9 @@ std::string RewriteReports::ToJson(const std::string& plan_id) const {
   const auto found = reports_.find(plan_id);
   static const auto* const kNone = new std::map<std::string, GraphReport>;
   const auto& graphs = found == reports_.end() ? *kNone : found->second;
-  return absl::StrCat("{\"plan\": ", QuotedJson(plan_id), ", \"graphs\": ",
-                      Array(graphs,
-                            [](const auto& entry) {
-                              return absl::StrCat(
-                                  "{\"graph\": ", QuotedJson(entry.first),
-                                  ", \"groups\": ", Array(entry.second.groups, GroupJson),
-                                  ", \"skipped\": ", Array(entry.second.skipped, SkippedJson), "}");
-                            }),
-                      "}");
+  return absl::StrCat(
+      "{\"plan\": ", QuotedJson(plan_id), ", \"graphs\": ",
+      Array(graphs, [](const auto& entry) { return GraphJson(entry.first, entry.second); }), "}");
 }
 
 }  // namespace tf_libra

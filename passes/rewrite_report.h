@@ -3,9 +3,11 @@
 #ifndef TF_LIBRA_PASSES_REWRITE_REPORT_H_
 #define TF_LIBRA_PASSES_REWRITE_REPORT_H_
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "tensorflow/core/framework/graph.pb.h"
@@ -35,9 +37,22 @@ struct Skipped {
   std::string reason;
 };
 
+// What became of a graph after the pass: TensorFlow drops all that Grappler did where one of its
+// optimizers fails or takes too long, and other optimizers may take away what the pass wrote.
+enum class Outcome { kUnknown, kInForce, kLost };
+
 struct GraphReport {
-  std::vector<ReportedGroup> groups;
+  std::vector<ReportedGroup> groups;  // in the order in which they run
   std::vector<Skipped> skipped;
+  Outcome outcome = Outcome::kUnknown;
+  std::vector<std::string> left;  // tensors that are executed as they were traced; set with outcome
+  int64_t serial = 0;             // grows whenever a report of any graph is recorded
+};
+
+// The all-reduces of a graph that is about to be executed.
+struct ExecutedGraph {
+  std::unordered_set<std::string> written;  // nodes, by name
+  std::vector<std::string> left;            // tensors of all-reduces that are in no plan
 };
 
 // Brings producers and control inputs up to date with `graph`, where other optimizers may have
@@ -50,14 +65,19 @@ class RewriteReports {
   static RewriteReports& Global();
 
   void Record(const std::string& plan_id, const std::string& graph_id, GraphReport report);
+  // Says of the graph whether all that was reported is in what is executed. Records a report of its
+  // own where the pass has not seen the graph.
+  void Confirm(const std::string& plan_id, const std::string& graph_id, ExecutedGraph executed);
   // Empty where nothing was recorded.
   GraphReport Find(const std::string& plan_id, const std::string& graph_id) const;
   void Erase(const std::string& plan_id);
-  // {"plan": id, "graphs": [{"graph", "groups": [...], "skipped": [...]}]}, graphs by name.
+  // {"plan": id, "graphs": [{"graph", "serial", "in_force", "groups": [...], "left": [...],
+  // "skipped": [...]}]}, graphs by name; "in_force" is null where nothing is known.
   std::string ToJson(const std::string& plan_id) const;
 
  private:
   mutable std::mutex mutex_;
+  int64_t last_serial_ = 0;
   std::map<std::string, std::map<std::string, GraphReport>> reports_;
 };
 

@@ -70,7 +70,7 @@ def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> A
         arrays = train(step, model, num_steps, dtype, whole=False)
     saved |= {f"ours/{name}": value for name, value in arrays.items()}
     cases.save(**saved)
-    groups = {group.node: group for group in grappler.report(step.plan).groups}
+    groups = {group.node: group for group in grappler.report(step.plan).latest.groups}
     executed = [n for graph in getattr(capture, "graphs", ()) for n in graph.node]
     return {
         "phase": str(step.phase),

@@ -118,10 +118,11 @@ def register(
 
 
 def report(plan: str) -> dict:
-    """What the pass says of each graph."""
+    """What the pass says of each graph, the latest last."""
     document = json.loads(library.load().c.TfLibraRewriteReport(plan.encode()))
     assert document["plan"] == plan
-    return {graph["graph"]: graph for graph in document["graphs"]}
+    graphs = sorted(document["graphs"], key=lambda graph: graph.pop("serial"))
+    return {graph["graph"]: graph for graph in graphs}
 
 
 def reasons(plan: str, graph: str = "graph") -> dict[str, str]:

@@ -63,6 +63,8 @@ def test_the_report_says_what_was_written() -> None:
 
     assert report(plan)["graph"] == {
         "graph": "graph",
+        "in_force": None,
+        "left": [],
         "groups": [
             {
                 "group": 0,

@@ -4,11 +4,13 @@ An engine of one rank runs, so that steps execute; the graphs are what is looked
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 from tests.passes.graphs import (
@@ -26,6 +28,7 @@ from tests.passes.graphs import (
     tensor_names,
 )
 from tf_libra.backends import engine, library
+from tf_libra.session import grappler
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,14 +49,12 @@ def one_rank() -> Iterator[None]:
 @contextmanager
 def under(plan: str, **kwargs) -> Iterator[None]:
     """Calls within are made under a config that names the plan."""
-    context = tf_context.context()
-    previous = context.function_call_options
-    proto = config(plan, alone=False, **kwargs)
-    context.function_call_options = tf_context.FunctionCallOptions(config_proto=proto)
-    try:
+    with calling(config(plan, alone=False, **kwargs)):
         yield
-    finally:
-        context.function_call_options = previous
+
+
+def calling(proto: config_pb2.ConfigProto) -> AbstractContextManager[None]:
+    return grappler.calling(tf_context.FunctionCallOptions(config_proto=proto))
 
 
 def executed(function, *args) -> graph_pb2.GraphDef:
@@ -160,6 +161,57 @@ def test_the_report_names_the_producers_of_the_executed_graph(model: Model) -> N
         producers = [tensor["producer"] for tensor in group["tensors"]]
         assert producers == [source.partition(":")[0] for source in data(by_name[group["node"]])]
         assert group["control_inputs"] == controls(by_name[group["node"]])
+
+
+def test_each_graph_under_a_plan_has_a_report_of_its_own(model: Model) -> None:
+    step = tf.function(model.step)
+    groups = thirds(model.names)
+    plan = register(groups)
+    with under(plan):
+        step(*model.args)
+        step(tf.zeros((3, 8, 8, 3)), tf.zeros((3,), tf.int32))
+    assert step.experimental_get_tracing_count() == 2
+    first, second = report(plan).values()
+    assert first["graph"] != second["graph"]
+    for graph in (first, second):
+        assert graph["in_force"] is True
+        assert graph["left"] == []
+        assert [group["group"] for group in graph["groups"]] == [0, 1, 2]
+
+
+def test_what_tensorflow_drops_is_not_reported_as_in_force(model: Model) -> None:
+    plan = register(thirds(model.names))
+    proto = config(plan, alone=False)
+    # Grappler gives up, and TensorFlow executes the graph as it was traced.
+    proto.graph_options.rewrite_options.meta_optimizer_timeout_ms = 1
+    with calling(proto):
+        graph = executed(tf.function(model.step), *model.args)
+    assert not fused(graph)
+    (reported,) = report(plan).values()
+    assert reported["in_force"] is False
+    assert reported["left"] == sorted(model.names)
+    assert any("too long" in s["reason"] or "too slow" in s["reason"] for s in reported["skipped"])
+
+
+def test_digests_are_equal_where_graphs_are_rewritten_alike(model: Model) -> None:
+    def digest(plan: str, retrace: bool = False, **options) -> str:
+        step = tf.function(model.step)
+        args = (tf.zeros((3, 8, 8, 3)), tf.zeros((3,), tf.int32)) if retrace else model.args
+        proto = config(plan, alone=False)
+        for name, value in options.items():
+            setattr(proto.graph_options.rewrite_options, name, value)
+        with calling(proto):
+            step(*args)
+        return grappler.report(SimpleNamespace(short_id=plan)).latest.digest
+
+    groups = thirds(model.names)
+    reference = digest(register(groups))
+    assert digest(register(groups)) == reference
+    assert digest(register(groups), retrace=True) == reference
+    assert digest(register([*groups[:2], Group(groups[2].tensors, 3)])) != reference
+    assert digest(register([groups[1], groups[0], groups[2]])) != reference
+    assert digest(register([Group(model.names)])) != reference
+    assert digest(register(groups), meta_optimizer_timeout_ms=1) != reference
 
 
 def test_after_backward_reaches_the_executed_graph(model: Model) -> None:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.passes.graphs import GraphBuilder, Group, fuse, register, report
+from tests.passes.graphs import GraphBuilder, Group, fuse, fused, reasons, register, report
 from tf_libra.backends import library
 
 
@@ -67,6 +67,30 @@ def test_unregistering_forgets_plan_and_report() -> None:
     assert c.TfLibraUnregisterPlan(plan.encode()) != 0
     assert b"not registered" in c.TfLibraLastPlanError()
     assert register([Group("ba")], plan=plan, digest="another") == plan
+
+
+def test_a_plan_that_is_registered_twice_stays_until_it_is_unregistered_twice() -> None:
+    plan = register([Group("ab")])
+    register([Group("ab")], plan=plan)
+    c = library.load().c
+    assert c.TfLibraUnregisterPlan(plan.encode()) == 0
+    builder = GraphBuilder()
+    builder.step("ab")
+    assert fused(fuse(builder.graph, plan))
+    assert c.TfLibraUnregisterPlan(plan.encode()) == 0
+    assert not fused(fuse(builder.graph, plan))
+    assert "not registered" in reasons(plan)[plan]
+
+
+def test_a_plan_that_comes_back_is_in_force_again() -> None:
+    builder = GraphBuilder()
+    builder.step("ab")
+    plan = register([Group("ab")])
+    c = library.load().c
+    for _ in range(3):
+        assert fused(fuse(builder.graph, plan))
+        assert c.TfLibraUnregisterPlan(plan.encode()) == 0
+        register([Group("ab")], plan=plan)
 
 
 def test_the_report_is_json_whatever_the_names() -> None:

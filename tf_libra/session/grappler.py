@@ -5,6 +5,7 @@ another plan is another instantiation of the same trace, with no retracing.
 """
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class PlacedGroup:
         index: the group's index in the plan.
         node: name of the node.
         num_threads: its thread count.
+        copy: of the step, where one graph holds several, from 0.
+        dtype: of the tensors, as TensorFlow names it.
         tensors: what it reduces, in backward order.
         control_inputs: nodes that must have run before it.
     """
@@ -48,25 +51,68 @@ class PlacedGroup:
     index: int
     node: str
     num_threads: int
+    copy: int
+    dtype: str
     tensors: tuple[PlacedTensor, ...]
     control_inputs: tuple[str, ...]
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the tensors."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """What the pass did to one graph, and what became of it.
+
+    Attributes:
+        name: of the graph: the traced function's, which another rank may number otherwise.
+        in_force: whether all that the pass wrote is in what TensorFlow executes; None where
+            TensorFlow has not got that far.
+        groups: the all-reduces that it has written, in the order in which they run.
+        left: tensors that are all-reduced as they were traced, by name.
+        skipped: what it left alone, with reasons.
+    """
+
+    name: str
+    in_force: bool | None
+    groups: tuple[PlacedGroup, ...]
+    left: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Equal on ranks that execute the same all-reduces in the same order; see `digest`."""
+        written = [
+            [group.copy, group.index, group.num_threads, group.dtype, group.tensor_names]
+            for group in self.groups
+        ]
+        text = json.dumps([self.in_force, written, self.left])
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class RewriteReport:
-    """What the pass did under one plan, in the graphs it has seen so far.
+    """What the pass did under one plan.
 
     Attributes:
-        groups: the all-reduces it has written.
-        skipped: what it left alone, with reasons.
+        graphs: those that TensorFlow has instantiated under the plan, the latest last. A step that
+            is traced once more, for inputs of another shape, is a graph of its own.
     """
 
-    groups: tuple[PlacedGroup, ...]
-    skipped: tuple[str, ...]
+    graphs: tuple[GraphReport, ...] = ()
+
+    @property
+    def latest(self) -> GraphReport:
+        """The graph that was instantiated last; one without groups where there is none."""
+        return self.graphs[-1] if self.graphs else GraphReport("", None, (), (), ())
 
 
 def register(plan: Plan) -> None:
-    """Hands a plan to the pass library, where it stays, read-only.
+    """Hands a plan to the pass library, where it stays, read-only, until it is unregistered.
+
+    Each call counts: as many calls of `unregister` undo it.
 
     Raises:
         ValueError: the library refuses it.
@@ -84,6 +130,21 @@ def register(plan: Plan) -> None:
         int(plan.after_backward),
     )
     if code != 0:
+        raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
+
+
+def unregister(plan: Plan) -> None:
+    """Undoes one `register`; with the last, the library forgets the plan and its report.
+
+    For plans that no call is going to be made under. TensorFlow keeps what it has instantiated,
+    so a known step under a forgotten plan runs as before; but inputs of a new shape would be
+    instantiated without fusing: register the plan again before a call may name it.
+
+    Raises:
+        ValueError: the plan is not registered.
+    """
+    c = library.load().c
+    if c.TfLibraUnregisterPlan(plan.short_id.encode()) != 0:
         raise ValueError(f"plan: {c.TfLibraLastPlanError().decode(errors='replace')}")
 
 
@@ -127,20 +188,42 @@ def is_switched_off() -> bool:
 
 def report(plan: Plan) -> RewriteReport:
     """What the pass has done under this plan so far; empty if it has seen no graph."""
-    text = library.load().c.TfLibraRewriteReport(plan.short_id.encode())
-    document: dict[str, Any] = json.loads(text or b"{}")
-    groups, skipped = [], []
-    for graph in document.get("graphs", ()):
-        skipped += [json.dumps(one, sort_keys=True) for one in graph["skipped"]]
-        for group in graph["groups"]:
-            tensors = tuple(PlacedTensor(t["name"], t["producer"]) for t in group["tensors"])
-            groups.append(
-                PlacedGroup(
-                    group["group"],
-                    group["node"],
-                    group["num_threads"],
-                    tensors,
-                    tuple(group["control_inputs"]),
-                )
-            )
-    return RewriteReport(tuple(groups), tuple(skipped))
+    c = library.load().c
+    text = c.TfLibraRewriteReport(plan.short_id.encode())
+    if text is None:
+        raise MemoryError(c.TfLibraLastPlanError().decode(errors="replace"))
+    graphs = sorted(json.loads(text)["graphs"], key=lambda graph: graph["serial"])
+    return RewriteReport(tuple(_graph_report(graph) for graph in graphs))
+
+
+def digest(plan: Plan) -> str:
+    """Names what the graph that was instantiated last under the plan executes.
+
+    The ranks have equal digests where TensorFlow rewrote their graphs alike: the same tensors of
+    each copy of the step in the same groups, in the same order, by the same threads, and the same
+    tensors left as they were traced. A rank whose Grappler failed or ran out of time, after which
+    TensorFlow executes the graph as it was, differs. What the graphs differ in besides (names of
+    functions and nodes, what computes a gradient) does not count.
+
+    To compare: after the first call under a plan, gather it from all ranks
+    (`engine.all_gather(grappler.digest(plan))`), and where one differs, raise on every rank,
+    with `report(plan).latest.skipped` of the ranks that differ.
+    """
+    return report(plan).latest.digest
+
+
+def _graph_report(graph: dict[str, Any]) -> GraphReport:
+    groups = tuple(
+        PlacedGroup(
+            index=group["group"],
+            node=group["node"],
+            num_threads=group["num_threads"],
+            copy=group["copy"],
+            dtype=group["dtype"],
+            tensors=tuple(PlacedTensor(t["name"], t["producer"]) for t in group["tensors"]),
+            control_inputs=tuple(group["control_inputs"]),
+        )
+        for group in graph["groups"]
+    )
+    skipped = tuple(json.dumps(one, sort_keys=True) for one in graph["skipped"])
+    return GraphReport(graph["graph"], graph["in_force"], groups, tuple(graph["left"]), skipped)

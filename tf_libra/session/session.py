@@ -301,9 +301,10 @@ class Session:
         For a step that all-reduces nothing, looks at what the pass has written.
         """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
+        graph = grappler.report(plan).latest
         if self._by_horovod or not records:
-            written = grappler.report(plan).groups
-            executed = {(g.index, g.num_threads, t.name) for g in written for t in g.tensors}
+            written = graph.groups if graph.in_force else ()
+            executed = {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
         asked = {
             (index, group.num_threads, plan.tensor_names[i])
             for index, group in enumerate(plan.groups)
@@ -320,7 +321,7 @@ class Session:
             plan.short_id,
             len(executed & asked),
             len(asked),
-            "; ".join(grappler.report(plan).skipped[:5]) or "none given by the pass",
+            "; ".join(graph.skipped[:5]) or "none given by the pass",
         )
 
     def _check_plan(self, plan: Plan) -> None:
