@@ -262,7 +262,7 @@ def test_every_strategy_gets_a_plan_with_threads_it_may_use(name: str) -> None:
     tuned, experiments = drive(Machine(), strategy)
     assert tuned.plan.strategy == name
     assert tuned.plan.num_workers == NUM_WORKERS
-    allowed = set(strategies.allowed_threads(strategy))
+    allowed = set(strategy.allowed_threads)
     for plan in (tuned.plan, *(experiment.plan for experiment in experiments)):
         assert {group.num_threads for group in plan.groups} <= allowed
 

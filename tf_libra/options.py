@@ -1,11 +1,12 @@
 """What a user may ask of `optimize`, checked before anything runs."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tf_libra import checks, strategies
 from tf_libra.model.plan import Plan
+from tf_libra.planning.strategy import check_allowed_threads
 from tf_libra.tuning import Budget
 
 ENGINES = ("auto", "lanes", "horovod")
@@ -93,7 +94,7 @@ def resolve(
     if given is not None:
         _check_plan_can_run(given, engine)
     most = MAX_LANES if engine == "lanes" else MAX_THREADS
-    for count in strategies.allowed_threads(chosen):
+    for count in chosen.allowed_threads:
         if not 1 <= count <= most:
             raise ValueError(f"threads must be between 1 and {most}, got {count}")
     return Options(
@@ -166,24 +167,14 @@ def _check_plan_can_run(plan: Plan, engine: str) -> None:
 def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
     if plan is not None:
         return tuple(group.num_threads for group in plan.groups)
-    return strategies.allowed_threads(strategy)
+    return strategy.allowed_threads
 
 
 def _with_threads(
     strategy: strategies.Strategy, threads: int | tuple[int, ...] | list[int]
 ) -> strategies.Strategy:
     several = (threads,) if isinstance(threads, (int, float)) else threads
-    counts = tuple(
-        strategies.check_threads("threads", count) for count in checks.sequence("threads", several)
-    )
-    if isinstance(strategy, strategies.Libra | strategies.LibraM):
-        return replace(strategy, threads=counts)
-    if len(counts) != 1:
-        raise ValueError(
-            f"threads must be one number for {strategy.name}, which does not choose among"
-            f" several, got {counts}"
-        )
-    return replace(strategy, num_threads=counts[0])
+    return strategy.with_threads(check_allowed_threads("threads", several))
 
 
 def _timeout(timeout_seconds: float | None) -> float:

@@ -178,7 +178,7 @@ def tune(
         begins: called when FIT and PLAN begin, which are no steps.
     """
     findings = _Findings()
-    threads = strategies.allowed_threads(strategy)
+    threads = strategy.allowed_threads
     deadline = clock() + budget.max_seconds
     steps_left = budget.max_steps
 
@@ -298,7 +298,7 @@ def conclude(
     begins: Callable[[Phase], None],
 ) -> Tuned:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
-    threads = strategies.allowed_threads(strategy)
+    threads = strategy.allowed_threads
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
         plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
@@ -331,7 +331,7 @@ def _trusted_strategy(
     strategy: strategies.Strategy, error: float | None, max_model_error: float, notes: list[str]
 ) -> strategies.Strategy:
     """The strategy, or MG-WFBP where it would choose threads by a model that is not trusted."""
-    if not isinstance(strategy, strategies.Libra | strategies.LibraM):
+    if not strategy.chooses_threads:
         return strategy
     if error is None:
         notes.append(
@@ -344,7 +344,7 @@ def _trusted_strategy(
         f"the model misses backward time by {error:.0%} in the median, more than the"
         f" {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
     )
-    return strategies.MgWfbp(num_threads=min(strategy.threads))
+    return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 
 def _one_stream(plan: Plan, profile: "MeasuredProfile", model: ContentionModel) -> Plan:

@@ -13,6 +13,8 @@ from benchmarks.paper.parameters import (
     asc_cost,
 )
 from tf_libra import strategies
+from tf_libra.planning.compare import Compared, ideal
+from tf_libra.planning.compare import compare as side_by_side
 
 IDEAL = "MG-CF"
 CLUSTERS = tuple(2**power for power in range(4, 12))  # 16 to 2048 nodes
@@ -56,13 +58,21 @@ class Row:
 def compare(parameters: Parameters, workload: Workload, workers: int | None = None) -> list[Row]:
     """All strategies and the ideal on one network, in the paper's order."""
     cost = workload.cost if workers is None else workload.cost.with_workers(workers)
-    plans = {
-        name: tf_libra.make_plan(workload.profile, cost, strategy)
-        for name, strategy in parameters.strategies().items()
-    }
-    rows = [_row(workload, name, plan, cost) for name, plan in plans.items()]
-    rows.append(_row(workload, IDEAL, plans["MG-WFBP"], cost.contention_free()))
-    return rows
+    named = parameters.strategies()
+    bound = ideal(workload.profile, cost, min(named["MG-WFBP"].allowed_threads))
+    return [
+        *(
+            _row(workload, one.name, _planned(one), cost)
+            for one in side_by_side(workload.profile, cost, named)
+        ),
+        _row(workload, IDEAL, _planned(bound), cost.contention_free()),
+    ]
+
+
+def _planned(compared: Compared) -> tf_libra.Plan:
+    if compared.plan is None:
+        raise ValueError(f"{compared.name}: {compared.problem}")
+    return compared.plan
 
 
 def _row(workload: Workload, name: str, plan: tf_libra.Plan, cost: tf_libra.ContentionModel) -> Row:

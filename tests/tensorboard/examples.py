@@ -91,7 +91,7 @@ def plan_record(
         origin="made",
         plan=plan,
         strategy=strategy,
-        threads=strategies.allowed_threads(strategy),
+        threads=strategy.allowed_threads,
         profile=gradients,
         cost_model=model,
         samples=tuple(samples),

@@ -5,7 +5,6 @@ Horovod carries the gradients, on MPI, NCCL or Gloo; lanes carry what the ranks 
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from tf_libra import nccl, strategies
 from tf_libra.backends import horovod_fusion
@@ -53,11 +52,9 @@ def with_what_can_be_applied(strategy: strategies.Strategy) -> strategies.Strate
         ValueError: NCCL can have no such thread counts.
     """
     if nccl.in_use():
-        nccl.threads_per_channel(strategies.allowed_threads(strategy))
+        nccl.threads_per_channel(strategy.allowed_threads)
         return strategy
-    if isinstance(strategy, strategies.Libra | strategies.LibraM):
-        return replace(strategy, threads=(min(strategy.threads),))
-    return strategy
+    return strategy.with_threads((min(strategy.allowed_threads),))
 
 
 def apply_threads(plan: Plan) -> None:

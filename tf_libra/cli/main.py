@@ -17,6 +17,8 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import explain, make_plan
+from tf_libra.planning.compare import IDEAL, compare, every_strategy, ideal
+from tf_libra.planning.strategy import known_arguments
 from tf_libra.report import commands as report
 from tf_libra.simulation import Timeline, simulate
 
@@ -175,19 +177,18 @@ def _simulate(values: flags.FlagValues, rest: list[str]) -> None:
 def _compare(values: flags.FlagValues, rest: list[str]) -> None:
     _nothing_more(rest)
     profile, cost = _inputs(values)
-    given = _given(values)
+    chosen = every_strategy(_given(values))
+    if values["exact"].value:
+        chosen["libra, exact"] = strategies.Libra(
+            **known_arguments(strategies.Libra, _given(values)), exact=True
+        )
+    threads = min(chosen[strategies.MgWfbp.name].allowed_threads)
     rows = []
-    for kind in strategies.BY_NAME.values():
-        known = {field.name for field in dataclasses.fields(kind)}
-        strategy = kind(**{name: value for name, value in given.items() if name in known})
-        plan = make_plan(profile, cost, strategy)
-        rows.append(_row(plan, simulate(profile, plan, cost), {"strategy": kind.name}))
-        if isinstance(strategy, strategies.MgWfbp):
-            free = cost.contention_free()
-            rows.append(_row(plan, simulate(profile, plan, free), {"strategy": "mg-cf (ideal)"}))
-        if isinstance(strategy, strategies.Libra) and values["exact"].value:
-            plan = make_plan(profile, cost, dataclasses.replace(strategy, exact=True))
-            rows.append(_row(plan, simulate(profile, plan, cost), {"strategy": "libra, exact"}))
+    for one in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
+        if one.plan is None or one.timeline is None:
+            raise ValueError(f"{one.name}: {one.problem}")
+        name = f"{one.name} (ideal)" if one.name == IDEAL else one.name
+        rows.append(_row(one.plan, one.timeline, {"strategy": name}))
     _print_rows(rows, bool(values["json"].value))
 
 

@@ -15,6 +15,7 @@ from tf_libra import checks, strategies
 from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.strategy import check_threads
 
 if TYPE_CHECKING:
     from tf_libra.model.telemetry import AllReduceRecord
@@ -89,7 +90,7 @@ class PlanRecord:
         _check_type("plan", self.plan, Plan)
         strategies.resolve(self.strategy)
         threads = checks.sequence("threads", self.threads)
-        _set(self, "threads", tuple(strategies.check_threads("threads", r) for r in threads))
+        _set(self, "threads", tuple(check_threads("threads", r) for r in threads))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
         if self.profile is not None:
@@ -125,7 +126,7 @@ class PlanRecord:
             origin=origin,
             plan=plan,
             strategy=strategy,
-            threads=strategies.allowed_threads(strategy),
+            threads=strategy.allowed_threads,
             profile=profile,
             cost_model=cost_model,
             samples=() if tuned is None else tuned.samples,
@@ -218,7 +219,7 @@ class SpanRecord:
 
     def __post_init__(self) -> None:
         _set(self, "group", checks.integer("group", self.group))
-        _set(self, "num_threads", strategies.check_threads("num_threads", self.num_threads))
+        _set(self, "num_threads", check_threads("num_threads", self.num_threads))
         _set(self, "num_bytes", checks.integer("num_bytes", self.num_bytes))
         for field in ("ready", "start", "end"):
             _set(self, field, _spread(field, getattr(self, field)))

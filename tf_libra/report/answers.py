@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tf_libra.tensorboard.views import IDEAL, SCALE_OUT
+from tf_libra.planning.compare import IDEAL
+from tf_libra.tensorboard.views import SCALE_OUT
 
 Parameters = dict[str, str]
 Ask = Callable[[str, Parameters], dict[str, Any]]

@@ -20,6 +20,7 @@ from tf_libra.cost_model.fitting import computation_errors, prediction_errors
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
+from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.records.values import PlanRecord, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
@@ -28,8 +29,6 @@ from tf_libra.simulation import Timeline, simulate
 SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 # Points of a fitted curve.
 _CURVE_POINTS = 60
-# The plan of MG-WFBP where communication would take nothing from computation: LIBRA's ideal.
-IDEAL = "mg-cf"
 
 
 def plan_view(record: PlanRecord) -> dict[str, Any]:
@@ -387,19 +386,13 @@ def _rows(record: PlanRecord, num_workers: int) -> tuple[dict[str, Any], ...]:
     profile, cost = record.profile, record.cost_model
     assert profile is not None and cost is not None
     model = cost.with_workers(num_workers)
-    plan = make_plan(profile, model, strategies.MgWfbp(num_threads=min(record.threads)))
-    ideal = simulate(profile, plan, model.contention_free())
-    return (
-        *(_row(profile, model, strategy) for strategy in _all_strategies(record)),
-        {
-            "strategy": IDEAL,
-            "num_threads": None,
-            "threads": [min(record.threads)],
-            "groups": len(plan.groups),
-            "backward_seconds": ideal.backward_seconds,
-            "fingerprint": None,
-        },
-    )
+    named = {str(i): one for i, one in enumerate(_all_strategies(record))}
+    rows = [
+        _row(one.name, None if one.chooses_threads else one.allowed_threads[0], compared)
+        for one, compared in zip(named.values(), compare(profile, model, named), strict=True)
+    ]
+    bound = ideal(profile, model, min(record.threads))
+    return (*rows, _row(bound.name, None, bound) | {"fingerprint": None})
 
 
 def strategy_like(
@@ -412,7 +405,7 @@ def strategy_like(
     """
     named = [one for one in _all_strategies(record) if one.name == name]
     for strategy in named:
-        if num_threads is None or strategies.allowed_threads(strategy) == (num_threads,):
+        if num_threads is None or strategy.allowed_threads == (num_threads,):
             return strategy
     if not named:
         raise ValueError(f"strategy must be one of {', '.join(strategies.BY_NAME)}, got {name!r}")
@@ -421,44 +414,30 @@ def strategy_like(
 
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
     """Every strategy, with the arguments that the user's has as well."""
-    given = dataclasses.asdict(record.strategy)
+    given = {
+        name: value
+        for name, value in dataclasses.asdict(record.strategy).items()
+        if name in ("max_groups", "chunks", "exact")
+    }
     chosen: list[strategies.Strategy] = []
-    for kind in strategies.BY_NAME.values():
-        known = {field.name for field in dataclasses.fields(kind)}
-        if "threads" in known:
-            extra = {k: v for k, v in given.items() if k in ("max_groups", "chunks") and k in known}
-            chosen.append(kind(threads=record.threads, **extra))  # type: ignore[call-arg]
+    for strategy in every_strategy(given).values():
+        if strategy.chooses_threads:
+            chosen.append(strategy.with_threads(record.threads))
         else:
-            chosen += [kind(num_threads=r) for r in record.threads]  # type: ignore[call-arg]
+            chosen += [strategy.with_threads((r,)) for r in record.threads]
     return chosen
 
 
-def _row(
-    profile: BackwardProfile, cost: ContentionModel, strategy: strategies.Strategy
-) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "strategy": strategy.name,
-        "num_threads": getattr(strategy, "num_threads", None) if _is_fixed(strategy) else None,
-        "threads": [],
-        "groups": None,
-        "backward_seconds": None,
-        "fingerprint": None,
+def _row(name: str, num_threads: int | None, compared: Compared) -> dict[str, Any]:
+    plan, timeline = compared.plan, compared.timeline
+    return {
+        "strategy": name,
+        "num_threads": num_threads,
+        "threads": [] if plan is None else sorted({group.num_threads for group in plan.groups}),
+        "groups": None if plan is None else len(plan.groups),
+        "backward_seconds": None if timeline is None else timeline.backward_seconds,
+        "fingerprint": None if plan is None else plan.fingerprint,
     }
-    try:
-        plan = make_plan(profile, cost, strategy)
-        timeline = simulate(profile, plan, cost)
-    except ValueError:  # a rate that is not positive at so many threads: not possible
-        return row
-    return row | {
-        "threads": sorted({group.num_threads for group in plan.groups}),
-        "groups": len(plan.groups),
-        "backward_seconds": timeline.backward_seconds,
-        "fingerprint": plan.fingerprint,
-    }
-
-
-def _is_fixed(strategy: strategies.Strategy) -> bool:
-    return not isinstance(strategy, strategies.Libra | strategies.LibraM)
 
 
 def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[MeasuredRun]) -> None:

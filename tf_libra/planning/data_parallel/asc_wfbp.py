@@ -1,12 +1,14 @@
 """ASC-WFBP: each tensor normal, merged or simultaneous, at a fixed number of threads."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import TensorGroup
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.draft import Draft
-from tf_libra.strategies import AscWfbp
+from tf_libra.planning.draft import Draft
+from tf_libra.planning.strategy import FixedThreads, register
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class _AllReduce:
         return self.transmission * max(0.0, 1 - (seconds - self.starts) / self.alone)
 
 
-def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: AscWfbp) -> Draft:
+def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp") -> Draft:
     """Sets each tensor's type by ASC-WFBP's Theorem 1 (Eq. 40).
 
     All-reduces take a + q(c, r), the paper's a + b·m; computation takes no longer for being
@@ -79,3 +81,27 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: Asc
             "backward computation no resources under this cost model",
         )
     return Draft(tuple(groups), notes, strategy.contention)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class AscWfbp(FixedThreads):
+    """ASC-WFBP: each tensor normal, merged, or all-reduced simultaneously with the one before.
+
+    Attributes:
+      contention: gamma >= 1, how many times longer a byte takes while two all-reduces run at once
+        (the paper measured 1 < gamma <= 2).
+    """
+
+    name: ClassVar[str] = "asc-wfbp"
+    contention: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(
+            self, "contention", checks.real("contention", self.contention, minimum=1)
+        )
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """By Theorem 1."""
+        return plan_asc_wfbp(profile, cost, self)

@@ -1,26 +1,31 @@
 """Planners that follow a fixed rule and look at no cost: SynEASGD, WFBP, Horovod's fusion."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
+from tf_libra import checks
+from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
-from tf_libra.strategies import HorovodFusion, SynEasgd, Wfbp
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import FixedThreads, register
 
 _ROUNDING = 1e-9
 
 
-def plan_syneasgd(profile: BackwardProfile, strategy: SynEasgd) -> Draft:
+def plan_syneasgd(profile: BackwardProfile, strategy: "SynEasgd") -> Draft:
     """One all-reduce after backward computation."""
     return Draft(groups_from_stops([len(profile.tensors)], [strategy.num_threads]))
 
 
-def plan_wfbp(profile: BackwardProfile, strategy: Wfbp) -> Draft:
+def plan_wfbp(profile: BackwardProfile, strategy: "Wfbp") -> Draft:
     """One all-reduce per tensor."""
     stops = range(1, len(profile.tensors) + 1)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
 
 
-def plan_horovod_fusion(profile: BackwardProfile, strategy: HorovodFusion) -> Draft:
+def plan_horovod_fusion(profile: BackwardProfile, strategy: "HorovodFusion") -> Draft:
     """Fuses, in order, the tensors of one cycle while they fit the buffer together.
 
     Cycles are counted from the start of backward, on computation without contention. A tensor
@@ -39,3 +44,53 @@ def plan_horovod_fusion(profile: BackwardProfile, strategy: HorovodFusion) -> Dr
         fused += num_bytes
     stops.append(len(profile.tensors))
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SynEasgd(FixedThreads):
+    """One all-reduce of everything, after backward computation."""
+
+    name: ClassVar[str] = "syneasgd"
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """One group."""
+        return plan_syneasgd(profile, self)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Wfbp(FixedThreads):
+    """One all-reduce per tensor, as soon as it is produced, in order."""
+
+    name: ClassVar[str] = "wfbp"
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """One group per tensor."""
+        return plan_wfbp(profile, self)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class HorovodFusion(FixedThreads):
+    """What Horovod does: tensors produced within one cycle are fused, up to the buffer.
+
+    Attributes:
+      cycle_seconds: HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20.
+      buffer_bytes: HOROVOD_FUSION_THRESHOLD; 128 MiB in Horovod 0.28, 64 MiB in 0.20.
+    """
+
+    name: ClassVar[str] = "horovod-fusion"
+    cycle_seconds: float = 1e-3
+    buffer_bytes: int = 128 * 2**20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cycle = checks.real("cycle_seconds", self.cycle_seconds, above=0)
+        object.__setattr__(self, "cycle_seconds", cycle)
+        buffer = checks.integer("buffer_bytes", self.buffer_bytes, minimum=0)
+        object.__setattr__(self, "buffer_bytes", buffer)
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """As Horovod fuses."""
+        return plan_horovod_fusion(profile, self)

@@ -1,21 +1,23 @@
 """LIBRA: tensor fusion and communication threads chosen together (section IV-B, Algorithm 1)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
-from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
-from tf_libra.strategies import Libra
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import ChosenThreads, register
 
 _TIE = 1e-12  # of the extras: candidates this close count as equal
 _BLOCK = 2**18  # elements of a temporary array
 
 
-def plan_libra(profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> Draft:
+def plan_libra(profile: BackwardProfile, cost: ContentionModel, strategy: "Libra") -> Draft:
     """Returns the groups and threads that Eq. 23 finds, at most K groups."""
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     _, stops, threads = solve(profile, costs, min(strategy.max_groups, len(profile.tensors)))
@@ -292,3 +294,36 @@ def _first_least(values: NDArray[np.float64]) -> int:
     """Index, into the flattened values, of the first that is the least but for rounding."""
     least = values.min()
     return int(np.argmax(values.ravel() <= least + _TIE * abs(least)))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Libra(ChosenThreads):
+    """LIBRA: tensor fusion and communication threads chosen together.
+
+    Attributes:
+      max_groups: K, the largest number of tensor groups.
+      chunks: Z, the parts that backward computation is divided into; `exact` only begins with
+            the plan that they give.
+      exact: find the optimum in continuous time instead, without chunks.
+    """
+
+    name: ClassVar[str] = "libra"
+    max_groups: int = 10
+    chunks: int = 150
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, minimum=1))
+        groups = checks.integer("max_groups", self.max_groups, minimum=1)
+        object.__setattr__(self, "max_groups", groups)
+        checks.boolean("exact", self.exact)
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """By the dynamic program, or exactly."""
+        if self.exact:
+            from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
+
+            return plan_libra_exact(profile, cost, self)
+        return plan_libra(profile, cost, self)

@@ -36,10 +36,9 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
-from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
-from tf_libra.planning.data_parallel.libra import solve
+from tf_libra.planning.data_parallel.libra import Libra, solve
+from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.simulation import simulate
-from tf_libra.strategies import Libra
 
 _Array = NDArray[np.float64]
 _Indices = NDArray[np.int64]

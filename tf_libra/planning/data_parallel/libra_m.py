@@ -1,19 +1,23 @@
 """LIBRA-M: threads for groups that are given (LIBRA, section IV-A)."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
-from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
 from tf_libra.planning.data_parallel.mg_wfbp import merge_stops
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import ChosenThreads, check_threads, register
 from tf_libra.simulation import simulate
-from tf_libra.strategies import LibraM
 
 
-def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: LibraM) -> Draft:
+def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "LibraM") -> Draft:
     """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
 
     With more groups than chunks Eq. 17's bound says nothing, and one r for all groups may be
@@ -101,3 +105,28 @@ def _improve(
     best[z[better]] = candidates[better]
     source[z[better]] = began[better]
     index[z[better]] = j
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LibraM(ChosenThreads):
+    """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each.
+
+    Attributes:
+      chunks: Z, the parts that backward computation is divided into.
+      num_threads: the fixed r that MG-WFBP merges for; None: the smallest of `threads`.
+    """
+
+    name: ClassVar[str] = "libra-m"
+    chunks: int = 150
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, minimum=1))
+        if self.num_threads is not None:
+            object.__setattr__(self, "num_threads", check_threads("num_threads", self.num_threads))
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """MG-WFBP's groups, with threads for each."""
+        return plan_libra_m(profile, cost, self)

@@ -1,12 +1,15 @@
 """MG-WFBP: tensor fusion at a fixed number of threads, blind to contention."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.draft import Draft, groups_from_stops
-from tf_libra.strategies import MgWfbp
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import FixedThreads, register
 
 
-def plan_mg_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: MgWfbp) -> Draft:
+def plan_mg_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "MgWfbp") -> Draft:
     """Merges by MG-WFBP's rule, as ASC-WFBP's paper gives it in Eq. 5."""
     stops = merge_stops(profile, cost, strategy.num_threads)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
@@ -33,3 +36,15 @@ def merge_stops(profile: BackwardProfile, cost: ContentionModel, num_threads: in
             stops.append(index + 1)
             group_start = index + 1
     return stops
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MgWfbp(FixedThreads):
+    """MG-WFBP: the next tensor is merged when it is produced within a startup overhead."""
+
+    name: ClassVar[str] = "mg-wfbp"
+
+    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+        """By MG-WFBP's merge rule."""
+        return plan_mg_wfbp(profile, cost, self)

@@ -1,0 +1,87 @@
+"""A strategy from outside of the package: registered, it is planned, compared and asked for."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+import tf_libra
+from tf_libra import options, strategies
+from tf_libra.cli import main
+from tf_libra.planning import strategy as strategy_lib
+from tf_libra.planning.compare import compare, every_strategy
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import FixedThreads
+
+PROFILE = tf_libra.BackwardProfile.from_arrays([4_000_000, 1000, 6_000_000], [4e-3, 1e-4, 5e-3])
+COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+
+
+@pytest.fixture
+def halves() -> Iterator[type]:
+    """Two groups of equally many tensors; known while the test runs."""
+
+    @strategies.register
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Halves(FixedThreads):
+        name: ClassVar[str] = "halves"
+
+        def draft(self, profile, cost):
+            stops = sorted({(len(profile.tensors) + 1) // 2, len(profile.tensors)})
+            return Draft(groups_from_stops(stops, [self.num_threads] * len(stops)))
+
+    yield Halves
+    del strategy_lib._KINDS["halves"]
+
+
+def test_it_plans_by_name_and_as_an_object(halves):
+    assert [g.stop for g in tf_libra.make_plan(PROFILE, COST, "halves").groups] == [2, 3]
+    plan = tf_libra.make_plan(PROFILE, COST, halves(num_threads=2))
+    assert plan.strategy == "halves"
+    assert {g.num_threads for g in plan.groups} == {2}
+    assert plan.predicted_seconds == tf_libra.simulate(PROFILE, plan, COST).backward_seconds
+
+
+def test_it_stands_in_every_table(halves, tmp_path, capsys):
+    rows = {row.name: row for row in compare(PROFILE, COST, every_strategy({"num_threads": 4}))}
+    assert [g.num_threads for g in rows["halves"].plan.groups] == [4, 4]
+    (tmp_path / "profile.json").write_text(PROFILE.to_json())
+    (tmp_path / "cost.json").write_text(COST.to_json())
+    inputs = [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
+    assert main(["compare", *inputs]) == 0
+    assert "halves" in capsys.readouterr().out
+    assert main(["plan", *inputs, "--strategy=halves", "--num_threads=2"]) == 0
+
+
+def test_training_may_ask_for_it(halves):
+    assert options.load_plan(tf_libra.make_plan(PROFILE, COST, "halves")).strategy == "halves"
+    assert tf_libra.optimize("halves", threads=2) is not None
+    with pytest.raises(ValueError, match="threads must be one number for halves"):
+        tf_libra.optimize("halves", threads=(1, 2))
+
+
+def test_what_cannot_be_registered_is_named(halves):
+    with pytest.raises(ValueError, match="name must be new, got 'halves'"):
+        strategies.register(
+            dataclasses.make_dataclass(
+                "Other", [], bases=(FixedThreads,), namespace={"name": "halves"}, frozen=True
+            )
+        )
+    with pytest.raises(ValueError, match="must be a frozen dataclass"):
+        strategies.register(type("Plain", (), {"name": "plain"}))
+    with pytest.raises(ValueError, match="name must be a text"):
+        strategies.register(dataclasses.make_dataclass("Nameless", [], frozen=True))
+    assert "plain" not in strategies.BY_NAME
+
+
+def test_an_object_of_nobody_is_refused():
+    with pytest.raises(ValueError, match=r"must be a name or an object of tf_libra\.strategies"):
+        tf_libra.make_plan(PROFILE, COST, object())
+
+
+def test_what_the_cost_model_forbids_is_said():
+    greedy = strategies.Wfbp(num_threads=64)
+    [row] = compare(PROFILE, COST, {"greedy": greedy})
+    assert row.plan is None and row.timeline is None
+    assert "64" in row.problem
