@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tf_libra.model.scaling import ScalingProfile
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
+    from tf_libra.planning.pipeline import make_pipeline_plan
     from tf_libra.simulation import simulate, simulate_pipeline
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ScalingProfile",
     "TensorGroup",
     "make_burst_plan",
+    "make_pipeline_plan",
     "make_plan",
     "optimize",
     "simulate",
@@ -57,6 +59,7 @@ _HOME = {
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
     "make_burst_plan": "tf_libra.planning.burst",
+    "make_pipeline_plan": "tf_libra.planning.pipeline",
     "make_plan": "tf_libra.planning",
     "optimize": "tf_libra.decorator",
     "simulate": "tf_libra.simulation",

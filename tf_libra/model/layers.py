@@ -167,7 +167,7 @@ class LayerGraph:
         for index, label in enumerate(labels):
             forwards: tuple[Any, ...] = ()
             backwards: tuple[Any, ...] = ()
-            whole = [forward[index], backward[index]]
+            whole = (forward[index], backward[index])
             if shares:
                 forwards = checks.sequence(f"forward_seconds[{index}]", whole[0])
                 backwards = checks.sequence(f"backward_seconds[{index}]", whole[1])
@@ -177,9 +177,11 @@ class LayerGraph:
                             f"{name}[{index}] must have one entry per input share: {len(shares)}, "
                             f"got {len(row)}"
                         )
-                whole = [forwards[-1], backwards[-1]]
+                whole = (forwards[-1], backwards[-1])
             try:
-                layers.append(Layer(label, *whole, parameters[index], forwards, backwards))
+                layers.append(
+                    Layer(label, whole[0], whole[1], parameters[index], forwards, backwards)
+                )
             except ValueError as error:
                 raise ValueError(f"layer {index}: {error}") from None
         return cls(

@@ -1,0 +1,62 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning.pipeline import reference
+from tf_libra.planning.pipeline.pe import execution_orders
+
+many = settings(max_examples=500, deadline=None)
+
+
+@many
+@given(st.integers(1, 7), st.integers(1, 40))
+def test_orders_are_those_of_algorithm_1(num_stages, M):
+    assert execution_orders(num_stages, M) == reference.algorithm_1_orders(num_stages, M)
+
+
+def test_figure_4():
+    """Two stages, six microbatches: ten cycles, the first backward of stage 0 in the fifth."""
+    first, last = execution_orders(2, 6)
+    words = " ".join(f"{kind[0].upper()}{m + 1}" for kind, m in first)
+    assert words == "F1 F2 F3 F4 F5 B1 F6 B2 B3 B4 B5 B6"
+    assert last == tuple((kind, m) for m in range(6) for kind in ("forward", "backward"))
+
+
+@many
+@given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 12))
+def test_lemma_1(data, layers, cluster, M):
+    stages = data.draw(st.sampled_from(list(reference.all_plans(layers, cluster))))
+    orders = execution_orders(len(stages), M)
+    plan = reference.plan_of(layers, cluster, stages, orders)
+    seconds = tf_libra.simulate_pipeline(layers, plan, cluster).iteration_seconds
+    assert seconds <= reference.lemma_1(layers, cluster, stages, M) * (1 + 1e-9)
+
+
+def test_a_pass_that_sees_its_own_moves_would_break_lemma_1():
+    """All of a microbatch's blocks in one pass: every stage would finish one before the next."""
+    layers = tf_libra.LayerGraph.chain([1] * 4, [1] * 4, [0] * 4, [0] * 3)
+    cluster = tf_libra.Cluster.from_bandwidth(
+        [[0 if a == b else 1 for b in range(4)] for a in range(4)]
+    )
+    stages = [(k, k + 1, (k,)) for k in range(4)]
+    in_turn = tuple((kind, m) for m in range(30) for kind in ("forward", "backward"))
+    bound = reference.lemma_1(layers, cluster, stages, 30)
+
+    def seconds(orders):
+        plan = reference.plan_of(layers, cluster, stages, orders)
+        return tf_libra.simulate_pipeline(layers, plan, cluster).iteration_seconds
+
+    assert seconds([in_turn] * 4) > bound
+    assert seconds(execution_orders(4, 30)) <= bound
+
+
+@many
+@given(st.data(), reference.layer_graphs(), reference.clusters(), st.integers(1, 8))
+def test_the_last_stage_pauses_within_no_microbatch(data, layers, cluster, M):
+    stages = data.draw(st.sampled_from(list(reference.all_plans(layers, cluster))))
+    plan = reference.plan_of(layers, cluster, stages, execution_orders(len(stages), M))
+    blocks = tf_libra.simulate_pipeline(layers, plan, cluster).blocks
+    last = {(b.kind, b.microbatch): b for b in blocks if b.stage == len(stages) - 1}
+    for m in range(M):
+        assert last["backward", m].start_seconds == pytest.approx(last["forward", m].stop_seconds)

@@ -1,0 +1,22 @@
+"""Planners of pipelines: which layers run where, and in which order microbatches pass.
+
+Importing it registers the planners that come along.
+"""
+
+from tf_libra.planning.pipeline.baselines import DataParallel, GPipe, HetPipe, PipeDream
+from tf_libra.planning.pipeline.planner import make_pipeline_plan
+from tf_libra.planning.pipeline.registry import PipelineDraft, PipelineStrategy, names, register
+from tf_libra.planning.pipeline.spp import Spp
+
+__all__ = [
+    "DataParallel",
+    "GPipe",
+    "HetPipe",
+    "PipeDream",
+    "PipelineDraft",
+    "PipelineStrategy",
+    "Spp",
+    "make_pipeline_plan",
+    "names",
+    "register",
+]

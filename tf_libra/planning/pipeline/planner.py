@@ -1,0 +1,45 @@
+"""From a strategy to a pipeline plan."""
+
+from dataclasses import replace
+
+from tf_libra import checks
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.planning.pipeline.registry import PipelineStrategy, resolve
+from tf_libra.simulation.pipeline import simulate_pipeline
+
+
+def make_pipeline_plan(
+    layers: LayerGraph,
+    cluster: Cluster,
+    strategy: PipelineStrategy | str,
+    *,
+    num_microbatches: int | None = None,
+) -> PipelinePlan:
+    """Returns the strategy's plan for a model on a cluster, with its predicted time.
+
+    Args:
+      layers: what a microbatch costs, layer by layer.
+      cluster: the devices and the rates between them.
+      strategy: a registered name, such as "spp", "gpipe", "pipedream", "hetpipe" or
+        "data-parallel"; or a strategy with its arguments.
+      num_microbatches: M, into how many parts an iteration's batch is divided; None: what the
+        strategy says.
+
+    Raises:
+      ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
+        devices, or a link that the plan needs is missing.
+    """
+    strategy = resolve(strategy)
+    if num_microbatches is None:
+        num_microbatches = strategy.num_microbatches
+    if num_microbatches is None:
+        raise ValueError("num_microbatches must be given, at least 1, got None")
+    count = checks.integer("num_microbatches", num_microbatches, 1, checks.MAX_INT32)
+    draft = strategy.plan(layers, cluster, count)
+    plan = PipelinePlan(
+        draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes
+    )
+    seconds = simulate_pipeline(layers, plan, cluster).iteration_seconds
+    return replace(plan, predicted_seconds=seconds)

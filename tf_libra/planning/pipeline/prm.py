@@ -1,0 +1,123 @@
+"""Pipeline partition, replication and mapping: SPP, Algorithm 4, as a table filled bottom up."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+
+StageRange = tuple[int, int, tuple[int, ...]]
+"""First layer, one past the last, devices."""
+
+
+class Partitions:
+    """W(l, xi, r, i) of SPP, section IV-B, for all its arguments.
+
+    W is the least possible largest time that a stage, with its all-reduce, or a channel is busy in
+    an iteration, if the first l layers make xi stages on the first i devices of an order, the last
+    stage on r of them.
+
+    Filling it takes O(V^2) steps over arrays of at most V·L^2 and V^2·L numbers.
+
+    Args:
+      layers: what a microbatch costs.
+      cluster: the devices' rates.
+      order: all devices of the cluster that are to be used, as `rdo.device_order` puts them.
+      num_microbatches: M.
+    """
+
+    def __init__(
+        self, layers: LayerGraph, cluster: Cluster, order: Sequence[int], num_microbatches: int
+    ) -> None:
+        self._order = tuple(order)
+        self._rates = cluster.rates[np.ix_(self._order, self._order)]
+        devices, count = len(self._order), len(layers.layers)
+        self.max_stages = min(devices, count)
+        self._parameters = _before(layers.parameter_bytes)
+        # What crosses a channel behind layer l' in an iteration, both ways; before the first and
+        # behind the last layer is none.
+        self._crossing = 2 * num_microbatches * np.concatenate([[0.0], layers.cut_bytes, [0.0]])
+        self._computation = [
+            num_microbatches * _before(np.add(*layers.replica_seconds(replicas)))
+            for replicas in range(1, devices + 1)
+        ]
+        # Per number of devices i: [xi - 1, l, r - 1].
+        self._least: list[NDArray[np.float64]] = []
+        for used in range(devices + 1):
+            table = np.full((min(used, count), count + 1, used), np.inf)
+            for replicas in range(1, used + 1):
+                stage = self._stage_seconds(used, replicas)
+                if replicas == used:
+                    table[0, :, used - 1] = stage[0]
+                    continue
+                before = self._before_last(used, replicas)[: len(table) - 1, :, None]
+                table[1 : 1 + len(before), :, replicas - 1] = np.maximum(before, stage).min(axis=1)
+            self._least.append(table)
+
+    def seconds(self, num_stages: int) -> float:
+        """W(xi) for a number of stages: the minimum over the last stage's replicas."""
+        return float(self._least[-1][num_stages - 1, -1].min())
+
+    def stages(self, num_stages: int) -> list[StageRange] | None:
+        """Returns stages with `seconds(num_stages)`; None where no link allows so many.
+
+        Among equal ones it takes what Algorithm 4 meets first: fewer replicas of the last stage,
+        then more layers in it, then fewer replicas of the one before.
+        """
+        if not np.isfinite(self.seconds(num_stages)):
+            return None
+        layer, used = len(self._parameters) - 1, len(self._order)
+        replicas = 1 + int(self._least[-1][num_stages - 1, -1].argmin())
+        stages: list[StageRange] = []
+        for remaining in range(num_stages, 1, -1):
+            devices = self._order[used - replicas : used]
+            stage = self._stage_seconds(used, replicas)[:, layer, None]
+            earlier = np.maximum(
+                self._least[used - replicas][remaining - 2], self._channels(used, replicas)
+            )
+            choices = np.maximum(earlier, stage)
+            cut, last = np.unravel_index(int(choices.argmin()), choices.shape)
+            stages.append((int(cut), layer, devices))
+            layer, used, replicas = int(cut), used - replicas, int(last) + 1
+        stages.append((0, layer, self._order[:used]))
+        return stages[::-1]
+
+    def _stage_seconds(self, used: int, replicas: int) -> NDArray[np.float64]:
+        """Stage of layers l' to l on the last replicas of the first devices, [l', l]; Eq. 1."""
+        among = self._rates[used - replicas : used, used - replicas : used]
+        computed = self._computation[replicas - 1]
+        seconds = computed - computed[:, None]
+        if replicas > 1:
+            rate = among[~np.eye(replicas, dtype=bool)].min()
+            num_bytes = self._parameters - self._parameters[:, None]
+            seconds += _seconds(2 * (replicas - 1) / replicas * num_bytes, rate)
+        # Every stage has a layer.
+        seconds[np.tril_indices(len(seconds))] = np.inf
+        return seconds
+
+    def _channels(self, used: int, replicas: int) -> NDArray[np.float64]:
+        """Both ways of the channel before the last stage, [l', r' - 1]."""
+        start = used - replicas
+        # The least rate to each number of replicas of the stage before.
+        rates = np.minimum.accumulate(self._rates[:start, start:used].min(axis=1)[::-1])
+        links = replicas * np.arange(1.0, start + 1)
+        return _seconds(self._crossing[:, None], links * rates)
+
+    def _before_last(self, used: int, replicas: int) -> NDArray[np.float64]:
+        """The least of the first two terms of W over r', [xi - 2, l']."""
+        channels = self._channels(used, replicas)
+        return np.maximum(self._least[used - replicas], channels).min(axis=2)
+
+
+def _before(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of the first l values, l = 0..L."""
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _seconds(num_bytes: NDArray[np.float64], rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bytes over rates; nothing takes no time even where there is no link."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = num_bytes / rates
+    return np.where(num_bytes == 0, 0.0, seconds)

@@ -1,0 +1,92 @@
+"""Synchronous pipeline planning: SPP, Algorithm 3."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan, PipelineStage
+from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.prm import Partitions, StageRange
+from tf_libra.planning.pipeline.rdo import device_order
+from tf_libra.planning.pipeline.registry import (
+    PipelineDraft,
+    check_microbatches,
+    check_stages,
+    register,
+)
+from tf_libra.simulation.pipeline import simulate_pipeline
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Spp:
+    """SPP: for each number of stages the least bottleneck; of these plans the shortest iteration.
+
+    Every device has a stage or a replica of one.
+
+    Attributes:
+      num_microbatches: M; None: said when a plan is made.
+      num_stages: exactly so many stages; None: as many as is best.
+    """
+
+    name: ClassVar[str] = "spp"
+    num_microbatches: int | None = None
+    num_stages: int | None = None
+
+    def __post_init__(self) -> None:
+        microbatches = check_microbatches("num_microbatches", self.num_microbatches)
+        object.__setattr__(self, "num_microbatches", microbatches)
+
+    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+        """Returns the plan of Algorithm 3.
+
+        Raises:
+          ValueError: more stages than layers or devices, or links that the cluster lacks are
+            needed whatever the plan.
+        """
+        counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
+        if self.num_stages is not None:
+            counts = [check_stages(self.num_stages, layers, cluster)]
+        partitions = Partitions(layers, cluster, device_order(cluster), num_microbatches)
+        least, best = math.inf, None
+        for count in counts:
+            ranges = partitions.stages(count)
+            if ranges is None:
+                continue
+            stages = in_execution_order(ranges, num_microbatches)
+            plan = PipelinePlan(stages, layers.names, cluster.num_devices, self.name)
+            seconds = simulate_pipeline(layers, plan, cluster).iteration_seconds
+            if seconds < least:
+                least, best = seconds, stages
+        if best is None:
+            wanted = "" if self.num_stages is None else f" in {self.num_stages} stages"
+            raise ValueError(
+                "bytes_per_second of cluster must link the devices that a plan of all "
+                f"{cluster.num_devices}{wanted} needs; it has no link between "
+                f"{_missing_links(cluster)}"
+            )
+        return PipelineDraft(best)
+
+
+def in_execution_order(
+    ranges: Sequence[StageRange], num_microbatches: int
+) -> tuple[PipelineStage, ...]:
+    """Returns the stages with the orders of Algorithm 1."""
+    orders = execution_orders(len(ranges), num_microbatches)
+    return tuple(
+        PipelineStage(start, stop, devices, order)
+        for (start, stop, devices), order in zip(ranges, orders, strict=True)
+    )
+
+
+def _missing_links(cluster: Cluster) -> str:
+    pairs = [
+        f"{a} and {b}"
+        for a in range(cluster.num_devices)
+        for b in range(a + 1, cluster.num_devices)
+        if cluster.bytes_per_second[a][b] == 0
+    ]
+    return ", ".join(pairs[:5]) + (f" and {len(pairs) - 5} other pairs" if pairs[5:] else "")
