@@ -1,0 +1,168 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning.burst import reference
+from tf_libra.simulation import (
+    BackgroundJob,
+    Interference,
+    Multiplexing,
+    simulate_multiplexing,
+)
+
+ONE = tf_libra.make_burst_plan(tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], []))
+HALF = Interference(compute_slowdown=2.0, background_compute=0.5)
+PACED = Multiplexing(max_slowdown=None)
+
+
+def test_one_layer_by_hand():
+    # 2 s beside the background, which does 1 s of its work; the second iteration first waits for
+    # the 0.2 s that are left of an operator.
+    found = simulate_multiplexing(ONE, BackgroundJob((0.4,), 1), PACED, HALF, iterations=2)
+    assert found.iteration_seconds == pytest.approx((2.0 + 0.2 + 2.0) / 2)
+    assert found.background_iterations == pytest.approx((1.0 + 0.2 + 1.0) / 0.4 / 4.2)
+    assert found.foreground_slowdown == pytest.approx(2.1)
+    assert found.span_slowdowns == (pytest.approx(2.1), 1.0)
+
+
+def test_without_a_bound_a_whole_iteration_of_the_background_is_ahead():
+    job = BackgroundJob((0.4,) * 10, 1)
+    free = dataclasses.replace(PACED, max_outstanding=None)
+    found = simulate_multiplexing(ONE, job, free, HALF)
+    # 1 of 4 s are done beside the first iteration; the second waits for the other 3.
+    assert found.iteration_seconds == pytest.approx((2.0 + 3.0 + 2.0) / 2)
+    # Priorities are of no use then.
+    none = dataclasses.replace(free, priorities=False)
+    assert simulate_multiplexing(ONE, job, none, HALF) == found
+
+
+def test_without_priorities_all_that_is_outstanding_is_ahead():
+    job = BackgroundJob((0.4,) * 10, 1)
+    how = dataclasses.replace(PACED, max_outstanding=3, priorities=False)
+    found = simulate_multiplexing(ONE, job, how, HALF)
+    assert found.iteration_seconds == pytest.approx((2.0 + 0.2 + 2.0) / 2)
+    how = dataclasses.replace(how, max_outstanding=4)
+    found = simulate_multiplexing(ONE, job, how, HALF)
+    assert found.iteration_seconds == pytest.approx((2.0 + 0.6 + 2.0) / 2)
+
+
+def test_large_graphs_are_ahead_as_a_whole():
+    job = BackgroundJob((0.4,) * 10, 1)
+    how = dataclasses.replace(PACED, operators_per_graph=5)
+    found = simulate_multiplexing(ONE, job, how, HALF)
+    assert found.iteration_seconds == pytest.approx((2.0 + 1.0 + 2.0) / 2)
+
+
+def test_the_host_s_time_shows_with_one_launch_at_a_time():
+    idle = tf_libra.make_burst_plan(
+        tf_libra.ScalingProfile.chain([1], [[10.0]], [[0.0]], []), "data-parallel"
+    )
+    nothing = Interference(compute_slowdown=1.0, background_compute=1.0)
+    how = Multiplexing(max_outstanding=1, max_slowdown=None, launch_seconds=0.25)
+    found = simulate_multiplexing(idle, BackgroundJob((1.0,), 1), how, nothing, iterations=1)
+    assert found.background_iterations == pytest.approx(8 / 10)
+    hidden = dataclasses.replace(how, max_outstanding=2)
+    found = simulate_multiplexing(idle, BackgroundJob((1.0,), 1), hidden, nothing, iterations=1)
+    assert found.background_iterations == pytest.approx(1.0)
+
+
+def test_feedback_pauses_beside_what_suffers_and_nothing_else():
+    scaling = tf_libra.ScalingProfile.chain(
+        [1, 2],
+        [[8.0, 4.0], [8.0, 4.0]],
+        [[0.0, 1.0], [0.0, 1.0]],
+        np.zeros((1, 2, 2)),
+    )
+    plan = tf_libra.make_burst_plan(scaling)
+    job = BackgroundJob((0.1,), 1)
+    how = Multiplexing(max_slowdown=1.5)
+    found = simulate_multiplexing(plan, job, how)
+    kinds = {plan.spans[index].kind for index in found.paused}
+    assert kinds == {"synchronize"}
+    without = simulate_multiplexing(plan, job, dataclasses.replace(how, max_slowdown=None))
+    assert found.iteration_seconds < without.iteration_seconds
+    assert found.background_iterations < without.background_iterations
+
+
+def test_a_device_without_foreground_does_only_background():
+    scaling = tf_libra.ScalingProfile.chain([1, 4], [[1.0, 2.0]], [[0.0, 0.0]], [])
+    plan = tf_libra.make_burst_plan(scaling)
+    assert plan.num_devices == (1,)
+    how = Multiplexing(max_slowdown=1.0)
+    found = simulate_multiplexing(plan, BackgroundJob((0.5,), 1), how, iterations=1)
+    # Paused on the one, at full pace on the three others.
+    assert found.paused == (0,)
+    assert found.iteration_seconds == pytest.approx(1.0)
+    assert found.background_iterations == pytest.approx(3 / 0.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    reference.branching(),
+    st.builds(
+        Multiplexing,
+        max_outstanding=st.sampled_from([None, 1, 2, 5]),
+        operators_per_graph=st.sampled_from([None, 1, 3]),
+        priorities=st.booleans(),
+        max_slowdown=st.sampled_from([None, 1.0, 1.2, 3.0]),
+    ),
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5),
+)
+def test_what_both_get_stays_within_bounds(case, how, operators):
+    plan = tf_libra.make_burst_plan(case[0], max_amplification=2.0)
+    if not plan.iteration_seconds:
+        return
+    job = BackgroundJob(tuple(operators), 1)
+    found = simulate_multiplexing(plan, job, how)
+    devices = plan.device_counts[-1]
+    assert found.foreground_slowdown >= 1 - 1e-9
+    done = found.background_iterations * job.iteration_seconds
+    assert 0 <= done <= devices * (1 + 1e-9)
+    # Each device's gaps of the plan alone are no less idle than what a background can use beside
+    # a foreground that it does not slow: it is never given more time than there is.
+    launched = sum(1 for span in plan.spans if span.seconds > 0)
+    longest = how.launch_seconds * len(operators) + sum(operators) * (how.max_outstanding or 1)
+    bound = 2.0 * plan.iteration_seconds + 2 * launched * longest * 2
+    assert found.iteration_seconds <= bound
+    if how.max_slowdown is not None:
+        for index, slowdown in enumerate(found.span_slowdowns):
+            assert slowdown <= how.max_slowdown or index in found.paused
+
+
+def test_utilization_says_what_is_left():
+    busy = simulate_multiplexing(ONE, BackgroundJob((0.4,), 1), PACED, HALF, utilization=[1.0])
+    free = simulate_multiplexing(ONE, BackgroundJob((0.4,), 1), PACED, HALF, utilization=[0.0])
+    assert busy.background_iterations < free.background_iterations
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Multiplexing(max_outstanding=0), "max_outstanding must be from 1"),
+        (lambda: Multiplexing(operators_per_graph=0), "operators_per_graph must be from 1"),
+        (lambda: Multiplexing(max_slowdown=0.5), "max_slowdown must be at least 1, got 0.5"),
+        (lambda: Multiplexing(priorities=1), "priorities must be true or false"),
+        (lambda: Multiplexing(launch_seconds=-1), "launch_seconds must be at least 0"),
+        (lambda: Interference(compute_slowdown=0.9), "compute_slowdown must be at least 1"),
+        (lambda: Interference(background_compute=1.5), "background_compute must be at most 1"),
+        (lambda: Interference(background_compute=0), "background_compute must be greater than 0"),
+        (lambda: BackgroundJob((), 1), "operator_seconds must hold at least one"),
+        (lambda: BackgroundJob((0.0,), 1), "operator_seconds must be greater than 0"),
+        (lambda: BackgroundJob((1.0,), 0), "batch must be from 1"),
+        (
+            lambda: simulate_multiplexing(ONE, BackgroundJob((1.0,), 1), utilization=[0.5, 0.5]),
+            "utilization must be 1 numbers from 0 to 1",
+        ),
+        (
+            lambda: simulate_multiplexing(ONE, BackgroundJob((1.0,), 1), iterations=0),
+            "iterations must be from 1",
+        ),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

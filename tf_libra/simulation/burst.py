@@ -1,0 +1,78 @@
+"""What a burst plan does, as tasks; and when, under a profile that need not be its own."""
+
+from tf_libra.model.burst import BurstPlan, BurstSpan
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.simulation.tasks import Task, simulate_tasks
+
+
+def predecessors(plan: BurstPlan) -> tuple[tuple[int, ...], ...]:
+    """Returns for each span of a plan the spans that end before it begins.
+
+    Those are the one before it in its lane, for a transition what its source does, and for a
+    layer's computation all transitions into it.
+    """
+    last_of_lane: dict[int, int] = {}
+    last_of_layer: dict[int, int] = {}
+    into: dict[int, list[int]] = {}
+    for index, span in enumerate(plan.spans):
+        if span.kind == "transition":
+            into.setdefault(span.layer, []).append(index)
+        else:
+            last_of_layer[span.layer] = index
+    found = []
+    for index, span in enumerate(plan.spans):
+        after = set()
+        if span.lane in last_of_lane:
+            after.add(last_of_lane[span.lane])
+        if span.source is not None and span.source in last_of_layer:
+            after.add(last_of_layer[span.source])
+        if span.kind == "compute":
+            after.update(into.get(span.layer, ()))
+        last_of_lane[span.lane] = index
+        found.append(tuple(sorted(after)))
+    return tuple(found)
+
+
+def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan, ...]:
+    """Returns when everything in a plan happens, with the times of a profile.
+
+    Args:
+      scaling: a profile of the plan's layers; times may be others than those planned with.
+      plan: devices and lanes; its own times are not looked at.
+
+    Raises:
+      ValueError: the profile is of other layers, lacks an edge or a number of devices of the plan,
+        or has no times for moving to other devices, which the plan does.
+    """
+    tasks = [
+        Task(span.kind, span_seconds(scaling, plan, span), after=after)
+        for span, after in zip(plan.spans, predecessors(plan), strict=True)
+    ]
+    return tuple(
+        BurstSpan(
+            span.kind, span.layer, span.source, span.lane, ran.start_seconds, ran.stop_seconds
+        )
+        for span, ran in zip(plan.spans, simulate_tasks(tasks), strict=True)
+    )
+
+
+def span_seconds(scaling: ScalingProfile, plan: BurstPlan, span: BurstSpan) -> float:
+    """Returns how long a span of a plan takes by a profile; raises as `simulate_burst`."""
+    if scaling.names != plan.layer_names:
+        raise ValueError(
+            f"plan must be of the profile's {len(scaling.names)} layers (same names, in the same "
+            f"order), got one of {len(plan.layer_names)} layers"
+        )
+    position = scaling.index(plan.num_devices[span.layer])
+    if span.source is None:
+        of_kind = {"compute": scaling.compute_seconds, "synchronize": scaling.synchronize_seconds}
+        return float(of_kind[span.kind][span.layer, position])
+    if (span.source, span.layer) not in scaling.edges:
+        raise ValueError(f"edges must hold {(span.source, span.layer)}, which the plan follows")
+    times = scaling.transition_seconds
+    if any(plan.lanes[layer] != span.lane for layer in (span.source, span.layer)):
+        if scaling.move_seconds is None:
+            raise ValueError("move_seconds must be given: the plan has branches beside others")
+        times = scaling.move_seconds
+    edge = scaling.edges.index((span.source, span.layer))
+    return float(times[edge, scaling.index(plan.num_devices[span.source]), position])
