@@ -33,6 +33,7 @@ commands:
   profile   read a profile from a trace of TensorFlow's profiler
   timeline  write what all ranks did as a trace that Perfetto opens
   report    write what TensorBoard's Libra tab shows as one HTML file, or as pictures
+  burst     plan, simulate and compare burst parallelism
 
 `tf-libra COMMAND --help` lists the flags of a command."""
 
@@ -63,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tf_libra.cli.run import main as run
 
         return int(run(arguments[1:]) or 0)
+    if name == "burst":
+        from tf_libra.cli.burst import main as burst
+
+        return burst(arguments[1:])
     if name not in _COMMANDS:
         print(f"tf-libra: no command {name!r}\n{_USAGE}", file=sys.stderr)
         return 2

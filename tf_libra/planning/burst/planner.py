@@ -3,7 +3,7 @@
 from tf_libra import checks
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import data_parallel, deeppool, search_linear  # noqa: F401  # register
+from tf_libra.planning.burst import deeppool, same_devices, search_linear  # noqa: F401  # register
 from tf_libra.planning.burst.registry import PLANNERS, Request
 from tf_libra.planning.burst.schedule import make_schedule
 

@@ -17,8 +17,8 @@ def plan_data_parallel(
     least, with a note. `num_devices` fixes the number, whatever the limit.
     """
     if request.num_devices is not None:
-        return same_devices(scaling, scaling.index(request.num_devices)), ()
-    runs = [same_devices(scaling, position) for position in range(len(scaling.device_counts))]
+        return everywhere(scaling, scaling.index(request.num_devices)), ()
+    runs = [everywhere(scaling, position) for position in range(len(scaling.device_counts))]
     plans = [make_schedule(scaling, run, "data-parallel", None) for run in runs]
     limit = request.max_amplification
     allowed = [
@@ -37,7 +37,7 @@ def plan_data_parallel(
     )
 
 
-def same_devices(scaling: ScalingProfile, position: int) -> ChainRun:
+def everywhere(scaling: ScalingProfile, position: int) -> ChainRun:
     """Returns the decision for one number of devices everywhere: `device_counts[position]`."""
     first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
     if link is None:

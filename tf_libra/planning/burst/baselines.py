@@ -1,0 +1,59 @@
+"""What a burst plan is compared with."""
+
+from dataclasses import dataclass
+
+from tf_libra.model.burst import BurstPlan
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.burst.planner import make_burst_plan
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A cluster divided for good (DeepPool, Fig. 10, "Cluster Partition").
+
+    Attributes:
+      foreground: data parallelism on its own devices.
+      foreground_devices: their number.
+      background_devices: the others, each of which runs a job of its own.
+    """
+
+    foreground: BurstPlan
+    foreground_devices: int
+    background_devices: int
+
+    def background_iterations(self, iteration_seconds: float) -> float:
+        """Per second, of all background devices, from the seconds that one takes."""
+        return self.background_devices / iteration_seconds
+
+
+def data_parallel(scaling: ScalingProfile) -> tuple[BurstPlan, ...]:
+    """Returns data parallelism on every number of devices, ascending."""
+    return tuple(
+        make_burst_plan(scaling, "data-parallel", num_devices=count)
+        for count in scaling.device_counts
+    )
+
+
+def static_partitions(scaling: ScalingProfile) -> tuple[Partition, ...]:
+    """Returns the divisions of the cluster, by the foreground's number of devices, ascending."""
+    cluster = scaling.device_counts[-1]
+    return tuple(
+        Partition(plan, count, cluster - count)
+        for plan, count in zip(data_parallel(scaling), scaling.device_counts, strict=True)
+    )
+
+
+def strong_scaling_limit(scaling: ScalingProfile) -> float:
+    """Returns seconds that no plan's iteration is below, whatever it amplifies.
+
+    Every layer is as quick as on any number of devices, transitions are free, and branches run
+    beside each other: the longest path through the layers.
+    """
+    own = (scaling.compute_seconds + scaling.synchronize_seconds).min(axis=1)
+    before: dict[int, list[int]] = {}
+    for source, target in scaling.edges:
+        before.setdefault(target, []).append(source)
+    ends = [0.0] * scaling.num_layers
+    for layer in scaling.order:
+        ends[layer] = float(own[layer]) + max((ends[i] for i in before.get(layer, ())), default=0.0)
+    return max(ends)

@@ -1,0 +1,71 @@
+"""Draws burst plans. Needs Matplotlib, which is imported when a picture is asked for."""
+
+import os
+from collections.abc import Sequence
+
+from tf_libra.model.burst import BurstPlan
+
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+_KINDS = {"compute": "#4c78a8", "synchronize": "#f58518", "transition": "#e45756"}
+
+
+def plot_burst(
+    plans: Sequence[tuple[str, BurstPlan]], path: str | os.PathLike[str], *, salt: str | None = None
+) -> None:
+    """Writes plans of the same layers as an SVG picture.
+
+    Above, the devices under each layer as a step curve over the layers, one per plan; below, per
+    plan, what occupies which device when: what is left white are its gaps.
+
+    Args:
+      plans: titles and plans, at least one.
+      path: the file.
+      salt: the same one gives the same file for the same plans; None: files differ in names.
+
+    Raises:
+      ValueError: no plan.
+      ImportError: Matplotlib is not installed.
+      OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    if not plans:
+        raise ValueError("plans must hold at least one plan, got none")
+    figure = Figure(figsize=(12, 3 + 1.8 * len(plans)), layout="constrained")
+    rows = figure.subplots(1 + len(plans), 1, height_ratios=[1.6] + [1] * len(plans))
+    layers = len(plans[0][1].layer_names)
+    for (title, plan), colour in zip(plans, _cycle(len(plans)), strict=True):
+        label = f"{title}: {1e3 * plan.iteration_seconds:.4g} ms"
+        rows[0].step(range(layers), plan.num_devices, where="mid", label=label, color=colour)
+    rows[0].set_yscale("log", base=2)
+    rows[0].set_yticks(plans[0][1].device_counts, [str(n) for n in plans[0][1].device_counts])
+    rows[0].set_xlim(-0.5, layers - 0.5)
+    rows[0].set_xlabel("layer")
+    rows[0].set_ylabel("devices")
+    rows[0].legend(fontsize=8)
+    longest = max(plan.iteration_seconds for _, plan in plans)
+    for axes, (title, plan) in zip(rows[1:], plans, strict=True):
+        for kind, colour in _KINDS.items():
+            for span in plan.spans:
+                if span.kind != kind or not span.seconds:
+                    continue
+                axes.broken_barh(
+                    [(1e3 * span.start_seconds, 1e3 * span.seconds)],
+                    (plan.first_devices[span.layer], plan.num_devices[span.layer]),
+                    facecolors=colour,
+                )
+        devices = plan.device_counts[-1]
+        idle = sum(plan.idle_seconds) / devices / plan.iteration_seconds
+        axes.set_xlim(0, 1e3 * longest or 1)
+        axes.set_ylim(devices, 0)
+        axes.set_ylabel("device", fontsize=8)
+        axes.set_title(f"{title}: devices idle for {idle:.0%} of the iteration", fontsize=9)
+    rows[-1].set_xlabel("ms (blue: computation, orange: all-reduce, red: transition)")
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
+
+
+def _cycle(count: int) -> list[str]:
+    return [_COLOURS[index % len(_COLOURS)] for index in range(count)]
