@@ -5,15 +5,21 @@ from tf_libra.planning.data_parallel.fixed import HorovodFusion, SynEasgd, Wfbp
 from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.libra_m import LibraM
 from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
+from tf_libra.planning.pipeline import DataParallel, GPipe, HetPipe, PipeDream, Spp
 from tf_libra.planning.strategy import BY_NAME, Strategy, register, resolve
 
 __all__ = [
     "BY_NAME",
     "AscWfbp",
+    "DataParallel",
+    "GPipe",
+    "HetPipe",
     "HorovodFusion",
     "Libra",
     "LibraM",
     "MgWfbp",
+    "PipeDream",
+    "Spp",
     "Strategy",
     "SynEasgd",
     "Wfbp",

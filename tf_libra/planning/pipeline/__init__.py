@@ -5,10 +5,11 @@ Importing it registers the planners that come along.
 
 from tf_libra.planning.pipeline.baselines import DataParallel, GPipe, HetPipe, PipeDream
 from tf_libra.planning.pipeline.planner import make_pipeline_plan
-from tf_libra.planning.pipeline.registry import PipelineDraft, PipelineStrategy, names, register
+from tf_libra.planning.pipeline.registry import BY_NAME, PipelineDraft, PipelineStrategy, register
 from tf_libra.planning.pipeline.spp import Spp
 
 __all__ = [
+    "BY_NAME",
     "DataParallel",
     "GPipe",
     "HetPipe",
@@ -17,6 +18,5 @@ __all__ = [
     "PipelineStrategy",
     "Spp",
     "make_pipeline_plan",
-    "names",
     "register",
 ]

@@ -53,7 +53,7 @@ class GPipe(_Baseline):
     name: ClassVar[str] = "gpipe"
     num_stages: int | None = None
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the stages; `ValueError` for more stages than layers or devices."""
         most = min(len(layers.layers), cluster.num_devices)
         count = most if self.num_stages is None else self.num_stages
@@ -84,7 +84,7 @@ class PipeDream(_Baseline):
 
     name: ClassVar[str] = "pipedream"
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the stages."""
         groups = equal_groups(cluster)
         if len(groups) == 1:
@@ -124,7 +124,7 @@ class HetPipe(_Baseline):
 
     name: ClassVar[str] = "hetpipe"
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the stages."""
         groups = equal_groups(cluster)
         within, _ = _rates(cluster, groups)
@@ -146,7 +146,7 @@ class DataParallel(_Baseline):
 
     name: ClassVar[str] = "data-parallel"
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the one stage."""
         (order,) = execution_orders(1, num_microbatches)
         devices = tuple(range(cluster.num_devices))

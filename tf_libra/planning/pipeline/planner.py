@@ -37,7 +37,7 @@ def make_pipeline_plan(
     if num_microbatches is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
     count = checks.integer("num_microbatches", num_microbatches, 1, checks.MAX_INT32)
-    draft = strategy.plan(layers, cluster, count)
+    draft = strategy.draft(layers, cluster, count)
     plan = PipelinePlan(
         draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes
     )

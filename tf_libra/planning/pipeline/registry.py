@@ -1,8 +1,9 @@
-"""The pipeline planners that are known by name: each module registers its own."""
+"""What plans pipelines: the protocol of a strategy, and who is known by which name."""
 
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tf_libra import checks
 from tf_libra.model.cluster import Cluster
@@ -23,55 +24,68 @@ class PipelineDraft:
     notes: tuple[str, ...] = ()
 
 
-@runtime_checkable
 class PipelineStrategy(Protocol):
-    """A planner with its arguments. Its name is how users ask for it."""
+    """A frozen dataclass that holds the arguments of a planner, and plans by them.
+
+    Attributes:
+      name: what users, plans and tables call it.
+    """
 
     name: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def num_microbatches(self) -> int | None:
-        """M where the strategy itself says it."""
+        """M, where the strategy itself says it."""
+        ...
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns stages; `ValueError` where the cluster allows none."""
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+        """Which layers run where, in which order; `ValueError` where the cluster does not allow it.
+
+        The prediction is added elsewhere.
+        """
+        ...
 
 
-Kind = TypeVar("Kind", bound=type[PipelineStrategy])
-
+_Kind = TypeVar("_Kind", bound=type[PipelineStrategy])
 _KINDS: dict[str, type[PipelineStrategy]] = {}
+BY_NAME: Mapping[str, type[PipelineStrategy]] = types.MappingProxyType(_KINDS)
 
 
-def register(kind: Kind) -> Kind:
-    """Makes a class of strategies known by its `name`; a decorator.
+def register(kind: _Kind) -> _Kind:
+    """A decorator: makes a strategy known by its name, here and in every table of pipelines.
 
     Raises:
-      ValueError: another class has this name.
+      ValueError: it is no frozen dataclass with a name and defaults for all arguments, or another
+        strategy has the name.
     """
-    name = checks.text("name", kind.name)
-    other = _KINDS.setdefault(name, kind)
-    if other is not kind:
-        raise ValueError(f"name must be of no other strategy, got {name!r}, which {other} has")
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"strategy: name must be a text that is not empty, got {name!r}")
+    if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
+        raise ValueError(f"strategy {name!r} must be a frozen dataclass, got {kind!r}")
+    if name in _KINDS and _KINDS[name] is not kind:
+        raise ValueError(f"strategy: name must be new, got {name!r}, which {_KINDS[name]!r} has")
+    kind()
+    _KINDS[name] = kind
     return kind
 
 
-def names() -> Sequence[str]:
-    """The registered names, in the order of registration."""
-    return tuple(_KINDS)
-
-
-def resolve(strategy: "PipelineStrategy | str") -> PipelineStrategy:
+def resolve(strategy: PipelineStrategy | str) -> PipelineStrategy:
     """Returns the strategy itself, or the one of that name with its default arguments.
 
     Raises:
-      ValueError: no strategy has this name, or the object is none.
+      ValueError: no strategy has this name.
     """
     if isinstance(strategy, str):
-        if strategy not in _KINDS:
-            raise ValueError(f"strategy must be one of {', '.join(_KINDS)}, got {strategy!r}")
-        return _KINDS[strategy]()
-    if isinstance(strategy, type) or not isinstance(strategy, PipelineStrategy):
-        raise ValueError(f"strategy must be a name or a pipeline strategy, got {strategy!r}")
+        if strategy not in BY_NAME:
+            raise ValueError(f"strategy must be one of {', '.join(BY_NAME)}, got {strategy!r}")
+        return BY_NAME[strategy]()
+    if type(strategy) not in BY_NAME.values():
+        raise ValueError(
+            f"strategy must be a name or an object of a pipeline strategy, "
+            f"{', '.join(BY_NAME)}; got {strategy!r}"
+        )
     return strategy
 
 

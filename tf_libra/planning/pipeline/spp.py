@@ -40,7 +40,7 @@ class Spp:
         microbatches = check_microbatches("num_microbatches", self.num_microbatches)
         object.__setattr__(self, "num_microbatches", microbatches)
 
-    def plan(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
+    def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the plan of Algorithm 3.
 
         Raises:
