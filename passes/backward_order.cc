@@ -2,148 +2,430 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
+#include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/grappler/op_types.h"
 
 namespace tf_libra {
 namespace {
 
-constexpr int kNoLayer = -1;
+using tensorflow::NodeDef;
 
-// Gives every node that leads to `producer`, itself included, the layer `layer` if it has none
-// yet, and returns those nodes.
-std::vector<int> ClaimLayer(const std::vector<std::vector<Fanin>>& fanins, int producer, int layer,
-                            std::vector<int>* layers) {
-  std::vector<int> claimed;
-  std::vector<int> pending = {producer};
-  while (!pending.empty()) {
-    const int node = pending.back();
-    pending.pop_back();
-    if ((*layers)[node] != kNoLayer) continue;
-    (*layers)[node] = layer;
-    claimed.push_back(node);
-    for (const Fanin& fanin : fanins[node]) pending.push_back(fanin.node);
-  }
-  return claimed;
+constexpr int kNone = -1;
+
+bool IsOneOf(const NodeDef& node, const std::unordered_set<absl::string_view>& ops) {
+  return ops.count(node.op()) > 0;
 }
 
-// Adds control edges to a list, where they may be.
-class Edges {
- public:
-  explicit Edges(const IndexedGraph& graph) : graph_(graph) {}
+bool IsControlFlow(const NodeDef& node) {
+  return tensorflow::grappler::ModifiesFrameInfo(node) || tensorflow::grappler::IsSwitch(node) ||
+         tensorflow::grappler::IsMerge(node) || node.op() == "_SwitchN";
+}
 
-  void Add(const std::vector<int>& from, int to) {
-    // A control edge into one of these would belong to another frame than what it feeds.
-    if (tensorflow::grappler::ModifiesFrameInfo(graph_.def->node(to))) return;
-    for (const int node : from) {
-      if (graph_.contexts[node] == graph_.contexts[to]) edges_.push_back({node, to});
+// Ops whose output is known from the shapes of their inputs.
+bool ReadsOnlyShapes(const NodeDef& node) {
+  static const auto& ops = *new std::unordered_set<absl::string_view>{
+      "Shape", "ShapeN", "Size", "Rank", "VariableShape", "BroadcastGradientArgs"};
+  return IsOneOf(node, ops);
+}
+
+// Ops that hand on what they get.
+bool HandsOn(const NodeDef& node) {
+  static const auto& ops = *new std::unordered_set<absl::string_view>{
+      "Identity", "IdentityN", "Reshape",        "Squeeze",     "ExpandDims",
+      "Snapshot", "NoOp",      "ReadVariableOp", "StopGradient"};
+  return IsOneOf(node, ops);
+}
+
+// Nodes that it would be of no use to hold up: constants and what follows from them and from shapes
+// alone, variables, arguments. And as they have nothing to wait for, another pass may move them.
+std::vector<bool> NoComputation(const IndexedGraph& graph) {
+  const size_t size = graph.fanins.size();
+  std::vector<bool> known(size, false), idle(size, false);
+  for (const int i : graph.order) {
+    const NodeDef& node = graph.def->node(i);
+    if (IsControlFlow(node)) continue;
+    bool has_data = false, all_known = true, all_idle = true;
+    for (const Fanin& fanin : graph.fanins[i]) {
+      if (fanin.port < 0) continue;
+      has_data = true;
+      all_known = all_known && known[fanin.node];
+      all_idle = all_idle && idle[fanin.node];
+    }
+    known[i] =
+        tensorflow::grappler::IsConstant(node) || ReadsOnlyShapes(node) || (has_data && all_known);
+    idle[i] = known[i] || !has_data || (all_idle && HandsOn(node));
+  }
+  return idle;
+}
+
+// For each node, those that TensorFlow may make one op of with it although neither reads the other:
+// the gradients of a convolution's bias and filter, which read the same gradient.
+std::unordered_map<int, std::vector<int>> MergedLater(const IndexedGraph& graph) {
+  static const auto& filter_gradients = *new std::unordered_set<absl::string_view>{
+      "Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"};
+  std::map<std::pair<int, int>, std::pair<std::vector<int>, std::vector<int>>> readers;
+  for (size_t i = 0; i < graph.fanins.size(); ++i) {
+    const NodeDef& node = graph.def->node(static_cast<int>(i));
+    const auto key = [&](size_t input) {
+      const Fanin& fanin = graph.fanins[i][input];
+      return std::make_pair(fanin.node, fanin.port);
+    };
+    if (node.op() == "BiasAddGrad" && !graph.fanins[i].empty()) {
+      readers[key(0)].first.push_back(static_cast<int>(i));
+    } else if (IsOneOf(node, filter_gradients) && graph.fanins[i].size() > 2) {
+      readers[key(2)].second.push_back(static_cast<int>(i));
+    }
+  }
+  std::unordered_map<int, std::vector<int>> merged;
+  for (const auto& [key, nodes] : readers) {
+    for (const int bias : nodes.first) {
+      for (const int filter : nodes.second) {
+        merged[bias].push_back(filter);
+        merged[filter].push_back(bias);
+      }
+    }
+  }
+  return merged;
+}
+
+// One gradient of a copy of the step.
+struct Production {
+  int node;
+  int group;
+  std::vector<int> claimed;  // what leads to it and to none before, in topological order
+  int layer = 0;             // number of the first production that reads the same gradient
+  bool is_held = false;      // whether it has waited for all groups before its own
+};
+
+class BackwardOrder {
+ public:
+  BackwardOrder(const IndexedGraph& graph, const std::vector<bool>& is_all_reduce)
+      : graph_(graph),
+        is_all_reduce_(is_all_reduce),
+        idle_(NoComputation(graph)),
+        merged_(MergedLater(graph)),
+        position_(graph.fanins.size()),
+        level_(graph.fanins.size(), kNone),
+        held_(graph.fanins.size(), kNone) {
+    for (size_t i = 0; i < graph.order.size(); ++i) position_[graph.order[i]] = i;
+  }
+
+  // `readers` are what reads the data of the step's all-reduces.
+  void Add(const OrderedStep& step, const std::vector<int>& readers) {
+    first_ = productions_.size();
+    Claim(step);
+    FindLayers();
+    due_.clear();
+    for (size_t begin = first_, end; begin < productions_.size(); begin = end) {
+      end = begin;
+      while (end < productions_.size() && productions_[end].group == productions_[begin].group) {
+        ++end;
+      }
+      HoldGroup(static_cast<int>(begin), static_cast<int>(end));
+    }
+    stage_ += 2;
+    for (const int node : readers) {
+      // With a level, a gradient depends on it.
+      if (level_[node] == kNone && !idle_[node]) Hold(node, due_);
     }
   }
 
-  std::vector<ControlEdge> Take() { return std::move(edges_); }
+  std::vector<Wait> Take() {
+    std::vector<Wait> waits;
+    for (auto& [before, after] : waits_) {
+      std::sort(after.begin(), after.end());
+      after.erase(std::unique(after.begin(), after.end()), after.end());
+      waits.push_back({before, std::move(after)});
+    }
+    return waits;
+  }
 
  private:
-  const IndexedGraph& graph_;
-  std::vector<ControlEdge> edges_;
-};
+  // How far a node is held up: half, by all that is due but for the last layer; or fully.
+  enum { kHalf = 0, kFull = 1 };
 
-std::vector<int> Numbers(const std::vector<std::string>& names, const IndexedGraph& graph) {
-  std::vector<int> numbers;
-  for (const std::string& name : names) {
-    const auto found = graph.index.find(name);
-    if (found != graph.index.end()) numbers.push_back(found->second);
+  void Claim(const OrderedStep& step) {
+    for (size_t group = 0; group < step.producers.size(); ++group) {
+      for (const std::string& name : step.producers[group]) {
+        const auto found = graph_.index.find(name);
+        if (found == graph_.index.end()) continue;
+        const int number = static_cast<int>(productions_.size());
+        Production production{found->second, static_cast<int>(group), {}};
+        std::vector<int> pending = {production.node};
+        while (!pending.empty()) {
+          const int node = pending.back();
+          pending.pop_back();
+          if (level_[node] != kNone) continue;
+          level_[node] = number;
+          production.claimed.push_back(node);
+          for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
+          const auto partners = merged_.find(node);
+          if (partners == merged_.end()) continue;
+          pending.insert(pending.end(), partners->second.begin(), partners->second.end());
+        }
+        std::sort(production.claimed.begin(), production.claimed.end(),
+                  [this](int a, int b) { return position_[a] < position_[b]; });
+        productions_.push_back(std::move(production));
+      }
+    }
   }
-  return numbers;
-}
+
+  // A production that makes what later ones need begins a layer. Any other belongs to the layer
+  // whose gradient it reads.
+  void FindLayers() {
+    std::vector<bool> begins(productions_.size(), false);
+    std::vector<int> reads(productions_.size(), kNone);
+    for (size_t i = first_; i < productions_.size(); ++i) {
+      for (const int node : productions_[i].claimed) {
+        for (const Fanin& fanin : graph_.fanins[node]) {
+          const int level = level_[fanin.node];
+          if (level < static_cast<int>(first_) || level == static_cast<int>(i)) continue;
+          if (idle_[fanin.node]) continue;
+          begins[level] = true;
+          reads[i] = std::max(reads[i], level);
+        }
+      }
+    }
+    for (size_t i = first_; i < productions_.size(); ++i) {
+      const int from = productions_[i].claimed.empty() ? level_[productions_[i].node]
+                       : begins[i]                     ? kNone
+                                                       : reads[i];
+      const bool is_new = from < static_cast<int>(first_);
+      productions_[i].layer = is_new ? static_cast<int>(i) : productions_[from].layer;
+    }
+  }
+
+  // Makes the productions begin..end, which are one group, wait for those of the groups before.
+  void HoldGroup(int begin, int end) {
+    stage_ += 2;
+    if (due_.empty()) {
+      for (int i = begin; i < end; ++i) productions_[i].is_held = !idle_[productions_[i].node];
+      due_ = Numbers(begin, end);
+      return;
+    }
+    const int last_layer = productions_[begin - 1].layer;
+    std::vector<int> early, late;
+    for (const int i : due_) (productions_[i].layer < last_layer ? early : late).push_back(i);
+    int layer = last_layer;  // of what is at hand
+    bool is_beyond = false;  // whether that is more than one layer on
+    for (int i = begin; i < end; ++i) {
+      Production& production = productions_[i];
+      if (production.claimed.empty()) continue;
+      if (production.layer != layer) {
+        is_beyond = is_beyond || layer != last_layer;
+        layer = production.layer;
+      }
+      if (is_beyond) {
+        HoldEntries(production, due_, late, kFull);
+        production.is_held = held_[production.node] == stage_ + kFull;
+      } else {
+        HoldEntries(production, early, {}, kHalf);
+        production.is_held = HoldProducer(i, late);
+      }
+    }
+    // What leads on has waited for all that was due, or for all but the last layer; or nothing
+    // does.
+    std::vector<int> left = is_beyond ? std::vector<int>() : layer == last_layer ? due_ : late;
+    due_ = NotImplied(left, begin, end);
+    for (const int i : Numbers(begin, end)) due_.push_back(i);
+  }
+
+  static std::vector<int> Numbers(int begin, int end) {
+    std::vector<int> numbers(end - begin);
+    std::iota(numbers.begin(), numbers.end(), begin);
+    return numbers;
+  }
+
+  // Those of `due` that no production of begin..end stands for wherever they are waited for: one of
+  // the same layer, device and context that has waited for them.
+  std::vector<int> NotImplied(const std::vector<int>& due, int begin, int end) const {
+    const auto key = [this](const Production& production) {
+      return std::make_tuple(production.layer, graph_.contexts[production.node],
+                             absl::string_view(graph_.def->node(production.node).device()));
+    };
+    std::set<std::tuple<int, int, absl::string_view>> held;
+    for (int i = begin; i < end; ++i) {
+      if (productions_[i].is_held) held.insert(key(productions_[i]));
+    }
+    std::vector<int> rest;
+    for (const int i : due) {
+      if (held.count(key(productions_[i])) == 0) rest.push_back(i);
+    }
+    return rest;
+  }
+
+  // Makes the first computation among what was claimed wait for `due`; or for `rest`, if it comes
+  // after what has waited for the others.
+  void HoldEntries(const Production& production, const std::vector<int>& due,
+                   const std::vector<int>& rest, int how) {
+    for (const int node : production.claimed) {
+      int held = kNone;
+      for (const Fanin& fanin : graph_.fanins[node]) held = std::max(held, held_[fanin.node]);
+      held_[node] = held >= stage_ ? held : kNone;
+      if (held_[node] >= stage_ + how || idle_[node]) continue;
+      if (how == kHalf && node == production.node) continue;  // HoldProducer's
+      if (Hold(node, held_[node] == kNone ? due : rest)) held_[node] = stage_ + how;
+    }
+  }
+
+  // Makes the gradient wait for `late`, and for all that is due where nothing before it has waited
+  // for the others. Where it comes out of a loop or a conditional, the nodes before that wait.
+  bool HoldProducer(int number, const std::vector<int>& late) {
+    bool is_held = false;
+    std::unordered_set<int> seen;
+    std::vector<int> pending = {productions_[number].node};
+    while (!pending.empty()) {
+      const int node = pending.back();
+      pending.pop_back();
+      if (level_[node] != number || idle_[node] || !seen.insert(node).second) continue;
+      if (held_[node] == stage_ + kFull ||
+          Hold(node, held_[node] == stage_ + kHalf ? late : due_)) {
+        held_[node] = stage_ + kFull;
+        is_held = true;
+        continue;
+      }
+      for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
+    }
+    if (is_held) held_[productions_[number].node] = stage_ + kFull;
+    return is_held;
+  }
+
+  // Whether a control edge may lead to `node`, by what it is.
+  bool IsSink(int node) const {
+    const NodeDef& def = graph_.def->node(node);
+    if (tensorflow::grappler::IsEnter(def)) return true;
+    return !tensorflow::grappler::ModifiesFrameInfo(def) && !tensorflow::grappler::IsMerge(def) &&
+           !is_all_reduce_[node];
+  }
+
+  // Makes `node` wait for those of `due` that it can wait for; false if there are none.
+  bool Hold(int node, const std::vector<int>& due) {
+    if (!IsSink(node)) return false;
+    std::vector<int> before;
+    int from_group = 0;
+    for (const int i : due) {
+      const Production& production = productions_[i];
+      if (idle_[production.node] ||
+          graph_.contexts[production.node] != graph_.input_contexts[node] ||
+          graph_.def->node(production.node).device() != graph_.def->node(node).device()) {
+        continue;
+      }
+      if (production.is_held) from_group = std::max(from_group, production.group);
+      before.push_back(i);
+    }
+    std::vector<int> nodes;
+    for (const int i : before) {
+      if (productions_[i].group >= from_group) nodes.push_back(productions_[i].node);
+    }
+    if (nodes.empty()) return false;
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    waits_[nodes].push_back(node);
+    return true;
+  }
+
+  const IndexedGraph& graph_;
+  const std::vector<bool>& is_all_reduce_;
+  const std::vector<bool> idle_;
+  const std::unordered_map<int, std::vector<int>> merged_;
+  std::vector<size_t> position_;  // in topological order
+  std::vector<int> level_;        // number of the first production that a node leads to
+  std::vector<int> held_;         // how far a node is held up: stage of its group + kHalf or kFull
+  int stage_ = 0;
+  std::vector<Production> productions_;
+  size_t first_ = 0;      // the first production of the copy at hand
+  std::vector<int> due_;  // productions of earlier groups that what comes has to wait for
+  std::map<std::vector<int>, std::vector<int>> waits_;  // before -> after
+};
 
 }  // namespace
 
-std::vector<ControlEdge> BackwardOrderEdges(const std::vector<OrderedStep>& steps,
-                                            const IndexedGraph& graph) {
-  const int num_nodes = graph.def->node_size();
-  std::vector<bool> is_all_reduce(num_nodes, false);
-  for (const OrderedStep& step : steps) {
-    for (const int node : Numbers(step.all_reduces, graph)) is_all_reduce[node] = true;
-  }
-  std::vector<std::vector<int>> readers(num_nodes);  // of the data that an all-reduce hands out
-  for (int node = 0; node < num_nodes; ++node) {
-    for (const Fanin& fanin : graph.fanins[node]) {
-      if (fanin.port >= 0 && is_all_reduce[fanin.node]) readers[fanin.node].push_back(node);
+std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
+                                    const IndexedGraph& graph) {
+  const auto numbers = [&graph](const std::vector<std::string>& names) {
+    std::vector<int> found;
+    for (const std::string& name : names) {
+      const auto number = graph.index.find(name);
+      if (number != graph.index.end()) found.push_back(number->second);
     }
-  }
-
-  Edges added(graph);
-  std::vector<int> layers(num_nodes, kNoLayer);
-  int layer = 0;
-  for (const OrderedStep& step : steps) {
-    std::vector<int> earlier;  // producers that what comes next waits for
-    for (const int producer : Numbers(step.producers, graph)) {
-      const std::vector<int> claimed = ClaimLayer(graph.fanins, producer, layer, &layers);
-      if (claimed.size() > 1 && !earlier.empty()) {
-        for (const int node : claimed) {
-          const bool is_first =
-              std::all_of(graph.fanins[node].begin(), graph.fanins[node].end(),
-                          [&](const Fanin& fanin) { return layers[fanin.node] < layer; });
-          // A node without inputs is a constant or the like: it would hold nothing up.
-          if (is_first && !graph.fanins[node].empty()) added.Add(earlier, node);
-        }
-        earlier.clear();
-      }
-      earlier.push_back(producer);
-      ++layer;
-    }
-    std::set<int> waiting;
-    for (const int all_reduce : Numbers(step.all_reduces, graph)) {
-      for (const int node : readers[all_reduce]) {
-        // With a layer, a gradient depends on it. And all-reduces are ordered already.
-        if (layers[node] == kNoLayer && !is_all_reduce[node]) waiting.insert(node);
-      }
-    }
-    for (const int node : waiting) added.Add(earlier, node);
-  }
-  return added.Take();
-}
-
-bool CloseCycle(const std::vector<ControlEdge>& edges, const IndexedGraph& graph) {
-  std::vector<std::vector<int>> fanouts(graph.fanins.size());
-  std::vector<int> waits_for(graph.fanins.size(), 0);
-  const auto add = [&](int from, int to) {
-    fanouts[from].push_back(to);
-    ++waits_for[to];
+    return found;
   };
+  std::vector<bool> is_all_reduce(graph.fanins.size(), false);
+  for (const OrderedStep& step : steps) {
+    for (const int node : numbers(step.all_reduces)) is_all_reduce[node] = true;
+  }
+  std::unordered_map<int, std::vector<int>> readers;  // of the data that an all-reduce puts out
   for (size_t node = 0; node < graph.fanins.size(); ++node) {
-    for (const Fanin& fanin : graph.fanins[node]) add(fanin.node, static_cast<int>(node));
-  }
-  for (const ControlEdge& edge : edges) add(edge.from, edge.to);
-  std::vector<int> ready;
-  for (size_t node = 0; node < waits_for.size(); ++node) {
-    if (waits_for[node] == 0) ready.push_back(static_cast<int>(node));
-  }
-  size_t done = 0;
-  for (; !ready.empty(); ++done) {
-    const int node = ready.back();
-    ready.pop_back();
-    for (const int next : fanouts[node]) {
-      if (--waits_for[next] == 0) ready.push_back(next);
+    for (const Fanin& fanin : graph.fanins[node]) {
+      if (fanin.port < 0 || !is_all_reduce[fanin.node]) continue;
+      std::vector<int>& of_this = readers[fanin.node];
+      const int reader = static_cast<int>(node);
+      if (of_this.empty() || of_this.back() != reader) of_this.push_back(reader);
     }
   }
-  return done < waits_for.size();
+  BackwardOrder order(graph, is_all_reduce);
+  for (const OrderedStep& step : steps) {
+    std::vector<int> of_step;
+    for (const int node : numbers(step.all_reduces)) {
+      const auto found = readers.find(node);
+      if (found == readers.end()) continue;
+      of_step.insert(of_step.end(), found->second.begin(), found->second.end());
+    }
+    order.Add(step, of_step);
+  }
+  return order.Take();
 }
 
-void AddControlEdges(const std::vector<ControlEdge>& edges, tensorflow::GraphDef* def) {
-  std::map<int, std::vector<int>> fanins;
-  for (const ControlEdge& edge : edges) fanins[edge.to].push_back(edge.from);
-  for (const auto& [to, froms] : fanins) {
-    auto* inputs = def->mutable_node(to)->mutable_input();
-    std::unordered_set<std::string> seen(inputs->begin(), inputs->end());
-    for (const int from : froms) {
-      const std::string input = absl::StrCat("^", def->node(from).name());
-      if (seen.insert(input).second) *inputs->Add() = input;
+bool CloseCycle(const std::vector<Wait>& waits, const IndexedGraph& graph) {
+  std::vector<std::vector<Fanin>> fanins = graph.fanins;
+  for (const Wait& wait : waits) {
+    const int node = static_cast<int>(fanins.size());
+    fanins.emplace_back();
+    for (const int before : wait.before) fanins.back().push_back({before, -1});
+    for (const int after : wait.after) fanins[after].push_back({node, -1});
+  }
+  return TopologicalOrder(fanins).size() < fanins.size();
+}
+
+void WriteWaits(const std::vector<Wait>& waits, const IndexedGraph& graph,
+                const std::string& prefix, tensorflow::GraphDef* def) {
+  std::unordered_map<int, std::vector<std::string>> inputs;
+  int num_joins = 0;
+  for (const Wait& wait : waits) {
+    std::vector<std::string> before;
+    for (const int node : wait.before) {
+      before.push_back(absl::StrCat("^", graph.def->node(node).name()));
+    }
+    if (before.size() * wait.after.size() > before.size() + wait.after.size()) {
+      std::string name;
+      do {
+        name = absl::StrCat(prefix, num_joins++);
+      } while (graph.index.count(name) > 0);
+      NodeDef* join = def->add_node();
+      join->set_name(name);
+      join->set_op("NoOp");
+      join->set_device(graph.def->node(wait.after[0]).device());
+      for (std::string& input : before) *join->add_input() = std::move(input);
+      before = {absl::StrCat("^", name)};
+    }
+    for (const int node : wait.after) {
+      inputs[node].insert(inputs[node].end(), before.begin(), before.end());
+    }
+  }
+  for (auto& [node, added] : inputs) {
+    auto* of_node = def->mutable_node(node)->mutable_input();
+    std::unordered_set<std::string> seen(of_node->begin(), of_node->end());
+    for (std::string& input : added) {
+      if (seen.insert(input).second) *of_node->Add() = std::move(input);
     }
   }
 }

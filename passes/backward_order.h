@@ -1,4 +1,4 @@
-// Makes backward computation produce gradients in the order of the plan, and before all else.
+// Makes backward computation produce gradients in the order of the plan, group by group.
 
 #ifndef TF_LIBRA_PASSES_BACKWARD_ORDER_H_
 #define TF_LIBRA_PASSES_BACKWARD_ORDER_H_
@@ -11,43 +11,55 @@
 
 namespace tf_libra {
 
-// What one copy of a step has: the nodes that produce gradients, in the plan's order, and the
-// all-reduces that read them.
+// What one copy of a step has: the nodes that produce the gradients of each group, in the plan's
+// order, and the all-reduces that read them.
 struct OrderedStep {
-  std::vector<std::string> producers;
+  std::vector<std::vector<std::string>> producers;
   std::vector<std::string> all_reduces;
 };
 
-// A control edge to be, between nodes of a graph by their numbers.
-struct ControlEdge {
-  int from;
-  int to;
+// All of `after`, on one device and in one context, run when all of `before` have run. Nodes by
+// their numbers.
+struct Wait {
+  std::vector<int> before;
+  std::vector<int> after;
 };
 
 // Left to itself, TensorFlow's executor may put off the gradients of weights until the gradients
 // of all activations are there, and another rank may choose otherwise: then nothing is ready to
-// be all-reduced beside computation, or the ranks wait for each other. So what only a later
-// gradient needs is made to wait, by control edges, until the earlier ones are there. And what
-// is done with reduced gradients, the optimizer's updates, waits for the last gradient: it is
-// better done beside the all-reduces that are still under way than before they can start.
+// be all-reduced beside computation, or the ranks wait for each other. So what only a later group
+// needs is made to wait for the gradients of the groups before it. And what is done with reduced
+// gradients, the optimizer's updates, waits for the last gradient: it is better done beside the
+// all-reduces that are still under way than before they can start.
+//
+// Within a group nothing is ordered. Between groups as much stays side by side as can: the
+// gradients of weights of a group's last layer and the gradient of activations that leads on from
+// there need the same input, so the latter does not wait for them; the next layer's gradients of
+// weights do, and so does what leads to the layer after that.
+//
+// What is no computation is not held up: constants, shapes, variables, what has no inputs.
+//
+// Why no cycle can come of it. Number the producers in the plan's order, and let a node's level be
+// the number of the first producer that it leads to. No edge of the graph leads from a level to a
+// lower one, and every wait leads from a producer to nodes of a higher level, or to readers of
+// reduced gradients that lead to no producer. A while loop counts as one node (IndexedGraph). What
+// TensorFlow merges after Grappler is of one level, so the merged node is, too: a node and the only
+// one that reads it are by themselves, and BiasAddGrad and the gradient of the filter of the same
+// convolution, which oneDNN's layout pass makes one op of if their control inputs are equal, count
+// as one here.
 //
 // `steps` are the copies in `graph`, none before one that it depends on; nodes that `graph` does
-// not have are passed over. With A(k) all that leads to producers 0 to k, counted through all
-// copies, edges run from producers 0..k to nodes of A(k+1) outside of A(k), and all other edges
-// among these nodes run likewise or stay inside a layer; what reads an all-reduce waits only if no
-// producer of its copy or an earlier one depends on it. So no cycle can come of it, whatever the
-// order is. A gradient that needs one op more than the earlier ones is not held up, as nothing else
-// waits for it. Edges stay within one control flow context.
-//
-// O(nodes + edges), however many copies there are.
-std::vector<ControlEdge> BackwardOrderEdges(const std::vector<OrderedStep>& steps,
-                                            const IndexedGraph& graph);
+// not have are passed over. O(n log n) in nodes and edges, however many copies there are.
+std::vector<Wait> KeepBackwardOrder(const std::vector<OrderedStep>& steps,
+                                    const IndexedGraph& graph);
 
-// Whether `edges` close a cycle in `graph`. O(nodes + edges).
-bool CloseCycle(const std::vector<ControlEdge>& edges, const IndexedGraph& graph);
+// Whether `waits` close a cycle in `graph`. O(nodes + edges).
+bool CloseCycle(const std::vector<Wait>& waits, const IndexedGraph& graph);
 
-// Adds to `def` those of `edges`, between its nodes as they stand in it, that it does not have.
-void AddControlEdges(const std::vector<ControlEdge>& edges, tensorflow::GraphDef* def);
+// Writes `waits` as control edges to `def`, whose nodes `graph` has indexed; where the edges would
+// be many, through a NoOp, whose name begins with `prefix`.
+void WriteWaits(const std::vector<Wait>& waits, const IndexedGraph& graph,
+                const std::string& prefix, tensorflow::GraphDef* def);
 
 }  // namespace tf_libra
 

@@ -68,18 +68,22 @@ std::string FrameName(const tensorflow::NodeDef& enter) {
 
 }  // namespace
 
-std::vector<int> ControlFlowContexts(const tensorflow::GraphDef& graph,
-                                     const std::vector<std::vector<Fanin>>& fanins,
-                                     const std::vector<int>& order) {
-  std::vector<int> contexts(graph.node_size(), 0);
+ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
+                                            const std::vector<std::vector<Fanin>>& fanins,
+                                            const std::vector<int>& order) {
+  ControlFlowContexts found;
+  found.of_outputs.assign(graph.node_size(), 0);
+  found.of_inputs.assign(graph.node_size(), 0);
+  std::vector<int>& contexts = found.of_outputs;
   if (std::none_of(graph.node().begin(), graph.node().end(), [](const tensorflow::NodeDef& node) {
         return IsSwitchOp(node) || tensorflow::grappler::ModifiesFrameInfo(node);
       })) {
-    return contexts;
+    return found;
   }
 
   Interner interner;
   std::unordered_map<std::string, int> outside_of_frame;
+  std::unordered_map<std::string, std::string> parent_of_frame;
   std::vector<std::string> frames(graph.node_size());  // innermost frame of each node
   for (const int i : order) {
     const tensorflow::NodeDef& node = graph.node(i);
@@ -106,19 +110,21 @@ std::vector<int> ControlFlowContexts(const tensorflow::GraphDef& graph,
       first = false;
       if (!frames[fanin.node].empty()) frames[i] = frames[fanin.node];
     }
+    found.of_inputs[i] = context;
     if (tensorflow::grappler::IsEnter(node)) {
       const std::string frame = FrameName(node);
+      parent_of_frame.emplace(frame, frames[i]);
       int& outside = outside_of_frame.emplace(frame, context).first->second;
       outside = interner.Union(outside, context);
       frames[i] = frame;
       context = interner.Union(context, interner.Intern({Condition(-1, -1, -1, frame)}));
     } else if (tensorflow::grappler::IsExit(node)) {
       context = outside_of_frame[frames[i]];
-      frames[i].clear();
+      frames[i] = parent_of_frame[frames[i]];
     }
     contexts[i] = context;
   }
-  return contexts;
+  return found;
 }
 
 }  // namespace tf_libra

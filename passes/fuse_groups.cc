@@ -12,12 +12,10 @@
 #include "passes/graph_writer.h"
 #include "passes/indexed_graph.h"
 #include "passes/marked_all_reduces.h"
-#include "tensorflow/core/grappler/utils/topological_sort.h"
 
 namespace tf_libra {
 
 using tensorflow::GraphDef;
-using tensorflow::NodeDef;
 
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
                 const GraphDef& def, GraphDef* rewritten, GraphReport* report) {
@@ -63,11 +61,9 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   GraphReport written;
   WriteGraph(*graph, plan, rewriter, keep.fetched, fusions, barriers, waits, &result, &written);
   // The steps above close no cycle. Should one of them ever, the graph that was there is right.
-  std::vector<const NodeDef*> order;
-  const absl::Status status = tensorflow::grappler::ComputeTopologicalOrder(result, &order);
-  if (!status.ok()) {
-    LOG(ERROR) << "TF-Libra: plan " << plan.id << " closed a cycle: " << status;
-    return give_up(absl::StrCat("would have closed a cycle: ", status.message()));
+  if (!IsLive(result, &reason)) {
+    LOG(ERROR) << "TF-Libra: plan " << plan.id << " closed a cycle: " << reason;
+    return give_up(absl::StrCat("would have closed a cycle: ", reason));
   }
   report->groups = std::move(written.groups);
   *rewritten = std::move(result);

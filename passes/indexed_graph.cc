@@ -1,17 +1,63 @@
 #include "passes/indexed_graph.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "passes/loop_frames.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/op_types.h"
-#include "tensorflow/core/grappler/utils/topological_sort.h"
 
 namespace tf_libra {
+namespace {
 
 using tensorflow::GraphDef;
-using tensorflow::NodeDef;
 using tensorflow::TensorId;
+
+// Names the nodes of one cycle, given what is not on any.
+std::string DescribeCycle(const GraphDef& def, const std::vector<std::vector<Fanin>>& fanins,
+                          const std::vector<int>& order) {
+  std::vector<bool> is_free(fanins.size(), false);
+  for (const int node : order) is_free[node] = true;
+  // What is left waits for something that is left: so going back ends in a circle.
+  int node = static_cast<int>(std::find(is_free.begin(), is_free.end(), false) - is_free.begin());
+  std::vector<int> way;
+  std::vector<bool> seen(fanins.size(), false);
+  while (!seen[node]) {
+    seen[node] = true;
+    way.push_back(node);
+    for (const Fanin& fanin : fanins[node]) {
+      if (!is_free[fanin.node]) node = fanin.node;
+    }
+  }
+  way.erase(way.begin(), std::find(way.begin(), way.end(), node));
+  constexpr size_t kMaxNames = 6;
+  std::string text = absl::StrCat(way.size(), " nodes wait for each other:");
+  for (size_t i = 0; i < way.size() && i < kMaxNames; ++i) {
+    absl::StrAppend(&text, i == 0 ? " '" : ", '", def.node(way[i]).name(), "'");
+  }
+  return way.size() > kMaxNames ? absl::StrCat(text, ", ...") : text;
+}
+
+}  // namespace
+
+std::vector<int> TopologicalOrder(const std::vector<std::vector<Fanin>>& fanins) {
+  std::vector<std::vector<int>> fanouts(fanins.size());
+  std::vector<size_t> waits_for(fanins.size());
+  std::vector<int> order;
+  order.reserve(fanins.size());
+  for (size_t node = 0; node < fanins.size(); ++node) {
+    waits_for[node] = fanins[node].size();
+    if (waits_for[node] == 0) order.push_back(static_cast<int>(node));
+    for (const Fanin& fanin : fanins[node]) fanouts[fanin.node].push_back(static_cast<int>(node));
+  }
+  for (size_t done = 0; done < order.size(); ++done) {
+    for (const int next : fanouts[order[done]]) {
+      if (--waits_for[next] == 0) order.push_back(next);
+    }
+  }
+  return order;
+}
 
 std::optional<IndexedGraph> IndexGraph(const GraphDef& def, std::string* reason) {
   IndexedGraph graph;
@@ -39,15 +85,23 @@ std::optional<IndexedGraph> IndexGraph(const GraphDef& def, std::string* reason)
       graph.fanins[i].push_back({found->second, id.index()});
     }
   }
-  std::vector<const NodeDef*> order;
-  const absl::Status status = tensorflow::grappler::ComputeTopologicalOrder(def, &order);
-  if (!status.ok()) {
-    *reason = absl::StrCat("no topological order: ", status.message());
-    return std::nullopt;
+  const auto sort = [&] {
+    graph.order = TopologicalOrder(graph.fanins);
+    if (graph.order.size() == graph.fanins.size()) return true;
+    *reason = DescribeCycle(def, graph.fanins, graph.order);
+    return false;
+  };
+  if (!sort()) return std::nullopt;
+  if (std::any_of(def.node().begin(), def.node().end(), tensorflow::grappler::IsEnter)) {
+    CloseLoops(def, graph.order, &graph.fanins);
+    if (!sort()) return std::nullopt;
   }
-  for (const NodeDef* node : order) graph.order.push_back(graph.index.at(node->name()));
-  graph.contexts = ControlFlowContexts(def, graph.fanins, graph.order);
+  ControlFlowContexts found = FindControlFlowContexts(def, graph.fanins, graph.order);
+  graph.contexts = std::move(found.of_outputs);
+  graph.input_contexts = std::move(found.of_inputs);
   return graph;
 }
+
+bool IsLive(const GraphDef& graph, std::string* why) { return IndexGraph(graph, why).has_value(); }
 
 }  // namespace tf_libra

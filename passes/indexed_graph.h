@@ -18,13 +18,26 @@ namespace tf_libra {
 struct IndexedGraph {
   const tensorflow::GraphDef* def = nullptr;
   std::unordered_map<absl::string_view, int> index;
-  std::vector<std::vector<Fanin>> fanins;  // without the back edges of loops
-  std::vector<int> order;                  // topological
+  // The inputs as they stand in `def`, but without the back edges of loops; for these, Exits have
+  // further ones (loop_frames.h).
+  std::vector<std::vector<Fanin>> fanins;
+  std::vector<int> order;  // topological
+  // Of what a node puts out, and of what it takes: an Enter takes what is outside of the loop.
   std::vector<int> contexts;
+  std::vector<int> input_contexts;
 };
 
-// Nullopt, with the reason, for a graph that is not well-formed.
+// Nullopt, with the reason, for a graph that is not well-formed, or in which nodes wait for each
+// other. A while loop counts as one node for all that is outside of it. O(nodes + edges).
 std::optional<IndexedGraph> IndexGraph(const tensorflow::GraphDef& def, std::string* reason);
+
+// Whether TensorFlow's executor reaches all nodes of `graph`, as far as edges decide that; else
+// `why` names nodes that wait for each other. Grappler's own order of a graph does not tell, since
+// it leaves out the back edges of loops.
+bool IsLive(const tensorflow::GraphDef& graph, std::string* why);
+
+// All nodes, each after its fanins; shorter than `fanins` if some wait for each other.
+std::vector<int> TopologicalOrder(const std::vector<std::vector<Fanin>>& fanins);
 
 }  // namespace tf_libra
 

@@ -34,13 +34,22 @@ NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
   return keep;
 }
 
-// The copies of the step that were rewritten, each in the plan's order.
-std::vector<OrderedStep> OrderedSteps(const GraphReport& report) {
+// The copies of the step that were rewritten. The profile that a plan is measured with says when
+// each gradient is produced: then each is a group of its own.
+std::vector<OrderedStep> OrderedSteps(const GraphReport& report, bool one_by_one) {
   std::map<int, OrderedStep> copies;
+  std::map<int, int> last_group;  // of each copy
   for (const ReportedGroup& group : report.groups) {
     OrderedStep& step = copies[group.copy];
     step.all_reduces.push_back(group.node);
-    for (const ReportedTensor& tensor : group.tensors) step.producers.push_back(tensor.producer);
+    const auto [last, is_first] = last_group.emplace(group.copy, group.group);
+    bool is_next = is_first || last->second != group.group;
+    last->second = group.group;
+    for (const ReportedTensor& tensor : group.tensors) {
+      if (is_next || one_by_one) step.producers.emplace_back();
+      step.producers.back().push_back(tensor.producer);
+      is_next = false;
+    }
   }
   std::vector<OrderedStep> steps;
   for (auto& copy : copies) steps.push_back(std::move(copy.second));
@@ -48,23 +57,25 @@ std::vector<OrderedStep> OrderedSteps(const GraphReport& report) {
 }
 
 // Orders all copies of the step that `report` speaks of, in one pass over the graph.
-void KeepBackwardOrder(const std::string& plan_id, tensorflow::GraphDef* graph,
+void KeepBackwardOrder(const RegisteredPlan& plan, tensorflow::GraphDef* graph,
                        GraphReport* report) {
   std::string reason;
   const std::optional<IndexedGraph> indexed = IndexGraph(*graph, &reason);
   if (!indexed) {
     report->skipped.push_back(
-        {Skipped::Kind::kPlan, plan_id, absl::StrCat("backward order was not kept: ", reason)});
+        {Skipped::Kind::kPlan, plan.id, absl::StrCat("backward order was not kept: ", reason)});
     return;
   }
-  const std::vector<ControlEdge> edges = BackwardOrderEdges(OrderedSteps(*report), *indexed);
-  // The edges close no cycle. Should they ever, the graph without them is right, too.
-  if (CloseCycle(edges, *indexed)) {
-    report->skipped.push_back({Skipped::Kind::kPlan, plan_id,
+  const std::vector<Wait> waits =
+      KeepBackwardOrder(OrderedSteps(*report, plan.after_backward), *indexed);
+  // They close no cycle. Should they ever, the graph without them is right, too.
+  if (CloseCycle(waits, *indexed)) {
+    report->skipped.push_back({Skipped::Kind::kPlan, plan.id,
                                "backward order would have closed a cycle and was not kept"});
     return;
   }
-  AddControlEdges(edges, graph);
+  const std::string& first = report->groups[0].node;
+  WriteWaits(waits, *indexed, absl::StrCat(first.substr(0, first.rfind('/')), "/produced_"), graph);
 }
 
 // One line for a user, the rest for who asks for it.
@@ -121,7 +132,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     refuse(no_rewriter);
   } else {
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
-    if (changed) KeepBackwardOrder(plan_id_, optimized_graph, &report);
+    if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
   }
 
   const bool refused = plan_ == nullptr || plan_->digest != digest_ || rewriter == nullptr;

@@ -139,36 +139,6 @@ def expected_fusions(
     return fusions, waits, producers
 
 
-def backward_order_edges(
-    graph: set[tuple[str, str]], copies: list[tuple[list[str], set[str]]]
-) -> set[tuple[str, str]]:
-    """What keeps producers in order and updates behind them, by the rules of backward_order.h.
-
-    Of each copy: its producers, and its all-reduces.
-    """
-    edges = nx.DiGraph((node_name(text), to) for text, to in graph)
-    edges.add_nodes_from(producer for producers, _ in copies for producer in producers)
-    all_reduces = {name for _, names in copies for name in names}
-    done: set[str] = set()
-    added = set()
-    for producers, ours in copies:
-        earlier: list[str] = []
-        for producer in producers:
-            claimed = ({producer} | nx.ancestors(edges, producer)) - done
-            if len(claimed) > 1 and earlier:
-                for node in claimed:
-                    fanins = set(edges.predecessors(node))
-                    if fanins and fanins <= done:
-                        added |= {(f"^{name}", node) for name in earlier}
-                earlier = []
-            earlier.append(producer)
-            done |= claimed
-        readers = {to for text, to in graph if text in ours}  # "^name" is none
-        for reader in readers - done - all_reduces:
-            added |= {(f"^{name}", reader) for name in earlier}
-    return added
-
-
 def value(graph: graph_pb2.GraphDef) -> dict[str, object]:
     """What each data input of each node is computed from, all-reduces seen one by one."""
     by_name = nodes(graph)
@@ -245,19 +215,14 @@ def test_random_graphs_are_fused_as_far_as_the_rules_allow(case) -> None:
     for name, c in barriers.items():
         expected_edges |= {(moved(f"^{source}"), name) for source in producers[c]}
         expected_edges |= {(f"^{name}", home[m]) for _, d, part in fusions if d == c for m in part}
-    in_order = []
-    for c in sorted(producers):
-        producers_of_c = [moved(data(old[m])[0]) for _, d, part in fusions if d == c for m in part]
-        in_order.append(
-            (producers_of_c, {home[m] for _, d, part in fusions if d == c for m in part})
-        )
-    expected_edges |= backward_order_edges(expected_edges, in_order)
     found = {
         (("^" if text.startswith("^") else "") + node_name(text), node.name)
         for node in rewritten.node
         for text in node.input
     }
-    assert found == expected_edges
+    assert found >= expected_edges
+    # What orders backward computation is control edges: test_backward_order.py asks what they do.
+    assert all(source.startswith("^") for source, _ in found - expected_edges)
 
     # Every node that is not ours is as it was, and sees the same tensors.
     old_values, new_values = value(untouched), value(rewritten)
@@ -270,7 +235,9 @@ def test_random_graphs_are_fused_as_far_as_the_rules_allow(case) -> None:
         right.CopyFrom(new[name])
         del left.input[:], right.input[:]
         assert left == right
-    assert set(new) - set(old) == set(names) | set(barriers)
+    joins = {name for name in new if name.startswith(f"tf_libra/{plan}/produced_")}
+    assert {new[name].op for name in joins} <= {"NoOp"}
+    assert set(new) - set(old) == set(names) | set(barriers) | joins
 
     # Nothing is left to do.
     assert fuse(rewritten, plan) == rewritten
