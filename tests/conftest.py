@@ -32,10 +32,11 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callable[..., Job]:
     """A function that runs a job script to its end: `run_job(script, world_size, *args, env=)`.
 
-    Every worker must end with 0, unless `check` is false.
+    Every worker must end with 0, unless `check` is false. Workers are forked; only where the
+    environment says how TensorFlow is imported they are started anew.
     """
 
     def run(
@@ -47,7 +48,11 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Job:
         folder = tmp_path_factory.mktemp(script.removesuffix(".py"))
-        with running_workers(script, world_size, folder, *args, env=env) as workers:
+        imports_otherwise = any(
+            name.startswith("TF_") and not name.startswith("TF_LIBRA_") for name in env or {}
+        )
+        forked = None if imports_otherwise else nursery
+        with running_workers(script, world_size, folder, *args, env=env, nursery=forked) as workers:
             workers.wait(deadline_seconds)
             job = workers.job()
         if check and any(job.returncodes):

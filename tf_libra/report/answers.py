@@ -1,6 +1,7 @@
 """What the backend of the Libra tab answers about a log directory, without a server."""
 
 import importlib.util
+import json
 import sys
 import types
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from tf_libra.tensorboard.views import SCALE_OUT
 Parameters = dict[str, str]
 Ask = Callable[[str, Parameters], dict[str, Any]]
 Answers = list[tuple[str, Parameters, dict[str, Any]]]
-_NEEDED = ("tensorboard", "plotly", "werkzeug")
+_NEEDED = ("tensorboard", "plotly")
 # All steps and plans that the tab would show.
 _ALL = 10**6
 
@@ -35,12 +36,12 @@ def backend(folder: Path) -> Ask:
         raise NotADirectoryError(f"{str(folder)!r} is no log directory")
     # TensorBoard's switch for its own reader of event files: to import TensorFlow takes seconds.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from tensorboard import errors
     from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-    from tensorboard.plugins.base_plugin import TBContext
-    from werkzeug.test import Client
+    from tensorboard.context import RequestContext
 
-    from tf_libra.tensorboard.plugin import LibraPlugin
+    from tf_libra.tensorboard.routes import ROUTES, Query
 
     multiplexer = EventMultiplexer(
         size_guidance={"tensors": _ALL}, tensor_size_guidance={}, max_reload_threads=1
@@ -48,13 +49,15 @@ def backend(folder: Path) -> Ask:
     multiplexer.AddRunsFromDirectory(str(folder))
     multiplexer.Reload()
     provider = MultiplexerDataProvider(multiplexer, str(folder))
-    apps = LibraPlugin(TBContext(data_provider=provider, logdir=str(folder))).get_plugin_apps()
 
     def ask(route: str, parameters: Parameters) -> dict[str, Any]:
-        response = Client(apps[f"/{route}"]).get(f"/{route}", query_string=parameters)
-        if response.status_code == 200:
-            return {"value": response.get_json()}
-        return {"error": response.get_json()["error"]}
+        given = {name: [value] for name, value in parameters.items()}
+        try:
+            answer = ROUTES[route](Query(given, provider, RequestContext(), ""))
+        except (ValueError, errors.PublicError) as error:
+            return {"error": str(error)}
+        # As the tab gets it: tuples are lists, keys are texts.
+        return {"value": json.loads(json.dumps(answer))}
 
     return ask
 

@@ -1,39 +1,27 @@
-"""The backend of the Libra tab: reads records through the data provider and answers with views.
+"""The backend of the Libra tab: files, and answers about a log directory.
 
-Every route takes its data from `tf_libra.tensorboard.views`. What a request names is looked up
-among what the data provider lists, so no request leads anywhere else. What is wrong with a request
-is answered with 400 and the reason, as JSON; what is wrong with a summary likewise.
+What is answered stands in `tf_libra.tensorboard.routes`; here it travels over HTTP. What is wrong
+with a request is answered with 400 and the reason, as JSON; what is wrong with a summary likewise.
 """
 
 import functools
 import json
 import mimetypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import plotly
 from tensorboard import errors, plugin_util
 from tensorboard.backend import http_util
-from tensorboard.data import provider
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
-from tf_libra import checks, strategies
-from tf_libra.records import values as records
-from tf_libra.records.values import PLUGIN_NAME, PlanRecord, TimelineRecord
-from tf_libra.tensorboard import views
+from tf_libra.records.values import PLUGIN_NAME
+from tf_libra.tensorboard import routes
 
 _STATIC = Path(__file__).parent / "static"
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-
-_HISTORY_POINTS = 1000
-# The whole of a series of plans is shown; it has one value per time that it came into force.
-_PLAN_POINTS = 100
-# Names as long as this are shown; longer ones are no names.
-_MAX_NAME = 64 * 1024
-
-_View = Callable[["_Query"], Any]
 
 
 class LibraPlugin(base_plugin.TBPlugin):
@@ -48,18 +36,9 @@ class LibraPlugin(base_plugin.TBPlugin):
 
     def get_plugin_apps(self) -> dict[str, Any]:
         """The routes, below /data/plugin/libra."""
-        routes: dict[str, _View] = {
-            "/runs": _runs,
-            "/plan": _plan,
-            "/group": _group,
-            "/timeline": _timeline,
-            "/contention": _contention,
-            "/strategies": _strategies,
-            "/history": _history,
-        }
         return {
             "/static/*": self._static,
-            **{route: functools.partial(self._answer, view) for route, view in routes.items()},
+            **{f"/{name}": functools.partial(self._answer, name) for name in routes.ROUTES},
         }
 
     def is_active(self) -> bool:
@@ -70,13 +49,19 @@ class LibraPlugin(base_plugin.TBPlugin):
         """An ES module that draws the tab."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Libra")
 
-    def _answer(self, view: _View, environ: dict[str, Any], start_response: Any) -> Any:
+    def _answer(self, route: str, environ: dict[str, Any], start_response: Any) -> Any:
         request = Request(environ)
         if request.method != "GET":
             response = _problem(request, "only GET is answered", 405)
         else:
             try:
-                value = view(_Query(request, self._data_provider))
+                query = routes.Query(
+                    request.args.to_dict(flat=False),
+                    self._data_provider,
+                    plugin_util.context(request.environ),
+                    plugin_util.experiment_id(request.environ),
+                )
+                value = routes.ROUTES[route](query)
                 response = http_util.Respond(request, json.dumps(value), "application/json")
             except ValueError as error:
                 response = _problem(request, str(error), 400)
@@ -106,225 +91,3 @@ def _static_files() -> Mapping[str, Path]:
 
 def _problem(request: Request, message: str, code: int) -> Response:
     return http_util.Respond(request, {"error": message}, "application/json", code=code)
-
-
-class _Query:
-    """One request: its parameters, checked, and the data of its experiment."""
-
-    def __init__(self, request: Request, data: provider.DataProvider) -> None:
-        self._request = request
-        self._data = data
-        self._context = plugin_util.context(request.environ)
-        self._experiment = plugin_util.experiment_id(request.environ)
-
-    def text(self, name: str) -> str:
-        values = self._request.args.getlist(name)
-        if len(values) != 1:
-            raise ValueError(f"{name} must be given once, got {len(values)}")
-        if len(values[0]) > _MAX_NAME:
-            raise ValueError(f"{name} must have at most {_MAX_NAME} characters")
-        return str(values[0])
-
-    def integer(self, name: str, minimum: int, maximum: int) -> int:
-        text = self.text(name)
-        # int() also takes "1_0", " 1" and digits of other scripts.
-        if not (text.isascii() and text.isdigit()) or len(text) > 19:
-            raise ValueError(f"{name} must be an integer, got {text!r:.80}")
-        return checks.integer(name, int(text), minimum, maximum)
-
-    def has(self, name: str) -> bool:
-        return name in self._request.args
-
-    def listed(self) -> Mapping[str, Mapping[str, provider.TensorTimeSeries]]:
-        """All series of records, by run and tag."""
-        found: Mapping[str, Mapping[str, provider.TensorTimeSeries]] = self._data.list_tensors(
-            self._context, experiment_id=self._experiment, plugin_name=PLUGIN_NAME
-        )
-        return found
-
-    def documents(self, run: str, tag: str, count: int = 1) -> list[str]:
-        """The last values of a series, the last one last; empty where there is none."""
-        return [document for _, document in self.dated(run, tag, count)]
-
-    def dated(self, run: str, tag: str, count: int) -> list[tuple[float, str]]:
-        """The same, each with when it was written."""
-        found = self._data.read_tensors(
-            self._context,
-            experiment_id=self._experiment,
-            plugin_name=PLUGIN_NAME,
-            downsample=count,
-            run_tag_filter=provider.RunTagFilter(runs=[run], tags=[tag]),
-        )
-        return [
-            (datum.wall_time, _document(datum.numpy)) for datum in found.get(run, {}).get(tag, ())
-        ]
-
-    def scalars(self, run: str, tags: list[str]) -> dict[str, list[provider.ScalarDatum]]:
-        """Series of scalars of one run, by tag."""
-        found = self._data.read_scalars(
-            self._context,
-            experiment_id=self._experiment,
-            plugin_name=PLUGIN_NAME,
-            downsample=_HISTORY_POINTS,
-            run_tag_filter=provider.RunTagFilter(runs=[run], tags=tags),
-        )
-        return dict(found.get(run, {}))
-
-    def plan(self) -> tuple[str, PlanRecord]:
-        """The run and the plan that the request names."""
-        run, tag = self.text("run"), self.text("tag")
-        found = self.documents(run, tag)
-        if not found:
-            raise errors.NotFoundError("there is no such plan in this run")
-        return run, _plan_record(found[-1])
-
-    def measured(self, run: str, record: PlanRecord) -> TimelineRecord | None:
-        """What was measured under a plan; None where nothing was, or it cannot be read."""
-        found = self.documents(run, record.tag_of(TimelineRecord.KIND))
-        if not found:
-            return None
-        measured = TimelineRecord.from_json(found[-1])
-        return measured if measured.plan == record.plan.fingerprint else None
-
-
-def _document(value: Any) -> str:
-    """The text of a summary, which may be anything that someone has written."""
-    item = value.item() if value.size == 1 else None
-    if not isinstance(item, bytes):
-        raise ValueError("a summary of this plugin holds one string, this one does not")
-    return item.decode()
-
-
-@functools.lru_cache(maxsize=32)
-def _plan_record(document: str) -> PlanRecord:
-    return PlanRecord.from_json(document)
-
-
-def _runs(query: _Query) -> Any:
-    """All plans, by run; and what of this plugin's data cannot be read, with the reason."""
-    plans: list[tuple[float, dict[str, Any]]] = []
-    problems: list[dict[str, str]] = []
-    for run, tags in sorted(query.listed().items()):
-        for tag, series in sorted(tags.items()):
-            try:
-                if records.kind_of(series.plugin_content) != PlanRecord.KIND:
-                    continue
-                # One that came into force again later has several steps.
-                for written, document in query.dated(run, tag, _PLAN_POINTS):
-                    plans.append((written, _heading(run, tag, _plan_record(document))))
-            except ValueError as error:
-                problems.append({"run": run, "tag": tag, "message": str(error)})
-    # Of one function in the order in which they came into force, over all jobs that wrote here.
-    plans.sort(key=lambda dated: (dated[1]["run"], dated[1]["function"], dated[0]))
-    return {"plans": [heading for _, heading in plans], "problems": problems}
-
-
-def _heading(run: str, tag: str, record: PlanRecord) -> dict[str, Any]:
-    return {
-        "run": run,
-        "tag": tag,
-        "function": record.function,
-        "step": record.step,
-        "origin": record.origin,
-        "strategy": record.plan.strategy,
-        "fingerprint": record.plan.fingerprint,
-        "num_groups": len(record.plan.groups),
-        "num_tensors": len(record.plan.tensor_names),
-        "num_workers": record.plan.num_workers,
-    }
-
-
-def _plan(query: _Query) -> Any:
-    return views.plan_view(query.plan()[1])
-
-
-def _group(query: _Query) -> Any:
-    _, record = query.plan()
-    return views.group_view(record, query.integer("group", 0, len(record.plan.groups) - 1))
-
-
-def _timeline(query: _Query) -> Any:
-    """`show`: "measured", "predicted", or the name of a strategy, then with `threads`."""
-    run, record = query.plan()
-    show = query.text("show")
-    if show == "predicted":
-        return views.predicted_timeline(record)
-    if show == "measured":
-        measured = query.measured(run, record)
-        return None if measured is None else views.measured_timeline(record, measured)
-    if show not in strategies.BY_NAME:
-        allowed = ", ".join(("predicted", "measured", *strategies.BY_NAME))
-        raise ValueError(f"show must be one of {allowed}, got {show!r:.80}")
-    threads = query.integer("threads", 1, checks.MAX_INT32) if query.has("threads") else None
-    return views.predicted_timeline(record, views.strategy_like(record, show, threads))
-
-
-def _contention(query: _Query) -> Any:
-    return views.contention_view(query.plan()[1])
-
-
-def _strategies(query: _Query) -> Any:
-    _, record = query.plan()
-    if query.has("workers"):
-        workers = query.integer("workers", 2, max(views.SCALE_OUT))
-        if workers not in views.SCALE_OUT:
-            allowed = ", ".join(map(str, views.SCALE_OUT))
-            raise ValueError(f"workers must be one of {allowed}, got {workers}")
-        return views.strategies_view(record, (), workers)
-    return views.strategies_view(record, _measured_runs(query))
-
-
-def _measured_runs(query: _Query) -> list[views.MeasuredRun]:
-    """Everything that was measured in the experiment; what cannot be read is listed by `_runs`."""
-    found = []
-    for heading in _runs(query)["plans"]:
-        run, tag = heading["run"], heading["tag"]
-        documents = query.documents(run, tag)
-        record = _plan_record(documents[-1])
-        if record.step != heading["step"]:
-            continue  # the same plan earlier: its steps count with the later one
-        seconds = _usual_steps(query, run, record)
-        found.append(views.MeasuredRun(run, record, seconds, query.measured(run, record)))
-    return found
-
-
-def _usual_steps(query: _Query, run: str, record: PlanRecord) -> tuple[float, ...]:
-    tag = f"{record.function}/{records.STEP_SECONDS}"
-    points = query.scalars(run, [tag]).get(tag, [])
-    return tuple(point.value for point in points if point.step > record.step)
-
-
-def _history(query: _Query) -> Any:
-    """Series of the plan's training function in its run, and the plans that came into force."""
-    run, record = query.plan()
-    tags = {name: f"{record.function}/{name}" for name in records.HISTORY}
-    found = query.scalars(run, list(tags.values()))
-    plans = [
-        plan
-        for plan in _runs(query)["plans"]
-        if plan["run"] == run and plan["function"] == record.function
-    ]
-    series = {
-        name: [[point.step, point.value] for point in found.get(tag, ())]
-        for name, tag in tags.items()
-    }
-    predictions = {
-        plan["fingerprint"]: views.plan_view(_plan_record(query.documents(run, plan["tag"])[-1]))[
-            "predicted_seconds"
-        ]
-        for plan in plans
-    }
-    for plan in plans:
-        plan["predicted_seconds"] = predictions[plan["fingerprint"]]
-    return {"plans": plans, "series": series, "errors": _errors(plans, series)}
-
-
-def _errors(plans: list[dict[str, Any]], series: dict[str, list[list[float]]]) -> list[list[float]]:
-    """Relative errors of predicted backward time: [step, predicted / measured - 1]."""
-    found = []
-    for step, seconds in series[records.BACKWARD_SECONDS]:
-        before = [plan for plan in plans if plan["step"] <= step]
-        predicted = before[-1]["predicted_seconds"] if before else None
-        if predicted is not None and seconds > 0:
-            found.append([step, predicted / seconds - 1])
-    return found

@@ -1,4 +1,4 @@
-"""A network's gradient tensors, read from what `tf_libra.zoo.make` wrote down."""
+"""A network's gradient tensors, read from what `benchmarks.zoo.make` wrote down."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -1,6 +1,6 @@
 """Traces and measures the networks, and writes them down for `tf_libra.zoo.load`.
 
-    python -m tf_libra.zoo.make [--networks vgg16 --networks ...] [--batch 2] [--steps 8]
+    python -m benchmarks.zoo.make [--networks vgg16 --networks ...] [--batch 2] [--steps 8]
 
 Gradients, their sizes and their order come from the trace of a training step. The arithmetic of
 every backward op counts for the first gradient that needs it; so do its seconds on this CPU, on one
@@ -19,12 +19,13 @@ from typing import Any
 import tensorflow as tf
 from absl import app, flags
 
+from benchmarks.zoo.models import TASKS, Task
+from benchmarks.zoo.operations import ancestors, count_operations, first_needed
+from tf_libra import zoo
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.profiling.trace import TraceSession, read_events
 from tf_libra.tracing.marking import backward_order
-from tf_libra.zoo.models import TASKS, Task
 from tf_libra.zoo.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
-from tf_libra.zoo.operations import ancestors, count_operations, first_needed
 
 _DIGITS = 4  # significant, of what is written down
 
@@ -194,6 +195,6 @@ if __name__ == "__main__":
     _BATCH = flags.DEFINE_integer("batch", 2, "samples per step", 1)
     _STEPS = flags.DEFINE_integer("steps", 8, "steps to measure", 1)
     _FOLDER = flags.DEFINE_string(
-        "folder", str(Path(__file__).parent / "networks"), "where to write"
+        "folder", str(Path(zoo.__file__).parent / "networks"), "where to write"
     )
     app.run(main)

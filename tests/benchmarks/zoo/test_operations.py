@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tf_libra.zoo.operations import ancestors, count_operations, first_needed
+from benchmarks.zoo.operations import ancestors, count_operations, first_needed
 
 
 def operations_of(function, *shapes):

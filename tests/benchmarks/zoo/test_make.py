@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.zoo.make import make, to_json, trace
+from benchmarks.zoo.models import TASKS, Task
 from tf_libra import zoo
-from tf_libra.zoo.make import make, to_json, trace
-from tf_libra.zoo.models import TASKS, Task
 from tf_libra.zoo.network import from_json
 
 
