@@ -34,6 +34,7 @@ commands:
   timeline  write what all ranks did as a trace that Perfetto opens
   report    write what TensorBoard's Libra tab shows as one HTML file, or as pictures
   burst     plan, simulate and compare burst parallelism
+  pipeline  plan, simulate and compare pipelines
 
 `tf-libra COMMAND --help` lists the flags of a command."""
 
@@ -68,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tf_libra.cli.burst import main as burst
 
         return burst(arguments[1:])
+    if name == "pipeline":
+        from tf_libra.cli.pipeline import main as pipeline
+
+        return pipeline(arguments[1:])
     if name not in _COMMANDS:
         print(f"tf-libra: no command {name!r}\n{_USAGE}", file=sys.stderr)
         return 2

@@ -1,0 +1,250 @@
+"""`tf-libra pipeline`: plan pipelines, simulate them, compare strategies."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
+from tf_libra.planning.pipeline.registry import resolve
+from tf_libra.simulation import PipelineTimeline, simulate_pipeline
+
+_USAGE = """usage: tf-libra pipeline COMMAND [flags]
+
+commands:
+  plan      cut a model into stages, give them devices, and order microbatches
+  simulate  what an iteration takes, of a plan or of a strategy, over numbers of microbatches
+  compare   all strategies in one table
+
+`tf-libra pipeline COMMAND --help` lists the flags of a command."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `tf-libra pipeline` and returns its exit status: 0, 1 on bad input, 2 on bad usage."""
+    name = arguments[0] if arguments else "--help"
+    if name in ("--help", "-h", "help"):
+        print(_USAGE)
+        return 0 if arguments else 2
+    if name not in _COMMANDS:
+        print(f"tf-libra pipeline: no command {name!r}\n{_USAGE}", file=sys.stderr)
+        return 2
+    define, command = _COMMANDS[name]
+    values = flags.FlagValues()
+    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
+    flags.DEFINE_string("layers", None, "JSON file of the layers (required)", flag_values=values)
+    flags.DEFINE_string("cluster", None, "JSON file of the cluster (required)", flag_values=values)
+    flags.DEFINE_string("plot", None, "draw the timeline as this SVG file", flag_values=values)
+    define(values)
+    try:
+        rest = values([f"tf-libra pipeline {name}", *arguments[1:]])[1:]
+        if _given(values, "help"):
+            # Without the headings, which are the names of modules.
+            lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
+            print("\n".join([f"usage: tf-libra pipeline {name} [flags]", *lines]))
+            return 0
+        if rest:
+            raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
+        command(values)
+    except flags.Error as error:
+        print(f"tf-libra pipeline {name}: {error}", file=sys.stderr)
+        return 2
+    except (ValueError, OSError, ImportError) as error:
+        print(f"tf-libra pipeline {name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
+    flags.DEFINE_string("strategy", default, f"one of {', '.join(BY_NAME)}", flag_values=values)
+    flags.DEFINE_integer("num_stages", None, "exactly so many (spp, gpipe)", flag_values=values)
+
+
+def _define_plan(values: flags.FlagValues) -> None:
+    _define_strategy(values, "spp")
+    flags.DEFINE_integer(
+        "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
+    )
+    flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
+
+
+def _define_simulate(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("plan", None, "JSON file of a plan", flag_values=values)
+    _define_strategy(values, None)
+    flags.DEFINE_list(
+        "num_microbatches", None, "numbers of microbatches, for a strategy", flag_values=values
+    )
+    flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+
+
+def _define_compare(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer(
+        "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
+    )
+    flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+
+
+def _plan(values: flags.FlagValues) -> None:
+    layers, cluster = _inputs(values)
+    plan = _planned(values, layers, cluster, _given(values, "num_microbatches"))
+    if _given(values, "out"):
+        Path(_given(values, "out")).write_text(plan.to_json() + "\n")
+    else:
+        print(plan.to_json())
+    _plot(values, [(plan.strategy, plan, simulate_pipeline(layers, plan, cluster))])
+
+
+def _simulate(values: flags.FlagValues) -> None:
+    layers, cluster = _inputs(values)
+    if (_given(values, "plan") is None) == (_given(values, "strategy") is None):
+        raise ValueError("plan or strategy must be given, and not both")
+    counts = _given(values, "num_microbatches")
+    if _given(values, "plan") is not None:
+        if counts:
+            raise ValueError(
+                "num_microbatches must be those of the plan, and so not given, got "
+                f"{','.join(counts)}"
+            )
+        plans = [_read(_given(values, "plan"), PipelinePlan.from_json)]
+    else:
+        numbers: Sequence[int | None] = _integers("num_microbatches", counts) or [None]
+        plans = [_planned(values, layers, cluster, number) for number in numbers]
+    simulated = [
+        (
+            f"{plan.strategy}, {plan.num_microbatches} microbatches",
+            plan,
+            simulate_pipeline(layers, plan, cluster),
+        )
+        for plan in plans
+    ]
+    _print([_row(*one) for one in simulated], bool(_given(values, "json")))
+    _plot(values, simulated)
+
+
+def _compare(values: flags.FlagValues) -> None:
+    layers, cluster = _inputs(values)
+    rows: list[dict[str, Any]] = []
+    pictures = []
+    count = _given(values, "num_microbatches")
+    if count is None:
+        raise ValueError("num_microbatches must be given, at least 1, got None")
+    for name in BY_NAME:
+        try:
+            plan = make_pipeline_plan(layers, cluster, name, num_microbatches=count)
+        except ValueError as error:
+            # One that needs a link which is missing; if all do, the input is at fault.
+            rows.append({"plan": name, "problem": str(error)})
+            continue
+        timeline = simulate_pipeline(layers, plan, cluster)
+        rows.append(_row(name, plan, timeline))
+        pictures.append((name, plan, timeline))
+    if not pictures:
+        raise ValueError(rows[0]["problem"])
+    _print(rows, bool(_given(values, "json")))
+    _plot(values, pictures)
+
+
+_COMMANDS: dict[
+    str, tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues], None]]
+] = {
+    "plan": (_define_plan, _plan),
+    "simulate": (_define_simulate, _simulate),
+    "compare": (_define_compare, _compare),
+}
+
+
+def _given(values: flags.FlagValues, name: str) -> Any:
+    return values[name].value
+
+
+def _inputs(values: flags.FlagValues) -> tuple[LayerGraph, Cluster]:
+    for name in ("layers", "cluster"):
+        if _given(values, name) is None:
+            raise ValueError(f"{name} must be given: --{name} FILE.json")
+    return (
+        _read(_given(values, "layers"), LayerGraph.from_json),
+        _read(_given(values, "cluster"), Cluster.from_json),
+    )
+
+
+def _read(path: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _planned(
+    values: flags.FlagValues, layers: LayerGraph, cluster: Cluster, num_microbatches: int | None
+) -> PipelinePlan:
+    strategy = resolve(_given(values, "strategy"))
+    stages = _given(values, "num_stages")
+    if stages is not None:
+        known = [field.name for field in dataclasses.fields(strategy)]
+        if "num_stages" not in known:
+            raise ValueError(
+                f"num_stages is no argument of {strategy.name}; it takes {', '.join(known)}"
+            )
+        kind: Any = type(strategy)
+        strategy = kind(num_stages=stages)
+    return make_pipeline_plan(layers, cluster, strategy, num_microbatches=num_microbatches)
+
+
+def _integers(field: str, items: list[str] | None) -> list[int]:
+    try:
+        return [int(item) for item in items or []]
+    except ValueError:
+        raise ValueError(f"{field} must be integers separated by commas, got {items}") from None
+
+
+def _row(title: str, plan: PipelinePlan, timeline: PipelineTimeline) -> dict[str, Any]:
+    total = plan.num_devices * timeline.iteration_seconds
+    computing = sum(
+        block.seconds * len(plan.stages[block.stage].devices)
+        for block in timeline.blocks
+        if block.kind in ("forward", "backward")
+    )
+    return {
+        "plan": title,
+        "iteration_seconds": timeline.iteration_seconds,
+        "idle_share": 1 - computing / total if total else 0.0,
+        "all_reduce_seconds": max(
+            (block.seconds for block in timeline.blocks if block.kind == "all_reduce"), default=0.0
+        ),
+        "layers": [stage.stop - stage.start for stage in plan.stages],
+        "replicas": [len(stage.devices) for stage in plan.stages],
+    }
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{'plan':<28}{'iteration':>14}{'idle':>8}{'all-reduce':>14}  stages: layers x replicas")
+    for row in rows:
+        if "problem" in row:
+            print(f"{row['plan']:<28}{row['problem']}")
+            continue
+        stages = " ".join(
+            f"{layers}x{replicas}"
+            for layers, replicas in zip(row["layers"], row["replicas"], strict=True)
+        )
+        print(
+            f"{row['plan']:<28}{1e3 * row['iteration_seconds']:>11.3f} ms{row['idle_share']:>8.1%}"
+            f"{1e3 * row['all_reduce_seconds']:>11.3f} ms  {stages}"
+        )
+
+
+def _plot(
+    values: flags.FlagValues, pictures: list[tuple[str, PipelinePlan, PipelineTimeline]]
+) -> None:
+    if _given(values, "plot"):
+        from tf_libra.simulation.pipeline_plot import plot_pipelines
+
+        plot_pipelines(pictures, _given(values, "plot"))

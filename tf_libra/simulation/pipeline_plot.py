@@ -1,0 +1,75 @@
+"""Draws timelines of pipelines. Needs Matplotlib, imported when a picture is asked for."""
+
+import os
+from collections.abc import Sequence
+
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.simulation.pipeline import PipelineTimeline
+
+_COLOURS = {
+    "forward": "#4c78a8",
+    "backward": "#54a24b",
+    "forward_transfer": "#9ecae9",
+    "backward_transfer": "#a8d8a0",
+    "all_reduce": "#f58518",
+}
+
+
+def plot_pipelines(
+    pictures: Sequence[tuple[str, PipelinePlan, PipelineTimeline]], path: str | os.PathLike[str]
+) -> None:
+    """Writes timelines, one below the other and on one scale, as an SVG picture.
+
+    Each stage has a row: computation above, what it sends and reduces below.
+
+    Raises:
+      ImportError: Matplotlib is not installed.
+      OSError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = [len(plan.stages) for _, plan, _ in pictures]
+    heights = [0.9 + 0.32 * count for count in rows]
+    figure = Figure(figsize=(12, 0.5 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(pictures), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, plan, timeline) in zip(panels, pictures, strict=True):
+        for kind, colour in _COLOURS.items():
+            place = (0.05, 0.55) if kind in ("forward", "backward") else (0.62, 0.3)
+            for stage in range(len(plan.stages)):
+                bars = [
+                    (1e3 * block.start_seconds, 1e3 * block.seconds)
+                    for block in timeline.blocks
+                    if block.kind == kind and block.stage == stage
+                ]
+                axes.broken_barh(
+                    bars, (stage + place[0], place[1]), color=colour, edgecolor="white", lw=0.3
+                )
+        labels = [_devices(stage.devices) for stage in plan.stages]
+        axes.set_yticks([0.5 + stage for stage in range(len(labels))], labels, fontsize=7)
+        axes.set_ylim(len(labels), 0)
+        axes.set_title(
+            f"{title}: {len(labels)} stages, {1e3 * timeline.iteration_seconds:.4g} ms", fontsize=10
+        )
+    longest = max(timeline.iteration_seconds for *_, timeline in pictures)
+    panels[-1].set_xlim(0, 1e3 * longest or 1)
+    panels[-1].set_xlabel("ms since the start of the iteration")
+    handles = [
+        Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in _COLOURS.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+    FigureCanvasSVG(figure).print_svg(path)
+
+
+def _devices(devices: Sequence[int]) -> str:
+    """Numbers of devices, ascending, as ranges: "0-3 8"."""
+    texts = []
+    numbers = sorted(devices)
+    first = numbers[0]
+    for number, following in zip(numbers, [*numbers[1:], -1], strict=True):
+        if following != number + 1:
+            texts.append(str(first) if first == number else f"{first}-{number}")
+            first = following
+    shown = " ".join(texts)
+    return shown if len(shown) <= 24 else f"{shown[:20]} ..."
