@@ -17,8 +17,8 @@ PLAN = BurstPlan(
     device_seconds=9.5,
     spans=(
         BurstSpan("compute", 0, None, 0, 0.0, 2.0),
-        BurstSpan("transition", 1, 0, 1, 2.0, 2.5),
-        BurstSpan("compute", 1, None, 1, 2.5, 3.0),
+        BurstSpan("transition", 1, 0, 1, 2.0, 2.5, (0,)),
+        BurstSpan("compute", 1, None, 1, 2.5, 3.0, (1,)),
     ),
     strategy="by hand",
     max_amplification=2.0,
@@ -71,6 +71,10 @@ def test_the_fingerprint_is_of_nothing_else(change):
         ({"iteration_seconds": float("nan")}, "iteration_seconds must be a finite number"),
         ({"max_amplification": 0.5}, "max_amplification must be at least 1"),
         ({"layer_names": ("a", "a")}, "layer_names must be unique"),
+        (
+            {"spans": (BurstSpan("compute", 0, None, 0, 0, 0, (0,)),)},
+            r"spans\[0\].after must be of the spans before it, got \(0,\)",
+        ),
         ({"spans": (1,)}, r"spans\[0\] must be a BurstSpan"),
         ({"spans": (BurstSpan("compute", 2, None, 0, 0, 0),)}, r"spans\[0\] must be of the 2"),
     ],
@@ -88,6 +92,7 @@ def test_bad_fields_are_named(change, message):
         (("transition", 0, None, 0, 0, 1), "source must be a layer for a transition alone"),
         (("compute", 0, None, 0, 2, 1), "stop_seconds must be at least 2"),
         (("compute", -1, None, 0, 0, 1), "layer must be from 0"),
+        (("compute", 0, None, 0, 0, 1, (-1,)), "after must be from 0"),
     ],
 )
 def test_bad_spans_are_named(span, message):

@@ -57,6 +57,15 @@ def test_large_graphs_are_ahead_as_a_whole():
     assert found.iteration_seconds == pytest.approx((2.0 + 1.0 + 2.0) / 2)
 
 
+def test_within_an_iteration_only_the_operator_in_progress_is_ahead():
+    pair = tf_libra.make_burst_plan(
+        tf_libra.ScalingProfile.chain([1], [[1.0]] * 2, [[0.0]] * 2, np.zeros((1, 1, 1)))
+    )
+    free = dataclasses.replace(PACED, max_outstanding=None, operators_per_graph=None)
+    found = simulate_multiplexing(pair, BackgroundJob((0.4,) * 10, 1), free, HALF, iterations=1)
+    assert found.iteration_seconds == pytest.approx(2.0 + 0.2 + 2.0)
+
+
 def test_the_host_s_time_shows_with_one_launch_at_a_time():
     idle = tf_libra.make_burst_plan(
         tf_libra.ScalingProfile.chain([1], [[10.0]], [[0.0]], []), "data-parallel"

@@ -23,9 +23,10 @@ class BurstSpan:
         backward) or "synchronize" (all-reduce of its gradients).
       layer: the layer; of a transition, the one that it leads to.
       source: of a transition, the layer that it comes from; else None.
-      lane: what waits for what: spans of one lane follow each other.
+      lane: on whose devices it is done.
       start_seconds: when it begins.
       stop_seconds: when it ends.
+      after: indices of the plan's spans that end before it begins.
 
     Raises:
       ValueError: an unknown kind, a source where there is none or none where there is one, or a
@@ -38,6 +39,7 @@ class BurstSpan:
     lane: int
     start_seconds: float
     stop_seconds: float
+    after: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -50,6 +52,8 @@ class BurstSpan:
             checks.integer("source", self.source)
         start = checks.real("start_seconds", self.start_seconds, minimum=0)
         checks.real("stop_seconds", self.stop_seconds, minimum=start)
+        after = (checks.integer("after", i) for i in checks.sequence("after", self.after))
+        object.__setattr__(self, "after", tuple(after))
 
     @property
     def seconds(self) -> float:
@@ -76,7 +80,7 @@ class BurstPlan:
         (DeepPool 4.2). 1 where both are 0, infinite where only the latter are (null in JSON).
       iteration_seconds: how long one iteration takes.
       device_seconds: the sum over layers of what amplification's numerator is.
-      spans: what happens when.
+      spans: what happens when, each behind all that it waits for.
       strategy: the name of the strategy that made it.
       max_amplification: the limit it was made for; None: none.
       profile_fingerprint: of the scaling profile it was made from.
@@ -149,6 +153,10 @@ class BurstPlan:
                     f"spans[{index}] must be of the {len(names)} layers, got {span.layer} from "
                     f"{span.source}"
                 )
+            if max(span.after, default=-1) >= index:
+                raise ValueError(
+                    f"spans[{index}].after must be of the spans before it, got {span.after}"
+                )
         frozen = columns | {
             "layer_names": names,
             "device_counts": counts,
@@ -220,7 +228,7 @@ class BurstPlan:
             "num_devices": self.num_devices,
             "first_devices": self.first_devices,
             "lanes": self.lanes,
-            "order": [[span.kind, span.layer, span.source] for span in self.spans],
+            "order": [[span.kind, span.layer, span.source, span.after] for span in self.spans],
         }
         canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,36 +1,10 @@
 """What a burst plan does, as tasks; and when, under a profile that need not be its own."""
 
+from dataclasses import replace
+
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.simulation.tasks import Task, simulate_tasks
-
-
-def predecessors(plan: BurstPlan) -> tuple[tuple[int, ...], ...]:
-    """Returns for each span of a plan the spans that end before it begins.
-
-    Those are the one before it in its lane, for a transition what its source does, and for a
-    layer's computation all transitions into it.
-    """
-    last_of_lane: dict[int, int] = {}
-    last_of_layer: dict[int, int] = {}
-    into: dict[int, list[int]] = {}
-    for index, span in enumerate(plan.spans):
-        if span.kind == "transition":
-            into.setdefault(span.layer, []).append(index)
-        else:
-            last_of_layer[span.layer] = index
-    found = []
-    for index, span in enumerate(plan.spans):
-        after = set()
-        if span.lane in last_of_lane:
-            after.add(last_of_lane[span.lane])
-        if span.source is not None and span.source in last_of_layer:
-            after.add(last_of_layer[span.source])
-        if span.kind == "compute":
-            after.update(into.get(span.layer, ()))
-        last_of_lane[span.lane] = index
-        found.append(tuple(sorted(after)))
-    return tuple(found)
 
 
 def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan, ...]:
@@ -45,13 +19,10 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
         or has no times for moving to other devices, which the plan does.
     """
     tasks = [
-        Task(span.kind, span_seconds(scaling, plan, span), after=after)
-        for span, after in zip(plan.spans, predecessors(plan), strict=True)
+        Task(span.kind, span_seconds(scaling, plan, span), after=span.after) for span in plan.spans
     ]
     return tuple(
-        BurstSpan(
-            span.kind, span.layer, span.source, span.lane, ran.start_seconds, ran.stop_seconds
-        )
+        replace(span, start_seconds=ran.start_seconds, stop_seconds=ran.stop_seconds)
         for span, ran in zip(plan.spans, simulate_tasks(tasks), strict=True)
     )
 

@@ -15,7 +15,7 @@ def plot_burst(
     """Writes plans of the same layers as an SVG picture.
 
     Above, the devices under each layer as a step curve over the layers, one per plan; below, per
-    plan, what occupies which device when: what is left white are its gaps.
+    plan, what occupies which device when: white are its gaps, grey is what comes after it.
 
     Args:
       plans: titles and plans, at least one.
@@ -41,6 +41,7 @@ def plot_burst(
         rows[0].step(range(layers), plan.num_devices, where="mid", label=label, color=colour)
     rows[0].set_yscale("log", base=2)
     rows[0].set_yticks(plans[0][1].device_counts, [str(n) for n in plans[0][1].device_counts])
+    rows[0].xaxis.get_major_locator().set_params(integer=True)
     rows[0].set_xlim(-0.5, layers - 0.5)
     rows[0].set_xlabel("layer")
     rows[0].set_ylabel("devices")
@@ -59,6 +60,7 @@ def plot_burst(
         devices = plan.device_counts[-1]
         idle = sum(plan.idle_seconds) / devices / plan.iteration_seconds
         axes.set_xlim(0, 1e3 * longest or 1)
+        axes.axvspan(1e3 * plan.iteration_seconds, 1e3 * longest, color="#dddddd")
         axes.set_ylim(devices, 0)
         axes.set_ylabel("device", fontsize=8)
         axes.set_title(f"{title}: devices idle for {idle:.0%} of the iteration", fontsize=9)

@@ -5,11 +5,12 @@ operators in graphs, over and over. What the two do to each other:
 
 - While both run on a device, each is slower by the factors of `Interference`; a span of several
   devices is as slow as on the slowest.
-- Devices do not preempt. A span that is ready waits for the background's launches that are ahead of
-  it: for the graph in progress where stream priorities work, for all that are outstanding where
-  there are none, and for a whole background iteration where launches are not bounded, since then
-  the queues that know no priorities are full of them.
-- Beside spans that have been seen to suffer, the background is paused: it starts nothing until
+- Devices do not preempt: a span that is ready waits for the background's operator in progress.
+- The foreground's iteration is one launch, a CUDA graph. It waits for what the background has
+  launched ahead of it: for the graph in progress where stream priorities work, for all that are
+  outstanding where there are none, and for a whole background iteration where launches are not
+  bounded, since then the queues that know no priorities are full of them.
+- Beside spans that have been seen to suffer, the background is paused: it launches nothing until
   they have ended.
 """
 
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 
 from tf_libra import checks
 from tf_libra.model.burst import KINDS, BurstPlan
-from tf_libra.simulation.burst import predecessors
 
 # Seconds of work per second that the background does at least where it is not paused.
 _LEAST_PACE = 0.01
@@ -208,16 +208,18 @@ def simulate_multiplexing(
 
 
 @dataclass(frozen=True)
-class _Unit:
-    """What the background launches that the foreground cannot overtake.
+class _Operator:
+    """Of the background.
 
     Attributes:
-      seconds: on a device of its own.
-      work: of these, what its operators take.
+      seconds: on a device of its own, with the host's time that its launch does not hide.
+      work: of these, what the operator takes.
+      last: of what has been launched before a launch of the foreground.
     """
 
     seconds: float
     work: float
+    last: bool
 
 
 @dataclass
@@ -226,16 +228,18 @@ class _Device:
 
     Attributes:
       count: of them.
-      unit: position of what is launched or comes next.
+      operator: position of the one in progress, or that comes next.
       left: seconds of it left at full pace; 0: none is in progress.
+      launched: whether the one that comes next has been launched.
       gap: seconds until the host has launched the next.
       held: spans beside which nothing starts, waiting or running.
       done: seconds of operators' work on one of the devices.
     """
 
     count: int
-    unit: int = 0
+    operator: int = 0
     left: float = 0.0
+    launched: bool = False
     gap: float = 0.0
     held: int = 0
     done: float = 0.0
@@ -278,8 +282,8 @@ class _Job:
                 if utilization is not None:
                     pace = max(_LEAST_PACE, 1 - utilization[span.layer])
             self._paces.append(pace)
-        self._units, self._gap = _launches(background, how)
-        self._before = predecessors(plan)
+        self._operators, self._gap = _launches(background, how)
+        self._before = [span.after for span in plan.spans]
 
     def run(self, paused: frozenset[int]) -> Multiplexed:
         """Simulates with the background paused beside the spans `paused`."""
@@ -324,7 +328,11 @@ class _Job:
                 occupied = self._occupied[index]
                 # What takes no time is not launched.
                 launched = spans[index].seconds > 0
-                waiting[index] = {k for k in occupied if launched and devices[k].left > 0}
+                waiting[index] = {
+                    kind
+                    for kind in occupied
+                    if launched and (devices[kind].left > 0 or self._queued(devices[kind], index))
+                }
                 if index in paused:
                     for kind in occupied:
                         devices[kind].held += 1
@@ -347,10 +355,15 @@ class _Job:
                             arrived.append(follower)
                 continue
             for device in devices:
-                if not device.left and not device.gap and not device.held:
-                    device.left = self._units[device.unit].seconds
+                if not device.left and not device.gap and (device.launched or not device.held):
+                    device.left = self._operators[device.operator].seconds
+                    device.launched = True
             clock += self._advance(devices, waiting, running)
         return clock
+
+    def _queued(self, device: _Device, index: int) -> bool:
+        """Whether a span is the foreground's launch, and launches of the background are ahead."""
+        return device.launched and not self._before[index]
 
     def _advance(
         self, devices: list[_Device], waiting: dict[int, set[int]], running: dict[int, float]
@@ -376,38 +389,45 @@ class _Job:
             running[index] = 0.0 if over else seconds - elapsed * speeds[index]
         for kind, (device, pace) in enumerate(zip(devices, paces, strict=True)):
             if device.left > 0:
-                unit = self._units[device.unit]
+                operator = self._operators[device.operator]
                 over = device.left / pace <= elapsed
                 worked = device.left if over else elapsed * pace
-                device.done += worked * unit.work / unit.seconds
+                device.done += worked * operator.work / operator.seconds
                 device.left = 0.0 if over else device.left - worked
                 if over:
-                    device.unit = (device.unit + 1) % len(self._units)
-                    device.gap = self._gap
-                    for ahead in waiting.values():
-                        ahead.discard(kind)
+                    device.operator = (device.operator + 1) % len(self._operators)
+                    device.launched = not operator.last
+                    device.gap = self._gap if operator.last else 0.0
+                    for index, ahead in waiting.items():
+                        if not self._queued(device, index):
+                            ahead.discard(kind)
             elif device.gap > 0:
                 device.gap = 0.0 if device.gap <= elapsed else device.gap - elapsed
         return elapsed
 
 
-def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Unit], float]:
-    """Returns an iteration of the background in units, and the host's time after each."""
+def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Operator], float]:
+    """Returns an iteration of the background, and the host's time after what is launched together.
+
+    What is `last` ends what the foreground's launch cannot overtake.
+    """
     operators = background.operator_seconds
-    per_graph = len(operators) if how.operators_per_graph is None else how.operators_per_graph
-    graphs = [
-        sum(operators[start : start + per_graph]) for start in range(0, len(operators), per_graph)
-    ]
+    count = len(operators)
+    per_graph = count if how.operators_per_graph is None else how.operators_per_graph
     # With one launch at a time the host's time is added; with more it is hidden, if it can be.
     hidden = how.max_outstanding != 1
     together = 1
     if how.max_outstanding is None:
-        together = len(graphs)
+        together = count
     elif not how.priorities:
         together = how.max_outstanding
-    units = []
-    for start in range(0, len(graphs), together):
-        work = graphs[start : start + together]
-        seconds = [max(graph, how.launch_seconds) if hidden else graph for graph in work]
-        units.append(_Unit(sum(seconds), sum(work)))
-    return units, 0.0 if hidden else how.launch_seconds
+    found = []
+    for graph, start in enumerate(range(0, count, per_graph)):
+        stop = min(start + per_graph, count)
+        uncovered = max(0.0, how.launch_seconds - sum(operators[start:stop])) if hidden else 0.0
+        for index in range(start, stop):
+            ends = index == stop - 1
+            last = ends and ((graph + 1) % together == 0 or stop == count)
+            seconds = operators[index] + (uncovered if ends else 0.0)
+            found.append(_Operator(seconds, operators[index], last))
+    return found, 0.0 if hidden else how.launch_seconds

@@ -48,7 +48,18 @@ def test_partitions_divide_the_cluster():
 
 
 def test_the_strong_scaling_limit():
+    # Each layer at its quickest.
     assert burst.strong_scaling_limit(SCALING) == 2.5 + 2.0
+
+
+def test_the_strong_scaling_limit_of_branches_is_one_of_devices():
+    # Two branches of 4 device seconds each; one device cannot do both at once.
+    scaling = tf_libra.ScalingProfile.graph(
+        [1], [[1.0], [4.0], [4.0], [1.0]], np.zeros((4, 1)), [(0, 1), (0, 2), (1, 3), (2, 3)],
+        np.zeros((4, 1, 1)), np.zeros((4, 1, 1)),
+    )  # fmt: skip
+    assert burst.strong_scaling_limit(scaling) == 10.0
+    assert tf_libra.make_burst_plan(scaling).iteration_seconds == 10.0
 
 
 @settings(max_examples=60, deadline=None)

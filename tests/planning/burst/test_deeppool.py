@@ -1,5 +1,6 @@
 import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.burst import reference
+from tf_libra.planning.burst import branches
 
 LIMITS = (1.0, 1.3, 1.7, 2.5, 4.0)
 
@@ -41,6 +43,43 @@ def test_chains_equal_brute_force(case):
 @given(reference.branching())
 def test_branching_models_equal_brute_force(case):
     check(*case)
+
+
+@settings(max_examples=150, deadline=None)
+@given(reference.branching())
+def test_bounds_of_large_blocks_leave_the_best_in(case):
+    # As if no block were small enough to try every way.
+    with mock.patch.multiple(branches, _FEW=0, _CHUNK=3):
+        check(*case)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4))
+def test_large_blocks_are_planned_as_if_every_way_were_tried(seed, width):
+    rng = np.random.default_rng(seed)
+    counts = np.array([1, 2, 4, 8])
+    edges, last, layers = [], 0, 1
+    for _ in range(2):
+        ends = []
+        for _ in range(width):
+            end = last
+            for _ in range(int(rng.integers(1, 3))):
+                edges.append((end, layers))
+                end, layers = layers, layers + 1
+            ends.append(end)
+        edges += [(end, layers) for end in ends]
+        last, layers = layers, layers + 1
+    compute = rng.uniform(0.5, 2, (layers, 1)) * (rng.uniform(0.2, 1, (layers, 1)) / counts + 0.05)
+    moves = rng.uniform(0, 0.1, (len(edges), 4, 4))
+    scaling = tf_libra.ScalingProfile.graph(
+        counts, compute, np.zeros((layers, 4)), edges, moves * (1 - np.eye(4)), moves
+    )
+    for limit in (1.5, 2.0, 3.0, 5.0, None):
+        with mock.patch.object(branches, "_FEW", 0):
+            bounded = tf_libra.make_burst_plan(scaling, max_amplification=limit)
+        with mock.patch.object(branches, "_FEW", 10**6):
+            every = tf_libra.make_burst_plan(scaling, max_amplification=limit)
+        assert bounded.iteration_seconds == pytest.approx(every.iteration_seconds, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

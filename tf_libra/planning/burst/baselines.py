@@ -46,14 +46,17 @@ def static_partitions(scaling: ScalingProfile) -> tuple[Partition, ...]:
 def strong_scaling_limit(scaling: ScalingProfile) -> float:
     """Returns seconds that no plan's iteration is below, whatever it amplifies.
 
-    Every layer is as quick as on any number of devices, transitions are free, and branches run
-    beside each other: the longest path through the layers.
+    Transitions are free. Every layer is as quick as on any number of devices, and branches run
+    beside each other: the longest path through the layers. And all layers together take no fewer
+    device seconds than each does where it takes least, divided among the whole cluster.
     """
-    own = (scaling.compute_seconds + scaling.synchronize_seconds).min(axis=1)
+    occupied = scaling.compute_seconds + scaling.synchronize_seconds
+    own = occupied.min(axis=1)
+    least = float((occupied * scaling.device_counts).min(axis=1).sum()) / scaling.device_counts[-1]
     before: dict[int, list[int]] = {}
     for source, target in scaling.edges:
         before.setdefault(target, []).append(source)
     ends = [0.0] * scaling.num_layers
     for layer in scaling.order:
         ends[layer] = float(own[layer]) + max((ends[i] for i in before.get(layer, ())), default=0.0)
-    return max(ends)
+    return max(*ends, least)

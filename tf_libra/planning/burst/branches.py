@@ -12,7 +12,7 @@ a branch is no single number of seconds: a longer way through it may bring in le
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,16 +26,20 @@ from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
 _EQUAL = 1e-13
 # Divisions of a block's branches into lanes that are looked at.
 _MAX_DIVISIONS = 4096
+# Choices of rows that are tried without further thought.
+_FEW = 128
+# Cases that are looked at together.
+_CHUNK = 4096
 
 Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The undominated ways along a link, from g devices to h, by what comes in at its end.
+    """The ways along a link, from g devices to h, that may be needed.
 
     Attributes:
-      seconds: rising with falling `entering`, shape [R, G, G]; infinite where there are fewer ways.
+      seconds: shape [R, G, G]; infinite where there are fewer ways.
       entering: transitions into the link's target, among the seconds, shape [R, G, G].
       run: what way r from position g to position h is.
     """
@@ -84,6 +88,7 @@ class Branches:
     notes: list[str] = field(default_factory=list)
     _tables: dict[tuple[int, _Place, bool], Table] = field(default_factory=dict)
     _steps: dict[tuple[int, _Place], Step] = field(default_factory=dict)
+    _shared: dict[tuple[int, int], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def step(self, link: Link, target: int, cap: int) -> Step:
         """Returns the step along a link between layers of one lane; see `_Place.cap`."""
@@ -147,14 +152,12 @@ class Branches:
             best.T[:, None, :, None] + last.seconds[:, :allowed].transpose(1, 0, 2)[:, :, None]
         )
         entering = np.broadcast_to(last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None], shape)
-        kept = _frontier(
-            *self._possible(
-                target, seconds.reshape(-1, size, size), entering.reshape(-1, size, size)
-            )
-        )
+        kept = _Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
+        if ways > 1:
+            kept = _frontier(*self._possible(target, kept.seconds, kept.entering))
 
         def run(row: int, source: int, count: int) -> Run:
-            position, way = divmod(int(kept.rows[row, source, count]), ways)
+            position, way = divmod(kept.row(row, source, count), ways)
             counts = [position]
             for column in reversed(back):
                 counts.append(int(column[source, counts[-1]]))
@@ -174,91 +177,169 @@ class Branches:
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
     def _block(self, block: Block, target: int, place: _Place, closed: bool) -> Table:
-        divisions = self._divisions(block, place.cap)
-        size = len(self.costs.counts)
-        tables: dict[tuple[int, bool, int], Table] = {}
-
-        def lane(branch: int, beside: bool, cap: int) -> Table:
-            key = (branch, beside, cap)
-            if key not in tables:
-                inner = _Place(cap, place.left or beside, place.right or beside)
-                tables[key] = self._table(block.branches[branch], target, inner, closed=False)
-            return tables[key]
-
-        # Per division that is not beaten: its ways, and the row of each branch in them.
-        found: list[tuple[_Division, _Kept, list[Indices]]] = []
-        incumbent: _Kept | None = None
-        for division in divisions:
-            lanes = [lane(b, False, division.allotments[0]) for b in division.main]
-            lanes += [
-                lane(b, True, cap)
-                for b, cap in zip(division.beside, division.allotments[1:], strict=True)
-            ]
-            if incumbent is not None and self._beaten(lanes, division, target, incumbent):
-                continue
-            kept, picks = self._combined(lanes, len(division.main), target)
-            found.append((division, kept, picks))
-            incumbent = kept if incumbent is None else _better(incumbent, kept)
-        seconds = np.concatenate([kept.seconds for _, kept, _ in found])
-        entering = np.concatenate([kept.entering for _, kept, _ in found])
+        lanes = _Lanes(self._divisions(block, place.cap), len(self.costs.counts))
+        for branch, beside, cap in lanes.wanted:
+            inner = _Place(cap, place.left or beside, place.right or beside)
+            lanes.tables.append(self._table(block.branches[branch], target, inner, closed=False))
         if closed:
-            # Nothing else comes in: only the quickest way counts.
-            rows = seconds.argmin(axis=0)[None]
-            final = _Kept(
-                np.take_along_axis(seconds, rows, 0), np.take_along_axis(entering, rows, 0), rows
-            )
-        else:
-            final = _frontier(seconds, entering)
-        ends = list(itertools.accumulate(len(kept.seconds) for _, kept, _ in found))
-        assert final.seconds.shape[1:] == (size, size)
+            if lanes.num_ways <= _FEW:
+                return self._together(lanes, self.costs.budget(target))
+            return self._closed(lanes, self.costs.budget(target))
+        return self._open(lanes, target)
+
+    def _together(self, lanes: "_Lanes", budget: Array) -> Table:
+        """There are few ways: every division and choice of a row per branch is tried."""
+        every_seconds, every_entering = [], []
+        for index, main in zip(lanes.index, lanes.main, strict=True):
+            seconds, entering = lanes.tables[index[0]].seconds, lanes.tables[index[0]].entering
+            for position in range(1, lanes.branches):
+                table = lanes.tables[index[position]]
+                join = np.add if main[position] else np.maximum
+                shape = (-1, *seconds.shape[1:])
+                seconds = join(seconds[:, None], table.seconds).reshape(shape)
+                entering = (entering[:, None] + table.entering).reshape(shape)
+            every_seconds.append(seconds)
+            every_entering.append(entering)
+        seconds, entering = np.concatenate(every_seconds), np.concatenate(every_entering)
+        seconds = np.where(entering <= budget, seconds, np.inf)
+        rows = seconds.argmin(axis=0)[None]
 
         def run(row: int, source: int, count: int) -> Run:
-            place_of = int(final.rows[row, source, count])
-            number = next(i for i, end in enumerate(ends) if place_of < end)
-            division, kept, picks = found[number]
-            way = place_of - (ends[number] - len(kept.seconds))
-            caps = [division.allotments[0]] * len(division.main) + list(division.allotments[1:])
-            runs = [
-                lane(branch, position >= len(division.main), caps[position]).run(
-                    int(picks[position][way, source, count]), source, count
+            way, number = int(rows[row, source, count]), 0
+            while way >= len(every_seconds[number]):
+                way -= len(every_seconds[number])
+                number += 1
+            sizes = [len(lanes.tables[index].seconds) for index in lanes.index[number]]
+            chosen = np.array(np.unravel_index(way, sizes))
+            return lanes.run(number, chosen, source, count, self.costs.counts)
+
+        return Table(
+            np.take_along_axis(seconds, rows, 0), np.take_along_axis(entering, rows, 0), run
+        )
+
+    def _closed(self, lanes: "_Lanes", budget: Array) -> Table:
+        """Nothing else leads to the target: per (g, h) the one quickest way within its budget.
+
+        Each division is first judged by what its branches could do at best. Where the quickest rows
+        together keep the budget, that is what they do; else each branch is given all that the
+        others can leave, and only if they then still want too much, the rows are combined.
+        """
+        size = len(self.costs.counts)
+        cells = size * size
+        seconds, entering = lanes.stacked()
+        limits = np.broadcast_to(budget, (size, size)).reshape(cells)
+        best = np.full(cells, np.inf)
+        division = np.zeros(cells, np.intp)
+        rows = np.zeros((lanes.branches, cells), np.intp)
+
+        def offer(found: Array, which: Indices, at: Indices, taken: Indices) -> None:
+            """Takes what is quicker than what is known: seconds, divisions, cells, rows [k, M]."""
+            order = np.lexsort((found, at))
+            first = np.ones(len(order), bool)
+            first[1:] = at[order[1:]] != at[order[:-1]]
+            chosen = order[first]
+            chosen = chosen[found[chosen] < best[at[chosen]]]
+            best[at[chosen]] = found[chosen]
+            division[at[chosen]] = which[chosen]
+            rows[:, at[chosen]] = taken[:, chosen]
+
+        quick = seconds.argmin(axis=1)  # [P, C]
+        least = np.take_along_axis(seconds, quick[:, None], 1)[:, 0]
+        brings = np.take_along_axis(entering, quick[:, None], 1)[:, 0]
+        fewest = entering.min(axis=1)
+        bound = lanes.joined(least[lanes.index], axis=1)  # [D, C]
+        possible = np.isfinite(bound) & (fewest[lanes.index].sum(axis=1) <= limits)
+        fits = possible & (brings[lanes.index].sum(axis=1) <= limits)
+        which, at = np.nonzero(fits)
+        offer(bound[fits], which, at, quick[lanes.index[which], at[:, None]].T)
+
+        which, at = np.nonzero(possible & ~fits & (bound < best * (1 - _EQUAL)))
+        for start in range(0, len(which), _CHUNK):
+            d, c = which[start : start + _CHUNK], at[start : start + _CHUNK]
+            d, c = d[bound[d, c] < best[c]], c[bound[d, c] < best[c]]
+            index = lanes.index[d]  # [M, k]
+            way_seconds = seconds[index, :, c[:, None]]  # [M, k, R]
+            way_entering = entering[index, :, c[:, None]]
+            fewest_here = way_entering.min(axis=2)
+            left = limits[c][:, None] - fewest_here.sum(axis=1, keepdims=True) + fewest_here
+            # The slack of rounding is what a sum in another order may differ by.
+            left = left + _EQUAL * np.abs(limits[c])[:, None]
+            way_seconds = np.where(way_entering <= left[:, :, None], way_seconds, np.inf)
+            taken = way_seconds.argmin(axis=2)
+            quickest = np.take_along_axis(way_seconds, taken[:, :, None], 2)[:, :, 0]
+            together = np.take_along_axis(way_entering, taken[:, :, None], 2)[:, :, 0].sum(axis=1)
+            joined = lanes.joined(quickest, division=d, axis=1)
+            fit = np.isfinite(joined) & (together <= limits[c])
+            offer(joined[fit], d[fit], c[fit], taken[fit].T)
+            hard = np.isfinite(joined) & ~fit & (joined < best[c] * (1 - _EQUAL))
+            if hard.any():
+                d, c = d[hard], c[hard]
+                found, taken = _combined(
+                    way_seconds[hard], way_entering[hard], lanes.main[d], limits[c], best[c]
                 )
-                for position, branch in enumerate((*division.main, *division.beside))
+                fit = np.isfinite(found)
+                offer(found[fit], d[fit], c[fit], taken[:, fit])
+        shape = (1, size, size)
+        brought = entering[lanes.index[division].T, rows, np.arange(cells)].sum(axis=0)
+
+        def run(row: int, source: int, count: int) -> Run:
+            cell = source * size + count
+            return lanes.run(int(division[cell]), rows[:, cell], source, count, self.costs.counts)
+
+        return Table(best.reshape(shape), brought.reshape(shape), run)
+
+    def _open(self, lanes: "_Lanes", target: int) -> Table:
+        """Something else leads to the target, too: every undominated way."""
+        found: list[tuple[int, _Kept, list[Indices]]] = []
+        incumbent: _Kept | None = None
+        for number in range(len(lanes.divisions)):
+            tables = [lanes.tables[index] for index in lanes.index[number]]
+            main = lanes.main[number]
+            if incumbent is not None and self._beaten(tables, main, target, incumbent):
+                continue
+            kept = _Kept(tables[0].seconds, tables[0].entering, None)
+            picks: list[Indices] = [
+                np.broadcast_to(np.arange(len(kept.seconds))[:, None, None], kept.seconds.shape)
             ]
-            return BlockRun(
-                tuple(runs[: len(division.main)]),  # type: ignore[arg-type]
-                tuple(runs[len(division.main) :]),  # type: ignore[arg-type]
-                tuple(int(self.costs.counts[cap]) for cap in division.allotments),
-            )
+            for table, beside in zip(tables[1:], ~main[1:], strict=True):
+                ways = len(table.seconds)
+                join = np.maximum if beside else np.add
+                shape = (-1, *kept.seconds.shape[1:])
+                seconds = join(kept.seconds[:, None], table.seconds[None]).reshape(shape)
+                entering = (kept.entering[:, None] + table.entering[None]).reshape(shape)
+                kept = _frontier(*self._possible(target, seconds, entering))
+                picks = [np.take_along_axis(pick, _rows(kept) // ways, 0) for pick in picks]
+                picks.append(_rows(kept) % ways)
+            found.append((number, kept, picks))
+            incumbent = kept if incumbent is None else _better(incumbent, kept)
+        final = _frontier(
+            np.concatenate([kept.seconds for _, kept, _ in found]),
+            np.concatenate([kept.entering for _, kept, _ in found]),
+        )
+        ends = list(itertools.accumulate(len(kept.seconds) for _, kept, _ in found))
+
+        def run(row: int, source: int, count: int) -> Run:
+            place = final.row(row, source, count)
+            position = next(i for i, end in enumerate(ends) if place < end)
+            number, kept, picks = found[position]
+            way = place - (ends[position] - len(kept.seconds))
+            taken = np.array([pick[way, source, count] for pick in picks])
+            return lanes.run(number, taken, source, count, self.costs.counts)
 
         return Table(final.seconds, final.entering, run)
 
     def _beaten(
-        self, lanes: list[Table], division: _Division, target: int, incumbent: "_Kept"
+        self, tables: list[Table], main: NDArray[np.bool_], target: int, incumbent: "_Kept"
     ) -> bool:
         """Whether no way of a division can be better than the incumbent's anywhere."""
-        seconds = _least(lanes, len(division.main))
-        entering = sum((table.entering.min(axis=0) for table in lanes), np.zeros(seconds.shape))
+        quickest = np.stack([table.seconds.min(axis=0) for table in tables])
+        entering = sum(table.entering.min(axis=0) for table in tables)
+        seconds = quickest[main].sum(axis=0)
+        if not main.all():
+            seconds = np.maximum(seconds, quickest[~main].max(axis=0))
         dominated = (incumbent.seconds <= seconds * (1 + _EQUAL)) & (incumbent.entering <= entering)
         beaten = dominated.any(axis=0) | ~np.isfinite(seconds)
         return bool((beaten | ~self.costs.allowed(target, entering)).all())
-
-    def _combined(
-        self, lanes: list[Table], num_main: int, target: int
-    ) -> tuple["_Kept", list[Indices]]:
-        """Returns the undominated ways of a division, and which row each branch takes in them."""
-        seconds, entering = lanes[0].seconds, lanes[0].entering
-        picks = [np.broadcast_to(np.arange(len(seconds))[:, None, None], seconds.shape)]
-        kept = _Kept(seconds, entering, picks[0])
-        for position, table in enumerate(lanes[1:], start=1):
-            ways = len(table.seconds)
-            join = np.add if position < num_main else np.maximum
-            shape = (-1, *seconds.shape[1:])
-            seconds = join(kept.seconds[:, None], table.seconds[None]).reshape(shape)
-            entering = (kept.entering[:, None] + table.entering[None]).reshape(shape)
-            kept = _frontier(*self._possible(target, seconds, entering))
-            picks = [np.take_along_axis(pick, kept.rows // ways, 0) for pick in picks]
-            picks.append(kept.rows % ways)
-        return kept, picks
 
     def _divisions(self, block: Block, cap: int) -> Iterator[_Division]:
         branches = range(len(block.branches))
@@ -271,7 +352,9 @@ class Branches:
         for size in range(1, len(branches)):
             if size > len(movable):
                 break
-            allotments = list(_allotments(counts, counts[cap], size + 1))
+            if (cap, size) not in self._shared:
+                self._shared[cap, size] = list(_allotments(counts, counts[cap], size + 1))
+            allotments = self._shared[cap, size]
             looked_at += math.comb(len(movable), size) * len(allotments)
             if not allotments:
                 break
@@ -286,46 +369,166 @@ class Branches:
                     yield _Division(main, beside, allotment)
 
 
+class _Lanes:
+    """The divisions of a block into lanes, and the tables of its branches in them.
+
+    Attributes:
+      divisions: D of them.
+      wanted: the P different (branch, beside, cap) among them.
+      tables: of `wanted`, in the same order.
+      branches: k, the block's.
+      index: which table each branch has in a division, the main ones first, shape [D, k].
+      main: whether that one runs with the main lane, shape [D, k].
+    """
+
+    def __init__(self, divisions: Iterable[_Division], size: int) -> None:
+        self.divisions = list(divisions)
+        self.tables: list[Table] = []
+        self._size = size
+        places: dict[tuple[int, bool, int], int] = {}
+        index, main = [], []
+        for division in self.divisions:
+            keys = [(branch, False, division.allotments[0]) for branch in division.main]
+            keys += [
+                (branch, True, cap)
+                for branch, cap in zip(division.beside, division.allotments[1:], strict=True)
+            ]
+            index.append([places.setdefault(key, len(places)) for key in keys])
+            main.append([not beside for _, beside, _ in keys])
+        self.wanted = tuple(places)
+        self.index, self.main = np.array(index), np.array(main)
+        self.branches = self.index.shape[1]
+
+    @property
+    def num_ways(self) -> int:
+        """Of all divisions, whatever they take."""
+        sizes = [len(table.seconds) for table in self.tables]
+        return sum(math.prod(sizes[index] for index in division) for division in self.index)
+
+    def stacked(self) -> tuple[Array, Array]:
+        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, G * G]."""
+        ways = max(len(table.seconds) for table in self.tables)
+        shape = (len(self.tables), ways, self._size * self._size)
+        seconds, entering = np.full(shape, np.inf), np.full(shape, np.inf)
+        for position, table in enumerate(self.tables):
+            rows = len(table.seconds)
+            seconds[position, :rows] = table.seconds.reshape(rows, -1)
+            entering[position, :rows] = table.entering.reshape(rows, -1)
+        return seconds, entering
+
+    def joined(self, seconds: Array, axis: int, division: Indices | None = None) -> Array:
+        """What a block takes, from seconds per branch: [D, k, C] of all divisions, or [M, k]."""
+        main = self.main if division is None else self.main[division]
+        if seconds.ndim == 3:
+            main = main[:, :, None]
+        together = np.where(main, seconds, 0.0).sum(axis=axis)
+        return np.maximum(together, np.where(main, 0.0, seconds).max(axis=axis))
+
+    def run(self, number: int, rows: Indices, source: int, count: int, counts: Array) -> BlockRun:
+        """What a division is, from the row that each of its branches takes."""
+        division = self.divisions[number]
+        runs = [
+            self.tables[index].run(int(row), source, count)
+            for index, row in zip(self.index[number], rows, strict=True)
+        ]
+        return BlockRun(
+            tuple(runs[: len(division.main)]),
+            tuple(runs[len(division.main) :]),
+            tuple(int(counts[cap]) for cap in division.allotments),
+        )
+
+
+def _combined(
+    seconds: Array, entering: Array, main: NDArray[np.bool_], limits: Array, known: Array
+) -> tuple[Array, Indices]:
+    """The quickest choice of a row per branch whose sum of what enters keeps to a limit.
+
+    Args:
+      seconds: per case, branch and row, shape [M, k, R].
+      entering: the same of what enters.
+      main: whether the branch's seconds are added to those before, else they run beside, [M, k].
+      limits: shape [M].
+      known: seconds that a choice must be below to be of interest, shape [M].
+
+    Returns:
+      Seconds, infinite where there is none, shape [M], and the rows, shape [k, M].
+    """
+    cases, branches, _ = seconds.shape
+    at = np.arange(cases)
+    ways = [_frontier(seconds[:, b].T, entering[:, b].T) for b in range(branches)]
+    # What the branches from b on add and bring in at least.
+    least = seconds.min(axis=2)
+    added = np.where(main, least, 0.0)[:, ::-1].cumsum(axis=1)[:, ::-1].T
+    brought = entering.min(axis=2)[:, ::-1].cumsum(axis=1)[:, ::-1].T
+    kept = ways[0]
+    picks = [_rows(kept)]
+    for branch in range(1, branches):
+        other = ways[branch]
+        size = len(other.seconds)
+        joined = np.where(
+            main[:, branch],
+            kept.seconds[:, None] + other.seconds,
+            np.maximum(kept.seconds[:, None], other.seconds),
+        ).reshape(-1, cases)
+        sums = (kept.entering[:, None] + other.entering).reshape(-1, cases)
+        last = branch == branches - 1
+        room = limits if last else limits * (1 + _EQUAL) - brought[branch + 1]
+        below = known if last else known - added[branch + 1]
+        joined = np.where((sums <= room) & (joined < below), joined, np.inf)
+        if last:
+            # Nothing else comes in: only the quickest.
+            rows = joined.argmin(axis=0)[None]
+            kept = _Kept(joined[rows, at], sums[rows, at], rows)
+        else:
+            kept = _frontier(joined, sums)
+        picks = [pick[_rows(kept) // size, at] for pick in picks]
+        picks.append(_rows(other)[_rows(kept) % size, at])
+    best = kept.seconds.argmin(axis=0)
+    return kept.seconds[best, at], np.stack([pick[best, at] for pick in picks])
+
+
 @dataclass(frozen=True)
 class _Kept:
-    """Undominated ways, as in `Table`, and which row each was, shape [R, G, G]."""
+    """Ways as in `Table`, and which row each was before, shape [R, ...]; None: the same."""
 
     seconds: Array
     entering: Array
-    rows: Indices
+    rows: Indices | None
+
+    def row(self, row: int, source: int, count: int) -> int:
+        """Which row a way was."""
+        return row if self.rows is None else int(self.rows[row, source, count])
 
 
 def _frontier(seconds: Array, entering: Array) -> _Kept:
-    """Keeps per (g, h) the ways that none beats in both; what enters rises with the row."""
-    order = np.lexsort((seconds, entering), axis=0)
-    sorted_seconds = np.take_along_axis(seconds, order, 0)
-    least = np.minimum.accumulate(sorted_seconds, axis=0)
-    keep = np.isfinite(sorted_seconds)
-    keep[1:] &= sorted_seconds[1:] < least[:-1] * (1 - _EQUAL)
+    """Keeps per place the ways that none beats in both; what enters rises with the row."""
+    shape = seconds.shape[1:]
+    seconds, entering = seconds.reshape(len(seconds), -1), entering.reshape(len(entering), -1)
+    at = np.arange(seconds.shape[1])
+    order = np.argsort(entering, axis=0, kind="stable")
+    seconds, entering = seconds[order, at], entering[order, at]
+    least = np.minimum.accumulate(seconds, axis=0)
+    keep = np.isfinite(seconds)
+    keep[1:] &= seconds[1:] < least[:-1] * (1 - _EQUAL)
     size = max(1, int(keep.sum(axis=0).max()))
     place = np.argsort(~keep, axis=0, kind="stable")[:size]
-    rows = np.take_along_axis(order, place, 0)
-    kept = np.take_along_axis(keep, place, 0)
+    kept = keep[place, at]
     return _Kept(
-        np.where(kept, np.take_along_axis(seconds, rows, 0), np.inf),
-        np.where(kept, np.take_along_axis(entering, rows, 0), np.inf),
-        rows,
+        np.where(kept, seconds[place, at], np.inf).reshape(size, *shape),
+        np.where(kept, entering[place, at], np.inf).reshape(size, *shape),
+        order[place, at].reshape(size, *shape),
     )
+
+
+def _rows(kept: _Kept) -> Indices:
+    assert kept.rows is not None
+    return kept.rows
 
 
 def _better(one: _Kept, other: _Kept) -> _Kept:
     return _frontier(
         np.concatenate([one.seconds, other.seconds]), np.concatenate([one.entering, other.entering])
     )
-
-
-def _least(lanes: list[Table], num_main: int) -> Array:
-    """A block's seconds if every branch took its quickest way."""
-    quickest = [table.seconds.min(axis=0) for table in lanes]
-    seconds = sum(quickest[1:num_main], quickest[0])
-    for other in quickest[num_main:]:
-        seconds = np.maximum(seconds, other)
-    return seconds
 
 
 def _allotments(counts: list[int], devices: int, lanes: int) -> Iterator[tuple[int, ...]]:

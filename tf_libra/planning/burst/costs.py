@@ -54,6 +54,11 @@ class Costs:
         self._compute = np.concatenate([scaling.compute_seconds, nothing])
         self._synchronize = np.concatenate([scaling.synchronize_seconds, nothing])
         self.own = self._compute + self._synchronize
+        # Where a layer costs nothing on one device, nothing may come in.
+        self._budget = np.full(self.own.shape, np.inf)
+        if np.isfinite(limit):
+            with np.errstate(over="ignore"):
+                self._budget = self._limit * (self._compute[:, :1] / self.counts) - self.own
         self._transition = scaling.transition_seconds
         self._move = scaling.move_seconds
         self.can_move = scaling.move_seconds is not None
@@ -65,13 +70,7 @@ class Costs:
 
     def _stepped(self, edges: Array, targets: NDArray[np.intp]) -> Array:
         steps = edges + self.own[targets, None, :]
-        amplified = amplification(
-            self.counts,
-            edges,
-            (self._compute[targets, None, :], self._synchronize[targets, None, :]),
-            self._compute[targets, None, :1],
-        )
-        steps[amplified > self._limit] = np.inf
+        steps[edges > self._budget[targets, None, :]] = np.inf
         return steps
 
     def edge(self, index: int, moved: bool) -> Array:
@@ -95,12 +94,10 @@ class Costs:
         """Seconds of a layer into which nothing comes, [G]."""
         return np.where(self.allowed(layer, np.zeros(len(self.counts))), self.own[layer], np.inf)
 
+    def budget(self, layer: int) -> Array:
+        """What may come into a layer by transition, in seconds, [G]; negative: nothing keeps it."""
+        return self._budget[layer]
+
     def allowed(self, layer: int, transition: Array) -> NDArray[np.bool_]:
         """Whether a layer keeps within the limit when that much comes in, [..., G]."""
-        amplified = amplification(
-            self.counts,
-            transition,
-            (self._compute[layer], self._synchronize[layer]),
-            self._compute[layer, :1],
-        )
-        return amplified <= self._limit
+        return transition <= self._budget[layer]

@@ -31,7 +31,7 @@ def make_schedule(
     """
     writer = _Writer(scaling)
     writer.count(run)
-    end = writer.chain(run, 0.0, _Devices(0, 0))
+    writer.chain(run, (), _Devices(0, 0))
     layers = range(scaling.num_layers)
     position = np.array([writer.counts[layer] for layer in layers])
     devices = np.array(scaling.device_counts)[position]
@@ -54,7 +54,7 @@ def make_schedule(
         first_devices=tuple(writer.devices[layer].first for layer in layers),
         lanes=tuple(writer.devices[layer].lane for layer in layers),
         amplification=tuple(map(float, amplified)),
-        iteration_seconds=end,
+        iteration_seconds=max(span.stop_seconds for span in writer.spans),
         device_seconds=float((devices * (entering + compute + synchronize)).sum()),
         spans=tuple(writer.spans),
         strategy=strategy,
@@ -106,10 +106,10 @@ class _Writer:
             seconds = self.scaling.move_seconds
         return float(seconds[index, self.counts[source], self.counts[target]])
 
-    def chain(self, run: ChainRun, start: float, devices: _Devices) -> float:
-        """Writes layers one after the other; returns when the last thing ends."""
+    def chain(self, run: ChainRun, after: tuple[int, ...], devices: _Devices) -> tuple[int, ...]:
+        """Writes layers one after the other, behind `after`; returns what ends last."""
         self.devices.update(dict.fromkeys(run.layers, devices))
-        clock = self.link(run.links[0], start, devices)
+        after = self.link(run.links[0], after, devices)
         for layer, link in zip(run.layers, run.links[1:], strict=True):
             if layer < self.scaling.num_layers:
                 position = self.counts[layer]
@@ -117,32 +117,45 @@ class _Writer:
                     ("compute", self.scaling.compute_seconds),
                     ("synchronize", self.scaling.synchronize_seconds),
                 ):
-                    end = clock + float(times[layer, position])
-                    self.spans.append(BurstSpan(kind, layer, None, devices.lane, clock, end))
-                    clock = end
-            clock = self.link(link, clock, devices)
-        return clock
+                    seconds = float(times[layer, position])
+                    after = self._write(kind, layer, None, devices, seconds, after)
+            after = self.link(link, after, devices)
+        return after
 
-    def link(self, run: Run | None, start: float, devices: _Devices) -> float:
-        """Writes what lies between two layers, from `start`; returns when it ends."""
+    def link(self, run: Run | None, after: tuple[int, ...], devices: _Devices) -> tuple[int, ...]:
+        """Writes what lies between two layers, behind `after`; returns what ends last."""
         if run is None:
-            return start
+            return after
         if isinstance(run, ChainRun):
-            return self.chain(run, start, devices)
+            return self.chain(run, after, devices)
         if isinstance(run, EdgeRun):
             if run.index < 0:
-                return start
+                return after
             source, target = self.scaling.edges[run.index]
-            end = start + self._edge(run.index, devices.lane)
-            self.spans.append(BurstSpan("transition", target, source, devices.lane, start, end))
-            return end
-        clock = start
+            seconds = self._edge(run.index, devices.lane)
+            return self._write("transition", target, source, devices, seconds, after)
+        ends = after
         for branch in run.main:
-            clock = self.link(branch, clock, devices)
+            ends = self.link(branch, ends, devices)
         first = devices.first + run.allotments[0]
         for branch, allotment in zip(run.beside, run.allotments[1:], strict=True):
-            devices = _Devices(self.lanes, first)
+            apart = _Devices(self.lanes, first)
             self.lanes += 1
-            clock = max(clock, self.chain(branch, start, devices))
+            ends = (*ends, *self.chain(branch, after, apart))
             first += allotment
-        return clock
+        return tuple(dict.fromkeys(ends))
+
+    def _write(
+        self,
+        kind: str,
+        layer: int,
+        source: int | None,
+        devices: _Devices,
+        seconds: float,
+        after: tuple[int, ...],
+    ) -> tuple[int, ...]:
+        start = max((self.spans[index].stop_seconds for index in after), default=0.0)
+        self.spans.append(
+            BurstSpan(kind, layer, source, devices.lane, start, start + seconds, after)
+        )
+        return (len(self.spans) - 1,)
