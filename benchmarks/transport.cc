@@ -34,6 +34,12 @@ constexpr int kMaxLanes = 4;
 constexpr size_t kSizes[] = {40 * 1000, 1 << 20, 16 << 20};
 constexpr int kThreads[] = {1, 2, 4};
 
+void Require(const tf_libra::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -44,7 +50,9 @@ class Transport {
 
 class Lanes : public Transport {
  public:
-  Lanes(const char* name, tf_libra::Mesh mesh) : name_(name), engine_({}, std::move(mesh)) {}
+  Lanes(const char* name, tf_libra::Mesh mesh) : name_(name) {
+    Require(tf_libra::LaneEngine::Start({}, std::move(mesh), &engine_));
+  }
   const char* name() const override { return name_; }
 
   void AllReduce(float* data, size_t count, int num_threads) override {
@@ -60,22 +68,19 @@ class Lanes : public Transport {
     request.operation = operation;
     request.tensors = {{data, data, count * sizeof(float)}};
     request.done = [&](const tf_libra::Status& status) {
-      if (!status.ok()) {
-        std::fprintf(stderr, "%s\n", status.message().c_str());
-        std::exit(1);
-      }
+      Require(status);
       const std::lock_guard<std::mutex> lock(mutex);
       done = true;
       wake.notify_one();
     };
-    engine_.AllReduce(std::move(request));
+    engine_->AllReduce(std::move(request));
     std::unique_lock<std::mutex> lock(mutex);
     wake.wait(lock, [&] { return done; });
   }
 
  private:
   const char* const name_;
-  tf_libra::LaneEngine engine_;
+  std::shared_ptr<tf_libra::LaneEngine> engine_;
 };
 
 // Both ranks' listeners, made before the fork.
@@ -100,12 +105,7 @@ Meeting Meet(const char* host) {
 std::unique_ptr<Transport> ConnectLanes(const char* name, int rank, Meeting meeting) {
   meeting.options.rank = rank;
   tf_libra::Mesh mesh;
-  const tf_libra::Status status =
-      ConnectMesh(meeting.options, std::move(meeting.listeners[rank]), &mesh);
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.message().c_str());
-    std::exit(1);
-  }
+  Require(ConnectMesh(meeting.options, std::move(meeting.listeners[rank]), &mesh));
   return std::make_unique<Lanes>(name, std::move(mesh));
 }
 

@@ -17,12 +17,22 @@
 namespace tf_libra {
 namespace {
 
-thread_local std::string last_error;
+thread_local Status last_error;
 thread_local std::string returned_text;
 
-int Report(const Status& status) {
-  if (!status.ok()) last_error = status.message();
+int Report(const Status& status) noexcept {
+  if (!status.ok()) last_error = status;
   return static_cast<int>(status.code());
+}
+
+// Nothing that is thrown gets to Python, which would end the process.
+template <typename Body>
+int Guarded(Body body) noexcept {
+  try {
+    return Report(body());
+  } catch (...) {
+    return Report(CaughtStatus("the engine cannot do this"));
+  }
 }
 
 Status NotRunning() {
@@ -55,67 +65,72 @@ std::string WithLengths(const std::vector<std::string>& messages) {
 
 using tf_libra::ActiveEngine;
 using tf_libra::ExchangeActiveEngine;
+using tf_libra::Guarded;
 using tf_libra::last_error;
 using tf_libra::NotRunning;
-using tf_libra::Report;
 using tf_libra::returned_text;
 using tf_libra::Status;
 using tf_libra::StatusCode;
 
 extern "C" {
 
-const char* TfLibraLastError() { return last_error.c_str(); }
+const char* TfLibraLastError() { return last_error.message().c_str(); }
 
 int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
-  const Status status = tf_libra::InterfaceAddress(interface_name, &returned_text);
-  *host = returned_text.c_str();
-  return Report(status);
+  return Guarded([&] {
+    const Status status = tf_libra::InterfaceAddress(interface_name, &returned_text);
+    *host = returned_text.c_str();
+    return status;
+  });
 }
 
 int TfLibraListen(const char* host, const char** bound_host, int* port) {
-  tf_libra::Socket listener;
-  tf_libra::Address bound;
-  const Status status = tf_libra::Listen(host, 0, &listener, &bound);
-  if (status.ok()) {
-    tf_libra::Waiting& waiting = tf_libra::TheWaiting();
-    const std::lock_guard<std::mutex> lock(waiting.mutex);
-    waiting.listener = std::move(listener);
-    returned_text = bound.host;
-    *bound_host = returned_text.c_str();
-    *port = bound.port;
-  }
-  return Report(status);
+  return Guarded([&] {
+    tf_libra::Socket listener;
+    tf_libra::Address bound;
+    const Status status = tf_libra::Listen(host, 0, &listener, &bound);
+    if (status.ok()) {
+      tf_libra::Waiting& waiting = tf_libra::TheWaiting();
+      const std::lock_guard<std::mutex> lock(waiting.mutex);
+      waiting.listener = std::move(listener);
+      returned_text = bound.host;
+      *bound_host = returned_text.c_str();
+      *port = bound.port;
+    }
+    return status;
+  });
 }
 
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds) {
-  if (ActiveEngine() != nullptr) {
-    return Report(Status(StatusCode::kFailedPrecondition,
-                         "an engine is running in this process; close it first"));
-  }
-  tf_libra::MeshOptions options;
-  options.rank = rank;
-  for (int i = 0; i < world_size; ++i) {
-    options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
-  }
-  std::memcpy(options.secret.caller.data(), secret, tf_libra::JobSecret::kHalf);
-  std::memcpy(options.secret.callee.data(), secret + tf_libra::JobSecret::kHalf,
-              tf_libra::JobSecret::kHalf);
-  options.num_lanes = num_lanes;
-  options.timeout_seconds = timeout_seconds;
-  tf_libra::Socket listener;
-  {
-    tf_libra::Waiting& waiting = tf_libra::TheWaiting();
-    const std::lock_guard<std::mutex> lock(waiting.mutex);
-    listener = std::move(waiting.listener);
-  }
-  if (!listener.valid()) {
-    return Report(Status(StatusCode::kFailedPrecondition, "call TfLibraListen first"));
-  }
-  tf_libra::Mesh mesh;
-  Status status = tf_libra::ConnectMesh(options, std::move(listener), &mesh);
-  if (status.ok()) {
+  return Guarded([&] {
+    if (ActiveEngine() != nullptr) {
+      return Status(StatusCode::kFailedPrecondition,
+                    "an engine is running in this process; close it first");
+    }
+    tf_libra::MeshOptions options;
+    options.rank = rank;
+    for (int i = 0; i < world_size; ++i) {
+      options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
+    }
+    std::memcpy(options.secret.caller.data(), secret, tf_libra::JobSecret::kHalf);
+    std::memcpy(options.secret.callee.data(), secret + tf_libra::JobSecret::kHalf,
+                tf_libra::JobSecret::kHalf);
+    options.num_lanes = num_lanes;
+    options.timeout_seconds = timeout_seconds;
+    tf_libra::Socket listener;
+    {
+      tf_libra::Waiting& waiting = tf_libra::TheWaiting();
+      const std::lock_guard<std::mutex> lock(waiting.mutex);
+      listener = std::move(waiting.listener);
+    }
+    if (!listener.valid()) {
+      return Status(StatusCode::kFailedPrecondition, "call TfLibraListen first");
+    }
+    tf_libra::Mesh mesh;
+    Status status = tf_libra::ConnectMesh(options, std::move(listener), &mesh);
+    if (!status.ok()) return status;
     tf_libra::LaneEngineOptions engine_options;
     engine_options.timeout_seconds = timeout_seconds;
     engine_options.stall_warning_seconds = stall_warning_seconds;
@@ -124,72 +139,88 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
       std::fputs(("tf_libra: WARNING: " + text + "\n").c_str(), stderr);
     };
     engine_options.on_lane_done = tf_libra::ShowInProfiler;
-    ExchangeActiveEngine(std::make_shared<tf_libra::LaneEngine>(engine_options, std::move(mesh)));
-  }
-  return Report(status);
+    std::shared_ptr<tf_libra::LaneEngine> engine;
+    status = tf_libra::LaneEngine::Start(engine_options, std::move(mesh), &engine);
+    if (status.ok()) ExchangeActiveEngine(std::move(engine));
+    return status;
+  });
 }
 
 int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  *rank = engine->rank();
-  *world_size = engine->world_size();
-  *num_lanes = engine->max_threads();
-  return Report(Status());
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    *rank = engine->rank();
+    *world_size = engine->world_size();
+    *num_lanes = engine->max_threads();
+    return Status();
+  });
 }
 
 int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,
                      int64_t* all_num_bytes) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  std::vector<std::string> messages;
-  const Status status = engine->AllGather(std::string(message, num_bytes), &messages);
-  returned_text = tf_libra::WithLengths(messages);
-  *all = returned_text.data();
-  *all_num_bytes = static_cast<int64_t>(returned_text.size());
-  return Report(status);
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    std::vector<std::string> messages;
+    const Status status = engine->AllGather(std::string(message, num_bytes), &messages);
+    returned_text = tf_libra::WithLengths(messages);
+    *all = returned_text.data();
+    *all_num_bytes = static_cast<int64_t>(returned_text.size());
+    return status;
+  });
 }
 
 int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** received,
                      int64_t* received_num_bytes) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  returned_text.assign(message, num_bytes);
-  const Status status = engine->Broadcast(0, &returned_text);
-  *received = returned_text.data();
-  *received_num_bytes = static_cast<int64_t>(returned_text.size());
-  return Report(status);
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    returned_text.assign(message, num_bytes);
+    const Status status = engine->Broadcast(0, &returned_text);
+    *received = returned_text.data();
+    *received_num_bytes = static_cast<int64_t>(returned_text.size());
+    return status;
+  });
 }
 
 int TfLibraSetStep(int64_t step) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  engine->SetStep(step);
-  return Report(Status());
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    engine->SetStep(step);
+    return Status();
+  });
 }
 
 int TfLibraDrainTelemetry(const char** json) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  uint64_t dropped = 0;
-  const auto records = engine->telemetry()->Drain(&dropped);
-  returned_text = tf_libra::TelemetryJson(records, dropped);
-  *json = returned_text.c_str();
-  return Report(Status());
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    uint64_t dropped = 0;
+    const auto records = engine->telemetry()->Drain(&dropped);
+    returned_text = tf_libra::TelemetryJson(records, dropped);
+    *json = returned_text.c_str();
+    return Status();
+  });
 }
 
 int TfLibraAbort(const char* reason) {
-  const auto engine = ActiveEngine();
-  if (engine == nullptr) return Report(NotRunning());
-  engine->Abort(Status(StatusCode::kUnavailable, reason));
-  return Report(Status());
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    engine->Abort(Status(StatusCode::kUnavailable, reason));
+    return Status();
+  });
 }
 
 int TfLibraClose() {
-  // Another thread may be waiting in a collective, and holds the engine until it is told.
-  auto engine = ExchangeActiveEngine(nullptr);
-  if (engine == nullptr) return Report(Status());
-  return Report(tf_libra::EndWithin(std::move(engine)));
+  return Guarded([&] {
+    // Another thread may be waiting in a collective, and holds the engine until it is told.
+    auto engine = ExchangeActiveEngine(nullptr);
+    if (engine == nullptr) return Status();
+    return tf_libra::EndWithin(std::move(engine));
+  });
 }
 
 }  // extern "C"

@@ -42,6 +42,10 @@ absl::Status ToTensorFlow(const Status& status) {
       return absl::AbortedError(message);
     case StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(message);
+    case StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(message);
+    case StatusCode::kInternal:
+      break;
   }
   return absl::InternalError(message);
 }

@@ -1,4 +1,5 @@
-// Time as the lanes use it: a monotonic clock for deadlines, wall-clock nanoseconds for telemetry.
+// Time as the lanes use it: a monotonic clock for deadlines and durations, and for telemetry the
+// wall clock as the monotonic one goes on.
 #ifndef TF_LIBRA_OPS_LANES_CLOCK_H_
 #define TF_LIBRA_OPS_LANES_CLOCK_H_
 
@@ -35,12 +36,38 @@ inline std::string SecondsText(double seconds) {
   return text;
 }
 
-// Nanoseconds since the epoch: the clock of TensorFlow's profiler.
-inline int64_t WallNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
+inline int64_t SteadyNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
       .count();
 }
+
+// Nanoseconds since the epoch, the clock of TensorFlow's profiler: looked at once, when this is
+// made. Whoever sets the wall clock later changes neither the order of times nor what lies between
+// them.
+class WallClock {
+ public:
+  WallClock() {
+    // A thread that has to wait between two looks at clocks would shift all that follows.
+    int64_t shortest = INT64_MAX;
+    for (int look = 0; look < 20 && shortest > 1000; ++look) {
+      const int64_t before = SteadyNanos();
+      const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+      const int64_t after = SteadyNanos();
+      if (after - before >= shortest) continue;
+      shortest = after - before;
+      offset_ = wall - before;
+    }
+  }
+
+  int64_t Nanos() const { return At(SteadyNanos()); }
+  // What it showed at a time of the monotonic clock. Zero stands for never, on both.
+  int64_t At(int64_t steady_nanos) const { return steady_nanos == 0 ? 0 : steady_nanos + offset_; }
+
+ private:
+  int64_t offset_ = 0;
+};
 
 }  // namespace tf_libra
 

@@ -208,10 +208,15 @@ Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* me
   return Run(outgoing, timeout_seconds, &transfers);
 }
 
-void ControlPlane::Farewell(const std::string& reason) {
+void ControlPlane::Farewell(const std::string& reason) noexcept {
   const std::lock_guard<std::mutex> lock(send_mutex_);
   if (std::exchange(said_farewell_, true)) return;
-  const std::string message = Packed(Kind::kFarewell, reason.substr(0, kMaxFarewellBytes));
+  std::string message;
+  try {
+    message = Packed(Kind::kFarewell, reason.substr(0, kMaxFarewellBytes));
+  } catch (...) {
+    return;  // no memory for words: they will see the connections close
+  }
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     if (static_cast<int>(rank) == rank_ || within_message_[rank]) continue;
     // Best effort: a peer that cannot be told will see the connection close.
@@ -252,7 +257,7 @@ void ControlPlane::ListenUntil(TimePoint deadline) {
   }
 }
 
-void ControlPlane::Shutdown() {
+void ControlPlane::Shutdown() noexcept {
   for (Socket& peer : peers_) peer.Shutdown();
 }
 

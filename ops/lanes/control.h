@@ -40,12 +40,12 @@ class ControlPlane {
 
   // Tells every peer why this rank gives up, once, without waiting for anyone. Nothing is sent
   // from then on.
-  void Farewell(const std::string& reason);
+  void Farewell(const std::string& reason) noexcept;
   // Waits for at most `seconds` until a peer gives up or is gone, and returns what the first one
   // said: "" if all are silent. If a collective waits in another thread, it hears for both.
   std::string HearFarewells(double seconds);
 
-  void Shutdown();
+  void Shutdown() noexcept;
 
  private:
   enum class Kind : uint32_t { kData = 1, kFarewell = 2 };

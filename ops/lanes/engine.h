@@ -34,15 +34,15 @@ class Engine {
 
   // Returns at once; `done` is called exactly once, from any thread. All-reduces run one after
   // the other in the order of these calls, which must be the same on every rank. After a
-  // failure every call ends with the first cause.
-  virtual void AllReduce(AllReduceRequest request) = 0;
+  // failure every call ends with the first cause. What `done` throws is a failure, too.
+  virtual void AllReduce(AllReduceRequest request) noexcept = 0;
 
   // Small messages, in the same order on every rank. See ControlPlane.
   virtual Status AllGather(const std::string& mine, std::vector<std::string>* all) = 0;
   virtual Status Broadcast(int root, std::string* message) = 0;
 
   // Ends all work here and tells every peer why. Idempotent: the first reason stays.
-  virtual void Abort(const Status& reason) = 0;
+  virtual void Abort(const Status& reason) noexcept = 0;
 
   // Number that telemetry and messages give to what follows.
   virtual void SetStep(int64_t step) = 0;

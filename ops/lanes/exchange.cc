@@ -212,7 +212,7 @@ class Exchange {
       const bool first = peer->header_received == 0;
       const Step step = ReceiveRuns(peer, runs, 1, &peer->header_received);
       if (first && step == Step::kProgress && ++arrived_ == peers_.size()) {
-        result_.first_byte_nanos = WallNanos();
+        result_.first_byte_nanos = SteadyNanos();
       }
       if (step != Step::kProgress || peer->header_received < sizeof(ExchangeHeader)) return step;
       const Step checked = CheckHeader(*peer);

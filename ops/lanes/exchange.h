@@ -50,7 +50,7 @@ struct ExchangeOptions {
 
 struct ExchangeResult {
   Status status;
-  int64_t first_byte_nanos = 0;  // when every peer had sent a first byte; 0 without peers
+  int64_t first_byte_nanos = 0;  // SteadyNanos when every peer had sent one; 0 without peers
 };
 
 // Runs in the caller's thread until done, failed, or no peer has made progress for

@@ -4,13 +4,18 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 namespace tf_libra {
 namespace {
+
+// Set on the threads that are lanes. What is called at the end of an all-reduce runs on one.
+thread_local const LaneEngine* engine_of_this_lane = nullptr;
 
 // How long a failing rank listens for what its peers have to say about the cause.
 constexpr double kFarewellSeconds = 0.5;
@@ -22,6 +27,8 @@ uint64_t WithSizes(uint64_t digest, const std::vector<TensorView>& tensors) {
   for (const TensorView& tensor : tensors) digest = (digest ^ tensor.num_bytes) * 0x100000001b3u;
   return digest;
 }
+
+Status Closed() { return Status(StatusCode::kUnavailable, "the engine was closed"); }
 
 // Zero stands for never, on both sides.
 void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
@@ -44,19 +51,30 @@ StallWarning WarningOf(const LaneEngineOptions& options, int rank) {
 
 }  // namespace
 
-LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh mesh)
-    : options_(options),
-      process_(getpid()),
-      rank_(mesh.rank),
-      world_size_(mesh.world_size),
-      links_(std::move(mesh.links)),
-      control_(mesh.rank, std::move(mesh.control), WarningOf(options, mesh.rank), &links_),
-      lane_sockets_(std::move(mesh.lanes)) {
-  for (size_t i = 0; i < lane_sockets_.size(); ++i) lanes_.push_back(std::make_unique<Lane>());
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    lanes_[i]->thread = std::thread([this, i] { LaneMain(static_cast<int>(i)); });
+Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
+                         std::shared_ptr<LaneEngine>* engine) {
+  try {
+    std::vector<std::vector<Socket>> connections = std::move(mesh.lanes);
+    std::shared_ptr<LaneEngine> started(new LaneEngine(options, &mesh), Delete);
+    Status status = started->AddLanes(std::move(connections));
+    if (status.ok()) {
+      *engine = std::move(started);
+    } else {
+      started->Abort(status);  // the others are to know why
+    }
+    return status;
+  } catch (...) {
+    return CaughtStatus("the engine cannot start");
   }
 }
+
+LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
+    : options_(options),
+      process_(getpid()),
+      rank_(mesh->rank),
+      world_size_(mesh->world_size),
+      links_(std::move(mesh->links)),
+      control_(mesh->rank, std::move(mesh->control), WarningOf(options, mesh->rank), &links_) {}
 
 LaneEngine::~LaneEngine() {
   if (InForkedChild()) {
@@ -64,54 +82,122 @@ LaneEngine::~LaneEngine() {
     for (auto& lane : lanes_) static_cast<void>(lane.release());
     return;
   }
-  Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
+  Abort(Closed());
   {
     // A job may just be on its way to the lanes: none of them leaves before it is through.
     std::unique_lock<std::mutex> lock(mutex_);
     idle_.wait(lock, [this] { return current_ == nullptr; });
   }
-  for (auto& lane : lanes_) {
+  StopAndJoin(&lanes_);
+}
+
+void LaneEngine::Delete(LaneEngine* engine) noexcept {
+  if (engine_of_this_lane != engine) {
+    delete engine;
+    return;
+  }
+  engine->Abort(Closed());
+  try {
+    std::thread([engine] { delete engine; }).detach();
+  } catch (const std::system_error&) {
+    // It has ended, and only its memory and its sleeping threads are left behind.
+  }
+}
+
+Status LaneEngine::AddLanes(std::vector<std::vector<Socket>> connections) {
+  Lanes added;
+  Status status;
+  try {
+    added.reserve(connections.size());
+    for (std::vector<Socket>& peers : connections) {
+      added.push_back(std::make_unique<Lane>());
+      Lane* const lane = added.back().get();
+      lane->index = num_lanes_ + static_cast<int>(added.size()) - 1;
+      lane->peers = std::move(peers);
+      lane->thread = std::thread([this, lane] { LaneMain(lane); });
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status = failure_;
+    if (status.ok()) {
+      lanes_.reserve(lanes_.size() + added.size());
+      for (auto& lane : added) lanes_.push_back(std::move(lane));
+      num_lanes_ = static_cast<int>(lanes_.size());
+      return status;
+    }
+  } catch (...) {
+    char what[64];
+    std::snprintf(what, sizeof(what), "the thread of lane %d of %d cannot start",
+                  num_lanes_ + static_cast<int>(added.size()),
+                  num_lanes_ + static_cast<int>(connections.size()));
+    status = CaughtStatus(what);
+  }
+  StopAndJoin(&added);
+  return status;
+}
+
+void LaneEngine::StopAndJoin(Lanes* lanes) {
+  for (auto& lane : *lanes) {
     {
       const std::lock_guard<std::mutex> lock(lane->mutex);
       lane->stop = true;
     }
     lane->wake.notify_one();
   }
-  for (auto& lane : lanes_) lane->thread.join();
+  for (auto& lane : *lanes) {
+    if (lane->thread.joinable()) lane->thread.join();  // else it could not start
+  }
 }
 
-void LaneEngine::AllReduce(AllReduceRequest request) {
-  if (InForkedChild()) return request.done(failure());
-  const OperationInfo& operation = *request.operation;
-  if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
-    request.done(
-        Status(StatusCode::kInvalidArgument, "num_threads must be between 1 and the engine's " +
-                                                 std::to_string(max_threads()) + " lane(s), got " +
-                                                 std::to_string(operation.num_threads) + " for " +
-                                                 operation.Describe()));
-    return;
-  }
+void LaneEngine::SetStep(int64_t step) {
+  step_ = step;
+  wall_ = WallClock();
+}
+
+std::shared_ptr<LaneEngine::Job> LaneEngine::NewJob(AllReduceRequest* request) {
+  const OperationInfo& operation = *request->operation;
   auto job = std::make_shared<Job>();
-  job->request = std::move(request);
-  job->buffers = Buffers(job->request.tensors);
-  job->record.operation = job->request.operation;
+  job->buffers = Buffers(request->tensors);
+  job->lanes.resize(operation.num_threads);
+  job->wall = wall_;
+  job->record.operation = request->operation;
   job->record.step = step_;
   job->record.num_bytes = job->buffers.num_bytes();
-  job->record.enqueued_nanos = WallNanos();
-  job->header.digest = WithSizes(operation.digest, job->request.tensors);
+  job->record.enqueued_nanos = job->wall.Nanos();
+  job->header.digest = WithSizes(operation.digest, request->tensors);
   job->header.num_bytes = job->buffers.num_bytes();
   job->header.group = operation.group;
   job->header.num_threads = static_cast<uint16_t>(operation.num_threads);
-  job->header.element_type = static_cast<uint8_t>(job->request.element_type);
+  job->header.element_type = static_cast<uint8_t>(request->element_type);
   job->header.reduction = static_cast<uint8_t>(operation.reduction);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back(std::move(job));
+  job->request = std::move(*request);
+  return job;
+}
+
+void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
+  if (InForkedChild()) return End(request, failure());
+  std::shared_ptr<Job> job;
+  Status refused;
+  try {
+    const OperationInfo& operation = *request.operation;
+    if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
+      refused = Status(StatusCode::kInvalidArgument,
+                       "num_threads must be between 1 and the engine's " +
+                           std::to_string(max_threads()) + " lane(s), got " +
+                           std::to_string(operation.num_threads) + " for " + operation.Describe());
+    } else {
+      job = NewJob(&request);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      queue_.push_back(job);
+    }
+  } catch (...) {
+    // The other ranks are not to wait for it.
+    refused = Fail(CaughtStatus("an all-reduce cannot start"));
   }
+  if (!refused.ok()) return End(job == nullptr ? request : job->request, refused);
   StartNext();
 }
 
-void LaneEngine::StartNext() {
+void LaneEngine::StartNext() noexcept {
   for (;;) {
     std::shared_ptr<Job> job;
     Status failure;
@@ -123,57 +209,59 @@ void LaneEngine::StartNext() {
       failure = failure_;
       if (failure.ok()) {
         job->header.sequence = job->record.sequence = next_sequence_++;
+        for (size_t i = 0; i < job->lanes.size(); ++i) job->lanes[i] = lanes_[i].get();
         current_ = job;
       }
     }
     if (!failure.ok()) {
-      job->request.done(failure);
+      End(job->request, failure);
       continue;
     }
-    const int num_lanes = job->request.operation->num_threads;
-    job->lanes_left = num_lanes;
-    for (int i = 0; i < num_lanes; ++i) {
+    job->lanes_left = static_cast<int>(job->lanes.size());
+    for (Lane* const lane : job->lanes) {
       {
-        const std::lock_guard<std::mutex> lock(lanes_[i]->mutex);
-        lanes_[i]->job = job;
+        const std::lock_guard<std::mutex> lock(lane->mutex);
+        lane->job = job;
       }
-      lanes_[i]->wake.notify_one();
+      lane->wake.notify_one();
     }
     return;
   }
 }
 
-void LaneEngine::LaneMain(int index) {
+void LaneEngine::LaneMain(Lane* lane) noexcept {
+  engine_of_this_lane = this;
   // Debuggers and profilers show it; Linux keeps 15 characters.
-  pthread_setname_np(pthread_self(), ("libra lane " + std::to_string(index)).substr(0, 15).c_str());
-  Lane& lane = *lanes_[index];
+  char name[16];
+  std::snprintf(name, sizeof(name), "libra lane %d", lane->index);
+  pthread_setname_np(pthread_self(), name);
   std::vector<char> scratch;
   for (;;) {
     std::shared_ptr<Job> job;
     {
-      std::unique_lock<std::mutex> lock(lane.mutex);
-      lane.wake.wait(lock, [&lane] { return lane.stop || lane.job != nullptr; });
-      if (lane.stop) return;
-      job = std::move(lane.job);
-      lane.job = nullptr;
+      std::unique_lock<std::mutex> lock(lane->mutex);
+      lane->wake.wait(lock, [lane] { return lane->stop || lane->job != nullptr; });
+      if (lane->stop) return;
+      job = std::move(lane->job);
+      lane->job = nullptr;
     }
-    RunSlice(index, job.get(), &scratch);
+    RunSlice(*lane, job.get(), &scratch);
     if (job->lanes_left.fetch_sub(1) == 1) Finish(job);
   }
 }
 
-void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
-  const int64_t started_nanos = WallNanos();
+ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char>* scratch) {
+  const int64_t started_nanos = SteadyNanos();
   KeepEarliest(&job->started_nanos, started_nanos);
   const size_t element_size = ElementSize(job->request.element_type);
-  const size_t num_lanes = static_cast<size_t>(job->request.operation->num_threads);
+  const size_t num_lanes = job->lanes.size();
   ExchangeOptions options;
   options.rank = rank_;
-  options.peers = &lane_sockets_[index];
+  options.peers = &lane.peers;
   options.links = &links_;
   options.header = job->header;
   options.buffers = &job->buffers;
-  options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, index);
+  options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, lane.index);
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
   if (options_.warn) {
@@ -184,25 +272,33 @@ void LaneEngine::RunSlice(int index, Job* job, std::vector<char>* scratch) {
                     ", step " + std::to_string(job->record.step) + "; still waiting");
     };
   }
-  const ExchangeResult result = RunExchange(options, scratch);
+  ExchangeResult result = RunExchange(options, scratch);
   KeepEarliest(&job->first_byte_nanos, result.first_byte_nanos);
-  if (result.status.ok()) {
-    if (options_.on_lane_done) {
-      options_.on_lane_done({&job->record, index, options.slice.size(), started_nanos,
-                             result.first_byte_nanos, WallNanos()});
-    }
-    return;
+  if (result.status.ok() && options_.on_lane_done) {
+    options_.on_lane_done({&job->record, lane.index, options.slice.size(),
+                           job->wall.At(started_nanos), job->wall.At(result.first_byte_nanos),
+                           job->wall.Nanos()});
   }
-  if (job->failed.exchange(true)) return;
-  // The first lane that fails says why, before the connections close: who sees them close finds
-  // the words. That wakes the other lanes as well.
-  Fail(Explain(result.status, *job));
+  return result;
 }
 
-void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
-  job->record.finished_nanos = WallNanos();
-  job->record.started_nanos = job->started_nanos;
-  job->record.first_byte_nanos = job->first_byte_nanos;
+void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept {
+  Status status;
+  try {
+    status = Exchange(lane, job, scratch).status;
+  } catch (...) {
+    status = CaughtStatus("a lane cannot go on");
+  }
+  if (status.ok() || job->failed.exchange(true)) return;
+  // The first lane that fails says why, before the connections close: who sees them close finds
+  // the words. That wakes the other lanes as well.
+  Fail(Explain(status, *job));
+}
+
+void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
+  job->record.finished_nanos = job->wall.Nanos();
+  job->record.started_nanos = job->wall.At(job->started_nanos);
+  job->record.first_byte_nanos = job->wall.At(job->first_byte_nanos);
   if (!job->failed) telemetry_.Add(job->record);
   const Status status = job->failed ? failure() : Status();
   {
@@ -210,43 +306,64 @@ void LaneEngine::Finish(const std::shared_ptr<Job>& job) {
     current_ = nullptr;
     idle_.notify_all();
   }
-  job->request.done(status);
+  End(job->request, status);
   StartNext();
 }
 
-Status LaneEngine::Explain(const Status& status, const Job& job) {
-  if (Status known = failure(); !known.ok()) return known;
-  std::string message = "rank " + std::to_string(rank_) + ", " + job.request.operation->Describe() +
-                        ": " + status.message();
-  const bool disagree = status.code() == StatusCode::kFailedPrecondition;
-  // Told before listening: the other side listens for it, too.
-  if (disagree) control_.Farewell(message);
-  if (disagree || status.code() == StatusCode::kUnavailable) {
-    const std::string words =
-        control_.HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
-    if (!words.empty()) message += " (" + words + ")";
+void LaneEngine::End(const AllReduceRequest& request, const Status& status) noexcept {
+  try {
+    request.done(status);
+  } catch (...) {
+    Fail(CaughtStatus("what follows an all-reduce has failed"));
   }
-  return Status(status.code(),
-                message + "; step " + std::to_string(job.record.step) + " was not completed");
 }
 
-Status LaneEngine::EndOfMessage(const Status& status) {
-  if (status.ok()) return status;
-  const int64_t step = step_;
-  std::ostringstream text;
-  text << "rank " << rank_ << ", before ";
-  if (step > 0) {
-    text << "step " << step << ": " << status.message() << "; step " << step
-         << " was not completed";
-  } else {
-    text << "the first step: " << status.message();
+Status LaneEngine::Explain(const Status& status, const Job& job) noexcept {
+  if (Status known = failure(); !known.ok()) return known;
+  try {
+    std::string message = "rank " + std::to_string(rank_) + ", " +
+                          job.request.operation->Describe() + ": " + status.message();
+    const bool disagree = status.code() == StatusCode::kFailedPrecondition;
+    // Told before listening: the other side listens for it, too.
+    if (disagree) control_.Farewell(message);
+    if (disagree || status.code() == StatusCode::kUnavailable) {
+      const std::string words =
+          control_.HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
+      if (!words.empty()) message += " (" + words + ")";
+    }
+    return Status(status.code(),
+                  message + "; step " + std::to_string(job.record.step) + " was not completed");
+  } catch (...) {  // no memory for more words
+    return status;
   }
-  return Fail(Status(status.code(), text.str()));
+}
+
+template <typename Call>
+Status LaneEngine::Message(Call exchange) noexcept {
+  if (Status known = failure(); !known.ok()) return known;
+  Status status;
+  try {
+    status = exchange();
+    if (status.ok()) return status;
+    const int64_t step = step_;
+    std::ostringstream text;
+    text << "rank " << rank_ << ", before ";
+    if (step > 0) {
+      text << "step " << step << ": " << status.message() << "; step " << step
+           << " was not completed";
+    } else {
+      text << "the first step: " << status.message();
+    }
+    status = Status(status.code(), text.str());
+  } catch (...) {
+    if (status.ok()) status = CaughtStatus("a message cannot be exchanged");
+  }
+  return Fail(status);
 }
 
 bool LaneEngine::InForkedChild() const { return getpid() != process_; }
 
-Status LaneEngine::failure() {
+Status LaneEngine::failure() noexcept {
   if (InForkedChild()) {
     // Without a look at the mutex: a thread that is not here may hold it.
     return Status(StatusCode::kFailedPrecondition,
@@ -256,7 +373,7 @@ Status LaneEngine::failure() {
   return failure_;
 }
 
-Status LaneEngine::Fail(const Status& cause) {
+Status LaneEngine::Fail(const Status& cause) noexcept {
   if (InForkedChild()) return failure();  // the connections are the parent's too
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -264,26 +381,34 @@ Status LaneEngine::Fail(const Status& cause) {
     failure_ = cause;
   }
   control_.Farewell(cause.message());
-  for (auto& lane : lane_sockets_) {
-    for (Socket& socket : lane) socket.Shutdown();
+  for (auto& lane : lanes_) {  // which grow no more
+    for (Socket& socket : lane->peers) socket.Shutdown();
   }
   control_.Shutdown();
   StartNext();  // ends what is queued
   return cause;
 }
 
-void LaneEngine::Abort(const Status& reason) { Fail(reason); }
+void LaneEngine::Abort(const Status& reason) noexcept { Fail(reason); }
 
 Status EndWithin(std::shared_ptr<Engine> engine) {
   const double timeout_seconds = engine->timeout_seconds();
   // What a `done` leads to may be anything, the user's code included.
+  // Held from here where no thread can start: then nobody may wait for the lanes.
+  auto* const held = new std::shared_ptr<Engine>(std::move(engine));
   std::promise<void> ended;
   const std::future<void> end = ended.get_future();
-  std::thread([engine = std::move(engine), ended = std::move(ended)]() mutable {
-    engine->Abort(Status(StatusCode::kUnavailable, "the engine was closed"));
-    engine.reset();
-    ended.set_value();
-  }).detach();
+  try {
+    std::thread([held, ended = std::move(ended)]() mutable {
+      (*held)->Abort(Closed());
+      delete held;
+      ended.set_value();
+    }).detach();
+  } catch (const std::system_error&) {
+    (*held)->Abort(Closed());
+    return Status(StatusCode::kResourceExhausted,
+                  "no thread can start that would end the engine's; they are left behind");
+  }
   if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
     return Status();
   }
@@ -293,15 +418,11 @@ Status EndWithin(std::shared_ptr<Engine> engine) {
 }
 
 Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
-  if (Status known = failure(); !known.ok()) return known;
-  Status status = control_.AllGather(mine, options_.timeout_seconds, all);
-  return EndOfMessage(status);
+  return Message([&] { return control_.AllGather(mine, options_.timeout_seconds, all); });
 }
 
 Status LaneEngine::Broadcast(int root, std::string* message) {
-  if (Status known = failure(); !known.ok()) return known;
-  Status status = control_.Broadcast(root, options_.timeout_seconds, message);
-  return EndOfMessage(status);
+  return Message([&] { return control_.Broadcast(root, options_.timeout_seconds, message); });
 }
 
 }  // namespace tf_libra

@@ -25,8 +25,8 @@ namespace tf_libra {
 struct LaneSpan {
   const AllReduceRecord* record = nullptr;  // of the whole; its times after `enqueued` are not set
   int lane = 0;
-  uint64_t num_bytes = 0;  // of the lane's slice
-  int64_t started_nanos = 0;
+  uint64_t num_bytes = 0;        // of the lane's slice
+  int64_t started_nanos = 0;     // since the epoch, as in `record`
   int64_t first_byte_nanos = 0;  // every peer had sent a first byte on this lane; 0 without peers
   int64_t finished_nanos = 0;
 };
@@ -41,56 +41,78 @@ struct LaneEngineOptions {
 
 class LaneEngine : public Engine {
  public:
-  LaneEngine(const LaneEngineOptions& options, Mesh mesh);
-  // Aborts what is still running and joins the lanes. Not from within a `done`, which runs on one.
-  // In a process forked from that of the engine it closes that process's copies and no more.
-  ~LaneEngine() override;
+  // ResourceExhausted: a lane's thread cannot start. Whoever lets go of the engine last ends it:
+  // what is still running is aborted, and the lanes are joined. Where that is one of its own lanes,
+  // which cannot join itself, another thread does. In a process forked from that of the engine
+  // nothing but that process's copies are closed.
+  static Status Start(const LaneEngineOptions& options, Mesh mesh,
+                      std::shared_ptr<LaneEngine>* engine);
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
-  int max_threads() const override { return static_cast<int>(lane_sockets_.size()); }
+  int max_threads() const override { return num_lanes_; }
   double timeout_seconds() const override { return options_.timeout_seconds; }
-  void AllReduce(AllReduceRequest request) override;
+  void AllReduce(AllReduceRequest request) noexcept override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;
-  void Abort(const Status& reason) override;
-  void SetStep(int64_t step) override { step_ = step; }
+  void Abort(const Status& reason) noexcept override;
+  void SetStep(int64_t step) override;
   Telemetry* telemetry() override { return &telemetry_; }
 
  private:
+  struct Lane;
   // One all-reduce in flight, shared by the lanes that work on it.
   struct Job {
     AllReduceRequest request;
     Buffers buffers;
     ExchangeHeader header;
     AllReduceRecord record;
+    WallClock wall;
+    std::vector<Lane*> lanes;
     std::atomic<int> lanes_left{0};
-    std::atomic<int64_t> started_nanos{0};
+    std::atomic<int64_t> started_nanos{0};  // SteadyNanos, as the next
     std::atomic<int64_t> first_byte_nanos{0};
     std::atomic<bool> warned{false};
     std::atomic<bool> failed{false};  // then failure_ says why
   };
-  // A thread's mailbox.
+  // A thread with its mailbox and its connections.
   struct Lane {
+    int index = 0;
+    std::vector<Socket> peers;  // [rank]
     std::mutex mutex;
     std::condition_variable wake;
     std::shared_ptr<Job> job;
     bool stop = false;
     std::thread thread;
   };
+  using Lanes = std::vector<std::unique_ptr<Lane>>;
 
-  void LaneMain(int index);
-  void RunSlice(int index, Job* job, std::vector<char>* scratch);
+  LaneEngine(const LaneEngineOptions& options, Mesh* mesh);
+  ~LaneEngine() override;
+  // For whoever lets go last, perhaps on a lane.
+  static void Delete(LaneEngine* engine) noexcept;
+
+  // Lanes beside those that there are. `connections[lane][rank]`.
+  Status AddLanes(std::vector<std::vector<Socket>> connections);
+  static void StopAndJoin(Lanes* lanes);
+  void LaneMain(Lane* lane) noexcept;
+  void RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept;
+  ExchangeResult Exchange(const Lane& lane, Job* job, std::vector<char>* scratch);
+  // Takes the request where all that may fail is done.
+  std::shared_ptr<Job> NewJob(AllReduceRequest* request);
   // Starts the next job in the queue if none is in flight. Called without locks held.
-  void StartNext();
-  void Finish(const std::shared_ptr<Job>& job);
+  void StartNext() noexcept;
+  void Finish(const std::shared_ptr<Job>& job) noexcept;
+  // Calls `done`: what follows is TensorFlow, and whatever it does next.
+  void End(const AllReduceRequest& request, const Status& status) noexcept;
   // Records the first cause and wakes everybody. Returns the first cause.
-  Status Fail(const Status& cause);
-  Status failure();
+  Status Fail(const Status& cause) noexcept;
+  Status failure() noexcept;
   // Adds what was being done, who did it, and what the peers said about it.
-  Status Explain(const Status& status, const Job& job);
-  // The same for a small message between steps; the end of the engine if it failed.
-  Status EndOfMessage(const Status& status);
+  Status Explain(const Status& status, const Job& job) noexcept;
+  // Exchanges a small message between steps, whose failure is the end of the engine.
+  template <typename Call>
+  Status Message(Call exchange) noexcept;
 
   bool InForkedChild() const;
 
@@ -100,12 +122,13 @@ class LaneEngine : public Engine {
   const int world_size_;
   std::vector<Socket> links_;  // [rank]
   ControlPlane control_;
-  std::vector<std::vector<Socket>> lane_sockets_;  // [lane][rank]
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<int> num_lanes_{0};
   std::atomic<int64_t> step_{-1};
+  std::atomic<WallClock> wall_{WallClock()};  // looked at anew in every step
   Telemetry telemetry_;
 
   std::mutex mutex_;  // guards what follows
+  Lanes lanes_;       // grows, until there is a failure
   std::deque<std::shared_ptr<Job>> queue_;
   std::shared_ptr<Job> current_;
   std::condition_variable idle_;  // current_ became nullptr

@@ -26,7 +26,7 @@ using testing::ConnectAll;
 using testing::kGenerousSeconds;
 using testing::OnEveryRank;
 
-using Engines = std::vector<std::unique_ptr<LaneEngine>>;
+using Engines = std::vector<std::shared_ptr<LaneEngine>>;
 
 LaneEngineOptions Patient() {
   LaneEngineOptions options;
@@ -34,11 +34,15 @@ LaneEngineOptions Patient() {
   return options;
 }
 
+std::shared_ptr<LaneEngine> MakeEngine(const LaneEngineOptions& options, Mesh mesh) {
+  std::shared_ptr<LaneEngine> engine;
+  CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engine));
+  return engine;
+}
+
 Engines MakeEngines(std::vector<Mesh> meshes, const LaneEngineOptions& options = Patient()) {
   Engines engines;
-  for (Mesh& mesh : meshes) {
-    engines.push_back(std::make_unique<LaneEngine>(options, std::move(mesh)));
-  }
+  for (Mesh& mesh : meshes) engines.push_back(MakeEngine(options, std::move(mesh)));
   return engines;
 }
 
@@ -246,12 +250,12 @@ void LanesTellWhatTheyDid() {
   Operation operation;
   operation.counts = {1000, 1};
   operation.num_threads = 2;
-  const int64_t before = WallNanos();
+  const int64_t before = WallClock().Nanos();
   OnEveryRank(kWorld, [&](int rank) {
     engines[rank]->SetStep(5);
     CHECK_OK(AllReduce(engines[rank].get(), operation));
   });
-  const int64_t after = WallNanos();
+  const int64_t after = WallClock().Nanos();
   CHECK_EQ(spans.size(), static_cast<size_t>(kWorld * 2));
   uint64_t num_bytes = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
@@ -467,9 +471,9 @@ void AnyLaneWarns() {
   options.stall_warning_seconds = 0.2;
   options.warn = [&](const std::string& text) { warnings.push_back(text); };
   std::vector<Mesh> meshes = ConnectAll(2, 2);
-  LaneEngine engine(options, std::move(meshes[0]));
+  const auto engine = MakeEngine(options, std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
-  call.Start(&engine);
+  call.Start(engine.get());
   const Socket& lane = meshes[1].lanes[0][0];
   PlayRank1(lane, HeaderOfRank0(lane), 1000, true);
   CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "for rank(s) 1");
@@ -479,19 +483,19 @@ void AnyLaneWarns() {
 // Lane 0 hears of the peer first and is through last.
 void FirstByteOfAnyLane() {
   std::vector<Mesh> meshes = ConnectAll(2, 2);
-  LaneEngine engine(Patient(), std::move(meshes[0]));
+  const auto engine = MakeEngine(Patient(), std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
-  call.Start(&engine);
+  call.Start(engine.get());
   const Socket& lane0 = meshes[1].lanes[0][0];
   const Socket& lane1 = meshes[1].lanes[1][0];
   PlayRank1(lane0, HeaderOfRank0(lane0), 1000, false);
-  const int64_t heard = WallNanos();
+  const int64_t heard = WallClock().Nanos();
   PlayRank1(lane1, HeaderOfRank0(lane1), 1000, true);
   const std::vector<char> sum(500 * sizeof(float));
   CHECK_OK(SendAll(lane0, sum.data(), sum.size(), After(kGenerousSeconds)));
   CHECK_OK(call.Wait());
   uint64_t dropped;
-  const std::vector<AllReduceRecord> records = engine.telemetry()->Drain(&dropped);
+  const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);
   CHECK_EQ(records.size(), 1u);
   CHECK_TRUE(records[0].started_nanos <= records[0].first_byte_nanos);
   CHECK_TRUE(records[0].first_byte_nanos <= heard);
@@ -733,7 +737,7 @@ void ClosingEndsInTime() {
   std::vector<Mesh> meshes = ConnectAll(2, 2);
   LaneEngineOptions options;
   options.timeout_seconds = testing::kShortSeconds;
-  auto engine = std::make_shared<LaneEngine>(options, std::move(meshes[0]));
+  auto engine = MakeEngine(options, std::move(meshes[0]));
   std::promise<void> entered, leave;
   auto left = std::make_shared<std::promise<void>>();
   AllReduceRequest request;
@@ -749,7 +753,7 @@ void ClosingEndsInTime() {
   CHECK_STATUS(EndWithin(std::move(engine)), StatusCode::kDeadlineExceeded, "has not returned");
   leave.set_value();
   left->get_future().wait();  // it uses what lies on this stack
-  auto quick = std::make_shared<LaneEngine>(Patient(), std::move(ConnectAll(1, 1)[0]));
+  auto quick = MakeEngine(Patient(), std::move(ConnectAll(1, 1)[0]));
   CHECK_OK(EndWithin(std::move(quick)));
 }
 

@@ -2,6 +2,7 @@
 #ifndef TF_LIBRA_OPS_LANES_STATUS_H_
 #define TF_LIBRA_OPS_LANES_STATUS_H_
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -13,21 +14,44 @@ enum class StatusCode {
   kFailedPrecondition,  // the ranks disagree, or the engine is not running
   kUnavailable,         // a peer is dead, disconnected, or gave up
   kDeadlineExceeded,    // a peer did not arrive in time
+  kResourceExhausted,   // this process cannot have memory, threads or descriptors
+  kInternal,            // what nobody has thought of
 };
 
+// Can be made and copied where there is no memory left: then it says as much.
 class Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message) noexcept : code_(code) {
+    Keep([&message] { return std::make_shared<const std::string>(std::move(message)); });
+  }
+  Status(StatusCode code, const char* message) noexcept : code_(code) {
+    Keep([message] { return std::make_shared<const std::string>(message); });
+  }
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  const std::string& message() const noexcept {
+    static const std::string no_memory("out of memory"), nothing;  // too short to need any
+    if (message_ != nullptr) return *message_;
+    return ok() ? nothing : no_memory;
+  }
 
  private:
+  template <typename Make>
+  void Keep(Make make) noexcept {
+    try {
+      message_ = make();
+    } catch (...) {
+    }
+  }
+
   StatusCode code_ = StatusCode::kOk;
-  std::string message_;
+  std::shared_ptr<const std::string> message_;
 };
+
+// What is being handled in a `catch`, as a status. `what` was being done.
+Status CaughtStatus(const char* what) noexcept;
 
 }  // namespace tf_libra
 

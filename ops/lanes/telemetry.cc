@@ -66,9 +66,14 @@ std::string OperationInfo::Describe() const {
   return text;
 }
 
-void Telemetry::Add(AllReduceRecord record) {
+void Telemetry::Add(const AllReduceRecord& record) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  records_.push_back(std::move(record));
+  try {
+    records_.push_back(record);
+  } catch (...) {
+    ++dropped_;
+    return;
+  }
   if (records_.size() > kMaxRecords) {
     records_.pop_front();
     ++dropped_;

@@ -28,7 +28,7 @@ struct OperationInfo {
   std::string Describe() const;
 };
 
-// One executed all-reduce. Times are nanoseconds since the epoch, the profiler's clock.
+// One executed all-reduce. Times are nanoseconds since the epoch, as by a WallClock.
 struct AllReduceRecord {
   std::shared_ptr<const OperationInfo> operation;
   int64_t step = -1;
@@ -44,7 +44,8 @@ class Telemetry {
  public:
   static constexpr size_t kMaxRecords = 65536;
 
-  void Add(AllReduceRecord record);
+  // Where there is no memory for it, it is one more that is lost.
+  void Add(const AllReduceRecord& record) noexcept;
   // Takes all records; `dropped` receives how many older ones were lost since the last call.
   std::vector<AllReduceRecord> Drain(uint64_t* dropped);
 

@@ -1,0 +1,128 @@
+// A wall clock that somebody sets while the lanes work. This program has a clock of its own.
+#include "ops/lanes/clock.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/testing.h"
+
+namespace {
+// By how much the wall clock was set.
+std::atomic<int64_t> shift_seconds{0};
+}  // namespace
+
+// Takes the place of the C library's.
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const int result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
+  if (clock == CLOCK_REALTIME) time->tv_sec += shift_seconds;
+  return result;
+}
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::kShortSeconds;
+using testing::OnEveryRank;
+
+constexpr int64_t kHour = 3600;
+
+void TimesKeepTheirOrder() {
+  shift_seconds = 0;
+  const WallClock before;
+  const int64_t early = before.Nanos();
+  shift_seconds = -kHour;
+  CHECK_TRUE(before.Nanos() >= early);
+  CHECK_TRUE(WallClock().Nanos() < early);  // who looks anew sees what it was set to
+  CHECK_EQ(before.At(0), 0);
+}
+
+// Between steps and in the middle of all-reduces, back and forth.
+void AllReducesWhileTheClockIsSet() {
+  const int world_size = 2;
+  std::vector<Mesh> meshes = ConnectAll(world_size, 2);
+  std::vector<std::shared_ptr<LaneEngine>> engines(world_size);
+  LaneEngineOptions options;
+  options.timeout_seconds = kGenerousSeconds;
+  std::atomic<int> warnings{0};
+  options.warn = [&](const std::string&) { ++warnings; };
+  for (int rank = 0; rank < world_size; ++rank) {
+    CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]));
+  }
+  std::atomic<bool> over{false};
+  std::thread setter([&] {
+    while (!over) shift_seconds = shift_seconds == 0 ? -kHour : 0;
+  });
+  OnEveryRank(world_size, [&](int rank) {
+    auto operation = std::make_shared<OperationInfo>();
+    operation->num_threads = 2;
+    operation->tensor_names = {"tensor"};
+    operation->ComputeDigest();
+    std::vector<float> values(10000, 1.0f);
+    for (int step = 0; step < 200; ++step) {
+      engines[rank]->SetStep(step);
+      std::promise<Status> end;
+      AllReduceRequest request;
+      request.operation = operation;
+      request.tensors = {{values.data(), values.data(), values.size() * sizeof(float)}};
+      request.done = [&end](const Status& status) { end.set_value(status); };
+      engines[rank]->AllReduce(std::move(request));
+      CHECK_OK(end.get_future().get());
+    }
+  });
+  over = true;
+  setter.join();
+  for (const auto& engine : engines) {
+    uint64_t dropped;
+    const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);
+    CHECK_EQ(records.size(), 200u);
+    for (const AllReduceRecord& record : records) {
+      CHECK_TRUE(record.enqueued_nanos <= record.started_nanos);
+      CHECK_TRUE(record.started_nanos <= record.first_byte_nanos);
+      CHECK_TRUE(record.first_byte_nanos <= record.finished_nanos);
+      // It was not an hour that it took.
+      CHECK_TRUE(record.finished_nanos - record.enqueued_nanos < 240'000'000'000);
+    }
+  }
+  CHECK_EQ(warnings, 0);
+}
+
+// Each of these waits ends although its clock shows an earlier time than when it began.
+void WaitsEndWhenTheClockIsSetBack() {
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  LaneEngineOptions options;
+  options.timeout_seconds = kShortSeconds;
+  std::shared_ptr<LaneEngine> engine;
+  CHECK_OK(LaneEngine::Start(options, std::move(meshes[0]), &engine));
+  std::vector<std::string> all;
+  std::atomic<bool> over{false};
+  std::thread setter([&] {
+    while (!over) --shift_seconds;
+  });
+  CHECK_STATUS(engine->AllGather("x", &all), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  testing::Meeting meeting(2, 1, kShortSeconds);
+  Mesh mesh;
+  CHECK_STATUS(meeting.Connect(0, &mesh), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  over = true;
+  setter.join();
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"TimesKeepTheirOrder", TimesKeepTheirOrder},
+                            {"AllReducesWhileTheClockIsSet", AllReducesWhileTheClockIsSet},
+                            {"WaitsEndWhenTheClockIsSetBack", WaitsEndWhenTheClockIsSetBack}},
+                           argc, argv);
+}

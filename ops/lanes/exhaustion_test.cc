@@ -1,0 +1,273 @@
+// What a process runs out of: memory, at every place where it may; threads. And what is thrown at
+// it. The engine ends with words, on all ranks, and the process goes on.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/testing.h"
+
+namespace {
+
+// Allocations to come until one fails; negative: none does.
+std::atomic<int> allocations_left{-1};
+std::atomic<bool> has_failed{false};
+// The test's own code is not what is tested. What begins as a lane's thread is.
+thread_local int in_the_test = 0;
+
+void* Allocate(size_t size) {
+  if (in_the_test == 0 && allocations_left >= 0 && allocations_left.fetch_sub(1) == 0) {
+    has_failed = true;
+    throw std::bad_alloc();
+  }
+  void* const memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return Allocate(size); }
+void* operator new[](size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::OnEveryRank;
+
+class InTheTest {
+ public:
+  InTheTest() { ++in_the_test; }
+  ~InTheTest() { --in_the_test; }
+};
+
+// Calls into what is tested, from within a test.
+template <typename Call>
+auto Tested(Call call) {
+  struct Out {
+    Out() { --in_the_test; }
+    ~Out() { ++in_the_test; }
+  } out;
+  return call();
+}
+
+LaneEngineOptions Patient() {
+  LaneEngineOptions options;
+  options.timeout_seconds = kGenerousSeconds;
+  return options;
+}
+
+std::shared_ptr<const OperationInfo> Info(int num_threads) {
+  auto info = std::make_shared<OperationInfo>();
+  info->plan = "a plan with a name that is too long for a short string";
+  info->group = 0;
+  info->num_threads = num_threads;
+  info->tensor_names = {"layer/with/a/long/name/kernel", "layer/with/a/long/name/bias"};
+  info->ComputeDigest();
+  return info;
+}
+
+// An all-reduce, its memory, and how often it has ended.
+struct Reducing {
+  std::vector<float> values = std::vector<float>(50000, 1.0f);
+  std::promise<Status> end;
+  std::atomic<int> ends{0};
+
+  AllReduceRequest Request() {
+    AllReduceRequest request;
+    request.operation = Info(2);
+    const size_t half = values.size() / 2;
+    request.tensors = {{values.data(), values.data(), half * sizeof(float)},
+                       {values.data() + half, values.data() + half, half * sizeof(float)}};
+    request.done = [this](const Status& status) {
+      const InTheTest here;
+      if (ends++ == 0) end.set_value(status);
+    };
+    return request;
+  }
+};
+
+// From the start of the engines to their end.
+void LiveAndEnd(std::vector<Mesh> meshes) {
+  std::vector<std::shared_ptr<LaneEngine>> engines(meshes.size());
+  for (size_t rank = 0; rank < meshes.size(); ++rank) {
+    const Status status = Tested(
+        [&] { return LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]); });
+    CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted);
+    CHECK_EQ(engines[rank] != nullptr, status.ok());
+  }
+  OnEveryRank(static_cast<int>(engines.size()), [&](int rank) {
+    const InTheTest here;
+    LaneEngine* const engine = engines[rank].get();
+    if (engine == nullptr) return;
+    std::vector<Status> statuses;
+    Tested([&] { engine->SetStep(1); });
+    std::vector<std::string> all;
+    const std::string mine(1000, 'x');
+    statuses.push_back(Tested([&] { return engine->AllGather(mine, &all); }));
+    std::vector<Reducing> reductions(3);
+    for (Reducing& one : reductions) {
+      AllReduceRequest request = one.Request();
+      Tested([&] { engine->AllReduce(std::move(request)); });
+    }
+    for (Reducing& one : reductions) statuses.push_back(one.end.get_future().get());
+    std::string message(1000, 'y');
+    statuses.push_back(Tested([&] { return engine->Broadcast(0, &message); }));
+    for (const Reducing& one : reductions) CHECK_EQ(one.ends, 1);
+    for (const Status& status : statuses) {
+      CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted ||
+                 status.code() == StatusCode::kUnavailable);
+      CHECK_EQ(status.ok(), status.message().empty());
+    }
+  });
+  for (auto& engine : engines) {
+    if (engine != nullptr) Tested([&] { engine.reset(); });
+  }
+}
+
+// The first allocation fails, then the second, and so on, whichever thread makes it.
+void EveryAllocationFailsOnce() {
+  int count = 0;
+  for (bool failed = true; failed; ++count) {
+    std::vector<Mesh> meshes = ConnectAll(2, 2);
+    has_failed = false;
+    allocations_left = count;
+    LiveAndEnd(std::move(meshes));
+    allocations_left = -1;
+    failed = has_failed;
+  }
+  CHECK_TRUE(count > 30);  // else the hook is none
+}
+
+// Runs `body` in a process of its own, which may then start `more` threads.
+void WithFewThreads(int more, void (*body)()) {
+  const int before = testing::Failures();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    // The limit is that of a user, and the superuser has none: a user that nobody else is.
+    const bool can_be_another = geteuid() == 0 && setuid(54321) == 0;
+    const rlim_t most = can_be_another ? 1 + static_cast<rlim_t>(more) : 0;
+    const rlimit limit{most, most};
+    CHECK_EQ(setrlimit(RLIMIT_NPROC, &limit), 0);
+    body();
+    _exit(testing::Failures() == before ? 0 : 1);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+void ThreadThatCannotStart() {
+  for (const int more : {0, 1}) {
+    // A forked child has no copies of connections, so it makes its own, without threads.
+    WithFewThreads(more, [] {
+      Mesh mesh;
+      testing::Meeting meeting(1, 3);
+      CHECK_OK(meeting.Connect(0, &mesh));
+      std::shared_ptr<LaneEngine> engine;
+      const Status status = LaneEngine::Start(Patient(), std::move(mesh), &engine);
+      CHECK_STATUS(status, StatusCode::kResourceExhausted, "of 3 cannot start: ");
+      CHECK_TRUE(engine == nullptr);
+    });
+  }
+}
+
+// The last one who uses the engine is called at the end of an all-reduce, on a lane.
+void LastUseIsOnALane() {
+  for (int round = 0; round < 20; ++round) {
+    std::promise<void> destroyed;
+    std::vector<Mesh> meshes = ConnectAll(1, 2);
+    LaneEngineOptions options = Patient();
+    // Goes with the engine's options, which go with the engine.
+    const auto gone = [&destroyed](int* number) {
+      delete number;
+      destroyed.set_value();
+    };
+    options.warn = [token = std::shared_ptr<int>(new int, gone)](const std::string&) {};
+    std::shared_ptr<LaneEngine> engine;
+    CHECK_OK(LaneEngine::Start(options, std::move(meshes[0]), &engine));
+    options = LaneEngineOptions();
+    Reducing first, second;
+    std::promise<void> let_go;
+    AllReduceRequest request = first.Request();
+    request.done = [&,
+                    held = std::make_shared<std::shared_ptr<LaneEngine>>(engine)](const Status&) {
+      let_go.get_future().wait();
+      held->reset();
+    };
+    LaneEngine* const raw = engine.get();
+    raw->AllReduce(std::move(request));
+    raw->AllReduce(second.Request());
+    engine.reset();
+    let_go.set_value();
+    destroyed.get_future().wait();
+    CHECK_EQ(second.ends, 1);  // well, where the lanes were quick
+  }
+}
+
+// Not even a thread that would end the engine can start.
+void ClosingWithoutThreads() {
+  WithFewThreads(2, [] {
+    Mesh mesh;
+    testing::Meeting meeting(1, 2);
+    CHECK_OK(meeting.Connect(0, &mesh));
+    std::shared_ptr<LaneEngine> engine;
+    const Status started = LaneEngine::Start(Patient(), std::move(mesh), &engine);
+    if (!started.ok()) return;  // not the superuser, who could have been another
+    Reducing late;
+    const std::shared_ptr<LaneEngine> used = engine;
+    CHECK_STATUS(EndWithin(std::move(engine)), StatusCode::kResourceExhausted, "left behind");
+    used->AllReduce(late.Request());
+    CHECK_STATUS(late.end.get_future().get(), StatusCode::kUnavailable, "the engine was closed");
+  });
+}
+
+void WhatFollowsAnAllReduceThrows() {
+  std::vector<Mesh> meshes = ConnectAll(2, 2);
+  std::vector<std::shared_ptr<LaneEngine>> engines(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK_OK(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]));
+  }
+  OnEveryRank(2, [&](int rank) {
+    Reducing first, second;
+    AllReduceRequest request = first.Request();
+    if (rank == 1) {
+      request.done = [](const Status&) { throw std::runtime_error("the user's trouble"); };
+    }
+    engines[rank]->AllReduce(std::move(request));
+    engines[rank]->AllReduce(second.Request());
+    const Status status = second.end.get_future().get();
+    CHECK_TRUE(!status.ok());
+    CHECK_CONTAINS(status.message(), "what follows an all-reduce has failed: the user's trouble");
+  });
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  const InTheTest here;
+  return testing::RunTestsOverBoth({{"EveryAllocationFailsOnce", EveryAllocationFailsOnce},
+                                    {"ThreadThatCannotStart", ThreadThatCannotStart},
+                                    {"LastUseIsOnALane", LastUseIsOnALane},
+                                    {"ClosingWithoutThreads", ClosingWithoutThreads},
+                                    {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
+                                   argc, argv);
+}
