@@ -50,6 +50,26 @@ Waiting& TheWaiting() {
   return *waiting;
 }
 
+Status TakeListener(Socket* listener) {
+  Waiting& waiting = TheWaiting();
+  const std::lock_guard<std::mutex> lock(waiting.mutex);
+  *listener = std::move(waiting.listener);
+  if (listener->valid()) return Status();
+  return Status(StatusCode::kFailedPrecondition, "call TfLibraListen first");
+}
+
+MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports,
+                      const uint8_t* secret, int num_lanes) {
+  MeshOptions options;
+  for (int i = 0; i < world_size; ++i) {
+    options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
+  }
+  std::memcpy(options.secret.caller.data(), secret, JobSecret::kHalf);
+  std::memcpy(options.secret.callee.data(), secret + JobSecret::kHalf, JobSecret::kHalf);
+  options.num_lanes = num_lanes;
+  return options;
+}
+
 std::string WithLengths(const std::vector<std::string>& messages) {
   std::string packed;
   for (const std::string& message : messages) {
@@ -109,27 +129,13 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
       return Status(StatusCode::kFailedPrecondition,
                     "an engine is running in this process; close it first");
     }
-    tf_libra::MeshOptions options;
-    options.rank = rank;
-    for (int i = 0; i < world_size; ++i) {
-      options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
-    }
-    std::memcpy(options.secret.caller.data(), secret, tf_libra::JobSecret::kHalf);
-    std::memcpy(options.secret.callee.data(), secret + tf_libra::JobSecret::kHalf,
-                tf_libra::JobSecret::kHalf);
-    options.num_lanes = num_lanes;
-    options.timeout_seconds = timeout_seconds;
+    auto meeting = tf_libra::MeetingOf(world_size, hosts, ports, secret, num_lanes);
+    meeting.rank = rank;
+    meeting.timeout_seconds = timeout_seconds;
     tf_libra::Socket listener;
-    {
-      tf_libra::Waiting& waiting = tf_libra::TheWaiting();
-      const std::lock_guard<std::mutex> lock(waiting.mutex);
-      listener = std::move(waiting.listener);
-    }
-    if (!listener.valid()) {
-      return Status(StatusCode::kFailedPrecondition, "call TfLibraListen first");
-    }
+    Status status = tf_libra::TakeListener(&listener);
     tf_libra::Mesh mesh;
-    Status status = tf_libra::ConnectMesh(options, std::move(listener), &mesh);
+    if (status.ok()) status = tf_libra::ConnectMesh(meeting, std::move(listener), &mesh);
     if (!status.ok()) return status;
     tf_libra::LaneEngineOptions engine_options;
     engine_options.timeout_seconds = timeout_seconds;
@@ -143,6 +149,18 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     status = tf_libra::LaneEngine::Start(engine_options, std::move(mesh), &engine);
     if (status.ok()) ExchangeActiveEngine(std::move(engine));
     return status;
+  });
+}
+
+int TfLibraGrow(const char* const* hosts, const int* ports, const uint8_t* secret, int num_lanes) {
+  return Guarded([&] {
+    const auto engine = ActiveEngine();
+    if (engine == nullptr) return NotRunning();
+    tf_libra::Socket listener;
+    const Status status = tf_libra::TakeListener(&listener);
+    if (!status.ok()) return status;
+    return engine->Grow(tf_libra::MeetingOf(engine->world_size(), hosts, ports, secret, num_lanes),
+                        std::move(listener));
   });
 }
 

@@ -25,6 +25,11 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds);
 
+// Connects more lanes of the running engine, `num_lanes` in all: on every rank, after
+// TfLibraListen, at the same place among messages. `hosts`, `ports` and `secret` as for
+// TfLibraConnect, made anew.
+int TfLibraGrow(const char* const* hosts, const int* ports, const uint8_t* secret, int num_lanes);
+
 // The running engine's rank, world size and number of lanes; FailedPrecondition where none runs.
 int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes);
 

@@ -208,6 +208,24 @@ Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* me
   return Run(outgoing, timeout_seconds, &transfers);
 }
 
+Status ControlPlane::Standing() const {
+  std::vector<pollfd> entries;
+  for (const Socket& peer : peers_) entries.push_back({peer.fd(), POLLRDHUP, 0});  // own: skipped
+  for (size_t i = 0; links_ != nullptr && i < links_->size(); ++i) {
+    entries.push_back({(*links_)[i].fd(), 0, 0});
+  }
+  if (poll(entries.data(), entries.size(), 0) <= 0) return Status();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].revents == 0) continue;
+    const int rank = static_cast<int>(i % peers_.size());
+    return Status(
+        StatusCode::kUnavailable,
+        Named(rank) + " is gone: " +
+            (i < peers_.size() ? "it closed the connection" : WhyLinkBroke((*links_)[rank])));
+  }
+  return Status();
+}
+
 void ControlPlane::Farewell(const std::string& reason) noexcept {
   const std::lock_guard<std::mutex> lock(send_mutex_);
   if (std::exchange(said_farewell_, true)) return;

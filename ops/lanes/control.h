@@ -38,6 +38,9 @@ class ControlPlane {
   // Rank `root`'s message; `message` is ignored elsewhere.
   Status Broadcast(int root, double timeout_seconds, std::string* message);
 
+  // Unavailable, with the first of them, where a peer is gone. Reads nothing, and waits for nobody.
+  Status Standing() const;
+
   // Tells every peer why this rank gives up, once, without waiting for anyone. Nothing is sent
   // from then on.
   void Farewell(const std::string& reason) noexcept;

@@ -9,6 +9,7 @@
 
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/element.h"
+#include "ops/lanes/mesh.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/telemetry.h"
 
@@ -40,6 +41,11 @@ class Engine {
   // Small messages, in the same order on every rank. See ControlPlane.
   virtual Status AllGather(const std::string& mine, std::vector<std::string>* all) = 0;
   virtual Status Broadcast(int root, std::string* message) = 0;
+
+  // Connects more lanes, so that there are `meeting.num_lanes`: on every rank at the same place
+  // among these messages, while all-reduces go on. `meeting` has addresses and a secret for this
+  // alone.
+  virtual Status Grow(MeshOptions meeting, Socket listener) noexcept = 0;
 
   // Ends all work here and tells every peer why. Idempotent: the first reason stays.
   virtual void Abort(const Status& reason) noexcept = 0;

@@ -425,4 +425,39 @@ Status LaneEngine::Broadcast(int root, std::string* message) {
   return Message([&] { return control_.Broadcast(root, options_.timeout_seconds, message); });
 }
 
+Status LaneEngine::Grow(MeshOptions meeting, Socket listener) noexcept {
+  if (Status known = failure(); !known.ok()) return known;
+  const bool fits = meeting.addresses.size() == static_cast<size_t>(world_size_);
+  if (!fits || meeting.num_lanes <= num_lanes_) {
+    return Status(StatusCode::kInvalidArgument,
+                  "an engine grows to more lanes than it has, between the same ranks");
+  }
+  Status status;
+  try {
+    meeting.rank = rank_;
+    meeting.first_lane = num_lanes_;
+    meeting.timeout_seconds = options_.timeout_seconds;
+    meeting.interrupted = [this] {
+      Status known = failure();
+      return known.ok() ? control_.Standing() : known;
+    };
+    Mesh mesh;
+    status = ConnectMesh(meeting, std::move(listener), &mesh);
+    if (status.ok()) status = AddLanes(std::move(mesh.lanes));
+    if (status.ok()) return status;
+    if (Status known = failure(); !known.ok()) return known;
+    std::string text = "rank " + std::to_string(rank_) + ", while lanes " +
+                       std::to_string(meeting.first_lane + 1) + " to " +
+                       std::to_string(meeting.num_lanes) + " are added: " + status.message();
+    if (status.code() == StatusCode::kUnavailable) {
+      const std::string words = control_.HearFarewells(kFarewellSeconds);
+      if (!words.empty()) text += " (" + words + ")";
+    }
+    status = Status(status.code(), std::move(text));
+  } catch (...) {
+    if (status.ok()) status = CaughtStatus("no lanes can be added");
+  }
+  return Fail(status);
+}
+
 }  // namespace tf_libra

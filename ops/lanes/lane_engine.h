@@ -55,6 +55,7 @@ class LaneEngine : public Engine {
   void AllReduce(AllReduceRequest request) noexcept override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;
+  Status Grow(MeshOptions meeting, Socket listener) noexcept override;
   void Abort(const Status& reason) noexcept override;
   void SetStep(int64_t step) override;
   Telemetry* telemetry() override { return &telemetry_; }

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "ops/lanes/descriptors.h"
+
 namespace tf_libra {
 namespace {
 
@@ -46,12 +48,37 @@ bool SameSecret(const Secret& left, const Secret& right) {
 // The first of the numbers that connections between two ranks have; the last is num_lanes - 1.
 // Within one host there is no cable that could be pulled.
 int FirstConnection(const MeshOptions& options) {
+  if (options.first_lane > 0) return options.first_lane;
   return IsUnix(options.addresses[options.rank].host) ? kControlLane : kLink;
 }
 
-Socket* Slot(Mesh* mesh, int lane, int rank) {
+Socket* Slot(const MeshOptions& options, Mesh* mesh, int lane, int rank) {
   if (lane == kLink) return &mesh->links[rank];
-  return lane == kControlLane ? &mesh->control[rank] : &mesh->lanes[lane][rank];
+  return lane == kControlLane ? &mesh->control[rank]
+                              : &mesh->lanes[lane - options.first_lane][rank];
+}
+
+Status Interrupted(const MeshOptions& options) {
+  return options.interrupted ? options.interrupted() : Status();
+}
+
+// When to look again at what goes on beside a wait.
+TimePoint NextLook(const MeshOptions& options, TimePoint deadline) {
+  return options.interrupted ? std::min(deadline, After(kLookSeconds)) : deadline;
+}
+
+// Until something happens on the socket, which those who use it then find out.
+Status AwaitEvent(const MeshOptions& options, const Socket& socket, short event,
+                  TimePoint deadline) {
+  for (;;) {
+    pollfd entry{socket.fd(), event, 0};
+    const int ready = poll(&entry, 1, PollMilliseconds(NextLook(options, deadline)));
+    if (ready > 0) return Status();
+    if (Status status = Interrupted(options); !status.ok()) return status;
+    if (ready == 0 && SecondsUntil(deadline) <= 0) {
+      return Status(StatusCode::kDeadlineExceeded, "no answer before the deadline");
+    }
+  }
 }
 
 // All ranks have listened, but some may be out of reach: on an interface whose address is the same
@@ -62,6 +89,18 @@ Status NobodyListens(const MeshOptions& options, int rank, const Status& status)
        << " any more: it has ended or given up, or its address is not reachable from here ("
        << status.message() << ")";
   return Status(StatusCode::kUnavailable, what.str());
+}
+
+// One attempt to connect, up to the first byte of an answer.
+Status Call(const MeshOptions& options, int rank, const Hello& hello, TimePoint deadline,
+            Socket* socket) {
+  const Address& address = options.addresses[rank];
+  Status status = BeginConnect(address, socket);
+  if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
+  if (status.ok()) status = ConnectFailure(address, *socket);
+  if (status.ok()) status = SendAll(*socket, &hello, sizeof(hello), deadline);
+  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
+  return status;
 }
 
 // The network may drop the first packet: try again until the deadline.
@@ -76,9 +115,8 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
   hello.num_lanes = options.num_lanes;
   for (;;) {
     Socket socket;
-    Status status = Connect(options.addresses[rank], deadline, &socket);
-    if (status.ok()) status = SendAll(socket, &hello, sizeof(hello), deadline);
     Secret answer;
+    Status status = Call(options, rank, hello, deadline, &socket);
     if (status.ok()) status = ReceiveAll(socket, answer.data(), answer.size(), deadline);
     if (status.ok() && !SameSecret(answer, options.secret.callee)) {
       return Status(StatusCode::kFailedPrecondition,
@@ -88,7 +126,11 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
       *result = std::move(socket);
       return Status();
     }
-    if (status.code() == StatusCode::kInvalidArgument) return status;  // stays wrong
+    if (Status interrupted = Interrupted(options); !interrupted.ok()) return interrupted;
+    if (status.code() == StatusCode::kInvalidArgument ||
+        status.code() == StatusCode::kResourceExhausted) {
+      return status;  // stays wrong
+    }
     if (status.code() == StatusCode::kFailedPrecondition) {
       return NobodyListens(options, rank, status);
     }
@@ -136,7 +178,7 @@ std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
   for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
     bool complete = true;
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
-      complete = complete && Slot(mesh, lane, rank)->valid();
+      complete = complete && Slot(options, mesh, lane, rank)->valid();
     }
     if (!complete) missing.push_back(rank);
   }
@@ -179,8 +221,9 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
   for (;;) {
     const std::vector<int> missing = MissingRanks(options, mesh);
     if (missing.empty()) return Status();
+    if (Status status = Interrupted(options); !status.ok()) return status;
     std::vector<pollfd> entries;
-    TimePoint wake = deadline;
+    TimePoint wake = NextLook(options, deadline);
     entries.push_back({listener.fd(), POLLIN, 0});
     for (const Pending& one : pending) {
       entries.push_back({one.socket.fd(), POLLIN, 0});
@@ -209,7 +252,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
         continue;
       }
       if (!Welcome(options, one.hello)) continue;
-      Socket* slot = Slot(mesh, one.hello.lane, one.hello.rank);
+      Socket* slot = Slot(options, mesh, one.hello.lane, one.hello.rank);
       const Secret& answer = options.secret.callee;
       if (!SendAll(one.socket, answer.data(), answer.size(), deadline).ok()) continue;
       // Perhaps the same rank and lane again: its first attempt broke off on the way.
@@ -218,7 +261,12 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     pending = std::move(still_pending);
     if (entries[0].revents != 0) {
       Socket socket;
-      if (Status status = Accept(listener, &socket); !status.ok()) return status;
+      Status status = Accept(listener, &socket);
+      if (status.code() == StatusCode::kResourceExhausted && !pending.empty()) {
+        pending.erase(pending.begin());  // a stranger's may be had
+      } else if (!status.ok()) {
+        return status;
+      }
       if (socket.valid()) {
         Pending one;
         one.socket = std::move(socket);
@@ -235,18 +283,27 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
 
 Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
   const TimePoint deadline = After(options.timeout_seconds);
+  const int world_size = static_cast<int>(options.addresses.size());
+  const int to_each = options.num_lanes - FirstConnection(options);
+  std::ostringstream what;
+  what << "rank " << options.rank << ", to connect to " << world_size - 1 << " other rank(s) by "
+       << to_each << " connections each,";
+  if (Status status = ReserveDescriptors((world_size - 1) * to_each, what.str()); !status.ok()) {
+    return status;
+  }
   Mesh result;
   result.rank = options.rank;
-  result.world_size = static_cast<int>(options.addresses.size());
+  result.world_size = world_size;
   result.control.resize(result.world_size);
   result.links.resize(result.world_size);
-  result.lanes.resize(options.num_lanes);
+  result.lanes.resize(options.num_lanes - options.first_lane);
   for (auto& lane : result.lanes) lane.resize(result.world_size);
   // Lower ranks listen before anybody connects and accept after having connected themselves:
   // rank 0 accepts at once, so the chain always moves.
   for (int rank = 0; rank < options.rank; ++rank) {
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
-      Status status = ConnectTo(options, rank, lane, deadline, Slot(&result, lane, rank));
+      Socket* const slot = Slot(options, &result, lane, rank);
+      Status status = ConnectTo(options, rank, lane, deadline, slot);
       if (!status.ok()) return status;
     }
   }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,15 +28,20 @@ struct MeshOptions {
   int rank = 0;
   std::vector<Address> addresses;  // of every rank's listener, own included
   JobSecret secret;
+  // Connected are lanes [first_lane, num_lanes). Above 0 the ranks have met before, and have
+  // control connections and links already.
+  int first_lane = 0;
   int num_lanes = 1;
   double timeout_seconds = 600;
+  // Asked about once a second while this rank waits; what it says other than OK ends the wait.
+  std::function<Status()> interrupted;
 };
 
 struct Mesh {
   int rank = 0;
   int world_size = 1;
   std::vector<Socket> control;             // [rank]; own entry invalid
-  std::vector<std::vector<Socket>> lanes;  // [lane][rank]; own entries invalid
+  std::vector<std::vector<Socket>> lanes;  // [lane - first_lane][rank]; own entries invalid
   std::vector<Socket> links;               // [rank]; watched, see WatchLink; none within one host
 };
 
@@ -44,7 +50,7 @@ struct Mesh {
 // listener, so that from then on nobody can connect.
 // Every rank must listen before any of them calls this: then one at whose address nobody listens
 // any more has ended or given up, or is out of reach, which is noticed within seconds. Errors name
-// the ranks that are missing.
+// the ranks that are missing. ResourceExhausted where this process cannot have so many descriptors.
 Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh);
 
 }  // namespace tf_libra

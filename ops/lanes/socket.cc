@@ -18,11 +18,15 @@
 #include <system_error>
 #include <utility>
 
+#include "ops/lanes/descriptors.h"
+
 namespace tf_libra {
 namespace {
 
 Status SystemError(StatusCode code, const std::string& what) {
-  return Status(code, what + ": " + ErrnoText(errno));
+  const int error = errno;
+  if (IsOutOfDescriptors(error)) return OutOfDescriptors(what, error);
+  return Status(code, what + ": " + ErrnoText(error));
 }
 
 // Address as the system calls take it.

@@ -57,7 +57,8 @@ bool IsUnix(const std::string& host);
 // `bound` receives the address.
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound);
 
-// FailedPrecondition: nobody listens there; Unavailable, DeadlineExceeded: it may be the network.
+// FailedPrecondition: nobody listens there; ResourceExhausted: no descriptor is to be had;
+// Unavailable, DeadlineExceeded: it may be the network.
 Status Connect(const Address& address, TimePoint deadline, Socket* socket);
 // The same without waiting: where it does not fail at once, the socket becomes writable, or breaks.
 Status BeginConnect(const Address& address, Socket* socket);

@@ -5,6 +5,7 @@ HOW is one of
   kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
   kill-connecting: the same once all ranks know where the others listen, and the others connect,
     before it connects to any; kill-connecting-0 is that of rank 0.
+  kill-growing: the same with lanes that are added for a second function.
   kill-tracing: the same while its first step is traced, and the others compare.
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
@@ -150,17 +151,18 @@ def stay(gradient: Any, number: Any) -> Any:
     return gradient
 
 
-connect = engine_lib.connect
+def or_die(connect: Any) -> Any:
+    """In place of a function that connects, where all ranks know each other's addresses."""
 
+    def connect_or_die(*args: Any) -> Any:
+        if RANK != LOST:
+            write_json("connecting", None)
+            return connect(*args)
+        for rank in {*range(SIZE)} - {LOST}:
+            wait_for(f"connecting.{rank}.json")  # it has left the collective that told addresses
+        return happen()
 
-def connect_or_die(*args: Any) -> Any:
-    """In place of the engine's `connect`, where all ranks know each other's addresses."""
-    if RANK != LOST:
-        write_json("connecting", None)
-        return connect(*args)
-    for rank in {*range(SIZE)} - {LOST}:
-        wait_for(f"connecting.{rank}.json")  # it has left the collective that told the addresses
-    return happen()
+    return connect_or_die
 
 
 def train_slowly(step: Any, model: Wide) -> None:
@@ -199,7 +201,13 @@ def train(step: Any, result: dict[str, Any]) -> None:
 def main() -> None:
     hvd.init()
     if HOW.startswith("kill-connecting"):
-        engine_lib.connect = connect_or_die
+        engine_lib.connect = or_die(engine_lib.connect)
+    if HOW == "kill-growing":
+        first = models.HandWritten("float32", "sgd")
+        plan = models.plan_of(first.variables, SIZE, [0, len(first.variables)], [1])
+        inputs, labels = models.part(models.batch(0, SIZE, "float32"), RANK, SIZE)
+        tf_libra.optimize(plan=plan)(tf.function(first.step))(inputs, labels)
+        engine_lib.Engine.grow = or_die(engine_lib.Engine.grow)  # type: ignore[method-assign]
     if HOW == "stuck":
         tf.config.threading.set_inter_op_parallelism_threads(1)
     model = {"slow": WideModel, "stuck": Stuck}.get(HOW, Model)("float32", "sgd")

@@ -575,12 +575,6 @@ def plan_of_fewer_tensors() -> Any:
 
 
 @cases
-def more_threads_than_the_running_engine_has() -> Any:
-    one_step(plan=PLAN_FILE)
-    one_step(strategy="libra", threads=(1, 4))
-
-
-@cases
 def differ_in_a_variable_that_is_to_be_broadcast() -> Any:
     """Of another shape, it cannot be copied; it is not among the gradients."""
 

@@ -122,7 +122,9 @@ def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
     check_survivors(job, None)
 
 
-@pytest.mark.parametrize(("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0)])
+@pytest.mark.parametrize(
+    ("how", "lost"), [("kill-connecting", LAST), ("kill-connecting-0", 0), ("kill-growing", LAST)]
+)
 @pytest.mark.parametrize("env", [{}, {"TF_LIBRA_INTERFACE": "lo"}], ids=["unix", "tcp"])
 def test_rank_that_dies_before_it_connects_is_noticed(
     die: Die, how: str, lost: int, env: dict[str, str]

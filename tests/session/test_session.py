@@ -27,7 +27,6 @@ REFUSED = {
     "plan_of_a_model_of_another_size": ["ValueError", "num_bytes of 'w1' is 4", "576"],
     "plan_of_another_dtype": ["ValueError", "dtypes", "'int32'", "float32"],
     "plan_of_fewer_tensors": ["ValueError", "tensor_names lacks", "another model"],
-    "more_threads_than_the_running_engine_has": ["ValueError", "threads", "4", "2 lanes"],
 }
 
 # Case: the first difference that every rank names.

@@ -4,7 +4,7 @@ import ctypes
 import json
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.backends import library
@@ -119,15 +119,43 @@ class Engine:
     def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
         """When a message was sent to all ranks, and when all of theirs had come, `count` times.
 
-        In nanoseconds since the epoch, by this host's clock. On every rank it must be called at
-        the same place, as `all_gather`, whose errors it has.
+        In nanoseconds since the epoch, by this host's clock, of which only the first is read: it
+        may be set meanwhile. On every rank it must be called at the same place, as `all_gather`,
+        whose errors it has.
         """
         found = []
+        epoch_ns = time.time_ns() - time.monotonic_ns()
         for _ in range(count):
-            sent_ns = time.time_ns()
+            sent_ns = time.monotonic_ns()
             self.all_gather(None)
-            found.append((sent_ns, time.time_ns()))
+            found.append((epoch_ns + sent_ns, epoch_ns + time.monotonic_ns()))
         return tuple(found)
+
+    def grow(self, addresses: list[Address], secret: bytes, num_lanes: int) -> "Engine":
+        """Connects more lanes, `num_lanes` in all, and returns the engine that has them.
+
+        On every rank it must be called at the same place among messages, after `listen`. What is
+        all-reduced meanwhile goes on.
+
+        Args:
+            addresses: of all ranks' new listeners, by rank.
+            secret: the same on every rank, and of no other use.
+            num_lanes: more than there are.
+
+        Raises:
+            EngineError: a rank is gone or did not arrive in time, or this process cannot have the
+                threads or connections. It is the end of the engine, on all ranks.
+        """
+        assert len(secret) == SECRET_BYTES, len(secret)
+        _check(
+            library.load().c.TfLibraGrow(
+                library.text_array([address.host for address in addresses]),
+                library.int_array([address.port for address in addresses]),
+                secret,
+                num_lanes,
+            )
+        )
+        return replace(self, num_lanes=num_lanes)
 
     def set_step(self, step: int) -> None:
         """Gives a number to what follows, for telemetry and messages."""

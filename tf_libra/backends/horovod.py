@@ -96,8 +96,42 @@ def start_engine(
         ValueError: no network interface can be chosen.
         engine_lib.EngineError: a rank cannot be reached in time.
     """
-    host = listening_host(world)
-    address = engine_lib.listen(host)
+    meeting = _meet(world, num_lanes, exchange_json)
+    return engine_lib.connect(
+        world.rank,
+        meeting.addresses,
+        meeting.secret,
+        meeting.num_lanes,
+        timeout_seconds,
+        stall_warning_seconds,
+    )
+
+
+def grow_engine(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.Engine:
+    """Connects more lanes, where every rank asks for as many at the same place of its script.
+
+    Raises:
+        ValueError: no network interface can be chosen.
+        engine_lib.EngineError: a rank cannot be reached in time, or has given up.
+    """
+    meeting = _meet(world, num_lanes, engine.all_gather)
+    return engine.grow(meeting.addresses, meeting.secret, meeting.num_lanes)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Where all ranks listen, what they know each other by, and how many lanes they connect."""
+
+    addresses: list[engine_lib.Address]
+    secret: bytes
+    num_lanes: int
+
+
+def _meet(
+    world: World, num_lanes: int, exchange: Callable[[dict[str, Any]], list[dict[str, Any]]]
+) -> _Meeting:
+    """Listens, and tells the others where."""
+    address = engine_lib.listen(listening_host(world))
     secret = os.urandom(engine_lib.SECRET_BYTES)
     mine = {
         "host": address.host,
@@ -106,14 +140,11 @@ def start_engine(
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
     }
-    everyone = exchange_json(mine)
-    return engine_lib.connect(
-        world.rank,
+    everyone = exchange(mine)
+    return _Meeting(
         [engine_lib.Address(one["host"], one["port"]) for one in everyone],
         base64.b64decode(everyone[0]["secret"]),
         max(one["num_lanes"] for one in everyone),
-        timeout_seconds,
-        stall_warning_seconds,
     )
 
 

@@ -26,6 +26,7 @@ _PROTOTYPES = {
         _INT,
         [_INT, _INT, _TEXTS, _INTS, _TEXT, _INT, ctypes.c_double, ctypes.c_double],
     ),
+    "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXT, _INT]),
     "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS]),
     "TfLibraAllGather": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),

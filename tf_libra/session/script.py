@@ -261,7 +261,9 @@ class Script:
             self._meet("the first step")
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
         agree(self._engine, self._statement(world))
-        self._check_lanes(self._engine)
+        lanes = options_lib.num_lanes(self._options)
+        if lanes > self._engine.num_lanes:  # another function has started it; on all ranks alike
+            self._engine = horovod.grow_engine(world, self._engine, lanes)
         if self._given is not None:
             check_plan_can_run(self._given, self._engine, self._options)
         if self._options.check_numerics is not None:
@@ -315,14 +317,6 @@ class Script:
                 world.size,
             )
             self._given = None
-
-    def _check_lanes(self, engine: engine_lib.Engine) -> None:
-        lanes = options_lib.num_lanes(self._options)
-        if lanes > engine.num_lanes:
-            raise ValueError(
-                f"threads: {self._name} asks for {lanes}, but the engine that another function"
-                f" has started has {engine.num_lanes} lanes; give both the same threads"
-            )
 
     def _statement(self, world: horovod.World) -> dict[str, Any]:
         options = self._options

@@ -1,0 +1,25 @@
+// How many file descriptors this process may open.
+#ifndef TF_LIBRA_OPS_LANES_DESCRIPTORS_H_
+#define TF_LIBRA_OPS_LANES_DESCRIPTORS_H_
+
+#include <string>
+
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// Sees to it that `count` more can be opened: where the soft limit of this process does not suffice
+// it is raised to the hard one. ResourceExhausted where that does not suffice either: says how many
+// are needed for `what`, what the limit is, and how to raise it.
+Status ReserveDescriptors(int count, const std::string& what);
+
+// Whether an error of a system call means that there are no descriptors, or is no memory for them:
+// trying again would not help.
+bool IsOutOfDescriptors(int error);
+
+// The error of `call`, with what the limit is where `error` is EMFILE.
+Status OutOfDescriptors(const std::string& call, int error);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_DESCRIPTORS_H_

@@ -1,0 +1,126 @@
+// A process that may have few descriptors, as real ones: the limits of a forked child are its own.
+#include "ops/lanes/descriptors.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::kGenerousSeconds;
+using testing::OnEveryRank;
+
+void InAnotherProcess(void (*body)()) {
+  const int before = testing::Failures();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    body();
+    _exit(testing::Failures() == before ? 0 : 1);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+int NumOpen() {
+  int count = 0;
+  for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+  return count;
+}
+
+void Limit(int soft, int hard) {
+  const rlimit limit{static_cast<rlim_t>(soft), static_cast<rlim_t>(hard)};
+  CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+// Three ranks of four lanes each in one process: 30 connections by Unix sockets.
+constexpr int kWorld = 3, kLanes = 4;
+
+void SoftLimitIsRaised() {
+  InAnotherProcess([] {
+    Limit(NumOpen() + 4, 512);
+    std::vector<Mesh> meshes = testing::ConnectAll(kWorld, kLanes);
+    for (const Mesh& mesh : meshes) CHECK_EQ(mesh.lanes.size(), static_cast<size_t>(kLanes));
+    rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    CHECK_EQ(limit.rlim_cur, limit.rlim_max);
+  });
+}
+
+void SoftLimitThatSufficesIsLeftAlone() {
+  InAnotherProcess([] {
+    Limit(256, 512);
+    const std::vector<Mesh> meshes = testing::ConnectAll(kWorld, kLanes);
+    rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    CHECK_EQ(limit.rlim_cur, 256u);
+  });
+}
+
+// Known before anybody connects: no rank waits for the deadline.
+void HardLimitDoesNotSuffice() {
+  InAnotherProcess([] {
+    testing::Meeting meeting(kWorld, kLanes, 1e4);
+    const int most = NumOpen() + 5;
+    Limit(most, most);
+    std::vector<Mesh> meshes(kWorld);
+    OnEveryRank(kWorld, [&](int rank) {
+      const Status status = meeting.Connect(rank, &meshes[rank]);
+      CHECK_STATUS(status, StatusCode::kResourceExhausted,
+                   "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)");
+      const std::string each = IsUnix(testing::MeetingPlace()) ? "5" : "6";
+      CHECK_CONTAINS(status.message(), "by " + each + " connections each, needs ");
+      CHECK_CONTAINS(status.message(), "this process may have " + std::to_string(most) + ": ");
+      CHECK_CONTAINS(status.message(), "ulimit -n ");
+    });
+  });
+}
+
+// What was free when it was looked at is taken when it is needed.
+void TableThatFillsMeanwhile() {
+  for (const int free : {0, 1}) {
+    for (const int rank : {0, 1}) {
+      Socket listener;
+      Address address;
+      CHECK_OK(Listen(testing::MeetingPlace(), 0, &listener, &address));
+      Socket waiting;
+      CHECK_OK(BeginConnect(address, &waiting));
+      rlimit limit, before;
+      getrlimit(RLIMIT_NOFILE, &before);
+      limit = before;
+      std::vector<Socket> taken;
+      limit.rlim_cur = static_cast<rlim_t>(NumOpen() + free);
+      setrlimit(RLIMIT_NOFILE, &limit);
+      for (;;) {
+        Socket more(dup(0));
+        if (!more.valid()) break;
+        taken.push_back(std::move(more));
+      }
+      Socket socket;
+      const Status status = rank == 0 ? Accept(listener, &socket) : BeginConnect(address, &socket);
+      setrlimit(RLIMIT_NOFILE, &before);
+      CHECK_STATUS(status, StatusCode::kResourceExhausted, "file descriptors: ");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTestsOverBoth(
+      {{"SoftLimitIsRaised", SoftLimitIsRaised},
+       {"SoftLimitThatSufficesIsLeftAlone", SoftLimitThatSufficesIsLeftAlone},
+       {"HardLimitDoesNotSuffice", HardLimitDoesNotSuffice},
+       {"TableThatFillsMeanwhile", TableThatFillsMeanwhile}},
+      argc, argv);
+}

@@ -1,0 +1,148 @@
+"""Functions that share the engine of their process, which grows lanes; and what it runs out of."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import tensorflow as tf
+from harness import RANK, SIZE, Cases, barrier
+
+import tf_libra
+from tf_libra.backends import engine as engine_lib
+
+cases = Cases()
+LAST = SIZE - 1
+DTYPE = "float64"
+STEPS = 4
+Share = Callable[[Any], Any]
+
+
+def part(joint: Any) -> Any:
+    return models.part(joint, RANK, SIZE)
+
+
+def optimized(model: models.HandWritten, threads: list[int], **options: Any) -> Any:
+    """The step of `model` under a plan that uses these threads, a group for each."""
+    count = len(model.variables)
+    edges = [count * i // len(threads) for i in range(len(threads) + 1)]
+    plan = models.plan_of(model.variables, SIZE, edges, threads)
+    return tf_libra.optimize(plan=plan, **options)(tf.function(model.step))
+
+
+def num_lanes() -> int:
+    engine = engine_lib.running()
+    assert engine is not None
+    return engine.num_lanes
+
+
+def num_open() -> int:
+    return len(os.listdir("/proc/self/fd")) - 1
+
+
+@contextlib.contextmanager
+def soft_limit(kind: int, value: int) -> Iterator[None]:
+    """A soft limit for a while, which anybody may raise again."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+@cases
+def functions_with_more_and_more_threads() -> Any:
+    """Each step of the first is followed by one of the others, as a generator's by a critic's."""
+    threads = [[1], [1, 4, 2], [3, 1], [6]]
+    ours = [models.HandWritten(DTYPE, "adam") for _ in threads]
+    alone = [models.HandWritten(DTYPE, "adam") for _ in threads]
+    steps = [optimized(model, each) for model, each in zip(ours, threads, strict=True)]
+    lanes = []
+    for number in range(STEPS):
+        for index, step in enumerate(steps):
+            joint = models.batch(number * 10 + index, SIZE, DTYPE)
+            step(*part(joint))
+            alone[index].step(*joint)
+            lanes.append(num_lanes())
+    cases.save(
+        **{
+            f"{who}/{index}/{name}": value
+            for who, trained in {"ours": ours, "alone": alone}.items()
+            for index, model in enumerate(trained)
+            for name, value in model.weights().items()
+        }
+    )
+    return {"lanes": lanes, "threads": [[g.num_threads for g in s.plan.groups] for s in steps]}
+
+
+@cases
+def tuned_after_another() -> Any:
+    """Strategies that measure: what the second tries out needs lanes that the first has not."""
+    first, second = (models.HandWritten(DTYPE, "sgd") for _ in range(2))
+    narrow = tf_libra.optimize("mg-wfbp", threads=1, max_tuning_steps=3)(tf.function(first.step))
+    wide = tf_libra.optimize("libra", threads=(1, 4), max_tuning_steps=6)(tf.function(second.step))
+    for number in range(10):
+        joint = part(models.batch(number, SIZE, DTYPE))
+        narrow(*joint)
+        wide(*joint)
+    return {"lanes": num_lanes(), "phases": [narrow.phase, wide.phase]}
+
+
+@cases
+def soft_limit_of_descriptors() -> Any:
+    step = optimized(models.HandWritten(DTYPE, "sgd"), [4])
+    with soft_limit(resource.RLIMIT_NOFILE, num_open() + 3):
+        step(*part(models.batch(0, SIZE, DTYPE)))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft == hard
+
+
+def grow_on_few(limited: Any) -> None:
+    """A second function needs 40 lanes, and the last rank has what `limited` leaves it."""
+    narrow, wide = (models.HandWritten(DTYPE, "sgd") for _ in range(2))
+    joint = part(models.batch(0, SIZE, DTYPE))
+    optimized(narrow, [1])(*joint)
+    step = optimized(wide, [40])
+    with limited() if RANK == LAST else contextlib.nullcontext():
+        step(*joint)
+
+
+@cases
+def thread_that_cannot_start() -> None:
+    def limited() -> Any:
+        # A thread wants megabytes of address space for its stack.
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return soft_limit(resource.RLIMIT_AS, pages * os.sysconf("SC_PAGE_SIZE") + (48 << 20))
+
+    grow_on_few(limited)
+
+
+# What follows cannot be undone by everybody: hard limits stay.
+
+
+def limit_for_good() -> Any:
+    most = num_open() + 6
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return contextlib.nullcontext()
+
+
+@cases
+def descriptors_that_one_rank_cannot_have() -> None:
+    grow_on_few(limit_for_good)
+
+
+@cases
+def descriptors_that_nobody_can_have() -> None:
+    limit_for_good()
+    barrier()
+    optimized(models.HandWritten(DTYPE, "sgd"), [40])(*part(models.batch(0, SIZE, DTYPE)))
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases.run()

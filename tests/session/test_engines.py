@@ -1,0 +1,86 @@
+"""Several functions on one engine, and what a process runs out of, on Unix sockets and on TCP."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+
+JOBS: dict[str, tuple[int, dict[str, str]]] = {
+    "unix": (2, {}),
+    "tcp": (3, {"TF_LIBRA_INTERFACE": "lo"}),
+}
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def engines(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    world_size, env = JOBS[request.param]
+    return run_job("engines.py", world_size, env=env)
+
+
+def test_engine_grows_to_what_any_function_asks_for(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        value: dict[str, Any] = engines.value("functions_with_more_and_more_threads", rank)
+        assert value["lanes"][:4] == [1, 4, 4, 6]
+        assert set(value["lanes"][4:]) == {6}
+        assert value["threads"] == [[1], [1, 4, 2], [3, 1], [6]]
+        # Every rank looks at what its lanes have executed.
+        log = engines.log("functions_with_more_and_more_threads", rank)
+        assert "was not executed as it is" not in log
+
+
+def test_functions_that_share_an_engine_train_as_one_process(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        saved = engines.arrays("functions_with_more_and_more_threads", rank)
+        ours = [name for name in saved if name.startswith("ours/")]
+        assert len({name.split("/")[1] for name in ours}) == 4
+        for name in ours:
+            alone = saved[name.replace("ours/", "alone/")]
+            np.testing.assert_allclose(saved[name], alone, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        value = engines.value("tuned_after_another", rank)
+        assert value == {"lanes": 4, "phases": ["run", "run"]}
+
+
+def test_soft_limit_of_descriptors_is_raised(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        assert engines.value("soft_limit_of_descriptors", rank) is True
+
+
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("thread_that_cannot_start", ["the thread of lane ", " of 40 cannot start: "]),
+        (
+            "descriptors_that_one_rank_cannot_have",
+            ["by 39 connections each, needs ", "this process may have ", "ulimit -n "],
+        ),
+    ],
+)
+def test_what_one_rank_cannot_have_is_named_on_all(
+    engines: Job, case: str, parts: list[str]
+) -> None:
+    last = engines.world_size - 1
+    cause = engines.error(case, last)
+    assert cause.startswith("EngineError: ")
+    for part in [*parts, "while lanes 2 to 40 are added"]:
+        assert part in cause
+    for rank in range(last):
+        message = engines.error(case, rank)
+        assert message.startswith("HorovodInternalError: ")
+        assert f"rank {rank}, " in message
+    assert any(f"rank {last} gave up: " in engines.error(case, rank) for rank in range(last))
+
+
+def test_too_low_a_limit_of_descriptors_is_named_by_every_rank(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        message = engines.error("descriptors_that_nobody_can_have", rank)
+        assert message.startswith("EngineError: ")
+        assert f"rank {rank}, to connect to {engines.world_size - 1} other rank(s)" in message
+        assert "file descriptors; " in message
+        assert "ulimit -n " in message
