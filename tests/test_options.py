@@ -258,3 +258,23 @@ def test_needs_neither_tensorflow_nor_horovod() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_modules_are_there_after_the_import_of_the_package_and_loaded_when_used() -> None:
+    program = (
+        "import sys, tf_libra; first = {'tensorflow', 'horovod', 'keras'} & {*sys.modules};"
+        "names = [tf_libra.elastic.TensorFlowState.__name__, tf_libra.keras.optimize.__module__,"
+        " tf_libra.nccl.prepare.__name__, tf_libra.strategies.Libra.__name__];"
+        "assert {'elastic', 'keras', 'nccl', 'strategies'} <= {*dir(tf_libra)};"
+        "print(first, *names)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [
+        "set()",
+        "TensorFlowState",
+        "tf_libra.keras.fit",
+        "prepare",
+        "Libra",
+    ]

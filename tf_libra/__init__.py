@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tf_libra import strategies
+    from tf_libra import elastic, keras, nccl, strategies
     from tf_libra.cost_model import ContentionModel, OverlapSample
     from tf_libra.decorator import Optimized, optimize
     from tf_libra.model.burst import BurstPlan
@@ -36,14 +36,19 @@ __all__ = [
     "Plan",
     "ScalingProfile",
     "TensorGroup",
+    "elastic",
+    "keras",
     "make_burst_plan",
     "make_pipeline_plan",
     "make_plan",
+    "nccl",
     "optimize",
     "simulate",
     "simulate_pipeline",
     "strategies",
 ]
+
+_MODULES = ("elastic", "keras", "nccl", "strategies")
 
 _HOME = {
     "BackwardProfile": "tf_libra.model.profile",
@@ -68,8 +73,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "strategies":
-        return importlib.import_module("tf_libra.strategies")
+    if name in _MODULES:
+        return importlib.import_module(f"tf_libra.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

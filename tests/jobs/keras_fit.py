@@ -169,19 +169,113 @@ def replaced() -> Any:
     return open_files
 
 
-@cases
-def on_batch() -> Any:
-    """`train_on_batch` trains under the plan, too."""
-    alone, ours = compiled(plain_model), compiled(plain_model)
-    tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=6)
-    for step in range(3):
-        joint = models.batch(step, SIZE, "float32")
-        alone.train_on_batch(*(one.numpy() for one in joint))
-        ours.train_on_batch(*(one.numpy() for one in models.part(joint, RANK, SIZE)))
+def save(alone: Any, ours: Any) -> None:
     cases.save(
         **{f"alone/{name}": value for name, value in weights(alone).items()},
         **{f"ours/{name}": value for name, value in weights(ours).items()},
     )
+
+
+@cases
+def on_batch() -> Any:
+    """`train_on_batch` trains under the plan, too, and when nothing is tried out any more."""
+    alone, ours = compiled(plain_model), compiled(plain_model)
+    fitting = tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=6)
+    settled = [fitting.settled]
+    for step in range(20):
+        joint = models.batch(step, SIZE, "float32")
+        share = models.part(joint, RANK, SIZE)
+        # Without sample weights, Keras says None.
+        weighted = {"sample_weight": np.full(SHARD, 0.5, "float32")} if step % 2 else {}
+        alone.train_on_batch(
+            *(one.numpy() for one in joint),
+            **{name: np.tile(value, SIZE) for name, value in weighted.items()},
+        )
+        ours.train_on_batch(*(one.numpy() for one in share), **weighted)
+        settled.append(fitting.settled)
+    save(alone, ours)
+    return settled
+
+
+@cases
+def before_compile() -> Any:
+    """`optimize` waits for `compile`; a second `compile` after training begins anew."""
+    alone, ours = compiled(plain_model), plain_model()
+    fitting = tf_libra.keras.optimize(ours, "wfbp", threads=2, max_tuning_steps=6)
+    ours.set_weights(alone.get_weights())
+    told = []
+    for seed in range(2):
+        for model in (alone, ours):
+            model.compile(
+                keras.optimizers.Adam(0.01),
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            )
+            model.fit(data(model is alone, seed), epochs=2, verbose=0)
+        told.append([str(fitting.phase), fitting.settled, fitting.tuned is not None])
+        ours.reset_metrics()  # which are of each rank's own data
+        fitting.check_variables()
+    fitting.close()
+    save(alone, ours)
+    return told
+
+
+class OddBatches(keras.Model):
+    """Batches of a dict of ragged, sparse and dense tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(name="odd")
+        self.stack = layers()
+        for layer, width in zip(self.stack, (models.FEATURES, 16, 9), strict=True):
+            layer.build((None, width))
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        found = inputs["dense"] + tf.sparse.to_dense(inputs["sparse"])
+        found += tf.reduce_sum(inputs["ragged"], axis=1)[:, tf.newaxis]
+        for layer in self.stack:
+            found = layer(found)
+        return found
+
+    def train_step(self, data: Any) -> Any:
+        inputs, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs["dense"], labels, self(inputs))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@cases
+def odd_batches() -> Any:
+    """Several steps per call, of batches that are alike and of those that are not."""
+
+    def make() -> Any:
+        keras.utils.set_random_seed(3)
+        model = OddBatches()
+        model.compile(
+            keras.optimizers.Adam(0.01),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            steps_per_execution=2,
+        )
+        return model
+
+    def odd(alone: bool) -> tf.data.Dataset:
+        def more(inputs: Any, labels: Any) -> Any:
+            # As many numbers in a row as its label says: other sizes in every batch.
+            rows = tf.RaggedTensor.from_row_lengths(
+                tf.ones([tf.reduce_sum(labels)]) / 8, row_lengths=labels
+            )
+            few = tf.where(inputs > 1.0, inputs, 0.0)
+            return {"dense": inputs, "sparse": tf.sparse.from_dense(few), "ragged": rows}, labels
+
+        return data(alone).map(more)
+
+    alone, ours = make(), make()
+    alone.fit(odd(True), epochs=EPOCHS, verbose=0)
+    fitting = tf_libra.keras.optimize(ours, "wfbp", threads=1, max_tuning_steps=6)
+    ours.fit(odd(False), epochs=EPOCHS, verbose=0)
+    save(alone, ours)
+    return fitting.settled
 
 
 @cases

@@ -5,13 +5,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_libra.keras
 from tests.launching import Job, worker_environment
+from tf_libra.keras import fit
 from tf_libra.model.plan import Plan
 
 STEPS, EPOCHS = 11, 3
@@ -82,8 +85,49 @@ def test_what_is_replaced_is_closed(job: Job) -> None:
     assert job.log("replaced").count(f": {STEPS} steps, ") == 2
 
 
-def test_train_on_batch_trains_like_one_process(job: Job) -> None:
-    check_weights(job, "on_batch")
+@pytest.mark.parametrize("case", ["on_batch", "before_compile", "odd_batches"])
+def test_training_of_other_kinds_is_that_of_one_process(job: Job, case: str) -> None:
+    check_weights(job, case)
+
+
+def test_train_on_batch_goes_on_when_the_plan_is_settled(job: Job) -> None:
+    for rank in range(2):
+        settled = job.value("on_batch", rank)
+        assert not settled[1]
+        assert all(settled[-5:])
+
+
+def test_optimize_waits_for_compile_and_for_the_next(job: Job) -> None:
+    for rank in range(2):
+        assert job.value("before_compile", rank) == [["run", True, rank == 0]] * 2
+    assert job.value("odd_batches") is True
+
+
+RAGGED = tf.ragged.constant([[1.0], [2.0, 3.0]])
+SPARSE = tf.sparse.from_dense([[0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ((tf.zeros([4, 2]), None), (tf.ones([4, 2]), None), True),
+        ((tf.zeros([4, 2]), None), (tf.zeros([4, 2]), tf.zeros([4])), False),
+        ((tf.zeros([4, 2]),), (tf.zeros([3, 2]),), False),
+        ((tf.zeros([4]),), (tf.zeros([4], tf.float64),), False),
+        ({"a": tf.zeros([4]), "b": None}, {"a": tf.ones([4]), "b": None}, True),
+        ({"a": tf.zeros([4])}, {"b": tf.zeros([4])}, False),
+        ((np.zeros(4), 1.0), (np.ones(4), 2.0), True),
+        ((RAGGED,), (RAGGED + 1,), True),
+        ((RAGGED,), (tf.ragged.constant([[1.0], [2.0]]),), False),
+        ((RAGGED,), (tf.zeros([2, 2]),), False),
+        ((SPARSE,), (SPARSE,), True),
+        ((SPARSE,), (tf.sparse.from_dense([[1.0, 1.0]]),), False),
+    ],
+)
+def test_batches_are_alike_where_one_trace_fits_both(one: Any, other: Any, alike: bool) -> None:
+    assert fit._are_alike((one, one, other)) is alike
+    assert fit._are_alike((other, one)) is alike
+    assert fit._are_alike((one,))
 
 
 def test_rank_0_broadcasts_weights_and_optimizer_but_no_seeds(job: Job) -> None:
@@ -157,6 +201,16 @@ def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
         model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 
+def test_model_that_was_never_compiled_is_keras_to_refuse() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    fitting = tf_libra.keras.optimize(model)
+    assert not fitting.settled and fitting.tuned is None
+    fitting.check_variables()
+    fitting.close()
+    with pytest.raises(ValueError, match="compile"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+
+
 def test_model_under_a_distribution_strategy_is_refused() -> None:
     script = """
 import keras, tensorflow as tf, tf_libra.keras
@@ -174,11 +228,9 @@ tf_libra.keras.optimize(model)
     assert "was made under MirroredStrategy, which averages gradients" in finished.stderr
 
 
-def test_what_is_no_compiled_keras_model_is_refused() -> None:
+def test_what_is_no_keras_model_is_refused() -> None:
     with pytest.raises(ValueError, match="must be a Keras 3 model, got int"):
         tf_libra.keras.optimize(3)
-    with pytest.raises(ValueError, match="'new' is not compiled"):
-        tf_libra.keras.optimize(keras.Sequential([keras.layers.Dense(1)], name="new"))
     with pytest.raises(ValueError, match="strategy must be one of"):
         tf_libra.keras.optimize(compiled(), "horowod")
 

@@ -11,7 +11,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.strategies import Strategy
-from tf_libra.tuning import Phase
+from tf_libra.tuning import Phase, Tuned
 
 
 class OptimizedFit:
@@ -22,6 +22,8 @@ class OptimizedFit:
         plan: what it runs under; None before a plan is in force.
         profile: measured backward computation; None before it is known.
         cost_model: fitted contention model; likewise.
+        tuned: all that tuning came to; None before, on other ranks than 0, and for kept plans.
+        settled: whether nothing is tried out or measured any more.
     """
 
     def __init__(self, model: keras.Model, decorate: Callable[..., decorator.Optimized]) -> None:
@@ -56,7 +58,33 @@ class OptimizedFit:
         """What is known so far, as text of at most 100 columns: model, plan, times."""
         return "fit has not been called yet" if self._steps is None else self._steps.explain()
 
-    def _close(self) -> None:
+    @property
+    def tuned(self) -> Tuned | None:
+        """All that tuning came to; None before, and on other ranks than 0."""
+        return None if self._steps is None else self._steps.tuned
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        return self._steps is not None and self._steps.settled
+
+    def check_variables(self) -> None:
+        """Compares the variables of the training step with those of every other rank.
+
+        Before the first step that is done anyway. Call it, on all ranks, after variables were
+        changed between steps, as by loading weights.
+
+        Raises:
+            ValueError: on every rank: the first variable that differs.
+        """
+        if self._steps is not None:
+            self._steps.check_variables()
+
+    def close(self) -> None:
+        """Says how training went and closes files in `logdir`, as the end of the process does.
+
+        Steps may still be run; they are not written down any more.
+        """
         if self._steps is not None:
             self._steps.close()
 
@@ -64,7 +92,7 @@ class OptimizedFit:
         model = self._model
         if model.train_function is None or force:
             _check(model)
-            self._close()
+            self.close()
             self._steps = self._decorate(_steps_function(model))
             model.train_function = _train_function(model, self._steps)
         return model.train_function
@@ -86,7 +114,8 @@ def optimize(
     steps measure, they run one at a time.
 
     Args:
-        model: a compiled Keras 3 model that trains with TensorFlow.
+        model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
+            trains; compiled again, it is measured again.
         strategy: what plans: a name or an object of `tf_libra.strategies`.
         **options: as for `tf_libra.optimize`. `progress` is False unless given, since Keras shows
             its own; with `verbose=0` it may be True.
@@ -95,8 +124,9 @@ def optimize(
         Where plan, profile and `explain()` are to be had.
 
     Raises:
-        ValueError: an option is out of its range, or the model is not compiled, runs eagerly, is
-            compiled by XLA, or trains under a `tf.distribute` strategy.
+        ValueError: an option is out of its range, or the model runs eagerly, is compiled by XLA,
+            or trains under a `tf.distribute` strategy; of a model that is not compiled yet, `fit`
+            raises it.
     """
     decorate = decorator.optimize(strategy, **({"progress": False} | options))
     if not isinstance(model, keras.Model):
@@ -106,14 +136,13 @@ def optimize(
             f"model trains with {keras.backend.backend()}; TF-Libra plans TensorFlow's graphs:"
             " set KERAS_BACKEND=tensorflow"
         )
-    if not model.compiled:
-        raise ValueError(f"model {model.name!r} is not compiled: call compile before optimize")
-    _check(model)
+    if model.compiled:
+        _check(model)
     # What was made before would train without averaging, or as another `optimize` has asked.
     model.train_function = None
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
-        before._close()
+        before.close()
     return OptimizedFit(model, decorate)
 
 
@@ -193,5 +222,19 @@ def _take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
 
 def _are_alike(batches: tuple[Any, ...]) -> bool:
     """Whether one trace of the step fits all: of several the gradients would not be one plan's."""
-    first, *others = ([one.shape for one in tf.nest.flatten(data)] for data in batches)
-    return all(shapes == first for shapes in others)
+    first, *others = batches
+    try:
+        for other in others:
+            tf.nest.assert_same_structure(first, other, expand_composites=True)
+    except (TypeError, ValueError):
+        return False
+    return all(_kinds(other) == _kinds(first) for other in others)
+
+
+def _kinds(batch: Any) -> list[Any]:
+    """Dtypes and shapes of all tensors, also of those that ragged and sparse ones consist of."""
+    return [
+        # None, where there are no sample weights; and what tf.data has in its place.
+        (getattr(one, "dtype", type(one)), getattr(one, "shape", None))
+        for one in tf.nest.flatten(batch, expand_composites=True)
+    ]
