@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tf_libra import strategies
+from tf_libra import strategies, tuning
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -342,3 +342,18 @@ def test_nothing_to_send_at_all_is_no_trouble() -> None:
     machine = Machine(BackwardProfile.from_arrays([0, 0], [0.01, 0.01]))
     tuned, _ = drive(machine)
     assert len(tuned.plan.tensor_names) == 2
+
+
+def test_planner_that_finds_no_plan_is_not_the_models_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("chunks are too few")
+
+    monkeypatch.setattr(tuning, "make_plan", refuse)
+    tuned, _ = drive(Machine())
+    assert tuned.cost_model is not None and tuned.fit is not None
+    assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
+    (note,) = [note for note in tuned.plan.notes if "chunks are too few" in note]
+    assert note.startswith("libra has found no plan")
+    assert not any("no model could be fitted" in note for note in tuned.notes)

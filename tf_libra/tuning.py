@@ -314,17 +314,32 @@ def conclude(
         samples += _samples([(p, r) for _, p, r in held_out], profile.profile)
         fitted = fit(samples, num_workers)
         notes += [*fitted.notes, *fitted.warnings]
-        trusted = _trusted_strategy(strategy, error, max_model_error, notes)
-        begins(Phase.PLAN)
-        plan = _one_stream(make_plan(profile.profile, fitted.model, trusted), profile, fitted.model)
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
-        specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors]
-        plan = one_group_plan(specs, threads[0], num_workers, strategies.SynEasgd.name)
-        plan = replace(plan, notes=tuple(notes))
+        plan = _one_group_of(profile, threads[0], num_workers, notes)
         return Tuned(plan, profile, None, None, None, tuple(samples), tuple(notes))
+    trusted = _trusted_strategy(strategy, error, max_model_error, notes)
+    begins(Phase.PLAN)
+    try:
+        plan = _one_stream(make_plan(profile.profile, fitted.model, trusted), profile, fitted.model)
+    except ValueError as problem:
+        notes.append(
+            f"{trusted.name} has found no plan by the model that was fitted ({problem}): one"
+            " all-reduce after backward"
+        )
+        plan = _one_group_of(profile, threads[0], num_workers, notes)
+        return Tuned(plan, profile, fitted.model, fitted, error, tuple(samples), tuple(notes))
     plan = replace(plan, notes=(*plan.notes, *notes))
     return Tuned(plan, profile, fitted.model, fitted, error, tuple(samples), tuple(notes))
+
+
+def _one_group_of(
+    profile: "MeasuredProfile", num_threads: int, num_workers: int, notes: Sequence[str]
+) -> Plan:
+    """What training falls back to where nothing better is known."""
+    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors]
+    plan = one_group_plan(specs, num_threads, num_workers, strategies.SynEasgd.name)
+    return replace(plan, notes=tuple(notes))
 
 
 def _trusted_strategy(

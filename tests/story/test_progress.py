@@ -209,3 +209,39 @@ def test_explanation_fits_into_100_columns(talking: Job) -> None:
     explained = (talking.folder / "explained.txt").read_text().splitlines()
     assert max(map(len, explained)) <= 100
     assert explained[0] == "phase: run"
+
+
+@pytest.fixture
+def plain_logging() -> Iterator[logging.Logger]:
+    """Logging as a program has it that has set up nothing, and then as it was."""
+    log, root = logging.getLogger("tf_libra"), logging.getLogger()
+    before, roots, handlers = log.level, root.level, list(log.handlers)
+    log.setLevel(logging.NOTSET)
+    root.setLevel(logging.WARNING)
+    yield log
+    log.setLevel(before)
+    root.setLevel(roots)
+    log.handlers[:] = handlers
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.ERROR])
+def test_level_that_the_user_has_set_is_kept(
+    plain_logging: logging.Logger, level: int, rank: int
+) -> None:
+    plain_logging.setLevel(level)
+    assert progress.logger(rank).level == level
+    assert progress.logger(1 - rank).level == level
+
+
+def test_level_of_the_root_is_kept_where_it_says_less(plain_logging: logging.Logger) -> None:
+    logging.getLogger().setLevel(logging.ERROR)
+    assert progress.logger(0).level == logging.ERROR
+    assert progress.logger(1).level == logging.ERROR
+
+
+def test_level_follows_the_rank_until_the_user_sets_one(plain_logging: logging.Logger) -> None:
+    assert progress.logger(1).level == logging.WARNING
+    assert progress.logger(0).level == logging.INFO
+    plain_logging.setLevel(logging.CRITICAL)
+    assert progress.logger(0).level == logging.CRITICAL

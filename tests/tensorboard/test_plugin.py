@@ -14,6 +14,7 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
 from tf_libra.planning.explain import explain
+from tf_libra.tensorboard import views
 from tf_libra.tensorboard.loader import LibraLoader
 
 RECORD = examples.plan_record()
@@ -284,3 +285,19 @@ def _write_alone(logdir: Path, record: examples.PlanRecord) -> None:
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        strategies.Libra(threads=(1, 2), max_groups=3, chunks=40, exact=True),
+        strategies.LibraM(threads=(1, 2), chunks=40, num_threads=2),
+        strategies.AscWfbp(num_threads=2, contention=1.25),
+        strategies.HorovodFusion(num_threads=2, cycle_seconds=0.005, buffer_bytes=1 << 20),
+    ],
+    ids=lambda own: own.name,
+)
+def test_own_strategy_is_compared_with_all_of_its_arguments(own: strategies.Strategy) -> None:
+    record = examples.PlanRecord("f", 1, "given", RECORD.plan, own, own.allowed_threads)
+    assert views.strategy_like(record, own.name) == own
+    assert {one.name for one in views._all_strategies(record)} == set(strategies.BY_NAME)

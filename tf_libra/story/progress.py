@@ -9,6 +9,9 @@ import time
 from typing import TextIO
 
 LEVEL_VARIABLE = "TF_LIBRA_LOG_LEVEL"
+# On the logger itself: the level that was set here. Another one is the user's, and stays; the rank
+# of a process may change in an elastic job.
+_OWN_LEVEL = "_tf_libra_level"
 # What takes no longer needs no progress.
 _PATIENCE_SECONDS = 1.0
 _REFRESH_SECONDS = 0.25
@@ -19,7 +22,7 @@ def logger(rank: int) -> logging.Logger:
     """The project's logger, at the level that TF_LIBRA_LOG_LEVEL names (default: info).
 
     Where the application has set up logging for "tf_libra" or at the root, as absl's does, that is
-    used.
+    used, and so is a level that it has set for "tf_libra", or one above warning at the root.
     """
     log = logging.getLogger("tf_libra")
     if not log.hasHandlers():
@@ -27,9 +30,20 @@ def logger(rank: int) -> logging.Logger:
         handler.setFormatter(logging.Formatter("tf_libra: %(message)s"))
         log.addHandler(handler)
         log.propagate = False
-    level = _level(os.environ.get(LEVEL_VARIABLE, "info")) or logging.INFO
-    log.setLevel(level if rank == 0 else max(level, logging.WARNING))
+    if log.level in (logging.NOTSET, getattr(log, _OWN_LEVEL, logging.NOTSET)):
+        level = _wanted_level()
+        log.setLevel(level if rank == 0 else max(level, logging.WARNING))
+        setattr(log, _OWN_LEVEL, log.level)
     return log
+
+
+def _wanted_level() -> int:
+    named = _level(os.environ.get(LEVEL_VARIABLE, ""))
+    if named is not None:
+        return named
+    # Warning is what the root has where nobody has said anything.
+    root = logging.getLogger().level
+    return root if root > logging.WARNING else logging.INFO
 
 
 def warn_of_unknown_level(log: logging.Logger) -> None:

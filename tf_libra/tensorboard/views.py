@@ -413,14 +413,15 @@ def strategy_like(
 
 
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
-    """Every strategy, with the arguments that the user's has as well."""
+    """The user's own strategy, and every other with the arguments that mean the same."""
     given = {
         name: value
         for name, value in dataclasses.asdict(record.strategy).items()
         if name in ("max_groups", "chunks", "exact")
     }
     chosen: list[strategies.Strategy] = []
-    for strategy in every_strategy(given).values():
+    for other in every_strategy(given).values():
+        strategy = record.strategy if other.name == record.strategy.name else other
         if strategy.chooses_threads:
             chosen.append(strategy.with_threads(record.threads))
         else:
