@@ -3,13 +3,17 @@
 import dataclasses
 import itertools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra import nccl
+import tf_libra
+from tests.launching import Job
+from tf_libra import nccl, strategies
+from tf_libra.backends import horovod_engine
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.nccl import AllReduce, Counters
@@ -284,3 +288,76 @@ def test_counters_in_words() -> None:
         "3 were left to NCCL (3 of a size that the plan does not have,"
         " 1 of the plan's came out of order)"
     )
+
+
+# Where nobody says which threads
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...] = nccl.THREADS) -> None:
+    """The environment as `prepare` leaves it on a large GPU."""
+    for name in ("NCCL_TUNER_PLUGIN", "NCCL_NTHREADS", "NCCL_MIN_NCHANNELS"):
+        monkeypatch.delenv(name, raising=False)
+    settings = nccl.environment(threads, environ={}, multiprocessors=132)
+    for name, value in settings.variables:
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    "threads", [nccl.THREADS, (512, 1024, 2048), (256,), (512, 1024, 2048, 4096, 8192)]
+)
+def test_default_threads_are_those_that_were_prepared(
+    monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...]
+) -> None:
+    prepared(monkeypatch, threads)
+    assert nccl.default_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("libra", strategies.Libra(threads=nccl.THREADS)),
+        ("libra-m", strategies.LibraM(threads=nccl.THREADS)),
+        (strategies.Libra(max_groups=3), strategies.Libra(threads=nccl.THREADS, max_groups=3)),
+        ("wfbp", strategies.Wfbp(num_threads=4096)),
+    ],
+)
+def test_default_threads_are_the_backends(
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: strategies.Strategy | str,
+    expected: strategies.Strategy,
+) -> None:
+    options = tf_libra.optimize(strategy, engine="horovod").keywords["options"]
+    assert options.default_threads
+    prepared(monkeypatch)
+    found = horovod_engine.with_default_threads(options.strategy)
+    assert found == expected
+    assert horovod_engine.with_what_can_be_applied(found) == expected
+    monkeypatch.delenv("NCCL_TUNER_PLUGIN")
+    assert horovod_engine.with_default_threads(options.strategy) == options.strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("libra", {"threads": (1, 2, 4)}),
+        (strategies.Libra(threads=(256, 512)), {}),
+        (strategies.Wfbp(num_threads=256), {}),
+    ],
+)
+def test_threads_that_somebody_has_said_stay(
+    strategy: strategies.Strategy | str, options: dict[str, object]
+) -> None:
+    found = tf_libra.optimize(strategy, engine="horovod", **options)  # type: ignore[arg-type]
+    assert not found.keywords["options"].default_threads
+
+
+def test_script_needs_no_threads_after_prepare(run_job: Callable[..., Job]) -> None:
+    """On Gloo, which takes none: what the plan asks for is handed to NCCL all the same."""
+    settings = nccl.environment(environ={}, multiprocessors=132)
+    job = run_job("nccl_threads.py", 2, env=dict(settings.variables))
+    for rank in range(2):
+        value = job.value("default_threads", rank)
+        assert value["phase"] == "run"
+        assert set(value["threads"]) <= set(nccl.THREADS)
+        assert set(value["measured"]) <= set(nccl.THREADS)
+        assert bool(value["measured"]) == (rank == 0)

@@ -394,6 +394,25 @@ def in_use(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get(_PLUGIN) == str(PATH) and PATH.exists()
 
 
+def default_threads(environ: Mapping[str, str] = os.environ) -> tuple[int, ...]:
+    """The numbers of threads R where nobody says which: those that `prepare` has made room for.
+
+    Powers of two of whole channels, up to the channels that NCCL makes.
+
+    Raises:
+        ValueError: the environment is not what `prepare` leaves.
+    """
+    per_channel = _environments_threads_per_channel(environ)
+    text = environ.get(_MIN_CHANNELS, "")
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"{_MIN_CHANNELS} must be a number of channels, got {text!r}: call prepare() before"
+            " NCCL starts"
+        )
+    most = min(int(text), MAX_CHANNELS)
+    return tuple(per_channel << i for i in range(most.bit_length()))
+
+
 def announce_step() -> None:
     """`begin_step`, where NCCL of this process has the plugin."""
     if in_use():
@@ -417,8 +436,8 @@ def counters() -> Counters:
     return Counters(**library.counts(), all_reduces=library.applied())
 
 
-def _environments_threads_per_channel() -> int:
-    text = os.environ.get(_NTHREADS, "")
+def _environments_threads_per_channel(environ: Mapping[str, str] = os.environ) -> int:
+    text = environ.get(_NTHREADS, "")
     if text not in _NTHREADS_VALUES:
         raise ValueError(
             f"{_NTHREADS} must be one of {THREADS_PER_CHANNEL} in the environment, got {text!r}:"

@@ -42,6 +42,7 @@ class Options:
         inner_gradients: what becomes of gradients that are differentiated again, one of
             `INNER_GRADIENTS`.
         progress: whether a terminal shows phases that take longer than a second.
+        default_threads: whether nobody has said which threads, so that the backend may.
     """
 
     engine: str
@@ -58,6 +59,7 @@ class Options:
     sparse_as_dense: bool = False
     inner_gradients: str | None = None
     progress: bool = True
+    default_threads: bool = False
 
 
 def resolve(
@@ -112,6 +114,8 @@ def resolve(
         sparse_as_dense=checks.boolean("sparse_as_dense", sparse_as_dense),
         inner_gradients=_one_of("inner_gradients", inner_gradients, INNER_GRADIENTS),
         progress=checks.boolean("progress", progress),
+        default_threads=threads is None
+        and chosen.allowed_threads == type(chosen)().allowed_threads,
     )
 
 

@@ -57,6 +57,20 @@ def with_what_can_be_applied(strategy: strategies.Strategy) -> strategies.Strate
     return strategy.with_threads((min(strategy.allowed_threads),))
 
 
+def with_default_threads(strategy: strategies.Strategy) -> strategies.Strategy:
+    """The strategy with the thread counts of NCCL, where that takes any; for who has said none.
+
+    One that does not choose gets the most, as NCCL by itself makes all channels that it may.
+
+    Raises:
+        ValueError: NCCL's settings leave no thread counts.
+    """
+    if not nccl.in_use():
+        return strategy
+    counts = nccl.default_threads()
+    return strategy.with_threads(counts if strategy.chooses_threads else counts[-1:])
+
+
 def apply_threads(plan: Plan) -> None:
     """Hands the plan's thread counts to who can apply them; every rank has to, at the same step.
 

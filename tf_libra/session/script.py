@@ -8,6 +8,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra import nccl
 from tf_libra import options as options_lib
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, interrupts, side_channel
+from tf_libra.backends import horovod, horovod_engine, interrupts, side_channel
 from tf_libra.backends.agreement import agree
 from tf_libra.model.plan import Plan
 from tf_libra.session import grappler, variables
@@ -237,6 +238,7 @@ class Script:
         """Starts the engine and compares what can be before tracing. False if there are none."""
         world = self._world = horovod.world()
         horovod.call_on_reset(self._on_reset)
+        self._take_default_threads()
         self.journal.met(world.rank)
         if world.size == 1:
             self.journal.log.warning(
@@ -269,6 +271,14 @@ class Script:
         if self._options.check_numerics is not None:
             self._watch = numerics.Watch()
         return True
+
+    def _take_default_threads(self) -> None:
+        """Those of the backend, which is prepared by now."""
+        options = self._options
+        if options.engine == "horovod" and options.default_threads:
+            strategy = horovod_engine.with_default_threads(options.strategy)
+            self._options = replace(options, strategy=strategy)
+            self.journal = self._new_journal()
 
     def _shared_engine(self, world: horovod.World) -> tuple[engine_lib.Engine, bool]:
         """The engine, and whether it was started just now."""
