@@ -1,0 +1,417 @@
+"""Graphs, reinforcement, physics, recommendation, meta-learning: steps of other fields."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from tests.real.running import By, Scripts, use_float64
+
+SCRIPTS = Scripts()
+
+
+def weights(shapes: dict[str, tuple[int, ...]], seed: int = 1) -> list[tf.Variable]:
+    random = np.random.default_rng(seed)
+    return [tf.Variable(random.normal(size=s) / 2, name=n) for n, s in shapes.items()]
+
+
+def descend(variables: Any, gradients: Any, rate: float = 0.1) -> None:
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+
+
+def mlp(inputs: int, *widths: int) -> Any:
+    hidden = [layers.Dense(width, activation="tanh") for width in widths[:-1]]
+    return keras.Sequential([keras.Input((inputs,)), *hidden, layers.Dense(widths[-1])])
+
+
+@SCRIPTS
+def deep_q_network(by: By) -> Any:
+    """A target network is copied from the one that is trained every third step."""
+    use_float64()
+    online, target = mlp(4, 8, 3), mlp(4, 8, 3)
+    target.set_weights(online.get_weights())
+    optimizer = keras.optimizers.Adam(0.01, clipnorm=1.0)
+    loss_fn = keras.losses.Huber()
+
+    @by.optimize()
+    @tf.function
+    def train_step(states: Any, actions: Any, rewards: Any, following: Any, done: Any) -> Any:
+        best = tf.reduce_max(target(following), axis=1)
+        wanted = rewards + 0.9 * best * (1.0 - done)
+        with tf.GradientTape() as tape:
+            q = tf.reduce_sum(online(states) * tf.one_hot(actions, 3, dtype=tf.float64), axis=1)
+            loss = loss_fn(wanted, q)
+        gradients = tape.gradient(loss, online.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, online.trainable_variables, strict=True))
+        return loss
+
+    def memories(random: np.random.Generator) -> Any:
+        states = random.normal(size=(2, 8, 4))
+        done = random.integers(0, 2, 8).astype(float)
+        return states[0], random.integers(0, 3, 8), random.normal(size=8), states[1], done
+
+    for number, batch in enumerate(by.batches(8, memories)):
+        train_step(*batch)
+        if number % 3 == 2:
+            target.set_weights(online.get_weights())
+    return online.trainable_variables + target.trainable_variables
+
+
+@SCRIPTS
+def soft_actor_critic(by: By) -> Any:
+    """Two critics and an actor, three optimizers, targets that move a little in every step."""
+    use_float64()
+    actor, critics = mlp(4, 8, 2), [mlp(6, 8, 1), mlp(6, 8, 1)]
+    targets = [keras.models.clone_model(one) for one in critics]
+    for one, other in zip(targets, critics, strict=True):
+        one.set_weights(other.get_weights())
+    optimizers = [keras.optimizers.Adam(0.01) for _ in range(3)]
+
+    @by.optimize()
+    @tf.function
+    def train_step(states: Any, actions: Any, rewards: Any, following: Any) -> Any:
+        then = tf.concat([following, tf.tanh(actor(following))], axis=1)
+        wanted = rewards + 0.9 * tf.minimum(targets[0](then), targets[1](then))
+        for critic, optimizer in zip(critics, optimizers[:2], strict=True):
+            with tf.GradientTape() as tape:
+                found = critic(tf.concat([states, actions], axis=1))
+                loss = tf.reduce_mean(tf.square(found - wanted))
+            gradients = tape.gradient(loss, critic.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, critic.trainable_variables, strict=True))
+        with tf.GradientTape() as tape:
+            now = tf.concat([states, tf.tanh(actor(states))], axis=1)
+            loss = -tf.reduce_mean(tf.minimum(critics[0](now), critics[1](now)))
+        gradients = tape.gradient(loss, actor.trainable_variables)
+        optimizers[2].apply_gradients(zip(gradients, actor.trainable_variables, strict=True))
+        for critic, target in zip(critics, targets, strict=True):
+            for new, old in zip(critic.variables, target.variables, strict=True):
+                old.assign(0.1 * new + 0.9 * old)
+        return loss
+
+    def memories(random: np.random.Generator) -> Any:
+        states = random.normal(size=(2, 8, 4))
+        return states[0], random.normal(size=(8, 2)), random.normal(size=(8, 1)), states[1]
+
+    for batch in by.batches(6, memories):
+        train_step(*batch)
+    return [v for one in (actor, *critics, *targets) for v in one.variables]
+
+
+@SCRIPTS
+def actor_critic_over_an_episode(by: By) -> Any:
+    """An episode is a loop of the graph that fills tensor arrays; returns are a second loop."""
+    w, policy, value = variables = weights({"w": (3, 6), "policy": (6, 2), "value": (6, 1)})
+
+    @by.optimize()
+    @tf.function
+    def train_step(start: Any, noise: Any) -> Any:
+        with tf.GradientTape() as tape:
+            state = start
+            log_probs = tf.TensorArray(tf.float64, size=4)
+            values = tf.TensorArray(tf.float64, size=4)
+            rewards = tf.TensorArray(tf.float64, size=4)
+            for t in tf.range(4):
+                hidden = tf.tanh(state @ w)
+                action = tf.math.log_softmax(hidden @ policy)
+                log_probs = log_probs.write(t, action[:, 0])
+                values = values.write(t, (hidden @ value)[:, 0])
+                state = 0.9 * state + noise[:, t]
+                rewards = rewards.write(t, -tf.reduce_sum(tf.square(state), axis=1))
+            returns = tf.scan(lambda a, r: r + 0.9 * a, rewards.stack()[::-1])[::-1]
+            advantage = tf.stop_gradient(returns) - values.stack()
+            loss = -tf.reduce_mean(log_probs.stack() * tf.stop_gradient(advantage))
+            loss += tf.reduce_mean(tf.square(advantage))
+        descend(variables, tape.gradient(loss, variables), 0.01)
+        return loss
+
+    def starts(random: np.random.Generator) -> Any:
+        return random.normal(size=(8, 3)), random.normal(size=(8, 4, 3))
+
+    for batch in by.batches(6, starts):
+        train_step(*batch)
+    return variables
+
+
+def graphs(random: np.random.Generator) -> Any:
+    """Eight graphs of five nodes and nine edges each."""
+    edges = random.integers(0, 5, (8, 9, 2))
+    return random.normal(size=(8, 5, 3)), edges, random.normal(size=(8, 1))
+
+
+@SCRIPTS
+def message_passing_by_segments(by: By) -> Any:
+    """Messages along edges, summed by `unsorted_segment_sum`, for three rounds in `tf.range`."""
+    shapes = {"embed": (3, 6), "message": (12, 6), "update": (12, 6), "read": (6, 1)}
+    embed, message, update, read = variables = weights(shapes)
+
+    @by.optimize()
+    @tf.function
+    def train_step(nodes: Any, edges: Any, labels: Any) -> Any:
+        count = tf.shape(nodes)[0]
+        offsets = 5 * tf.range(count, dtype=edges.dtype)[:, None, None]
+        flat = tf.reshape(edges + offsets, [-1, 2])
+        with tf.GradientTape() as tape:
+            h = tf.tanh(tf.reshape(nodes, [-1, 3]) @ embed)
+            for _ in tf.range(3):
+                ends = tf.concat([tf.gather(h, flat[:, 0]), tf.gather(h, flat[:, 1])], axis=1)
+                sent = tf.nn.relu(ends @ message)
+                got = tf.math.unsorted_segment_sum(sent, flat[:, 1], 5 * count)
+                h = tf.tanh(tf.concat([h, got], axis=1) @ update)
+            graph = tf.math.unsorted_segment_mean(h, tf.repeat(tf.range(count), 5), count)
+            loss = tf.reduce_mean(tf.square(graph @ read - labels))
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    for batch in by.batches(6, graphs):
+        train_step(*batch)
+    return variables
+
+
+@SCRIPTS
+def graph_attention(by: By) -> Any:
+    """Attention over edges by segment maxima and sums; Keras layers, unrolled."""
+    use_float64()
+    project, score, final = layers.Dense(6), layers.Dense(1), layers.Dense(1)
+    for layer, width in ((project, 3), (score, 12), (final, 6)):
+        layer.build((None, width))
+    variables = [v for one in (project, score, final) for v in one.trainable_variables]
+    optimizer = keras.optimizers.SGD(0.1)
+
+    @by.optimize()
+    @tf.function
+    def train_step(nodes: Any, edges: Any, labels: Any) -> Any:
+        count = tf.shape(nodes)[0]
+        flat = tf.reshape(edges + 5 * tf.range(count, dtype=edges.dtype)[:, None, None], [-1, 2])
+        with tf.GradientTape() as tape:
+            h = project(tf.reshape(nodes, [-1, 3]))
+            ends = tf.concat([tf.gather(h, flat[:, 0]), tf.gather(h, flat[:, 1])], axis=1)
+            raw = tf.nn.leaky_relu(score(ends))[:, 0]
+            top = tf.gather(tf.math.unsorted_segment_max(raw, flat[:, 1], 5 * count), flat[:, 1])
+            exps = tf.exp(raw - top)
+            sums = tf.gather(tf.math.unsorted_segment_sum(exps, flat[:, 1], 5 * count), flat[:, 1])
+            weighted = (exps / sums)[:, None] * tf.gather(h, flat[:, 0])
+            h = tf.nn.elu(tf.math.unsorted_segment_sum(weighted, flat[:, 1], 5 * count))
+            loss = tf.reduce_mean(
+                tf.square(tf.reduce_mean(tf.reshape(final(h), [-1, 5, 1]), axis=1) - labels)
+            )
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    for batch in by.batches(6, graphs):
+        train_step(*batch)
+    # Softmax does not see the score's bias.
+    return [v for v in variables if v is not score.bias]
+
+
+@SCRIPTS
+def physics_informed_network(by: By) -> Any:
+    """The residual of a differential equation: second derivatives of the inputs, in float64."""
+    use_float64()
+    model = mlp(2, 8, 8, 1)
+    optimizer = keras.optimizers.Adam(0.01)
+
+    @by.optimize()
+    @tf.function
+    def train_step(t: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as second:
+                second.watch(x)
+                with tf.GradientTape(persistent=True) as first:
+                    first.watch([t, x])
+                    u = model(tf.concat([t, x], axis=1))
+                u_t, u_x = first.gradient(u, t), first.gradient(u, x)
+            u_xx = second.gradient(u_x, x)
+            loss = tf.reduce_mean(tf.square(u_t + u * u_x - 0.01 * u_xx))
+            start = model(tf.concat([tf.zeros_like(x), x], axis=1))
+            loss += tf.reduce_mean(tf.square(start + tf.sin(3.0 * x)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    def points(random: np.random.Generator) -> Any:
+        return random.random(size=(8, 1)), random.normal(size=(8, 1))
+
+    for t, x in by.batches(6, points):
+        train_step(t, x)
+    return model.trainable_variables
+
+
+@SCRIPTS
+def adversarial_training(by: By) -> Any:
+    """Inputs are moved along the sign of their gradient before the step."""
+    use_float64()
+    model = mlp(4, 8, 3)
+    optimizer = keras.optimizers.SGD(0.1)
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = loss_fn(y, model(x))
+        x += 0.1 * tf.sign(tape.gradient(loss, x))
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    def rows(random: np.random.Generator) -> Any:
+        return random.normal(size=(8, 4)), random.integers(0, 3, 8)
+
+    for x, y in by.batches(6, rows):
+        train_step(x, y)
+    return model.trainable_variables
+
+
+@SCRIPTS
+def matrix_factorization(by: By) -> Any:
+    """Two embeddings and their biases, dot products; slices are gathered, a bias is reduced."""
+    random = np.random.default_rng(3)
+    users = tf.Variable(random.normal(size=(20, 4)), name="users")
+    items = tf.Variable(random.normal(size=(15, 4)), name="items")
+    user_bias = tf.Variable(np.zeros((20, 1)), name="user_bias")
+    mean = tf.Variable(np.zeros(()), name="mean")
+    scale = tf.Variable(np.ones((4,)), name="scale")
+    variables = [users, items, user_bias, mean, scale]
+
+    @by.optimize()
+    @tf.function
+    def train_step(user: Any, item: Any, rating: Any) -> Any:
+        with tf.GradientTape() as tape:
+            product = tf.gather(users, user) * tf.gather(items, item) * scale
+            found = tf.reduce_sum(product, axis=1) + tf.gather(user_bias, user)[:, 0] + mean
+            loss = tf.reduce_mean(tf.square(found - rating))
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    def ratings(random: np.random.Generator) -> Any:
+        return random.integers(0, 20, 8), random.integers(0, 15, 8), random.normal(size=8)
+
+    for batch in by.batches(6, ratings):
+        train_step(*batch)
+    return variables
+
+
+@SCRIPTS
+def wide_and_deep(by: By) -> Any:
+    """Features of several kinds in a dictionary, by `fit`; sample weights; two losses."""
+    use_float64()
+    numbers, kinds = keras.Input((3,), name="numbers"), keras.Input((2,), name="kinds")
+    deep = layers.Dense(8, activation="relu")(layers.concatenate([numbers, kinds]))
+    wide = layers.Dense(1, name="rating")(layers.concatenate([deep, kinds]))
+    click = layers.Dense(1, activation="sigmoid", name="click")(deep)
+    model = keras.Model({"numbers": numbers, "kinds": kinds}, {"rating": wide, "click": click})
+    model.compile(
+        keras.optimizers.Adagrad(0.1),
+        loss={"rating": "mse", "click": "binary_crossentropy"},
+        loss_weights={"rating": 0.3, "click": 1.0},
+    )
+    random = np.random.default_rng(1)
+    x = {"numbers": random.normal(size=(32, 3)), "kinds": random.normal(size=(32, 2))}
+    y = {
+        "rating": random.normal(size=(32, 1)),
+        "click": random.integers(0, 2, (32, 1)).astype(float),
+    }
+    by.fit(model, (x, y), batch=4)
+    return model.trainable_variables
+
+
+@SCRIPTS
+def meta_learning(by: By) -> Any:
+    """Reptile: a copy is trained on a task, and the weights move towards it."""
+    shapes = {"w0": (1, 6), "b0": (6,), "w1": (6, 1)}
+    slow = weights(shapes)
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            found = tf.tanh(x @ slow[0] + slow[1]) @ slow[2]
+            loss = tf.reduce_mean(tf.square(found - y))
+        gradients = tape.gradient(loss, slow)
+        before = [tf.identity(v) for v in slow]
+        descend(slow, gradients, 0.1)
+        with tf.GradientTape() as tape:
+            found = tf.tanh(x @ slow[0] + slow[1]) @ slow[2]
+            loss = tf.reduce_mean(tf.square(found - y))
+        descend(slow, tape.gradient(loss, slow), 0.1)
+        for v, old in zip(slow, before, strict=True):
+            v.assign(old + 0.5 * (v - old))
+        return loss
+
+    def tasks(random: np.random.Generator) -> Any:
+        x = random.normal(size=(8, 1))
+        return x, np.sin(x)
+
+    for x, y in by.batches(6, tasks):
+        train_step(x, y)
+    return slow
+
+
+@SCRIPTS
+def anomaly_scores_with_center(by: By) -> Any:
+    """Deep SVDD: distances from a constant center, no biases; early stopping by Python."""
+    use_float64()
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, use_bias=False, activation="leaky_relu"),
+            layers.Dense(3, use_bias=False),
+        ]
+    )
+    center = tf.constant([0.1, 0.2, 0.3], tf.float64)
+    optimizer = keras.optimizers.Nadam(0.01)
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.reduce_sum(tf.square(model(x) - center), axis=1))
+        gradients = tape.gradient(loss, model.trainable_weights)
+        optimizer.apply_gradients(zip(gradients, model.trainable_weights, strict=True))
+        return loss
+
+    best = np.inf
+    for x in by.batches(8, lambda random: random.normal(size=(8, 6))):
+        loss = float(train_step(x))
+        if loss > 100 * best:
+            break
+        best = min(best, loss)
+    return model.trainable_weights
+
+
+@SCRIPTS
+def gaussian_process_features(by: By) -> Any:
+    """Marginal likelihood of a kernel matrix by Cholesky factors, per group of points."""
+    length, noise, projection = variables = weights(
+        {"length": (1,), "noise": (1,), "projection": (3, 2)}
+    )
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            z = x @ projection
+            square = tf.reduce_sum((z[:, :, None] - z[:, None]) ** 2, axis=-1)
+            kernel = tf.exp(-square * tf.nn.softplus(length))
+            kernel += (0.1 + tf.nn.softplus(noise)) * tf.eye(5, dtype=tf.float64)
+            factor = tf.linalg.cholesky(kernel)
+            alpha = tf.linalg.cholesky_solve(factor, y)
+            fit = 0.5 * tf.reduce_sum(y * alpha, axis=[1, 2])
+            fit += tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)), axis=1)
+            loss = tf.reduce_mean(fit)
+        descend(variables, tape.gradient(loss, variables), 0.05)
+        return loss
+
+    def groups(random: np.random.Generator) -> Any:
+        return random.normal(size=(4, 5, 3)), random.normal(size=(4, 5, 1))
+
+    for x, y in by.batches(6, groups):
+        train_step(x, y)
+    return variables

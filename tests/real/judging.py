@@ -1,0 +1,86 @@
+"""Judges what a script has left behind: weights, phases, and what was all-reduced."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# How far weights may be from the reference's, as a part of the largest change that training has
+# made to any element of the same variable.
+TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
+# What is left of a gradient that is nought but for rounding, such as that of attention's key bias.
+ROUNDING = {"float64": 1e-12, "float32": 1e-6}
+
+
+# Sums of half-precision numbers, which depend on the order: how much more may differ.
+HALF_PRECISION = {"float16_by_hand": 10}
+# Scripts whose second gradient depends on what the first one has changed: what a plan joins of
+# the two is executed in parts.
+IN_PARTS = (
+    "gan_by_fit",
+    "meta_learning",
+    "soft_actor_critic",
+    "wasserstein_with_gradient_penalty",
+)
+
+
+def weights(folder: Path, name: str, world_size: int) -> list[str]:
+    """How the weights differ from the reference's, or between ranks; nothing if all is right."""
+    found = []
+    failed = folder / f"{name}.alone.txt"
+    if failed.exists():
+        return [failed.read_text()]
+    stored = [_arrays(folder / f"{name}.{rank}.npz") for rank in range(world_size)]
+    for rank, arrays in enumerate(stored):
+        kind = "horovod" if any(key.startswith("horovod/") for key in arrays) else "alone"
+        reference = arrays if kind == "horovod" else _arrays(folder / f"{name}.alone.npz")
+        trained = [key.split("/")[1] for key in arrays if key.startswith("ours/")]
+        assert trained, "nothing was compared"
+        for index in trained:
+            ours, wanted = arrays[f"ours/{index}"], reference[f"{kind}/{index}"]
+            start = reference.get(f"start.{kind}/{index}", np.zeros_like(wanted))
+            change = np.abs(wanted.astype(float) - start).max(initial=0)
+            error = np.abs(ours.astype(float) - wanted).max(initial=0)
+            allowed = TOLERANCE[ours.dtype.name] * change + ROUNDING[ours.dtype.name]
+            if change == 0 and wanted.size:
+                found.append(f"variable {index} did not change")
+            if not error <= HALF_PRECISION.get(name, 1) * allowed:
+                found.append(f"rank {rank}, {index}: off by {error:.3g}, changed by {change:.3g}")
+            if ours.tobytes() != stored[0][f"ours/{index}"].tobytes():
+                found.append(f"rank {rank}, {index}: other bits than on rank 0")
+    return found
+
+
+def plans(name: str, values: Sequence[Any]) -> list[str]:
+    """What is wrong with phases and plans, and with what was all-reduced on other ranks than 0."""
+    found = [
+        f"{step['phase']} after {step['stages']} stages"
+        for value in values
+        for step in value["steps"]
+        if step["phase"] != "run" or step["stages"] < 2
+    ]
+    steps = [step for step in values[0]["steps"] if step["is_recorded"]]
+    planned = sorted([threads, names] for step in steps for threads, names in step["groups"])
+    if not planned:
+        found.append("nothing was planned")
+    for value in values[1:]:
+        executed = [[threads, list(names)] for threads, names in value["executed"]]
+        in_parts = name in IN_PARTS and _are_parts(executed, planned)
+        if sorted(executed) != planned and not in_parts:
+            found.append(f"executed {executed}, planned {planned}")
+    return found
+
+
+def _are_parts(executed: Sequence[Any], planned: Sequence[Any]) -> bool:
+    """Whether the planned groups were executed, some of them as several."""
+    within = all(
+        any(threads == r and set(part) <= set(names) for r, names in planned)
+        for threads, part in executed
+    )
+    return within and {n for _, p in executed for n in p} == {n for _, p in planned for n in p}
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as stored:
+        return dict(stored)

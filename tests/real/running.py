@@ -1,0 +1,316 @@
+"""Runs one training script three ways: by TF-Libra on its share of the data, and as a reference.
+
+A script is a function of a `By`, which says who trains. It is written as its author would write
+it, but for what `By` gives it: the decorator over its step, and its share of every joint batch.
+"""
+
+import itertools
+import types
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_libra
+import tf_libra.keras
+from tf_libra.backends import engine as engine_lib
+from tf_libra.model.plan import Plan, TensorGroup
+
+# Tuning that ends early still leads through every phase that other ranks have to follow.
+BRIEFLY: dict[str, Any] = {"strategy": "mg-wfbp", "threads": 3, "max_tuning_steps": 2}
+
+Script = Callable[["By"], Any]
+
+
+class Scripts:
+    """The scripts of a module, by name, and what each is compared with; empty: nothing."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[Script, str]] = {}
+
+    def __call__(self, script: Script) -> Script:
+        """Adds a script that one process trains to the same weights on the joint batch."""
+        return self.like("alone")(script)
+
+    def like(self, reference: str) -> Callable[[Script], Script]:
+        """Adds a script that trains as `reference` does, a kind of `By`; "" is for no comparison.
+
+        Without a comparison the script returns what JSON can say.
+        """
+
+        def add(script: Script) -> Script:
+            assert script.__name__ not in self.found, script.__name__
+            self.found[script.__name__] = (script, reference)
+            return script
+
+        return add
+
+
+def random_plan(tuned: Plan, seed: int) -> Plan:
+    """Several groups of what was tuned, with mixed thread counts; the same on every rank."""
+    random = np.random.default_rng(seed)
+    count = len(tuned.tensor_names)
+    num_groups = min(count, int(random.integers(2, 6)))
+    inner = random.choice(np.arange(1, count), size=num_groups - 1, replace=False) if count else []
+    edges = [0, *sorted(int(cut) for cut in inner), count]
+    return Plan(
+        groups=tuple(
+            TensorGroup(start, stop, int(random.integers(1, 4)))
+            for start, stop in itertools.pairwise(edges)
+        ),
+        tensor_names=tuple(tuned.tensor_names),
+        num_bytes=tuple(int(size) for size in tuned.num_bytes),
+        num_workers=tuned.num_workers,
+        strategy="by hand",
+        dtypes=tuned.dtypes,
+    )
+
+
+@dataclass
+class By:
+    """Who trains.
+
+    Attributes:
+        kind: "alone": one process, the joint batch. "horovod": every rank its share, and what the
+            script gives to `average` is averaged by Horovod. "ours": every rank its share, under
+            a plan.
+        name: of the script; chooses a random plan.
+        rank: this process.
+        size: how many there are.
+        start: the values of variables before the first step, by `id`.
+        steps: the decorated steps.
+        calls: how many steps were called so far.
+    """
+
+    kind: str
+    name: str
+    rank: int
+    size: int
+    start: dict[int, np.ndarray] = field(default_factory=dict)
+    steps: list["Staged"] = field(default_factory=list)
+    calls: int = 0
+
+    @property
+    def ours(self) -> bool:
+        return self.kind == "ours"
+
+    def optimize(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        """`tf_libra.optimize` where it is ours, else nothing but `tf.function`."""
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            if self.ours:
+                self.steps.append(Staged(self, function, options))
+                return self.steps[-1]
+            return Plain(self, function)
+
+        return decorate
+
+    def share(self, *joint: Any) -> Any:
+        """This rank's part of arrays that are a joint batch; all of them alone."""
+
+        def cut(array: Any) -> Any:
+            if self.kind == "alone":
+                return tf.constant(array)
+            count = len(array) // self.size
+            return tf.constant(array[self.rank * count : (self.rank + 1) * count])
+
+        parts = tuple(cut(array) for array in joint)
+        return parts if len(parts) > 1 else parts[0]
+
+    def batches(self, steps: int, make: Callable[[np.random.Generator], Any]) -> Iterator[Any]:
+        """This rank's parts of joint batches, which `make` draws."""
+        for number in range(steps):
+            joint = make(np.random.default_rng(100 + number))
+            yield self.share(*(joint if isinstance(joint, tuple) else (joint,)))
+
+    def average(self, gradients: Sequence[Any]) -> list[Any]:
+        """What a script's author would do for Horovod; nothing for us."""
+        if self.kind != "horovod":
+            return list(gradients)
+        return [None if one is None else hvd.allreduce(one) for one in gradients]
+
+    def dataset(self, arrays: Any, batch: int) -> tf.data.Dataset:
+        """Batches of `batch` examples for each rank, and of all ranks' alone."""
+        joint = tf.data.Dataset.from_tensor_slices(arrays).batch(batch * self.size)
+        if self.kind == "alone":
+            return joint
+        first = self.rank * batch
+        return joint.map(
+            lambda *one: tf.nest.map_structure(lambda x: x[first : first + batch], one)
+        )
+
+    def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 2, **options: Any) -> None:
+        """Trains twice by `fit`: while it is tuned, and under a random plan."""
+        fitting = options.pop("fitting", {})
+        data = self.dataset(arrays, batch)
+        self.remember(model.trainable_variables)
+        tuned = tf_libra.keras.optimize(model, **BRIEFLY, **options) if self.ours else None
+        model.fit(data, epochs=epochs, verbose=0, **fitting)
+        given = None
+        if tuned is not None:
+            assert tuned.plan is not None, f"no plan is in force: {tuned.phase}"
+            plan = random_plan(tuned.plan, zlib.crc32(self.name.encode()))
+            given = tf_libra.keras.optimize(model, plan=plan, **options)
+        model.fit(data, epochs=epochs, verbose=0, **fitting)
+        self.fitted(tuned, given)
+
+    def keras(self, model: Any, **options: Any) -> Any:
+        """`tf_libra.keras.optimize` where it is ours."""
+        return tf_libra.keras.optimize(model, **(BRIEFLY | options)) if self.ours else None
+
+    def fitted(self, *fittings: Any) -> None:
+        """Has what Keras trained looked at in the end; None is none of ours."""
+        if None not in fittings:
+            self.steps.append(Staged.fitted(self, list(fittings)))
+
+    def remember(self, variables: Any) -> None:
+        """Keeps values from before training."""
+        for one in variables:
+            self.start.setdefault(id(one), np.array(tf.convert_to_tensor(one)))
+
+
+class Plain:
+    """A step without TF-Libra."""
+
+    def __init__(self, by: By, function: Callable[..., Any]) -> None:
+        self._by = by
+        is_function = hasattr(function, "python_function")
+        self._function: Any = function if is_function else tf.function(function)
+        self._is_new = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_new and not tf.config.functions_run_eagerly():
+            self._is_new = False
+            graph = self._function.get_concrete_function(*args, **kwargs).graph
+            self._by.remember(graph.variables)
+        return self._function(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+class Staged:
+    """A step that is tuned briefly, and then decorated again with a random plan."""
+
+    def __init__(self, by: By, function: Any, options: dict[str, Any]) -> None:
+        self._by = by
+        self._function = function
+        self._options = options
+        self.stages: list[Any] = [tf_libra.optimize(**(BRIEFLY | options))(function)]
+        self.entered = self.called = 0
+
+    @classmethod
+    def fitted(cls, by: By, stages: list[Any]) -> "Staged":
+        """What Keras' `fit` has gone through."""
+        staged = cls.__new__(cls)
+        staged._by, staged._function, staged._options, staged.stages = by, None, {}, stages
+        by.calls += 2
+        staged.entered, staged.called = by.calls - 1, by.calls
+        return staged
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        first = self.stages[0]
+        self._by.calls += 1
+        self.called = self._by.calls
+        if len(self.stages) == 1 and first.phase == "run" and first.plan is not None:
+            seed = zlib.crc32(self._by.name.encode()) + self._by.steps.index(self)
+            plan = random_plan(first.plan, seed)
+            options = {k: v for k, v in self._options.items() if k not in ("strategy", "threads")}
+            self.stages.append(tf_libra.optimize(plan=plan, **options)(self._function))
+            self.entered = self.called
+        return self.stages[-1](*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def close(self) -> None:
+        for stage in self.stages:
+            getattr(stage, "close", lambda: None)()
+
+
+def run_alone(name: str, script: Script, size: int) -> dict[str, Any]:
+    """Weights of one process, trained on the joint batches, and from where they started."""
+    return _trained(By("alone", name, 0, size), script)
+
+
+def run(name: str, script: Script, rank: int, size: int, reference: str, save: Any) -> Any:
+    """Trains under plans, and by Horovod if that is the reference; saves weights."""
+    saved: dict[str, Any] = {}
+    if reference == "horovod":
+        saved = _trained(By("horovod", name, rank, size), script)
+    by = By("ours", name, rank, size)
+    saved |= _trained(by, script)
+    save(**saved)
+    return executed(by)
+
+
+def _trained(by: By, script: Script) -> dict[str, Any]:
+    fresh()
+    saved: dict[str, Any] = {}
+    for index, one in enumerate(script(by)):
+        saved[f"{by.kind}/{index}"] = np.array(tf.convert_to_tensor(one))
+        before = by.start.get(id(one), by.start.get(id(getattr(one, "value", None))))
+        if before is not None:
+            saved[f"start.{by.kind}/{index}"] = before
+    return saved
+
+
+def run_ours(name: str, script: Script, rank: int, size: int) -> Any:
+    """Runs a script that is compared with nothing; it returns what JSON can say."""
+    fresh()
+    by = By("ours", name, rank, size)
+    told = script(by)
+    return {"told": told, **executed(by)}
+
+
+def fresh() -> None:
+    """Nothing of what ran before reaches what runs next."""
+    keras.backend.clear_session()
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(1)
+
+
+def use_float64() -> None:
+    """Keras' layers compute in double precision, so that weights can be compared closely."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+
+
+def executed(by: By) -> dict[str, Any]:
+    """Phases, plans, and all-reduces since the last plan came into force, as JSON values.
+
+    Rank 0 drains the engine's records itself while it compares plans with predictions.
+    """
+    running = engine_lib.running()
+    records = running.drain_telemetry() if running is not None and by.rank > 0 else ()
+    steps: list[Any] = []
+    # A plan's first call drains what was executed before.
+    drained = max((staged.entered for staged in by.steps), default=0)
+    for staged in by.steps:
+        last = staged.stages[-1]
+        groups = [] if last.plan is None else list(last.plan.groups)
+        steps.append(
+            {
+                "stages": len(staged.stages),
+                "phase": str(last.phase),
+                "is_recorded": staged.called > drained,
+                "groups": [
+                    [group.num_threads, list(last.plan.tensor_names[group.start : group.stop])]
+                    for group in groups
+                    if any(last.plan.num_bytes[group.start : group.stop])
+                ],
+            }
+        )
+        staged.close()
+    return {
+        "steps": steps,
+        "executed": sorted(
+            {(r.num_threads, r.tensor_names) for r in records if r.group >= 0 and r.plan}
+        ),
+    }

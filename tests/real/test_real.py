@@ -1,0 +1,232 @@
+"""Scripts in the manner of what people publish, each to a plan in force and to the right weights.
+
+One process on the joint batches is the reference, or Horovod where averaging differs by nature.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.launching import Job
+from tests.real import judging
+
+# Nobody waits as long as this while all goes well.
+TIMEOUT = {"TF_LIBRA_TIMEOUT_SECONDS": "120"}
+JOBS = {
+    "pictures": ("images", "generative", "horovod_examples"),
+    "sequences": ("sequences", "text", "fields"),
+    "practices": ("practices",),
+    "refused": ("refused",),
+}
+TRAINED = {
+    "pictures": [
+        "convolution_by_hand",
+        "convnet_by_hand",
+        "depthwise_by_hand",
+        "functional_convnet",
+        "residual_network",
+        "unet",
+        "autoencoder_by_fit",
+        "siamese_network",
+        "simclr",
+        "mixed_precision_by_fit",
+        "loss_scale_from_two_to_the_twentieth",
+        "distillation",
+        "variational_autoencoder",
+        "dcgan_with_two_tapes",
+        "gan_by_fit",
+        "wasserstein_with_gradient_penalty",
+        "cycle_gan",
+        "two_networks_two_steps",
+        "denoising_diffusion",
+        "coupling_flow",
+        "mnist_with_first_batch",
+        "mnist_broadcast_before",
+        "synthetic_benchmark",
+        "plain_tape_over_mnist",
+        "word_vectors_by_horovod",
+        "gradients_averaged_by_hand",
+    ],
+    "sequences": [
+        "gru_with_initial_state_by_fit",
+        "seq2seq_lstm",
+        "translation_with_attention",
+        "rnn_by_while_loop",
+        "learned_initial_state",
+        "rnn_by_scan",
+        "rnn_by_python_loop",
+        "neural_ode",
+        "neural_ode_runge_kutta",
+        "deep_equilibrium",
+        "lstm_language_model",
+        "bidirectional_tagger",
+        "temporal_convolutions",
+        "transformer_classifier",
+        "causal_language_model",
+        "tied_embeddings_by_hand",
+        "masked_language_model",
+        "word_vectors",
+        "mixture_of_experts",
+        "expert_chosen_by_cond",
+        "translation_transformer",
+        "vision_transformer",
+        "deep_q_network",
+        "soft_actor_critic",
+        "actor_critic_over_an_episode",
+        "message_passing_by_segments",
+        "graph_attention",
+        "physics_informed_network",
+        "adversarial_training",
+        "matrix_factorization",
+        "wide_and_deep",
+        "meta_learning",
+        "anomaly_scores_with_center",
+        "gaussian_process_features",
+    ],
+    "practices": [
+        "gradient_accumulation",
+        "accumulation_by_keras",
+        "average_of_weights",
+        "clipped_by_global_norm",
+        "unused_head",
+        "unused_head_as_zero",
+        "frozen_then_unfrozen",
+        "unfrozen_in_a_loop",
+        "recomputed_blocks",
+        "recomputed_keras_layers",
+        "custom_gradient",
+        "step_under_a_condition",
+        "auxiliary_head_under_a_condition",
+        "loop_over_a_dataset_in_the_step",
+        "iterator_in_the_step",
+        "several_steps_in_one_call",
+        "steps_per_execution",
+        "a_thousand_small_variables",
+        "metrics_in_the_step",
+        "batch_normalization_by_fit",
+        "callable_object",
+        "partial_function",
+        "method_of_a_class",
+        "variables_as_arguments",
+        "models_of_a_k_fold",
+        "starts_unequal",
+        "data_in_a_variable",
+        "train_on_batch",
+        "float16_by_hand",
+        "multi_task",
+        "masked_update",
+    ],
+}
+# Script: what the error says on every rank.
+REFUSED = {
+    "functions_run_eagerly": ["ValueError", "run_functions_eagerly"],
+    "compiled_by_xla": ["ValueError", "remove jit_compile=True"],
+    "gradient_compiled_by_xla": ["ValueError", "remove jit_compile=True"],
+    "decorators_in_the_wrong_order": ["ValueError", "decorate the outer function instead"],
+    "decorator_without_parentheses": ["ValueError", "@tf_libra.optimize()"],
+    "under_a_strategy": ["ValueError", "MirroredStrategy", "without strategy.run"],
+    "nothing_is_trained": ["ValueError", "computes no gradient of a trainable variable"],
+    "old_gradients": ["ValueError", "tf.gradients", "use tf.GradientTape"],
+    "version_1_optimizer": ["ValueError", "tf.gradients", "use tf.GradientTape"],
+    "model_agnostic_meta_learning": ["ValueError", "inner_gradients='average'", "'local'"],
+    "keras_runs_eagerly": ["ValueError", "compile it with run_eagerly=False"],
+    "keras_compiled_by_xla": ["ValueError", "compile it with jit_compile=False"],
+    "one_rank_has_another_model": ["ValueError", "gradient['v'] is 'float64 (8, 3)' on rank 0"],
+    "complex_weights": ["ValueError", "gradient of 'w' is complex128", "allowed: float16"],
+    "uneven_data_with_join": ["hvd.join"],
+}
+# What the library is being taught meanwhile.
+PENDING = {
+    "residual_network",
+    "unused_head",
+    "masked_language_model",
+    "frozen_then_unfrozen",
+    "step_under_a_condition",
+    "auxiliary_head_under_a_condition",
+    "loop_over_a_dataset_in_the_step",
+    "metrics_in_the_step",
+    "batch_normalization_by_fit",
+    "callable_object",
+    "partial_function",
+    "variables_as_arguments",
+    "models_of_a_k_fold",
+    "starts_unequal",
+    "data_in_a_variable",
+    "mnist_with_first_batch",
+    "synthetic_benchmark",
+    "functions_run_eagerly",
+    "old_gradients",
+    "version_1_optimizer",
+    "uneven_data_with_join",
+}
+
+
+def some_pending(names: Any) -> list[Any]:
+    return [
+        pytest.param(*one, marks=pytest.mark.xfail(reason="pending")) if one[-1] in PENDING else one
+        for one in names
+    ]
+
+
+PLACES = some_pending((job, name) for job, names in TRAINED.items() for name in names)
+RANKS = [0, 1]
+
+
+@pytest.fixture(scope="module")
+def job_of(run_job: Callable[..., Job]) -> Callable[[str], Job]:
+    """The job of a name, started when it is first asked for."""
+    jobs: dict[str, Job] = {}
+
+    def get(name: str) -> Job:
+        if name not in jobs:
+            jobs[name] = run_job("real.py", 2, *JOBS[name], env=TIMEOUT)
+        return jobs[name]
+
+    return get
+
+
+def values(job: Job, name: str) -> list[Any]:
+    return [job.value(name, rank) for rank in RANKS]
+
+
+@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda one: one)
+def test_has_the_weights_of_the_reference(
+    job_of: Callable[[str], Job], place: str, name: str
+) -> None:
+    job = job_of(place)
+    values(job, name)
+    assert judging.weights(job.folder, name, len(RANKS)) == []
+
+
+@pytest.mark.parametrize(("place", "name"), PLACES, ids=lambda one: one)
+def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str) -> None:
+    job = job_of(place)
+    assert judging.plans(name, values(job, name)) == []
+    for rank in RANKS:
+        assert "was not executed as it is" not in job.log(name, rank)
+
+
+@pytest.mark.parametrize("place", TRAINED)
+def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> None:
+    assert set(job_of(place).cases(0)) == set(TRAINED[place])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize(("name",), some_pending((name,) for name in REFUSED))
+def test_is_refused_in_a_sentence_that_says_what_to_do(
+    job_of: Callable[[str], Job], name: str, rank: int
+) -> None:
+    message = job_of("refused").error(name, rank)
+    for part in REFUSED[name]:
+        assert part in message
+
+
+@pytest.mark.xfail(reason="pending")
+def test_gradients_per_example_are_refused_or_right(job_of: Callable[[str], Job]) -> None:
+    for rank in RANKS:
+        case = job_of("refused").case("gradients_per_example", rank)
+        if case["error"] is None:
+            assert case["value"]["told"] < 1e-12
+        else:
+            assert "jacobian" in case["error"]["message"]
