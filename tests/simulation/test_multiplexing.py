@@ -131,8 +131,7 @@ def test_what_both_get_stays_within_bounds(case, how, operators):
     assert found.foreground_slowdown >= 1 - 1e-9
     done = found.background_iterations * job.iteration_seconds
     assert 0 <= done <= devices * (1 + 1e-9)
-    # Each device's gaps of the plan alone are no less idle than what a background can use beside
-    # a foreground that it does not slow: it is never given more time than there is.
+    # Every span at its slowest, behind the longest that may be ahead of it.
     launched = sum(1 for span in plan.spans if span.seconds > 0)
     longest = how.launch_seconds * len(operators) + sum(operators) * (how.max_outstanding or 1)
     bound = 2.0 * plan.iteration_seconds + 2 * launched * longest * 2

@@ -27,10 +27,10 @@ def check(scaling, model):
         else:
             assert any("no plan" in note for note in plan.notes)
             assert max(plan.amplification) == pytest.approx(least, rel=1e-9)
-    unlimited = tf_libra.make_burst_plan(scaling)
-    assert [*seconds, unlimited.iteration_seconds] == sorted(
-        [*seconds, unlimited.iteration_seconds], reverse=True
-    ) or max(np.diff([*seconds, unlimited.iteration_seconds])) <= 1e-12
+    # A wider limit never makes it slower.
+    seconds.append(tf_libra.make_burst_plan(scaling).iteration_seconds)
+    for tight, wide in itertools.pairwise(seconds):
+        assert wide <= tight * (1 + 1e-9)
 
 
 @settings(max_examples=150, deadline=None)
