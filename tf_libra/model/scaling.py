@@ -270,7 +270,10 @@ def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:
 def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     letters = {2: "[L, G]", 3: "[E, G, G]"}[len(shape)]
     try:
-        array = np.array(value, np.float64)
+        given = np.array(value)
+        if given.dtype.kind not in "iufO":
+            raise TypeError
+        array = given.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{field} must be numbers of shape {letters} = {list(shape)}") from None
     if 0 in shape and array.size == 0:
