@@ -140,7 +140,10 @@ $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
 
 cc-tests: $(CC_TESTS:%=build/cc/plain/%)
 
-cc-test: cc-run-plain
+# Those of the passes are compiled against TensorFlow: setup.py knows how.
+cc-test: cc-run-plain $(VENV)/.ready
+	@for program in $$($(BIN)/python setup.py --quiet cc_tests); do \
+	  echo "$$program" && $$program || exit 1; done
 
 sanitize: cc-run-asan cc-run-tsan
 

@@ -8,6 +8,7 @@ Without TensorFlow, TF-Libra is installed without the libraries: planning and si
 training does not. The local part of the version says which it is: `+tf2.21.0` or `+planning.only`.
 """
 
+import contextlib
 import fcntl
 import filecmp
 import hashlib
@@ -17,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -61,6 +63,7 @@ class Library(Extension):
         self.build_dir = build_dir
         self.patterns = patterns
         self.output = build_dir / f"{name}.so"
+        self.tests: dict[Path, Path] = {}  # program -> its source
 
     def flags(self) -> tuple[list[str], list[str]]:
         """What its compiler and its linker need beside the flags of all libraries."""
@@ -90,7 +93,27 @@ class Library(Extension):
         objects = {str(path): str(self.build_dir / path.with_suffix(".o")) for path in sources}
         lines += [f"build {out}: compile {source}" for source, out in objects.items()]
         lines.append(f"build {self.output}: link {' '.join(objects.values())}")
+        lines += self.test_edges(objects, link_flags)
+        lines += [f"build cc_tests: phony {shlex.join(map(str, self.tests))}"]
+        lines.append(f"default {self.output}")
         return "\n".join(lines) + "\n"
+
+    def test_edges(self, objects: dict[str, str], link_flags: list[str]) -> list[str]:
+        """Each test is a program of its own, linked with the units of its folder."""
+        folders = [flag[2:] for flag in link_flags if flag.startswith("-L")]
+        run_paths = [f"-Wl,-rpath,{folder}" for folder in folders]
+        lines = [
+            f"testflags = -pthread {shlex.join([*link_flags, *run_paths])}",
+            "rule link_test",
+            "  command = $cxx $in $testflags -o $out",
+            "  description = link $out",
+        ]
+        for program, source in self.tests.items():
+            own = f"{program}.o"
+            units = [out for unit, out in objects.items() if Path(unit).parent == source.parent]
+            lines.append(f"build {own}: compile {source}")
+            lines.append(f"build {program}: link_test {own} {' '.join(units)}")
+        return lines
 
 
 class TensorFlowLibrary(Library):
@@ -99,6 +122,8 @@ class TensorFlowLibrary(Library):
     def __init__(self, name: str, folder: str, version: str, patterns: tuple[str, ...]) -> None:
         key = hashlib.sha256(folder.encode()).hexdigest()[:8]
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
+        for source in sorted(Path("passes").glob("*_test.cc")):
+            self.tests[self.build_dir / source.with_suffix("")] = source
 
     def flags(self) -> tuple[list[str], list[str]]:
         """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
@@ -130,22 +155,39 @@ class BuildLibrary(build_ext):
 
     def build_extension(self, ext: Library) -> None:
         """Brings `ext` up to date."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        with self.built(ext, str(ext.output)):
+            place(ext.output, target)
+
+    @contextlib.contextmanager
+    def built(self, ext: Library, target: str) -> Iterator[None]:
+        """Brings one target of `ext` up to date, and keeps others from building meanwhile."""
         ext.build_dir.mkdir(parents=True, exist_ok=True)
         jobs = self.parallel or len(os.sched_getaffinity(0))
         ninja_file = ext.build_dir / "build.ninja"
         ninja = [sys.executable, "-m", "ninja", "--quiet", "-j", str(jobs), "-f", str(ninja_file)]
-        target = Path(self.get_ext_fullpath(ext.name))
         with open(ext.build_dir / "lock", "w") as lock:  # one build at a time in this folder
             fcntl.flock(lock, fcntl.LOCK_EX)
             ninja_file.write_text(ext.ninja_file())
-            if subprocess.run(ninja).returncode:
+            if subprocess.run([*ninja, target]).returncode:
                 raise SystemExit("tf-libra: the extension does not compile, see above")
-            place(ext.output, target)
+            yield
 
     def copy_extensions_to_source(self) -> None:
         """Always: setuptools would keep a newer library of another TensorFlow."""
         for ext in self.extensions:
             place(ext.output, Path(self.get_ext_filename(ext.name)))
+
+
+class BuildTests(BuildLibrary):
+    """Builds the C++ tests that need TensorFlow, and prints each program's path."""
+
+    def run(self) -> None:
+        """Brings them all up to date."""
+        for ext in self.distribution.ext_modules:
+            if ext.tests:
+                with self.built(ext, "cc_tests"):
+                    print(*ext.tests, sep="\n")
 
 
 def main() -> None:
@@ -174,7 +216,7 @@ def main() -> None:
             ),
             Library("libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)),
         ],
-        cmdclass={"build_ext": BuildLibrary},
+        cmdclass={"build_ext": BuildLibrary, "cc_tests": BuildTests},
     )
 
 

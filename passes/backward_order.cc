@@ -60,8 +60,8 @@ std::vector<bool> NoComputation(const IndexedGraph& graph) {
       all_known = all_known && known[fanin.node];
       all_idle = all_idle && idle[fanin.node];
     }
-    known[i] =
-        tensorflow::grappler::IsConstant(node) || ReadsOnlyShapes(node) || (has_data && all_known);
+    known[i] = tensorflow::grappler::IsConstant(node) || ReadsOnlyShapes(node) ||
+               (has_data && all_known && tensorflow::grappler::IsFreeOfSideEffect(node));
     idle[i] = known[i] || !has_data || (all_idle && HandsOn(node));
   }
   return idle;

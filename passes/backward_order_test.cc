@@ -1,0 +1,174 @@
+#include "passes/backward_order.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "passes/indexed_graph.h"
+#include "passes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Layers 3 to 1 of a network: dx3 leads from the gradient g3 to g2, and so on; dw3 is layer 3's
+// gradient of weights, which r3 reduces and u3 applies.
+testing::Graph Chain() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "g3", {"x"});
+  graph.Add("Const", "shape", {"^g3"});
+  for (const char* layer : {"3", "2", "1"}) {
+    const std::string k = layer;
+    graph.Add("Mul", "dw" + k, {"g" + k, "shape"});
+    graph.Add("LibraAllReduce", "r" + k, {"dw" + k});
+    graph.Add("Neg", "u" + k, {"r" + k});
+    if (k != "1") {
+      graph.Add("Neg", "dx" + k, {"g" + k});
+      graph.Add("Neg", "g" + std::to_string(k[0] - '1'), {"dx" + k});
+    }
+  }
+  return graph;
+}
+
+const Names kAllReduces = {"r3", "r2", "r1"};
+
+tensorflow::GraphDef Ordered(const testing::Graph& graph, const std::vector<Names>& groups,
+                             const Names& all_reduces = kAllReduces) {
+  std::string why;
+  const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
+  EXPECT_SAME(why, std::string());
+  const std::vector<Wait> waits = KeepBackwardOrder({{groups, all_reduces}}, *indexed);
+  EXPECT_THAT_TRUE(!CloseCycle(waits, *indexed));
+  tensorflow::GraphDef def = graph.def;
+  WriteWaits(waits, *indexed, "join_", &def);
+  EXPECT_THAT_TRUE(IsLive(def, &why));
+  return def;
+}
+
+Names Controls(const tensorflow::GraphDef& def, const std::string& name) {
+  Names controls;
+  for (const auto& node : def.node()) {
+    if (node.name() != name) continue;
+    for (const std::string& input : node.input()) {
+      if (input[0] == '^') controls.push_back(input.substr(1));
+    }
+  }
+  std::sort(controls.begin(), controls.end());
+  return controls;
+}
+
+void GradientsOfOneLayerStaySideBySide() {
+  const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
+  EXPECT_SAME(Controls(def, "dx3"), Names{});
+  EXPECT_SAME(Controls(def, "dw2"), Names{"dw3"});
+  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
+  EXPECT_SAME(Controls(def, "dw1"), Names{"dw2"});
+}
+
+void UpdatesWaitForTheLastGradient() {
+  const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
+  for (const char* update : {"u3", "u2", "u1"}) EXPECT_SAME(Controls(def, update), Names{"dw1"});
+}
+
+void WithinAGroupNothingIsOrdered() {
+  auto def = Ordered(Chain(), {{"dw3", "dw2", "dw1"}});
+  for (const char* name : {"dx3", "dx2", "dw2", "dw1"}) EXPECT_SAME(Controls(def, name), Names{});
+  // Three gradients and three updates would be nine edges.
+  EXPECT_SAME(Controls(def, "u2"), Names{"join_0"});
+  EXPECT_SAME(Controls(def, "join_0"), (Names{"dw1", "dw2", "dw3"}));
+  def = Ordered(Chain(), {{"dw3", "dw2"}, {"dw1"}});
+  EXPECT_SAME(Controls(def, "dx3"), Names{});
+  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
+  EXPECT_SAME(Controls(def, "dw1"), Names{"dw2"});
+}
+
+void ConstantsAreNotHeldUp() {
+  testing::Graph graph = Chain();
+  graph.Add("Const", "axes", {"^g1"});
+  graph.Add("Sum", "sum", {"g1", "axes"});
+  graph.Add("Reshape", "db1", {"sum", "shape"});
+  graph.Add("LibraAllReduce", "rb", {"db1"});
+  const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}, {"db1"}}, {"r3", "r2", "r1", "rb"});
+  EXPECT_SAME(Controls(def, "shape"), Names{"g3"});
+  EXPECT_SAME(Controls(def, "axes"), Names{"g1"});
+  EXPECT_SAME(Controls(def, "db1"), Names{"dw1"});
+}
+
+void WhatIsMergedLaterIsOfOneLevel() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "g", {"x"});
+  graph.Add("BiasAddGrad", "db", {"g"});
+  graph.Add("Neg", "again", {"x"});
+  graph.Add("Const", "shape");
+  graph.Add("Conv2DBackpropFilter", "dw", {"again", "shape", "g"});
+  graph.Add("LibraAllReduce", "rb", {"db"});
+  graph.Add("LibraAllReduce", "rw", {"dw"});
+  const auto def = Ordered(graph, {{"db"}, {"dw"}}, {"rb", "rw"});
+  // One that waited for the bias' gradient, and led to the filter's, would wait for itself.
+  for (const char* name : {"again", "dw", "db"}) EXPECT_SAME(Controls(def, name), Names{});
+}
+
+void ALoopIsHeldUpWhereItBegins() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "dw", {"x"});
+  graph.Add("Neg", "dx", {"x"});
+  graph.AddLoop("loop", "dx");
+  graph.Add("LibraAllReduce", "r0", {"dw"});
+  graph.Add("LibraAllReduce", "r1", {"loop/exit"});
+  const auto def = Ordered(graph, {{"dw"}, {"loop/exit"}}, {"r0", "r1"});
+  EXPECT_SAME(Controls(def, "loop/enter"), Names{"dw"});
+  EXPECT_SAME(Controls(def, "loop/body"), Names{});
+}
+
+void WhatALoopNeedsDoesNotWaitForWhatItPutsOut() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "start", {"x"});
+  graph.AddLoop("loop", "start");
+  graph.Add("Neg", "end", {"loop/exit"});
+  graph.Add("LibraAllReduce", "r0", {"end"});
+  graph.Add("LibraAllReduce", "r1", {"start"});
+  const auto def = Ordered(graph, {{"end"}, {"start"}}, {"r0", "r1"});
+  EXPECT_SAME(Controls(def, "start"), Names{});
+}
+
+void EdgesStayOnOneDevice() {
+  testing::Graph graph = Chain();
+  for (auto& node : *graph.def.mutable_node()) {
+    node.set_device(node.name() == "dw2" ? "/device:GPU:0" : "/device:CPU:0");
+  }
+  const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}});
+  EXPECT_SAME(Controls(def, "dw2"), Names{});
+  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
+  EXPECT_SAME(Controls(def, "dw1"), Names{});
+}
+
+void AnOrderAgainstTheGraphClosesNoCycle() {
+  const auto def = Ordered(Chain(), {{"dw1"}, {"dw2"}, {"dw3"}});
+  EXPECT_SAME(Controls(def, "dw2"), Names{"dw1"});
+  EXPECT_SAME(Controls(def, "dw3"), Names{"dw2"});
+  EXPECT_SAME(Controls(def, "dx3"), Names{});
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({
+      {"GradientsOfOneLayerStaySideBySide", GradientsOfOneLayerStaySideBySide},
+      {"UpdatesWaitForTheLastGradient", UpdatesWaitForTheLastGradient},
+      {"WithinAGroupNothingIsOrdered", WithinAGroupNothingIsOrdered},
+      {"ConstantsAreNotHeldUp", ConstantsAreNotHeldUp},
+      {"WhatIsMergedLaterIsOfOneLevel", WhatIsMergedLaterIsOfOneLevel},
+      {"ALoopIsHeldUpWhereItBegins", ALoopIsHeldUpWhereItBegins},
+      {"WhatALoopNeedsDoesNotWaitForWhatItPutsOut", WhatALoopNeedsDoesNotWaitForWhatItPutsOut},
+      {"EdgesStayOnOneDevice", EdgesStayOnOneDevice},
+      {"AnOrderAgainstTheGraphClosesNoCycle", AnOrderAgainstTheGraphClosesNoCycle},
+  });
+}
