@@ -21,7 +21,7 @@ _COLOURS = {
 }
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     # The same numbers give the same file.
     with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none", "path.simplify": False}):
         FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
@@ -58,7 +58,7 @@ def throughput(rows: Sequence[Row], path: Path) -> None:
         axes.tick_params(axis="x", rotation=45, labelsize=8)
         axes.tick_params(axis="y", labelsize=7)
     panels[0].set_ylabel("samples per second (axis cut)", fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def breakdown(rows: Sequence[Row], path: Path) -> None:
@@ -80,7 +80,7 @@ def breakdown(rows: Sequence[Row], path: Path) -> None:
     panels[0].set_ylabel("ms of backward", fontsize=8)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=7, ncols=len(labels), loc="outside upper center")
-    _save(figure, path)
+    save(figure, path)
 
 
 def scale(parameters: Parameters, rows: Sequence[Row], path: Path) -> None:
@@ -109,7 +109,7 @@ def scale(parameters: Parameters, rows: Sequence[Row], path: Path) -> None:
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel("throughput per node / single node's", fontsize=8)
     panels[0].legend(fontsize=6)
-    _save(figure, path)
+    save(figure, path)
 
 
 def sensitivity(sweeps: Sequence[Sweep], path: Path) -> None:
@@ -128,7 +128,7 @@ def sensitivity(sweeps: Sequence[Sweep], path: Path) -> None:
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("MG-WFBP above LIBRA, %", fontsize=8)
     panels[0].legend(fontsize=6)
-    _save(figure, path)
+    save(figure, path)
 
 
 def iterations(rows: Sequence[AscRow], path: Path) -> None:
@@ -148,7 +148,7 @@ def iterations(rows: Sequence[AscRow], path: Path) -> None:
         axes.tick_params(axis="y", labelsize=7)
     panels[0].set_ylabel("ms per iteration", fontsize=8)
     panels[0].legend(fontsize=6)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _times(row: AscRow) -> list[float]:
