@@ -8,7 +8,7 @@ from typing import Any
 from tf_libra.backends import horovod_engine
 from tf_libra.backends.engine import Engine
 from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import of_step
+from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.profiling.backward import step_production
 from tf_libra.profiling.graph import (
     GradientSources,
@@ -19,6 +19,9 @@ from tf_libra.profiling.graph import (
 )
 from tf_libra.profiling.trace import TraceSession, read_events
 from tf_libra.tuning import Observation
+
+# Engine and Python read the clock one after the other, at the beginning of a step.
+_CLOCKS_APART_NS = 10_000_000
 
 
 @dataclass
@@ -49,11 +52,10 @@ class Observer:
         """Makes another call, under the profiler unless someone else is using it."""
         self.engine.drain_telemetry()
         with TraceSession() as session:
-            start_ns = time.time_ns()
-            result = call()
-            stop_ns = time.time_ns()
+            result, called_ns = timed(call)
         records = of_step(self.engine.drain_telemetry(), step)
-        called_ns = (start_ns, stop_ns)
+        if not lie_within(records, called_ns):
+            return result, Observation(None, (), "the clock was set meanwhile", called_ns)
         if self._sources is None:
             return result, Observation(None, records, self._problem, called_ns)
         if session.trace is None:
@@ -73,6 +75,25 @@ class Observer:
                 events, self._by_horovod, called_ns, production, self.plan, step
             )
         return result, Observation(production, records, "", called_ns)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, tuple[int, int]]:
+    """What a call returns, and when it began and ended, in nanoseconds since the epoch.
+
+    It lasts as long as it does, also where somebody sets the clock meanwhile.
+    """
+    start_ns, begin = time.time_ns(), time.monotonic_ns()
+    result = call()
+    return result, (start_ns, start_ns + time.monotonic_ns() - begin)
+
+
+def lie_within(records: Sequence[AllReduceRecord], called_ns: tuple[int, int]) -> bool:
+    """Whether all-reduces of a call show the same clock as the call itself."""
+    start_ns, stop_ns = called_ns
+    return all(
+        start_ns - _CLOCKS_APART_NS <= r.enqueued_ns and r.finished_ns <= stop_ns + _CLOCKS_APART_NS
+        for r in records
+    )
 
 
 def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:

@@ -20,7 +20,7 @@ from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.profiling.samples import measured_timeline
 from tf_libra.records import cache
 from tf_libra.session import grappler
-from tf_libra.session.observing import Observer
+from tf_libra.session.observing import Observer, timed
 from tf_libra.story.journal import Journal
 from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuning, tune
 
@@ -195,10 +195,9 @@ class Session:
         # Horovod leaves no records but in traces.
         if self._by_horovod or not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
             return call()
-        start_ns = time.time_ns()
-        result = call()
+        result, called_ns = timed(call)
         records = of_step(self.engine.drain_telemetry(), self._step)
-        self.journal.executed(self._step, (start_ns, time.time_ns()), records)
+        self.journal.executed(self._step, called_ns, records)
         return result
 
     def _note_timeline(self, observation: Observation) -> None:
