@@ -73,6 +73,22 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   }
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    try {
+      HandOver(context, done);
+    } catch (...) {
+      // It has not got to the engine, and the other ranks are not to wait for it.
+      const Status status = CaughtStatus("an all-reduce cannot start");
+      if (const auto engine = ActiveEngine()) engine->Abort(status);
+      context->SetStatus(ToTensorFlow(status));
+      done();
+    }
+  }
+
+  // Only enqueues: not worth a hop to another thread.
+  bool IsExpensive() override { return false; }
+
+ private:
+  void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     const std::shared_ptr<Engine> engine = ActiveEngine();
     OP_REQUIRES_ASYNC(
         context, engine != nullptr,
@@ -94,18 +110,14 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
           context, context->forward_input_or_allocate_output({i}, i, input.shape(), &output), done);
       request.tensors.push_back({data, output->data(), num_bytes});
     }
-    request.done = [context, done = std::move(done)](const Status& status) {
+    request.done = [context, done](const Status& status) {
       if (!status.ok()) context->SetStatus(ToTensorFlow(status));
       done();
     };
     event.Stop();  // once the engine has it, the step, and the profiler, may end at any time
-    engine->AllReduce(std::move(request));
+    engine->AllReduce(std::move(request));  // throws nothing
   }
 
-  // Only enqueues: not worth a hop to another thread.
-  bool IsExpensive() override { return false; }
-
- private:
   std::shared_ptr<const OperationInfo> operation_;
 };
 
