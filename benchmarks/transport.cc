@@ -92,8 +92,7 @@ struct Meeting {
 Meeting Meet(const char* host) {
   Meeting meeting;
   meeting.options.num_lanes = kMaxLanes;
-  meeting.options.secret.caller.fill(1);
-  meeting.options.secret.callee.fill(2);
+  meeting.options.secret.fill(1);
   for (auto& listener : meeting.listeners) {
     tf_libra::Address address;
     if (!Listen(host, 0, &listener, &address).ok()) std::exit(1);

@@ -64,8 +64,7 @@ MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports
   for (int i = 0; i < world_size; ++i) {
     options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
   }
-  std::memcpy(options.secret.caller.data(), secret, JobSecret::kHalf);
-  std::memcpy(options.secret.callee.data(), secret + JobSecret::kHalf, JobSecret::kHalf);
+  std::memcpy(options.secret.data(), secret, options.secret.size());
   options.num_lanes = num_lanes;
   return options;
 }

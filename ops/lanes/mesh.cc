@@ -22,29 +22,6 @@ constexpr double kRetrySeconds = 0.05;
 // Usually all ranks have met before anybody looks after the others.
 constexpr double kLookSeconds = 1;
 
-// What the connecting side sends first. Fixed size, plain integers of one byte order: all
-// machines of a job are of one kind, which the ranks compare before training.
-struct Hello {
-  char magic[8];
-  std::array<uint8_t, JobSecret::kHalf> secret;
-  int32_t rank;
-  int32_t lane;
-  int32_t world_size;
-  int32_t num_lanes;
-};
-static_assert(sizeof(Hello) == 56, "Hello goes over the wire as it is");
-
-constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '1'};
-
-using Secret = std::array<uint8_t, JobSecret::kHalf>;
-
-// Takes the same time wherever the first difference is.
-bool SameSecret(const Secret& left, const Secret& right) {
-  uint8_t difference = 0;
-  for (size_t i = 0; i < left.size(); ++i) difference |= left[i] ^ right[i];
-  return difference == 0;
-}
-
 // The first of the numbers that connections between two ranks have; the last is num_lanes - 1.
 // Within one host there is no cable that could be pulled.
 int FirstConnection(const MeshOptions& options) {
@@ -91,37 +68,56 @@ Status NobodyListens(const MeshOptions& options, int rank, const Status& status)
   return Status(StatusCode::kUnavailable, what.str());
 }
 
-// One attempt to connect, up to the first byte of an answer.
-Status Call(const MeshOptions& options, int rank, const Hello& hello, TimePoint deadline,
-            Socket* socket) {
+// Whoever listens there is not the rank, and more time will not mend it.
+Status Impostor(int rank, const char* why) {
+  return Status(StatusCode::kFailedPrecondition,
+                "rank " + std::to_string(rank) + "'s port is held by another program" + why);
+}
+
+// One attempt to connect and to be welcome; see handshake.h. What is certain, and not to be tried
+// again, is `refused`.
+Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline, Socket* socket,
+            Status* refused) {
   const Address& address = options.addresses[rank];
   Status status = BeginConnect(address, socket);
   if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
   if (status.ok()) status = ConnectFailure(address, *socket);
-  if (status.ok()) status = SendAll(*socket, &hello, sizeof(hello), deadline);
+  if (!status.ok()) return status;
+  if (!IsOfThisUser(*socket)) return *refused = Impostor(rank, ", of another user");
+  Hello hello;
+  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+  hello.nonce = DrawNonce();
+  hello.rank = options.rank;
+  hello.lane = lane;
+  hello.world_size = static_cast<int32_t>(options.addresses.size());
+  hello.num_lanes = options.num_lanes;
+  status = SendAll(*socket, &hello, sizeof(hello), deadline);
   if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
+  Answer answer;
+  if (status.ok()) status = ReceiveAll(*socket, answer.magic, sizeof(kMagic), deadline);
+  if (!status.ok()) return status;
+  if (std::memcmp(answer.magic, kMagic, sizeof(kMagic)) != 0) return *refused = Impostor(rank, "");
+  status = ReceiveAll(*socket, &answer.nonce, sizeof(answer) - sizeof(kMagic), deadline);
+  if (!status.ok()) return status;
+  if (!SameDigest(answer.proof, Proof(options.secret, Role::kCallee, hello, rank, answer.nonce))) {
+    return *refused = Impostor(rank, ", perhaps of another job");
+  }
+  const Digest proof = Proof(options.secret, Role::kCaller, hello, rank, answer.nonce);
+  status = SendAll(*socket, proof.data(), proof.size(), deadline);
+  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
+  uint8_t welcome;
+  if (status.ok()) status = ReceiveAll(*socket, &welcome, sizeof(welcome), deadline);
   return status;
 }
 
 // The network may drop the first packet: try again until the deadline.
 Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline,
                  Socket* result) {
-  Hello hello;
-  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-  hello.secret = options.secret.caller;
-  hello.rank = options.rank;
-  hello.lane = lane;
-  hello.world_size = static_cast<int32_t>(options.addresses.size());
-  hello.num_lanes = options.num_lanes;
   for (;;) {
     Socket socket;
-    Secret answer;
-    Status status = Call(options, rank, hello, deadline, &socket);
-    if (status.ok()) status = ReceiveAll(socket, answer.data(), answer.size(), deadline);
-    if (status.ok() && !SameSecret(answer, options.secret.callee)) {
-      return Status(StatusCode::kFailedPrecondition,
-                    "rank " + std::to_string(rank) + "'s port is held by another program");
-    }
+    Status refused;
+    Status status = Call(options, rank, lane, deadline, &socket, &refused);
+    if (!refused.ok()) return refused;
     if (status.ok()) {
       *result = std::move(socket);
       return Status();
@@ -147,30 +143,59 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
 // A connection that has not yet shown who it is.
 struct Pending {
   Socket socket;
+  TimePoint deadline = After(kStrangerSeconds);
   Hello hello;
-  size_t received = 0;
-  TimePoint deadline;
+  Nonce nonce;
+  Digest proof;
+  size_t received = 0;  // of hello and proof together
 };
 
-// Reads what is there. Returns false when the connection is to be dropped.
-bool ReadHello(Pending* pending) {
-  char* bytes = reinterpret_cast<char*>(&pending->hello);
-  const ssize_t received =
-      recv(pending->socket.fd(), bytes + pending->received, sizeof(Hello) - pending->received, 0);
-  if (received > 0) {
-    pending->received += static_cast<size_t>(received);
-    return true;
-  }
-  return received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-}
-
-bool Welcome(const MeshOptions& options, const Hello& hello) {
+bool Fits(const MeshOptions& options, const Hello& hello) {
   const int world_size = static_cast<int>(options.addresses.size());
-  return std::memcmp(hello.magic, kMagic, sizeof(kMagic)) == 0 &&
-         SameSecret(hello.secret, options.secret.caller) && hello.world_size == world_size &&
+  return std::memcmp(hello.magic, kMagic, sizeof(kMagic)) == 0 && hello.world_size == world_size &&
          hello.num_lanes == options.num_lanes && hello.rank > options.rank &&
          hello.rank < world_size && hello.lane >= FirstConnection(options) &&
          hello.lane < options.num_lanes;
+}
+
+// So few bytes always find room: nobody is waited for.
+bool SendNow(const Socket& socket, const void* data, size_t size) {
+  return send(socket.fd(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+}
+
+bool SendAnswer(const MeshOptions& options, Pending* pending) {
+  Answer answer;
+  std::memcpy(answer.magic, kMagic, sizeof(kMagic));
+  answer.nonce = pending->nonce = DrawNonce();
+  answer.proof = Proof(options.secret, Role::kCallee, pending->hello, options.rank, answer.nonce);
+  return SendNow(pending->socket, &answer, sizeof(answer));
+}
+
+enum class Hearing { kGoesOn, kWelcome, kDropped };
+
+// Reads what is there, and answers.
+Hearing Hear(const MeshOptions& options, Pending* pending) {
+  const bool in_hello = pending->received < sizeof(Hello);
+  const size_t at = in_hello ? pending->received : pending->received - sizeof(Hello);
+  char* const bytes = in_hello ? reinterpret_cast<char*>(&pending->hello)
+                               : reinterpret_cast<char*>(pending->proof.data());
+  const size_t size = in_hello ? sizeof(Hello) : pending->proof.size();
+  const ssize_t received = recv(pending->socket.fd(), bytes + at, size - at, 0);
+  if (received <= 0) {
+    const bool later = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    return later ? Hearing::kGoesOn : Hearing::kDropped;
+  }
+  pending->received += static_cast<size_t>(received);
+  if (at + static_cast<size_t>(received) < size) return Hearing::kGoesOn;
+  if (in_hello) {
+    const bool answered = Fits(options, pending->hello) && SendAnswer(options, pending);
+    return answered ? Hearing::kGoesOn : Hearing::kDropped;
+  }
+  const Digest expected =
+      Proof(options.secret, Role::kCaller, pending->hello, options.rank, pending->nonce);
+  const bool proven =
+      SameDigest(pending->proof, expected) && SendNow(pending->socket, &kWelcome, sizeof(kWelcome));
+  return proven ? Hearing::kWelcome : Hearing::kDropped;
 }
 
 std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
@@ -246,17 +271,13 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     std::vector<Pending> still_pending;
     for (size_t i = 0; i < pending.size(); ++i) {
       Pending& one = pending[i];
-      if (entries[i + 1].revents != 0 && !ReadHello(&one)) continue;
-      if (one.received < sizeof(Hello)) {
-        if (SecondsUntil(one.deadline) > 0) still_pending.push_back(std::move(one));
-        continue;
+      const Hearing heard = entries[i + 1].revents != 0 ? Hear(options, &one) : Hearing::kGoesOn;
+      if (heard == Hearing::kGoesOn && SecondsUntil(one.deadline) > 0) {
+        still_pending.push_back(std::move(one));
+      } else if (heard == Hearing::kWelcome) {
+        // Perhaps the same rank and lane again: its first attempt broke off on the way.
+        *Slot(options, mesh, one.hello.lane, one.hello.rank) = std::move(one.socket);
       }
-      if (!Welcome(options, one.hello)) continue;
-      Socket* slot = Slot(options, mesh, one.hello.lane, one.hello.rank);
-      const Secret& answer = options.secret.callee;
-      if (!SendAll(one.socket, answer.data(), answer.size(), deadline).ok()) continue;
-      // Perhaps the same rank and lane again: its first attempt broke off on the way.
-      *slot = std::move(one.socket);
     }
     pending = std::move(still_pending);
     if (entries[0].revents != 0) {
@@ -267,10 +288,9 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
       } else if (!status.ok()) {
         return status;
       }
-      if (socket.valid()) {
+      if (socket.valid() && IsOfThisUser(socket)) {
         Pending one;
         one.socket = std::move(socket);
-        one.deadline = After(kStrangerSeconds);
         // A rank speaks as soon as it is connected: the longest silent is the least likely one.
         if (pending.size() == kMaxPendingStrangers) pending.erase(pending.begin());
         pending.push_back(std::move(one));

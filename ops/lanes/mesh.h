@@ -3,26 +3,16 @@
 #ifndef TF_LIBRA_OPS_LANES_MESH_H_
 #define TF_LIBRA_OPS_LANES_MESH_H_
 
-#include <array>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "ops/lanes/clock.h"
+#include "ops/lanes/handshake.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 
 namespace tf_libra {
-
-// Drawn once per job. The connecting side shows the first half, the accepting side answers with
-// the second; a stranger knows neither. It travels in the clear, as the gradients do: it keeps
-// strangers out, it is no defence against someone who can read the wire.
-struct JobSecret {
-  static constexpr size_t kHalf = 32;
-  std::array<uint8_t, kHalf> caller;
-  std::array<uint8_t, kHalf> callee;
-};
 
 struct MeshOptions {
   int rank = 0;
@@ -45,9 +35,9 @@ struct Mesh {
   std::vector<Socket> links;               // [rank]; watched, see WatchLink; none within one host
 };
 
-// Connects to every lower rank and accepts every higher one. Connections that do not show the
-// secret within a few seconds are dropped, never answered and never waited for. Consumes the
-// listener, so that from then on nobody can connect.
+// Connects to every lower rank and accepts every higher one. Connections that do not prove within a
+// few seconds that they know the secret are dropped and never waited for; so are those of another
+// user of this host. Consumes the listener, so that from then on nobody can connect.
 // Every rank must listen before any of them calls this: then one at whose address nobody listens
 // any more has ended or given up, or is out of reach, which is noticed within seconds. Errors name
 // the ranks that are missing. ResourceExhausted where this process cannot have so many descriptors.

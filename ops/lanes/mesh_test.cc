@@ -2,6 +2,8 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -61,10 +63,8 @@ void AllMeet() {
 }
 
 // What a rank says first, as it goes over the wire.
-std::string HelloBytes(const Meeting& meeting, int32_t rank, int32_t lane, int32_t world_size,
-                       int32_t num_lanes) {
-  std::string hello = "TFLIBRA1";
-  hello.append(meeting.options.secret.caller.begin(), meeting.options.secret.caller.end());
+std::string HelloBytes(int32_t rank, int32_t lane, int32_t world_size, int32_t num_lanes) {
+  std::string hello = "TFLIBRA2" + std::string(32, 'n');
   for (const int32_t field : {rank, lane, world_size, num_lanes}) {
     hello.append(reinterpret_cast<const char*>(&field), sizeof(field));
   }
@@ -87,16 +87,18 @@ std::vector<std::string> StrangeWords(const Meeting& meeting) {
       "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
       std::string(56, '\0'),
       std::string(1 << 20, 'x'),
-      HelloBytes(meeting, 1, 0, 3, lanes).replace(20, 1, "?"),  // one byte of the secret is wrong
-      HelloBytes(meeting, 1, 0, 3, lanes).substr(0, 55),
+      HelloBytes(1, 0, 3, lanes).replace(3, 1, "?"),
+      HelloBytes(1, 0, 3, lanes).substr(0, 55),
+      HelloBytes(1, 0, 3, lanes),                         // and no proof
+      HelloBytes(1, 0, 3, lanes) + std::string(32, 'p'),  // and one that is none
   };
   for (const int32_t odd : {-2, 3, 1 << 30, INT32_MIN}) {
-    words.push_back(HelloBytes(meeting, odd, 0, 3, lanes));
-    words.push_back(HelloBytes(meeting, 1, odd, 3, lanes));
-    words.push_back(HelloBytes(meeting, 1, 0, odd == 3 ? 4 : odd, lanes));
-    words.push_back(HelloBytes(meeting, 1, 0, 3, odd));
+    words.push_back(HelloBytes(odd, 0, 3, lanes));
+    words.push_back(HelloBytes(1, odd, 3, lanes));
+    words.push_back(HelloBytes(1, 0, odd == 3 ? 4 : odd, lanes));
+    words.push_back(HelloBytes(1, 0, 3, odd));
   }
-  words.push_back(HelloBytes(meeting, 0, 0, 3, lanes));  // rank 0 is who is called
+  words.push_back(HelloBytes(0, 0, 3, lanes));  // rank 0 is who is called
   return words;
 }
 
@@ -134,8 +136,7 @@ void StrangersBeforeAndDuring() {
 void SecondAttemptTakesThePlaceOfTheFirst() {
   Meeting meeting(2, 1);
   {
-    Socket broken =
-        ConnectedStranger(meeting.options.addresses[0], HelloBytes(meeting, 1, -1, 2, 1));
+    Socket broken = ConnectedStranger(meeting.options.addresses[0], HelloBytes(1, -1, 2, 1));
   }
   std::vector<Mesh> meshes(2);
   std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
@@ -144,27 +145,13 @@ void SecondAttemptTakesThePlaceOfTheFirst() {
   CheckConnections(&meshes, 1);
 }
 
+// A job's rank at the address of another job's.
 void WrongSecret() {
-  {  // the caller's half: nobody answers it
+  for (const size_t byte : {0, 63}) {
     Meeting meeting(2, 1, kShortSeconds);
     Meeting stranger = Meeting(2, 1, kGenerousSeconds);
     stranger.options.addresses = meeting.options.addresses;
-    stranger.options.secret.caller[31] ^= 1;
-    OnEveryRank(2, [&](int rank) {
-      Mesh mesh;
-      const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
-      if (rank == 0) {
-        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank(s) 1");
-      } else {  // rank 0 has given up
-        CHECK_STATUS(status, StatusCode::kUnavailable, "nobody listens for rank 0 ");
-      }
-    });
-  }
-  {  // the callee's half: whoever answers is not rank 0, and more time will not mend it
-    Meeting meeting(2, 1, kShortSeconds);
-    Meeting stranger = Meeting(2, 1, kGenerousSeconds);
-    stranger.options.addresses = meeting.options.addresses;
-    stranger.options.secret.callee[0] ^= 1;
+    stranger.options.secret[byte] ^= 1;
     OnEveryRank(2, [&](int rank) {
       Mesh mesh;
       const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
@@ -175,6 +162,86 @@ void WrongSecret() {
       }
     });
   }
+}
+
+// Says hello as rank 1 of two, on its control connection, and returns what rank 0 answers.
+Answer SayHello(const Socket& socket, Hello* hello) {
+  const std::string bytes = HelloBytes(1, -1, 2, 1);
+  std::memcpy(hello, bytes.data(), bytes.size());
+  CHECK_OK(SendAll(socket, hello, sizeof(*hello), After(kGenerousSeconds)));
+  Answer answer;
+  CHECK_OK(ReceiveAll(socket, &answer, sizeof(answer), After(kGenerousSeconds)));
+  return answer;
+}
+
+// Whether rank 0 welcomes who shows this; else it hangs up.
+bool IsWelcome(const Socket& socket, const Digest& proof) {
+  CHECK_OK(SendAll(socket, proof.data(), proof.size(), After(kGenerousSeconds)));
+  uint8_t welcome;
+  return ReceiveAll(socket, &welcome, 1, After(kGenerousSeconds)).ok();
+}
+
+// What somebody has seen on other connections, or what rank 0 itself has shown, opens none.
+void ProofsAreOfNoUseElsewhere() {
+  Meeting meeting(2, 1);
+  Mesh mesh;
+  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &mesh)); });
+  const JobSecret& secret = meeting.options.secret;
+  const auto stranger = [&](Hello* hello, Answer* answer) {
+    Socket socket;
+    CHECK_OK(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket));
+    *answer = SayHello(socket, hello);
+    return socket;
+  };
+  Hello hello;
+  Answer first, second;
+  Socket one = stranger(&hello, &first), other = stranger(&hello, &second);
+  CHECK_TRUE(first.nonce != second.nonce);
+  CHECK_TRUE(first.proof == Proof(secret, Role::kCallee, hello, 0, first.nonce));
+  const Digest seen = Proof(secret, Role::kCaller, hello, 0, first.nonce);
+  CHECK_TRUE(!IsWelcome(other, seen));  // that of another connection
+  CHECK_TRUE(IsWelcome(one, seen));
+  Hello elsewhere = hello;
+  elsewhere.lane = 0;
+  Socket third = stranger(&hello, &first);
+  CHECK_TRUE(!IsWelcome(third, Proof(secret, Role::kCaller, elsewhere, 0, first.nonce)));
+  third = stranger(&hello, &first);
+  CHECK_TRUE(!IsWelcome(third, Proof(secret, Role::kCaller, hello, 1, first.nonce)));
+  third = stranger(&hello, &first);
+  CHECK_TRUE(!IsWelcome(third, first.proof));
+  Mesh rank1;
+  CHECK_OK(meeting.Connect(1, &rank1));
+  rank0.join();
+}
+
+// Another user of the host, who even knows the secret.
+void AnotherUserIsAStranger() {
+  if (!IsUnix(testing::MeetingPlace()) || geteuid() != 0) return;
+  Meeting meeting(2, 1);
+  const int before = testing::Failures();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    CHECK_EQ(setuid(54321), 0);
+    Mesh mesh;
+    CHECK_STATUS(meeting.Connect(1, &mesh), StatusCode::kFailedPrecondition,
+                 "rank 0's port is held by another program, of another user");
+    Socket socket;
+    CHECK_OK(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket));
+    char byte;  // hung up, without a word
+    const std::string hello = HelloBytes(1, -1, 2, 1);
+    send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL);
+    CHECK_STATUS(ReceiveAll(socket, &byte, 1, After(kGenerousSeconds)), StatusCode::kUnavailable,
+                 "");
+    _exit(testing::Failures() == before ? 0 : 1);
+  }
+  std::vector<Mesh> meshes(2);
+  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  rank0.join();
 }
 
 // It listens and goes no further.
@@ -265,7 +332,7 @@ void FullListenerIsNotTakenForADeadOne() {
 
 // Rank 0's address belongs to a program that answers what it likes.
 void PortHeldByAnotherProgram() {
-  for (const std::string& answer : {std::string(32, 'x'), std::string(100, 'x'), std::string()}) {
+  for (const std::string& answer : {std::string(8, 'x'), std::string(100, 'x'), std::string()}) {
     const bool answers = !answer.empty();
     Meeting meeting(2, 1, answers ? kGenerousSeconds : kShortSeconds);
     std::thread program([&] {
@@ -347,6 +414,8 @@ int main(int argc, char** argv) {
        {"StrangersBeforeAndDuring", StrangersBeforeAndDuring},
        {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},
        {"WrongSecret", WrongSecret},
+       {"ProofsAreOfNoUseElsewhere", ProofsAreOfNoUseElsewhere},
+       {"AnotherUserIsAStranger", AnotherUserIsAStranger},
        {"MissingRank", MissingRank},
        {"RankThatEndsBeforeItConnects", RankThatEndsBeforeItConnects},
        {"LateRankIsWaitedFor", LateRankIsWaitedFor},

@@ -162,6 +162,17 @@ Socket::~Socket() {
   if (Disown(fd_)) close(fd_);
 }
 
+bool IsOfThisUser(const Socket& socket) {
+  sockaddr own{};
+  socklen_t length = sizeof(own);
+  if (getsockname(socket.fd(), &own, &length) != 0) return false;
+  if (own.sa_family != AF_UNIX) return true;
+  ucred peer{};
+  length = sizeof(peer);
+  return getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == geteuid();
+}
+
 void Socket::Shutdown() {
   if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
 }

@@ -53,6 +53,9 @@ struct Address {
 inline constexpr char kUnixHost[] = "unix:";
 bool IsUnix(const std::string& host);
 
+// Whether the other end of a Unix socket belongs to this process's user; TCP has no users.
+bool IsOfThisUser(const Socket& socket);
+
 // Binds to `host` alone and listens; port 0, or no name behind kUnixHost, lets the system choose.
 // `bound` receives the address.
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound);

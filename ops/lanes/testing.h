@@ -125,8 +125,7 @@ struct Meeting {
     for (int rank = 0; rank < world_size; ++rank) {
       CHECK_OK(Listen(MeetingPlace(), 0, &listeners[rank], &options.addresses[rank]));
     }
-    options.secret.caller.fill(0xca);
-    options.secret.callee.fill(0xce);
+    options.secret.fill(0xce);
     options.num_lanes = num_lanes;
     options.timeout_seconds = timeout_seconds;
   }

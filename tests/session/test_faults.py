@@ -64,8 +64,8 @@ def faults(
         host, port = read(folder / "listening.0.json")
         # One says nothing, all of the time; one begins as a rank does; others say too much.
         silent, half = connect(host, port), connect(host, port)
-        half.sendall(b"TFLIBRA1" + bytes(20))
-        for words in (b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"TFLIBRA1" + bytes(1000), b""):
+        half.sendall(b"TFLIBRA2" + bytes(20))
+        for words in (b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"TFLIBRA2" + bytes(1000), b""):
             with connect(host, port) as garbage:
                 garbage.sendall(words)
         with connect(host, port) as verbose:

@@ -1,0 +1,63 @@
+// What two ranks say to each other on a new connection before anything else: each proves that it
+// knows the job's secret, by a keyed digest of what both have drawn for this connection alone.
+//
+//   caller: Hello, with a nonce
+//   callee: Answer, with a nonce and its proof
+//   caller: its proof
+//   callee: one byte, that it is welcome
+//
+// Proofs name who is called by whom, on which lane, and in which role: what one connection shows
+// opens no other, and who has taken the address of a rank learns nothing that it could use. The
+// secret is no defence against somebody who changes what goes over the wire.
+#ifndef TF_LIBRA_OPS_LANES_HANDSHAKE_H_
+#define TF_LIBRA_OPS_LANES_HANDSHAKE_H_
+
+#include <array>
+#include <cstdint>
+
+#include "ops/lanes/sha256.h"
+
+namespace tf_libra {
+
+// Drawn once per meeting of the ranks.
+using JobSecret = std::array<uint8_t, 64>;
+using Nonce = std::array<uint8_t, 32>;
+
+// Of fixed size, plain integers of one byte order: all machines of a job are of one kind, which the
+// ranks compare before training.
+struct Hello {
+  char magic[8];
+  Nonce nonce;
+  int32_t rank;
+  int32_t lane;
+  int32_t world_size;
+  int32_t num_lanes;
+};
+static_assert(sizeof(Hello) == 56, "Hello goes over the wire as it is");
+
+struct Answer {
+  char magic[8];
+  Nonce nonce;
+  Digest proof;
+};
+static_assert(sizeof(Answer) == 72, "Answer goes over the wire as it is");
+
+inline constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '2'};
+inline constexpr uint8_t kWelcome = 1;
+
+enum class Role : uint8_t { kCaller = 1, kCallee = 2 };
+
+// What the side of this role has to show, where rank `callee` was called with `hello` and has drawn
+// `nonce`.
+Digest Proof(const JobSecret& secret, Role role, const Hello& hello, int32_t callee,
+             const Nonce& nonce);
+
+// Takes the same time wherever the first difference is.
+bool SameDigest(const Digest& left, const Digest& right);
+
+// From the system's random numbers.
+Nonce DrawNonce();
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_HANDSHAKE_H_
