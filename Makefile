@@ -1,4 +1,4 @@
-# make setup | test | demo | pictures | lint | format | bench | soak | cc-test | sanitize | clean | distclean
+# make setup | test | check | demo | pictures | lint | format | bench | soak | cc-test | sanitize | clean | distclean
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
@@ -29,10 +29,13 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
+# Two tests at a time; tests that share a job stay together (tests/conftest.py).
+IN_TWO := -n 2 --dist loadgroup
+
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
+.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -51,7 +54,11 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 
 test: setup
 	@tools/install_browser.sh || true
-	$(RUN) python -m pytest $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(IN_TWO) $(PYTEST_ARGS)
+
+# What is to be green after every change: lint, and the tests that start no workers.
+check: lint setup
+	$(RUN) python -m pytest $(IN_TWO) -m "not workers" --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
 
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py

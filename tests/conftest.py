@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from benchmarks.cluster import Cluster, why_impossible
@@ -29,6 +30,31 @@ def pytest_configure() -> None:
     """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What starts worker processes, a browser or network namespaces; several modules share the jobs.
+_STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluster", "browser"))
+_SHARED = frozenset(("plans", "trouble", "traced", "trained", "browser", "make_cluster"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tells tests that start workers from the others, and keeps together what shares a job.
+
+    Where tests run in two processes, a module stays in one, and so do modules that look at the same
+    job, or make network namespaces.
+    """
+    sharing = nx.Graph()
+    for item in items:
+        module, used = item.nodeid.partition("::")[0], set(item.fixturenames)  # type: ignore[attr-defined]
+        sharing.add_node(module)
+        sharing.add_edges_from((module, f"fixture {name}") for name in used & _SHARED)
+        if used & _STARTS_WORKERS:
+            item.add_marker(pytest.mark.workers)
+    group = {
+        node: min(together) for together in nx.connected_components(sharing) for node in together
+    }
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group[item.nodeid.partition("::")[0]]))
 
 
 @pytest.fixture(scope="session")
