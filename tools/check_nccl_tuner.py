@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tf_libra import nccl
+from tf_libra.backends import nccl
 from tf_libra.model.plan import Plan, TensorGroup
 
 # Loads the plugin by the environment: 2.19 and 2.20 by the first name.

@@ -9,10 +9,9 @@ import pytest
 import tf_libra
 from tf_libra import options, strategies
 from tf_libra.cli import main
-from tf_libra.planning import strategy as strategy_lib
 from tf_libra.planning.compare import compare, every_strategy
 from tf_libra.planning.draft import Draft, groups_from_stops
-from tf_libra.planning.strategy import FixedThreads
+from tf_libra.planning.strategy import REGISTRY, FixedThreads
 
 PROFILE = tf_libra.BackwardProfile.from_arrays([4_000_000, 1000, 6_000_000], [4e-3, 1e-4, 5e-3])
 COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
@@ -32,7 +31,7 @@ def halves() -> Iterator[type]:
             return Draft(groups_from_stops(stops, [self.num_threads] * len(stops)))
 
     yield Halves
-    del strategy_lib._KINDS["halves"]
+    REGISTRY.forget("halves")
 
 
 def test_it_plans_by_name_and_as_an_object(halves):
@@ -73,6 +72,16 @@ def test_what_cannot_be_registered_is_named(halves):
     with pytest.raises(ValueError, match="name must be a text"):
         strategies.register(dataclasses.make_dataclass("Nameless", [], frozen=True))
     assert "plain" not in strategies.BY_NAME
+
+    @dataclasses.dataclass(frozen=True)
+    class Demanding:
+        amount: int
+        name: ClassVar[str] = "demanding"
+
+    with pytest.raises(ValueError, match=r"must have a default for every argument: .*amount"):
+        strategies.register(Demanding)
+    with pytest.raises(ValueError, match=r"strategy must be one of .*got 'demanding'"):
+        REGISTRY.forget("demanding")
 
 
 def test_an_object_of_nobody_is_refused():

@@ -16,6 +16,7 @@ import pytest
 
 import tf_libra
 from tests.launching import Job
+from tf_libra import logs
 from tf_libra.story import progress
 from tf_libra.story.journal import Journal
 from tf_libra.tuning import Phase
@@ -150,21 +151,21 @@ def test_phases_are_shown_unless_somebody_else_does(
 )
 def test_level(monkeypatch: pytest.MonkeyPatch, wanted: str | None, rank: int, level: int) -> None:
     if wanted is None:
-        monkeypatch.delenv(progress.LEVEL_VARIABLE, raising=False)
+        monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(progress.LEVEL_VARIABLE, wanted)
-    assert progress.logger(rank).level == level
+        monkeypatch.setenv(logs.LEVEL_VARIABLE, wanted)
+    assert logs.logger(rank).level == level
 
 
 def test_level_that_there_is_none_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = logging.getLogger("levels")
-    monkeypatch.setenv(progress.LEVEL_VARIABLE, "info")
-    progress.warn_of_unknown_level(log)
+    monkeypatch.setenv(logs.LEVEL_VARIABLE, "info")
+    logs.warn_of_unknown_level(log)
     assert caplog.text == ""
-    monkeypatch.setenv(progress.LEVEL_VARIABLE, "loud\n")
-    progress.warn_of_unknown_level(log)
+    monkeypatch.setenv(logs.LEVEL_VARIABLE, "loud\n")
+    logs.warn_of_unknown_level(log)
     assert "TF_LIBRA_LOG_LEVEL must be debug, info, warning, error or critical" in caplog.text
     assert "'loud\\n'" in caplog.text
 
@@ -230,18 +231,18 @@ def test_level_that_the_user_has_set_is_kept(
     plain_logging: logging.Logger, level: int, rank: int
 ) -> None:
     plain_logging.setLevel(level)
-    assert progress.logger(rank).level == level
-    assert progress.logger(1 - rank).level == level
+    assert logs.logger(rank).level == level
+    assert logs.logger(1 - rank).level == level
 
 
 def test_level_of_the_root_is_kept_where_it_says_less(plain_logging: logging.Logger) -> None:
     logging.getLogger().setLevel(logging.ERROR)
-    assert progress.logger(0).level == logging.ERROR
-    assert progress.logger(1).level == logging.ERROR
+    assert logs.logger(0).level == logging.ERROR
+    assert logs.logger(1).level == logging.ERROR
 
 
 def test_level_follows_the_rank_until_the_user_sets_one(plain_logging: logging.Logger) -> None:
-    assert progress.logger(1).level == logging.WARNING
-    assert progress.logger(0).level == logging.INFO
+    assert logs.logger(1).level == logging.WARNING
+    assert logs.logger(0).level == logging.INFO
     plain_logging.setLevel(logging.CRITICAL)
-    assert progress.logger(0).level == logging.CRITICAL
+    assert logs.logger(0).level == logging.CRITICAL

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tf_libra import nccl
+from tf_libra.backends import nccl
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile

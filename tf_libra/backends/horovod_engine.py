@@ -6,8 +6,8 @@ Horovod carries the gradients, on MPI, NCCL or Gloo; lanes carry what the ranks 
 import os
 from collections.abc import Mapping, Sequence
 
-from tf_libra import nccl, strategies
-from tf_libra.backends import horovod_fusion
+from tf_libra import strategies
+from tf_libra.backends import horovod_fusion, nccl
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction

@@ -1,14 +1,14 @@
 """What plans data-parallel training: the protocol of a strategy, and who is known by which name."""
 
 import dataclasses
-import types
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
+from tf_libra.planning.registry import Registry
 
 
 class Strategy(Protocol):
@@ -41,45 +41,10 @@ class Strategy(Protocol):
         ...
 
 
-_Kind = TypeVar("_Kind", bound=type[Strategy])
-_KINDS: dict[str, type[Strategy]] = {}
-BY_NAME: Mapping[str, type[Strategy]] = types.MappingProxyType(_KINDS)
-
-
-def register(kind: _Kind) -> _Kind:
-    """A decorator: makes a strategy known by its name, here and in every table of strategies.
-
-    Raises:
-      ValueError: it is no frozen dataclass with a name and defaults for all arguments, or another
-        strategy has the name.
-    """
-    name = getattr(kind, "name", None)
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"strategy: name must be a text that is not empty, got {name!r}")
-    if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
-        raise ValueError(f"strategy {name!r} must be a frozen dataclass, got {kind!r}")
-    if name in _KINDS and _KINDS[name] is not kind:
-        raise ValueError(f"strategy: name must be new, got {name!r}, which {_KINDS[name]!r} has")
-    kind()
-    _KINDS[name] = kind
-    return kind
-
-
-def resolve(strategy: Strategy | str) -> Strategy:
-    """Returns the strategy itself, or the one of that name with its default arguments.
-
-    Raises:
-      ValueError: no strategy has this name.
-    """
-    if isinstance(strategy, str):
-        if strategy not in BY_NAME:
-            raise ValueError(f"strategy must be one of {', '.join(BY_NAME)}, got {strategy!r}")
-        return BY_NAME[strategy]()
-    if type(strategy) not in BY_NAME.values():
-        raise ValueError(
-            f"strategy must be a name or an object of tf_libra.strategies, got {strategy!r}"
-        )
-    return strategy
+REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies")
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve
 
 
 def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:

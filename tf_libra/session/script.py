@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra import nccl
 from tf_libra import options as options_lib
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, horovod_engine, interrupts, side_channel
+from tf_libra.backends import horovod, horovod_engine, interrupts, nccl, side_channel
 from tf_libra.backends.agreement import agree
 from tf_libra.model.plan import Plan
 from tf_libra.session import grappler, variables

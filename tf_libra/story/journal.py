@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tf_libra import logs
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -43,7 +44,7 @@ class Journal:
 
     options: Options
     rank: int = 0
-    log: logging.Logger = field(default_factory=lambda: progress.logger(rank=0))
+    log: logging.Logger = field(default_factory=lambda: logs.logger(rank=0))
 
     phase: Phase = field(default=Phase.TRACE, init=False)
     plan: Plan | None = field(default=None, init=False)
@@ -64,9 +65,9 @@ class Journal:
 
     def met(self, rank: int) -> None:
         """The other ranks are known, and with them who speaks."""
-        self.rank, self.log = rank, progress.logger(rank)
+        self.rank, self.log = rank, logs.logger(rank)
         if rank == 0:
-            progress.warn_of_unknown_level(self.log)
+            logs.warn_of_unknown_level(self.log)
 
     def busy(self, phase: Phase) -> None:
         """A phase begins that is no step, and may take a while."""

@@ -4,8 +4,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING
 
-from tf_libra import nccl
-from tf_libra.backends import horovod_engine
+from tf_libra.backends import horovod_engine, nccl
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile

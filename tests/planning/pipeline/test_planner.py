@@ -61,7 +61,7 @@ def test_a_planner_from_outside():
         with pytest.raises(ValueError, match="name must be new, got 'spp'"):
             pipeline.register(spp)
     finally:
-        del registry._KINDS["last-device"]
+        registry.REGISTRY.forget("last-device")
 
 
 def test_what_cannot_be_registered_is_named():

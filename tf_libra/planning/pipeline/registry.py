@@ -1,14 +1,13 @@
 """What plans pipelines: the protocol of a strategy, and who is known by which name."""
 
-import types
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
+from tf_libra.planning.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -47,46 +46,10 @@ class PipelineStrategy(Protocol):
         ...
 
 
-_Kind = TypeVar("_Kind", bound=type[PipelineStrategy])
-_KINDS: dict[str, type[PipelineStrategy]] = {}
-BY_NAME: Mapping[str, type[PipelineStrategy]] = types.MappingProxyType(_KINDS)
-
-
-def register(kind: _Kind) -> _Kind:
-    """A decorator: makes a strategy known by its name, here and in every table of pipelines.
-
-    Raises:
-      ValueError: it is no frozen dataclass with a name and defaults for all arguments, or another
-        strategy has the name.
-    """
-    name = getattr(kind, "name", None)
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"strategy: name must be a text that is not empty, got {name!r}")
-    if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
-        raise ValueError(f"strategy {name!r} must be a frozen dataclass, got {kind!r}")
-    if name in _KINDS and _KINDS[name] is not kind:
-        raise ValueError(f"strategy: name must be new, got {name!r}, which {_KINDS[name]!r} has")
-    kind()
-    _KINDS[name] = kind
-    return kind
-
-
-def resolve(strategy: PipelineStrategy | str) -> PipelineStrategy:
-    """Returns the strategy itself, or the one of that name with its default arguments.
-
-    Raises:
-      ValueError: no strategy has this name.
-    """
-    if isinstance(strategy, str):
-        if strategy not in BY_NAME:
-            raise ValueError(f"strategy must be one of {', '.join(BY_NAME)}, got {strategy!r}")
-        return BY_NAME[strategy]()
-    if type(strategy) not in BY_NAME.values():
-        raise ValueError(
-            f"strategy must be a name or an object of a pipeline strategy, "
-            f"{', '.join(BY_NAME)}; got {strategy!r}"
-        )
-    return strategy
+REGISTRY: Registry[PipelineStrategy] = Registry("a pipeline strategy of tf_libra.strategies")
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve
 
 
 def check_microbatches(field: str, value: int | None) -> int | None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.launching import Job
-from tf_libra import nccl, strategies
-from tf_libra.backends import horovod_engine
+from tf_libra import strategies
+from tf_libra.backends import horovod_engine, nccl
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.nccl import AllReduce, Counters

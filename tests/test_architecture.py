@@ -1,0 +1,78 @@
+"""The rooms of the package: who imports whom, and who needs no TensorFlow."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PURE = ("model", "cost_model", "planning", "simulation", "tuning", "strategies", "options")
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of what a file of the package imports of the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.startswith("tf_libra.")}
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.fixture(scope="module")
+def rooms() -> nx.DiGraph:
+    """Rooms, and single modules beside them; an edge from who imports to what is imported."""
+    graph: nx.DiGraph = nx.DiGraph()
+    for path in sorted((ROOT / "tf_libra").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.parent == ROOT / "tf_libra" and path.stem == "__init__":
+            continue  # names what users import, at first use
+        graph.add_node(room(name))
+        for imported in imports(path):
+            if room(imported) != room(name):
+                graph.add_edge(room(name), room(imported), by=name)
+    return graph
+
+
+def test_no_rooms_import_each_other_in_a_ring(rooms):
+    rings = [sorted(ring) for ring in nx.strongly_connected_components(rooms) if len(ring) > 1]
+    assert rings == []
+
+
+def test_the_picture_agrees_with_the_imports(rooms):
+    """An arrow where one room imports another, without those that follow from other arrows."""
+    [picture] = re.findall(r"```mermaid\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    drawn = set(re.findall(r"^\s*(\w+) --> (\w+)$", picture, re.MULTILINE))
+    assert drawn == set(nx.transitive_reduction(rooms).edges)
+
+
+def test_the_page_names_every_room(rooms):
+    described = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", PAGE.read_text(), re.MULTILINE))
+    assert described == set(rooms.nodes)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_planning_needs_neither_tensorflow_nor_horovod(name):
+    """Every module of the room is imported where both are missing."""
+    place = ROOT / "tf_libra" / name
+    paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in paths
+    ]
+    code = (
+        "import importlib, sys\n"
+        "sys.modules['tensorflow'] = sys.modules['horovod'] = sys.modules['keras'] = None\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
