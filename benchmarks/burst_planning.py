@@ -104,8 +104,9 @@ def measure(network: str, model: str, scaling: tf_libra.ScalingProfile, repeats:
         tf_libra.make_burst_plan(scaling, max_amplification=limit)
         seconds = []
         for _ in range(repeats):
+            fresh = dataclasses.replace(scaling)  # of which nothing is known yet
             start = time.process_time()
-            tf_libra.make_burst_plan(scaling, max_amplification=limit)
+            tf_libra.make_burst_plan(fresh, max_amplification=limit)
             seconds.append(time.process_time() - start)
         if statistics.median(seconds) > longest:
             longest, at = statistics.median(seconds), limit

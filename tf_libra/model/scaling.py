@@ -190,8 +190,15 @@ class ScalingProfile:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over all that the profile holds, in hexadecimal."""
-        canonical = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        described = [_FORMAT, _VERSION, self.device_counts, self.names, self.edges, self.batch]
+        digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
+        times = [self.compute_seconds, self.synchronize_seconds, self.transition_seconds]
+        if self.move_seconds is not None:
+            times.append(self.move_seconds)
+        for array in times:
+            # Both zeros are one number.
+            digest.update((array + 0.0).astype("<f8").tobytes())
+        return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScalingProfile):

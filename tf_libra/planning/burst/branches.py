@@ -106,9 +106,8 @@ class Branches:
         if key not in self._steps:
             table = self._table(link, target, place, closed=True)
             seconds = np.where(self.costs.allowed(target, table.entering), table.seconds, np.inf)
-            rows = seconds.argmin(axis=0)
-            least = np.take_along_axis(seconds, rows[None], 0)[0]
-            self._steps[key] = Step(least + self.costs.own[target], rows)
+            least = seconds.min(axis=0) + self.costs.own[target]
+            self._steps[key] = Step(least, seconds.argmin(axis=0))
         return self._steps[key]
 
     def _step_run(self, link: Link, target: int, place: _Place, source: int, count: int) -> Run:
@@ -138,20 +137,19 @@ class Branches:
         inside = _Place(place.cap)
         entry = _Place(place.cap, left=place.left)
         best = self._step(chain.links[0], chain.layers[0], entry).seconds[:, :allowed]
-        back: list[Indices] = []
+        taken: list[tuple[Array, Array]] = []
         for link, layer in zip(chain.links[1:-1], chain.layers[1:], strict=True):
             step = self._step(link, layer, inside).seconds[:allowed, :allowed]
-            total = best[:, :, None] + step
-            back.append(total.argmin(axis=1))
-            best = total.min(axis=1)
+            taken.append((best, step))
+            best = (best[:, :, None] + step).min(axis=1)
         exit_place = _Place(place.cap, right=place.right)
         last = self._table(chain.links[-1], target, exit_place, closed)
         ways, size = len(last.seconds), len(self.costs.counts)
-        shape = (allowed, ways, size, size)
         seconds = (
             best.T[:, None, :, None] + last.seconds[:, :allowed].transpose(1, 0, 2)[:, :, None]
         )
-        entering = np.broadcast_to(last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None], shape)
+        entering = np.empty_like(seconds)
+        entering[:] = last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None]
         kept = _Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
         if ways > 1:
             kept = _frontier(*self._possible(target, kept.seconds, kept.entering))
@@ -159,8 +157,8 @@ class Branches:
         def run(row: int, source: int, count: int) -> Run:
             position, way = divmod(kept.row(row, source, count), ways)
             counts = [position]
-            for column in reversed(back):
-                counts.append(int(column[source, counts[-1]]))
+            for before, step in reversed(taken):
+                counts.append(int((before[source] + step[:, counts[-1]]).argmin()))
             counts.reverse()
             runs = [self._step_run(chain.links[0], chain.layers[0], entry, source, counts[0])]
             for index, link in enumerate(chain.links[1:-1]):
@@ -202,10 +200,11 @@ class Branches:
             every_entering.append(entering)
         seconds, entering = np.concatenate(every_seconds), np.concatenate(every_entering)
         seconds = np.where(entering <= budget, seconds, np.inf)
-        rows = seconds.argmin(axis=0)[None]
+        rows = seconds.argmin(axis=0)
+        places = np.arange(rows.size)
 
         def run(row: int, source: int, count: int) -> Run:
-            way, number = int(rows[row, source, count]), 0
+            way, number = int(rows[source, count]), 0
             while way >= len(every_seconds[number]):
                 way -= len(every_seconds[number])
                 number += 1
@@ -213,9 +212,8 @@ class Branches:
             chosen = np.array(np.unravel_index(way, sizes))
             return lanes.run(number, chosen, source, count, self.costs.counts)
 
-        return Table(
-            np.take_along_axis(seconds, rows, 0), np.take_along_axis(entering, rows, 0), run
-        )
+        brought = entering.reshape(len(entering), -1)[rows.ravel(), places]
+        return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
 
     def _closed(self, lanes: "_Lanes", budget: Array) -> Table:
         """Nothing else leads to the target: per (g, h) the one quickest way within its budget.
