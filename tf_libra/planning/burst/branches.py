@@ -26,6 +26,8 @@ from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
 _EQUAL = 1e-13
 # Divisions of a block's branches into lanes that are looked at.
 _MAX_DIVISIONS = 4096
+# Rows of a table from which on it is worth while to look for those that are not needed.
+_MANY = 16
 # Choices of rows that are tried without further thought.
 _FEW = 128
 # Cases that are looked at together.
@@ -151,7 +153,7 @@ class Branches:
         entering = np.empty_like(seconds)
         entering[:] = last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None]
         kept = _Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
-        if ways > 1:
+        if len(kept.seconds) > _MANY:
             kept = _frontier(*self._possible(target, kept.seconds, kept.entering))
 
         def run(row: int, source: int, count: int) -> Run:
