@@ -24,7 +24,7 @@ from benchmarks.zoo.operations import ancestors, count_operations, first_needed
 from tf_libra import zoo
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.profiling.trace import TraceSession, read_events
-from tf_libra.tracing.marking import backward_order
+from tf_libra.tracing.order import backward_order
 from tf_libra.zoo.network import FORMAT, NAMES, VERSION, CpuRun, Network, Tensor
 
 _DIGITS = 4  # significant, of what is written down

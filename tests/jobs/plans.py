@@ -135,7 +135,7 @@ def second_plan() -> Any:
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = marked_function.marked_function(
-        tf.function(model.step), lambda marked, _: traced.append(marked)
+        tf.function(model.step), lambda trace: traced.append(trace.marked)
     )
     result = []
     for number, (edges, threads) in enumerate([([0, 3, 6], [1, 3]), ([0, 1, 4, 6], [2, 1, 2])]):

@@ -1,5 +1,6 @@
 """What training scripts do, on two workers, and alone on the joint batch: `scripts.py PLAN`."""
 
+import functools
 import hashlib
 import sys
 from collections.abc import Callable
@@ -135,7 +136,9 @@ class Switched(models.HandWritten):
                 loss += tf.reduce_sum(self.larger**2)
             if switch == "none":
                 chosen.append(self.extra)
-        descend(chosen, tape.gradient(loss, chosen))
+        gradients = tape.gradient(loss, chosen)
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        descend([chosen[i] for i in there], [gradients[i] for i in there])
         return loss
 
 
@@ -174,7 +177,16 @@ def one_rank_alone_has_another_size() -> Any:
 
 @cases
 def one_rank_alone_has_no_gradient() -> Any:
-    switched_on_one_rank("none")
+    model = Switched()
+    step = optimized()(model.step)
+    train_steps(step, part)
+    step(*part(batch(STEPS)), "none" if RANK == LAST else "extra")
+
+
+@cases
+def one_rank_alone_has_no_gradient_at_first() -> Any:
+    model = Switched()
+    optimized()(model.step)(*part(batch(0)), "none" if RANK == LAST else "extra")
 
 
 # Several functions.
@@ -707,6 +719,192 @@ def tensors_without_elements() -> Any:
         return [*model.variables, empty], None
 
     return compared(train)
+
+
+@cases
+def gradients_that_are_none() -> Any:
+    """Of an unused head, beside an embedding; watched for what is not finite."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+        table, unused = variable([8, models.FEATURES], "table"), variable([3], "unused")
+        chosen = [unused, *model.variables, table]
+        optimizer = tf.keras.optimizers.Adam(0.01)
+
+        def step(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = model.loss(inputs + tf.gather(table, labels), labels)
+            gradients = tape.gradient(loss, chosen)
+            assert gradients[0] is None
+            gradients[-1] = tf.convert_to_tensor(gradients[-1])
+            optimizer.apply_gradients(zip(gradients, chosen, strict=True))
+
+        train_steps(wrap(step), share)
+        return [*model.variables, table, unused], None
+
+    return compared(train, **BRIEFLY, check_numerics="raise")
+
+
+@cases
+def recomputed_in_backward() -> Any:
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written("sgd")
+        w0, b0, w1, b1, w2, b2 = model.variables
+        hidden = tf.recompute_grad(lambda x: tf.tanh(tf.tanh(x @ w0 + b0) @ w1 + b1))
+
+        def step(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = models.cross_entropy(labels, hidden(inputs) @ w2 + b2)
+            model.update(tape.gradient(loss, model.variables))
+
+        stepping = wrap(step)
+        train_steps(stepping, share)
+        planned = stepping.plan.tensor_names if share is part and stepping.plan else ()
+        return model.variables, sorted(planned)
+
+    return compared(train)
+
+
+@cases
+def gradients_per_example() -> Any:
+    """Clipped one by one, and averaged by the script."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written("sgd")
+
+        def step(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                hidden = tf.tanh(tf.tanh(inputs @ w0 + b0) @ w1 + b1)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, hidden @ w2 + b2)
+            rows = tape.jacobian(losses, model.variables)
+            squares = [tf.reduce_sum(tf.reshape(one, [len(one), -1]) ** 2, axis=1) for one in rows]
+            factors = tf.minimum(tf.cast(1.0, DTYPE), 0.5 / tf.sqrt(tf.add_n(squares)))
+            gradients = [tf.tensordot(factors, one, 1) / len(one) for one in rows]
+            if share is part:
+                gradients = [hvd.allreduce(one) for one in gradients]
+            model.update(gradients)
+            return [tf.reduce_mean(one, axis=0) for one in rows]
+
+        w0, b0, w1, b1, w2, b2 = model.variables
+        stepping = wrap(step)
+        train_steps(stepping, share)
+        planned = stepping.plan.tensor_names if share is part and stepping.plan else ()
+        return model.variables, sorted(planned)
+
+    return compared(train)
+
+
+@cases
+def gradients_per_example_that_nobody_averages() -> Any:
+    model = hand_written("sgd")
+
+    def step(inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_sum((inputs @ model.variables[0]) ** 2, axis=1)
+        rows = tape.jacobian(losses, model.variables[0])
+        descend(model.variables[:1], [tf.reduce_mean(rows, axis=0)])
+
+    optimized()(step)(*part(batch(0)))
+
+
+@cases
+def loop_over_a_dataset() -> Any:
+    """With a state from batch to batch, and one that is left early."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+
+        def steps(dataset: Any) -> Any:
+            total = tf.constant(0.0, DTYPE)
+            for inputs, labels in dataset:
+                with tf.GradientTape() as tape:
+                    loss = model.loss(inputs, labels)
+                model.update(tape.gradient(loss, model.variables))
+                total += loss
+            for number, (inputs, labels) in enumerate(dataset):
+                if number > 0:
+                    break
+                with tf.GradientTape() as tape:
+                    loss = model.loss(inputs, labels)
+                model.update(tape.gradient(loss, model.variables))
+            return total
+
+        stepping = wrap(steps)
+        for number in range(STEPS):
+            shares = [share(batch(3 * number + one)) for one in range(3)]
+            stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *shares)
+            stepping(tf.data.Dataset.from_tensor_slices(stacked))
+        return model.variables, None
+
+    return compared(train)
+
+
+@cases
+def loop_over_a_dataset_that_only_tf_data_can_run() -> Any:
+    """What is kept from batch to batch changes its shape."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+
+        def steps(dataset: Any) -> Any:
+            losses = tf.zeros([0], DTYPE)
+            for inputs, labels in dataset:
+                with tf.GradientTape() as tape:
+                    loss = model.loss(inputs, labels)
+                model.update(tape.gradient(loss, model.variables))
+                losses = tf.concat([losses, [loss]], 0)
+            return losses
+
+        stepping = wrap(steps)
+        for number in range(STEPS):
+            shares = [share(batch(3 * number + one)) for one in range(3)]
+            stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *shares)
+            stepping(tf.data.Dataset.from_tensor_slices(stacked))
+        return model.variables, None
+
+    return compared(train)
+
+
+class Trainer:
+    """A step that is an object."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, inputs: Any, labels: Any, scale: float = 1.0) -> Any:
+        with tf.GradientTape() as tape:
+            loss = scale * self.model.loss(inputs, labels)
+        self.model.update(tape.gradient(loss, self.model.variables))
+
+
+@cases
+def steps_that_are_objects() -> Any:
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+        step = Trainer(model)
+        alone = share is whole
+        for one in (
+            step,
+            functools.partial(step, scale=0.5),
+            tf.function(step) if alone else tf_libra.optimize(**BRIEFLY)(step),
+        ):
+            stepping = one if hasattr(one, "several") else wrap(one)
+            train_steps(stepping, share)
+        return model.variables, None
+
+    return compared(train)
+
+
+@cases
+def functions_run_eagerly() -> Any:
+    model = hand_written("sgd")
+    step = optimized()(model.step)
+    step(*part(batch(0)))
+    tf.config.run_functions_eagerly(True)
+    try:
+        step(*part(batch(1)))
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def many() -> list[tf.Variable]:

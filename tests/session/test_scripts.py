@@ -31,6 +31,12 @@ EQUAL = [
     "embedding_alone",
     "loss_scaling_by_hand",
     "tensors_without_elements",
+    "gradients_that_are_none",
+    "recomputed_in_backward",
+    "gradients_per_example",
+    "loop_over_a_dataset",
+    "loop_over_a_dataset_that_only_tf_data_can_run",
+    "steps_that_are_objects",
     "six_hundred_tensors",
     "gradient_penalty",
     "penalty_on_the_gradient_of_all_data",
@@ -62,6 +68,17 @@ REFUSED = {
         "NotFiniteError: step 2",
         "the gradient of 'table' is not finite on rank 1",
     ],
+    "one_rank_alone_has_no_gradient_at_first": [
+        "ValueError",
+        "averaged gradients[0] is 'extra' on rank 0 and 'w2' on rank 1",
+    ],
+    "gradients_per_example_that_nobody_averages": [
+        "ValueError",
+        "takes the jacobian of 'w0'",
+        "updates 'w0'",
+        "with hvd.allreduce in the step",
+    ],
+    "functions_run_eagerly": ["ValueError", "tf.config.run_functions_eagerly(True)"],
     "checkpoint_restored_on_one_rank": ["ValueError", "do not agree", "variable['"],
     "checkpoint_restored_on_one_rank_before_the_first_step": [
         "ValueError",
@@ -73,6 +90,7 @@ REFUSED = {
 # Case: what every rank's error names, whoever notices first.
 OUT_OF_STEP = {
     "one_rank_alone_has_another_variable": ["a new trace, Switched.step"],
+    "one_rank_alone_has_no_gradient": ["a new trace, Switched.step"],
     "one_rank_alone_has_another_size": ["a new trace, Switched.step"],
     "two_functions_in_another_order": ["in left_step", "in right_step"],
     "two_functions_of_one_name_in_another_order": ["in twin_step", "in twin_step#1"],
@@ -148,12 +166,31 @@ def test_late_variables_get_a_plan_with_the_others(scripts: Job) -> None:
     assert phases[8] == ["run", 6]  # a step as before is under the plan from before
 
 
-@pytest.mark.parametrize("rank", RANKS)
-def test_missing_gradient_on_one_rank_is_named_on_all(scripts: Job, rank: int) -> None:
-    message = scripts.error("one_rank_alone_has_no_gradient", rank)
-    assert "computes no gradient for variable 'extra'" in message
-    if rank == 0:
-        assert "rank 1 gave up" in message
+def test_gradients_that_are_none_are_named_once(scripts: Job) -> None:
+    log = scripts.log("gradients_that_are_none")
+    assert log.count("is None") == 1
+    assert "step computes no gradient for 'unused'" in log
+
+
+@pytest.mark.parametrize("case", ["recomputed_in_backward", "gradients_per_example"])
+def test_each_variable_is_planned_once(scripts: Job, case: str) -> None:
+    assert scripts.value(case) == ["b0", "b1", "b2", "w0", "w1", "w2"]
+
+
+def test_jacobians_that_are_returned_are_said_to_be_local(scripts: Job) -> None:
+    log = scripts.log("gradients_per_example")
+    assert log.count("the jacobian of 'b0', 'b1', 'b2', 'w0', 'w1' and 1 more") == 1
+
+
+def test_a_loop_over_a_dataset_is_planned_or_said_not_to_be(scripts: Job) -> None:
+    cases = ("loop_over_a_dataset", "loop_over_a_dataset_that_only_tf_data_can_run")
+    planned, alone = (scripts.log(case) for case in cases)
+    assert planned.count("in force") == 1
+    assert planned.count("in a function of tf.data") == 0
+    assert alone.count("in force") == 0
+    assert alone.count("in a function of tf.data, which no plan reaches") == 1
+    for log in (planned, alone):
+        assert "was not executed as it is" not in log
 
 
 def test_clipping_was_at_work(scripts: Job) -> None:

@@ -1,48 +1,16 @@
 """What a traced step all-reduces, seen in its graph; no engine is needed for that."""
 
+import functools
 import threading
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tests.tracing.traces import INPUTS, Traces, all_reduces, chain, loss_of
 from tf_libra.tracing import marked_function
-from tf_libra.tracing.marking import MarkedGradient, Rules, marking
-
-
-class Traces:
-    """What `on_traced` was told, trace by trace."""
-
-    def __init__(self) -> None:
-        self.marked: list[tuple[MarkedGradient, ...]] = []
-
-    def add(self, marked: tuple[MarkedGradient, ...], left: dict[str, str]) -> None:
-        assert not left
-        self.marked.append(marked)
-
-    def names(self, trace: int = -1) -> list[str]:
-        return [one.name for one in self.marked[trace]]
-
-
-def chain(dtype: str = "float32") -> list[tf.Variable]:
-    return [tf.Variable(tf.ones([4, 4], dtype), name=f"layer{i}") for i in range(4)]
-
-
-def loss_of(layers: list[tf.Variable], inputs: tf.Tensor) -> tf.Tensor:
-    for layer in layers:
-        inputs = tf.tanh(inputs @ layer)
-    return tf.reduce_sum(inputs)
-
-
-def all_reduces(concrete: Any) -> list[str]:
-    return [
-        operation.get_attr("tensor_names")[0].decode()
-        for operation in concrete.graph.get_operations()
-        if operation.type == "LibraAllReduce"
-    ]
-
-
-INPUTS = tf.TensorSpec([2, 4])
+from tf_libra.tracing.marking import marking
+from tf_libra.tracing.marks import MarkedGradient, Rules
 
 
 def test_gradients_are_marked_in_backward_order() -> None:
@@ -73,19 +41,6 @@ def test_gradients_of_what_is_no_variable_are_left_alone() -> None:
 
     call = marked_function.marked_function(tf.function(step), traces.add)
     assert all_reduces(call.get_concrete_function(INPUTS)) == ["layer0"]
-
-
-def test_variable_without_gradient_is_named() -> None:
-    layers, unused = chain(), tf.Variable(1.0, name="unused")
-
-    def step(inputs: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            loss = loss_of(layers, inputs)
-        return tape.gradient(loss, [*layers, unused])
-
-    call = marked_function.marked_function(tf.function(step), lambda *_: None)
-    with pytest.raises(ValueError, match=r"step computes no gradient for variable 'unused'"):
-        call.get_concrete_function(INPUTS)
 
 
 def test_two_gradients_of_one_variable_have_two_names() -> None:
@@ -328,16 +283,59 @@ def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
         assert returned.indices.dtype == tf.int64
 
 
-def test_tf_gradients_of_variables_are_refused() -> None:
-    layers = chain()
+# What steps are called.
 
-    def step(inputs: tf.Tensor, of_inputs: bool) -> Any:
-        loss = loss_of(layers, inputs)
-        return tf.gradients(loss, [inputs] if of_inputs else layers)
 
-    original = tf.gradients
-    call = marked_function.marked_function(tf.function(step), lambda *_: None)
-    call.get_concrete_function(INPUTS, True)
-    with pytest.raises(ValueError, match=r"gradient of 'layer0' by tf\.gradients"):
-        call.get_concrete_function(INPUTS, False)
-    assert tf.gradients is original
+class Trainer:
+    def __call__(self, inputs: Any, scale: float = 1.0) -> Any:
+        return inputs * scale
+
+    @tf.function
+    def method(self, inputs: Any) -> Any:
+        return inputs
+
+    def plainly(self, inputs: Any) -> Any:
+        return inputs
+
+
+class TracedTrainer:
+    @tf.function
+    def __call__(self, inputs: Any) -> Any:
+        return inputs
+
+
+def plain_step(inputs: Any, scale: float = 1.0) -> Any:
+    return inputs * scale
+
+
+@functools.wraps(plain_step)
+def wrapped_step(*args: Any) -> Any:
+    return plain_step(*args)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        (plain_step, "plain_step"),
+        (tf.function(plain_step), "plain_step"),
+        (wrapped_step, "plain_step"),
+        (functools.partial(plain_step, scale=2.0), "plain_step"),
+        (functools.partial(functools.partial(plain_step), scale=2.0), "plain_step"),
+        (tf.function(functools.partial(plain_step, scale=2.0)), "plain_step"),
+        (functools.partial(tf.function(plain_step), scale=2.0), "plain_step"),
+        (Trainer(), "Trainer"),
+        (tf.function(Trainer()), "Trainer"),
+        (functools.partial(Trainer(), scale=2.0), "Trainer"),
+        (TracedTrainer(), "TracedTrainer"),
+        (Trainer().method, "Trainer.method"),
+        (Trainer().plainly, "Trainer.plainly"),
+        (functools.partial(Trainer().method), "Trainer.method"),
+        (lambda inputs: inputs, "<lambda>"),
+    ],
+)
+def test_a_step_is_called_alike_in_every_process(step: Any, name: str) -> None:
+    assert marked_function.step_name(step) == name
+    call = marked_function.marked_function(step, lambda _: None)
+    expected = step(tf.constant(3.0))
+    assert float(call(tf.constant(3.0))) == float(expected)
+    assert "0x" not in marked_function.step_name(step)

@@ -7,7 +7,7 @@ import atexit
 import platform
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,9 @@ from tf_libra.session.session import (
 )
 from tf_libra.story.journal import Journal
 from tf_libra.tracing import marked_function, numerics
-from tf_libra.tracing.marking import MarkedGradient, Rules, refuse_strategies
+from tf_libra.tracing.marked_function import Trace
+from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
+from tf_libra.tracing.marks import MarkedGradient, Rules
 from tf_libra.tuning import Phase, TensorSpec
 
 # How many functions of a name this process has decorated. A script decorates in the same order on
@@ -77,8 +79,8 @@ class Script:
         self._never_met = ""  # why, if so
         self._engine: engine_lib.Engine | None = None
         self._watch: numerics.Watch | None = None
-        self._traces: WeakKeyDictionary[tf.Graph, tuple[MarkedGradient, ...]] = WeakKeyDictionary()
-        self._left_to_horovod: WeakKeyDictionary[tf.Graph, dict[str, str]] = WeakKeyDictionary()
+        self._traces: WeakKeyDictionary[tf.Graph, Trace] = WeakKeyDictionary()
+        self._warned: set[str] = set()
         self._agreed: set[tuple[MarkedGradient, ...]] = set()
         self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
         self._session: Session | None = None
@@ -183,6 +185,7 @@ class Script:
         if self._engine is None and not self._meet_others():
             return self._alone(*args, **kwargs)
         assert self._engine is not None
+        refuse_eager_functions(self._name)
         self._engine.set_step(self._step + 1)
         concrete = self._call.get_concrete_function(*args, **kwargs)
         session = self._session_of(concrete)
@@ -361,12 +364,11 @@ class Script:
         assert self._engine is not None
         return self._engine.rank, self._engine.world_size
 
-    def _on_traced(
-        self, marked: tuple[MarkedGradient, ...], left_to_horovod: dict[str, str]
-    ) -> None:
+    def _on_traced(self, trace: Trace) -> None:
         """At the end of every trace: what is all-reduced must be the same everywhere."""
-        self._traces[tf_ops.get_default_graph()] = marked
-        self._left_to_horovod[tf_ops.get_default_graph()] = left_to_horovod
+        self._traces[tf_ops.get_default_graph()] = trace
+        self._warn_of(trace)
+        marked = trace.marked
         if marked in self._agreed or self._engine is None:
             return
         if self._session is not None:
@@ -382,9 +384,25 @@ class Script:
         )
         self._agreed.add(marked)
 
+    def _warn_of(self, trace: Trace) -> None:
+        """Says once what no plan is about, though a script may take it for averaged."""
+        in_datasets = [one.name for one in trace.marked if one.in_dataset]
+        for names, what in (
+            (trace.missing, "%s computes no gradient for %s: it is None, as without TF-Libra"),
+            (trace.jacobians, "%s returns the jacobian of %s, of each rank's own data"),
+            (
+                in_datasets,
+                "%s computes gradients in a function of tf.data, which no plan reaches:"
+                " %s are all-reduced one by one",
+            ),
+        ):
+            if names and what not in self._warned:
+                self._warned.add(what)
+                self.journal.log.warning(what, self._name, _some(names))
+
     def _session_of(self, concrete: Any) -> Session:
         """The session of the gradients that a trace all-reduces, perhaps a new one."""
-        marked = self._traces[concrete.graph]
+        marked = self._traces[concrete.graph].marked
         if self._session is None or marked not in self._sessions:
             self._sessions[marked] = self._new_session(marked, concrete)
         self._session = self._sessions[marked]
@@ -393,7 +411,7 @@ class Script:
 
     def _new_session(self, marked: tuple[MarkedGradient, ...], concrete: Any) -> Session:
         assert self._engine is not None
-        left = self._left_to_horovod[concrete.graph]
+        left = self._traces[concrete.graph].left_to_horovod
         if not marked and not left:
             raise ValueError(
                 f"{self._name} computes no gradient of a trainable variable with"
@@ -401,7 +419,7 @@ class Script:
             )
         # What is gathered has another size on every rank and in every step.
         tensors = tuple(
-            TensorSpec(one.name, one.num_bytes, one.dtype) for one in marked if not one.is_gathered
+            TensorSpec(one.name, one.num_bytes, one.dtype) for one in marked if one.is_planned
         )
         is_first = not self._sessions
         journal = self.journal
@@ -438,3 +456,8 @@ class Script:
             str(concrete.structured_input_signature),
             plan,
         )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    listed = ", ".join(repr(name) for name in names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

@@ -2,11 +2,12 @@
 
 Every way of averaging gradients with Horovod ends in two functions of `horovod.tensorflow`, which
 write `HorovodAllreduce` and `HorovodGroupedAllreduce`. For the duration of a trace they are
-replaced. What they are given is a gradient if it is one that `tf.GradientTape.gradient` has
-returned, or was made of one and has kept its shape; then a `LibraAllReduce` with the same reduction
-is written in place of Horovod's op, inside of Horovod's own compression and scaling, and planned
-like any other. All else stays with Horovod: what is no gradient, such as a loss that is averaged
-to be shown, and gradients that no plan can be about, as those that a process set reduces.
+replaced (see `patches`). What they are given is a gradient if it is one that
+`tf.GradientTape.gradient` has returned, or was made of one and has kept its shape; then a
+`LibraAllReduce` with the same reduction is written in place of Horovod's op, inside of Horovod's
+own compression and scaling, and planned like any other. All else stays with Horovod: what is no
+gradient, such as a loss that is averaged to be shown, and gradients that no plan can be about, as
+those that a process set reduces.
 
 A gradient that Horovod is asked to average must not be averaged by us before. A
 `DistributedGradientTape` says so when it is asked for gradients. For a plain tape it turns out
@@ -21,12 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.util import object_identity
 
-from tf_libra.tracing.marking import FLOATING, GradientCall, Marks, replaced
-from tf_libra.tracing.variables import variable_name
+from tf_libra.tracing import patches
+from tf_libra.tracing.dataflow import nodes_of
+from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
+from tf_libra.tracing.variables import plain, variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
@@ -49,6 +51,9 @@ class _Origin:
 
     @property
     def shape(self) -> tf.TensorShape:
+        """That of what may be made of it to train with."""
+        if self.call.is_jacobian:
+            return plain(self.call.variables[self.index]).shape
         return self.call.raw[self.index].shape
 
 
@@ -57,6 +62,8 @@ class HorovodReductions:
 
     Attributes:
         left: gradients that Horovod reduces as the script says: why not we, by name.
+        unknown_to_us: functions by which Horovod's all-reduces are recognised, and which this
+            release does not have.
     """
 
     def __init__(self, step_name: str, marks: Marks) -> None:
@@ -69,6 +76,7 @@ class HorovodReductions:
         self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
         self.left: dict[str, str] = {}
+        self.unknown_to_us: list[str] = []
 
     def leave(self, tensors: Sequence[Any], why: str, combines: bool = True) -> None:
         """Notes that Horovod reduces these tensors as the script says.
@@ -138,7 +146,8 @@ class HorovodReductions:
         Not only what Horovod was given: where a script averages a variable's gradient itself,
         another one of the same variable (of a perturbed or adapted copy, say) is meant as it is.
         """
-        handed = [*self._explicit, *self._reduced]
+        # What is made of a jacobian says nothing of gradients.
+        handed = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
         handed += [call for call in self._marks.calls if call.by_horovod]
         theirs = {id(variable) for call in handed for variable in call.variables}
         return {
@@ -153,13 +162,22 @@ class HorovodReductions:
         Args:
             graph: what was traced, with all gradients that Horovod averages left alone.
         """
+        if self.unknown_to_us and are_in(graph, HOROVOD_OPS):
+            raise ValueError(
+                f"{self._step_name} all-reduces with a Horovod that has no"
+                f" {', '.join(self.unknown_to_us)}, by which TF-Libra knows what it averages: take"
+                " Horovod's all-reduces out of the step, or install Horovod 0.28"
+            )
         for call, reduced in self._reduced.items():
-            if call in self._explicit or call.by_horovod:
+            # What becomes of jacobians is looked at apart.
+            if call in self._explicit or call.by_horovod or call.is_jacobian:
                 continue
             seen = {id(call.raw[i]) for i in reduced}
             seen |= {id(one.call.raw[one.index]) for one in self._ambiguous}
             forgotten = [
-                name for name, raw in zip(call.names, call.raw, strict=True) if id(raw) not in seen
+                name
+                for name, raw in zip(call.names, call.raw, strict=True)
+                if raw is not None and id(raw) not in seen
             ]
             if forgotten:
                 raise ValueError(
@@ -210,7 +228,8 @@ class HorovodReductions:
                         " twice: call hvd.allreduce in the step itself"
                     )
         for tensor in self._unknown:
-            shapes = [raw.shape for call in self._marks.calls if call.is_marked for raw in call.raw]
+            raws = [raw for call in self._marks.calls if call.is_marked for raw in call.raw]
+            shapes = [raw.shape for raw in raws if raw is not None]
             if tensor.shape.rank == 0 or not any(map(tensor.shape.is_compatible_with, shapes)):
                 continue
             for operation in {id(one.op): one.op for one in _ancestors(tensor)}.values():
@@ -295,6 +314,11 @@ def _holds(ops: Sequence[str], name: str, bodies: dict[str, Any]) -> bool:
     return False
 
 
+def are_in(graph: Any, ops: tuple[str, ...] = ("Horovod",)) -> bool:
+    """Whether a graph, or a function in it, has ops of Horovod's: whose type begins with these."""
+    return any(node.op.startswith(ops) for node in nodes_of(graph))
+
+
 @contextlib.contextmanager
 def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
     """While it lasts, Horovod's all-reduces of gradients are written as ours.
@@ -311,13 +335,6 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
     reductions = HorovodReductions(step_name, marks)
     kinds = {hvd.Average: "average", hvd.Sum: "sum"}
     comparing = {hvd.Min: "op=Min", hvd.Max: "op=Max", hvd.Product: "op=Product"}
-    single, grouped = hvd._allreduce, hvd._grouped_allreduce
-    allgather, grouped_allgather = hvd.allgather, hvd.grouped_allgather
-    conditional = {
-        "_allreduce_cond": (hvd._allreduce_cond, hvd.allreduce),
-        "_grouped_allreduce_cond": (hvd._grouped_allreduce_cond, hvd.grouped_allreduce),
-    }
-    call_function = polymorphic_function.Function.__call__
 
     def names_of(tensors: Sequence[Any], op: Any, process_set: Any) -> list[str] | None:
         if not marks.is_tracing_thread():
@@ -340,109 +357,108 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
         reduced = marks.all_reduce(name, tensor, kinds[op])
         return reduced if after == 1.0 else reduced * tf.cast(after, tensor.dtype)
 
-    @tf.autograph.experimental.do_not_convert
-    def all_reduce(
-        tensor: Any,
-        name: str | None = None,
-        op: Any = hvd.Sum,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        ignore_name_scope: bool = False,
-        process_set: Any = hvd.global_process_set,
-    ) -> Any:
-        names = names_of([tensor], op, process_set)
-        if names is not None:
-            return reduce(names[0], tensor, op, prescale_factor, postscale_factor)
-        return single(
-            tensor, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-        )
-
-    @tf.autograph.experimental.do_not_convert
-    def grouped_all_reduce(
-        tensors: Sequence[Any],
-        name: str | None = None,
-        op: Any = hvd.Sum,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        ignore_name_scope: bool = False,
-        process_set: Any = hvd.global_process_set,
-    ) -> Any:
-        names = names_of(tensors, op, process_set)
-        if names is not None:
-            return [
-                reduce(one, tensor, op, prescale_factor, postscale_factor)
-                for one, tensor in zip(names, tensors, strict=True)
-            ]
-        return grouped(
-            tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-        )
-
-    @tf.autograph.experimental.do_not_convert
-    def gather(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if marks.is_tracing_thread():
-            reductions.leave([tensor], "IndexedSlices")
-        return allgather(tensor, *args, **kwargs)
-
-    @tf.autograph.experimental.do_not_convert
-    def grouped_gather(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        if marks.is_tracing_thread():
-            reductions.leave(tensors, "IndexedSlices")
-        return grouped_allgather(tensors, *args, **kwargs)
-
-    def unconditional(name: str) -> Callable[..., Any]:
-        # Each gradient in a branch of its own could not be fused; that there are several workers
-        # is known.
-        original, direct = conditional[name]
-
-        @tf.autograph.experimental.do_not_convert
-        def call(*args: Any, **kwargs: Any) -> Any:
-            process_set = kwargs.get("process_set", hvd.global_process_set)
-            if marks.is_tracing_thread() and process_set.process_set_id == 0:
-                return direct(*args, **kwargs)
-            return original(*args, **kwargs)
+    def all_reduce(original: Any) -> Any:
+        def call(
+            tensor: Any,
+            name: str | None = None,
+            op: Any = hvd.Sum,
+            prescale_factor: float = 1.0,
+            postscale_factor: float = 1.0,
+            ignore_name_scope: bool = False,
+            process_set: Any = hvd.global_process_set,
+        ) -> Any:
+            names = names_of([tensor], op, process_set)
+            if names is not None:
+                return reduce(names[0], tensor, op, prescale_factor, postscale_factor)
+            return original(
+                tensor, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+            )
 
         return call
 
-    @tf.autograph.experimental.do_not_convert
-    def call_inline(function: Any, *args: Any, **kwargs: Any) -> Any:
-        # Horovod's optimizers average in a `tf.function`, which may have been traced before.
-        python_function = function.python_function
-        if (
-            getattr(python_function, "__qualname__", "") != _REDUCER
-            or not marks.is_tracing_thread()
-        ):
-            return call_function(function, *args, **kwargs)
-        gradients, variables = args[0], args[1]
-        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        reductions.reduces_all_of([variables[i] for i in there], [gradients[i] for i in there])
-        return python_function(*args, **kwargs)
+    def grouped_all_reduce(original: Any) -> Any:
+        def call(
+            tensors: Sequence[Any],
+            name: str | None = None,
+            op: Any = hvd.Sum,
+            prescale_factor: float = 1.0,
+            postscale_factor: float = 1.0,
+            ignore_name_scope: bool = False,
+            process_set: Any = hvd.global_process_set,
+        ) -> Any:
+            names = names_of(tensors, op, process_set)
+            if names is not None:
+                return [
+                    reduce(one, tensor, op, prescale_factor, postscale_factor)
+                    for one, tensor in zip(names, tensors, strict=True)
+                ]
+            return original(
+                tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+            )
+
+        return call
+
+    def gather(original: Any) -> Any:
+        def call(given: Any, *args: Any, **kwargs: Any) -> Any:
+            if marks.is_tracing_thread():
+                tensors = given if isinstance(given, list | tuple) else [given]
+                reductions.leave(tensors, "IndexedSlices")
+            return original(given, *args, **kwargs)
+
+        return call
+
+    def unconditional(direct: str) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                process_set = kwargs.get("process_set", hvd.global_process_set)
+                # That there are several workers is known.
+                if marks.is_tracing_thread() and process_set.process_set_id == 0:
+                    return getattr(hvd, direct)(*args, **kwargs)
+                return original(*args, **kwargs)
+
+            return call
+
+        return make
+
+    def call_inline(original: Any) -> Any:
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            # Horovod's optimizers average in a `tf.function`, which may have been traced before.
+            python_function = function.python_function
+            if (
+                getattr(python_function, "__qualname__", "") != _REDUCER
+                or not marks.is_tracing_thread()
+            ):
+                return original(function, *args, **kwargs)
+            gradients, variables = args[0], args[1]
+            there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+            reductions.reduces_all_of([variables[i] for i in there], [gradients[i] for i in there])
+            return python_function(*args, **kwargs)
+
+        return call
 
     with contextlib.ExitStack() as stack:
-        replace = {
-            "_allreduce": all_reduce,
-            "_grouped_allreduce": grouped_all_reduce,
-            "allgather": gather,
-            "grouped_allgather": grouped_gather,
-            **{name: unconditional(name) for name in conditional},
-        }
-        for name, function in replace.items():
-            stack.enter_context(replaced(hvd, name, function))
-        stack.enter_context(replaced(polymorphic_function.Function, "__call__", call_inline))
-        stack.enter_context(_references_to_keras_variables())
+        for patch, make in {
+            patches.ALLREDUCE: all_reduce,
+            patches.GROUPED_ALLREDUCE: grouped_all_reduce,
+            patches.ALLREDUCE_COND: unconditional("allreduce"),
+            patches.GROUPED_ALLREDUCE_COND: unconditional("grouped_allreduce"),
+            patches.ALLGATHER: gather,
+            patches.GROUPED_ALLGATHER: gather,
+        }.items():
+            if patch.exists():
+                stack.enter_context(patches.replaced(patch, make))
+            elif patch in (patches.ALLREDUCE, patches.GROUPED_ALLREDUCE):
+                reductions.unknown_to_us.append(patch.path)
+        stack.enter_context(patches.replaced(patches.CALL_FUNCTION, call_inline))
+        if _keras_lacks_references():
+            stack.enter_context(
+                patches.replaced(
+                    patches.KERAS_REFERENCE, lambda _: lambda self: object_identity.Reference(self)
+                )
+            )
         yield reductions
 
 
-@contextlib.contextmanager
-def _references_to_keras_variables() -> Iterator[None]:
-    """Gives Keras 3's variables the `ref` that Horovod asks of them."""
-    keras = sys.modules.get("keras")
-    variable = getattr(keras, "Variable", None)
-    if variable is None or hasattr(variable, "ref"):
-        yield
-        return
-    # A class would not be bound like a method.
-    variable.ref = lambda self: object_identity.Reference(self)
-    try:
-        yield
-    finally:
-        del variable.ref
+def _keras_lacks_references() -> bool:
+    variable = getattr(sys.modules.get("keras"), "Variable", None)
+    return variable is not None and not hasattr(variable, "ref")

@@ -1,7 +1,8 @@
 """The user's step as a `tf.function` of ours, whose gradients are marked when it is traced."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -9,16 +10,39 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing import horovod_ops
-from tf_libra.tracing.marking import MarkedGradient, Marks, Rules, marking
+from tf_libra.tracing import horovod_ops, jacobians, loops
+from tf_libra.tracing.dataflow import nodes_of
+from tf_libra.tracing.marking import marking
+from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
 
-OnTraced = Callable[[tuple[MarkedGradient, ...], dict[str, str]], None]
+
+@dataclass(frozen=True)
+class Trace:
+    """What one trace of a step does with gradients of trainable variables.
+
+    Attributes:
+        marked: those that the graph all-reduces.
+        left_to_horovod: those that the script has Horovod reduce, unplanned: why, by name.
+        missing: variables of which a gradient was asked for and is None.
+        jacobians: variables whose jacobian, of this rank's data alone, the step returns.
+    """
+
+    marked: tuple[MarkedGradient, ...]
+    left_to_horovod: dict[str, str]
+    missing: tuple[str, ...] = ()
+    jacobians: tuple[str, ...] = ()
+
+
+OnTraced = Callable[[Trace], None]
 
 
 def step_name(function: Callable[..., Any]) -> str:
-    """What to call the step in messages."""
+    """What to call the step in messages, and where ranks compare it: the same in every process."""
     plain = getattr(function, "python_function", function)
-    return str(getattr(plain, "__qualname__", None) or repr(plain))
+    if isinstance(plain, functools.partial | functools.partialmethod):
+        return step_name(plain.func)
+    name = getattr(plain, "__qualname__", None) or getattr(plain, "__name__", None)
+    return name if isinstance(name, str) else type(plain).__qualname__
 
 
 def as_tf_function(function: Callable[..., Any]) -> Any:
@@ -35,8 +59,7 @@ def marked_function(
 
     Args:
         function: a `tf.function`, whose own options are kept, or a plain function.
-        on_traced: called at the end of each trace with the gradients that the graph all-reduces,
-            and with those that it leaves to Horovod: the reason, by name.
+        on_traced: called at the end of each trace with what it does.
         rules: how gradients are treated, asked for by each trace.
 
     Raises:
@@ -110,7 +133,7 @@ class MarkedFunction:
                 ag_ctx.ControlStatusCtx(status=status),
             ):
                 result = converted(*args, **kwargs)
-            self._finish(marks, reductions)
+            self._finish(marks, reductions, result)
             return result
 
         clone = self._template._clone(python_function=traced)
@@ -119,7 +142,7 @@ class MarkedFunction:
         clone._autograph = False
         return clone
 
-    def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions) -> None:
+    def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions, result: Any) -> None:
         # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
         self._known.update({one.name: one for one in marks.marked})
         self._left_to_horovod.update(reductions.left)
@@ -136,33 +159,26 @@ class MarkedFunction:
             )
         graph = tf_ops.get_default_graph()
         reductions.check(graph)
+        local = jacobians.check(self._name, marks, graph, result)
         here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
-        there = all_reduced(graph)
-        found = (self._known[name] for name in here)
-        marked = tuple(one for one in found if one.executed_as in there)
+        there, by_datasets = all_reduced(graph), loops.all_reduced_by_datasets(graph)
+        marked = tuple(
+            replace(one, in_dataset=one.executed_as in by_datasets)
+            for one in (self._known[name] for name in here)
+            if one.executed_as in there
+        )
         names = {one.name for one in marked}
         left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
-        if left and not _uses_horovod(graph):  # they were an earlier trace's
+        if left and not horovod_ops.are_in(graph):  # they were an earlier trace's
             left = {}
-        self._on_traced(marked, left)
+        self._on_traced(Trace(marked, left, tuple(dict.fromkeys(marks.missing)), local))
 
 
 def all_reduced(graph: tf.Graph) -> set[str]:
     """Names of the gradients that a graph, or a function in it, all-reduces."""
     return {
         name.decode()
-        for node in _nodes(graph)
+        for node in nodes_of(graph)
         if node.op == "LibraAllReduce"
         for name in node.attr["tensor_names"].list.s
     }
-
-
-def _uses_horovod(graph: tf.Graph) -> bool:
-    return any(node.op.startswith("Horovod") for node in _nodes(graph))
-
-
-def _nodes(graph: tf.Graph) -> Iterator[Any]:
-    definition = graph.as_graph_def()
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def

@@ -23,3 +23,8 @@ def variable_name(variable: Any) -> str:
     """How the variable is called in plans and messages."""
     # Keras 3's `path` is unique within a model; its `name` is just "kernel".
     return str(getattr(variable, "path", None) or variable.name.split(":")[0])
+
+
+def variables_of(graph: Any) -> list[Any]:
+    """The variables that a graph uses; also those of one that is being traced."""
+    return [*graph.variables, *graph._watched_variables] if hasattr(graph, "variables") else []

@@ -1,0 +1,151 @@
+"""Everything that is replaced is put back, and what others have put there stays."""
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import horovod.tensorflow as hvd
+import pytest
+import tensorflow as tf
+
+from tests.tracing.traces import chain, loss_of, traced
+from tf_libra.tracing import horovod_ops, patches
+from tf_libra.tracing.marking import marking
+from tf_libra.tracing.patches import TABLE, Patch
+
+_ABSENT = object()
+EVERY = pytest.mark.parametrize("patch", TABLE, ids=lambda patch: patch.path)
+
+
+@pytest.fixture(autouse=True)
+def horovod() -> None:
+    hvd.init()
+
+
+def standing(patch: Patch) -> Any:
+    """What the owner itself holds, as it was before anyone looked it up."""
+    return vars(patch.find_owner()).get(patch.name, _ABSENT)
+
+
+def found(patch: Patch) -> Callable[..., Any]:
+    found = getattr(patch.find_owner(), patch.name)
+    assert callable(found)
+    return found
+
+
+def echo(original: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: ("ours", args, kwargs)
+
+
+@EVERY
+def test_table_says_what_is_there(patch: Patch) -> None:
+    importlib.import_module(patch.module)
+    assert patch.exists() is not patch.adds
+    assert patch.why and patch.since and patch.reentry
+
+
+def test_table_has_each_attribute_once() -> None:
+    assert len({(patch.module, patch.path) for patch in TABLE}) == len(TABLE)
+
+
+@EVERY
+@pytest.mark.parametrize("fails", [False, True])
+def test_is_put_back(patch: Patch, fails: bool) -> None:
+    before = standing(patch)
+    with contextlib.suppress(KeyError), patches.replaced(patch, echo):
+        assert standing(patch) is not before
+        assert found(patch)(1, b=2)[0] == "ours"
+        if fails:
+            raise KeyError("a mistake of the user's")
+    assert standing(patch) is before
+
+
+@EVERY
+def test_what_others_have_put_there_stays_and_calls_through(patch: Patch) -> None:
+    before = standing(patch)
+    owner = patch.find_owner()
+    calls: list[str] = []
+
+    def instead(original: Any) -> Callable[..., Any]:
+        return lambda *args: calls.append("ours")
+
+    with contextlib.ExitStack() as put_back:
+        with patches.replaced(patch, instead):
+            inner = found(patch)
+
+            def theirs(*args: Any) -> Any:
+                calls.append("theirs")
+                return inner(*args)
+
+            setattr(owner, patch.name, theirs)
+            put_back.callback(lambda: setattr(owner, patch.name, before))
+            if before is _ABSENT:
+                put_back.pop_all()
+                put_back.callback(lambda: delattr(owner, patch.name))
+            found(patch)()
+        assert standing(patch) is theirs
+        assert calls == ["theirs", "ours"]
+        if not patch.adds:
+            # What was ours calls what stood there before, whatever that says of such arguments.
+            with contextlib.suppress(Exception):
+                found(patch)()
+            assert calls == ["theirs", "ours", "theirs"]
+            assert inner.__wrapped__ == getattr(before, "__func__", before) or before is _ABSENT
+    assert standing(patch) is before
+
+
+@EVERY
+def test_is_replaced_again_inside(patch: Patch) -> None:
+    before = standing(patch)
+    with patches.replaced(patch, echo):
+        outer = standing(patch)
+        with patches.replaced(patch, lambda _: lambda *args: "inner"):
+            assert found(patch)() == "inner"
+        assert standing(patch) is outer
+    assert standing(patch) is before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
+    before = [standing(patch) for patch in TABLE]
+    with (
+        contextlib.suppress(KeyError),
+        marking("step") as marks,
+        horovod_ops.recognizing("step", marks),
+    ):
+        replaced = [standing(patch) for patch in TABLE]
+        if fails:
+            raise KeyError("a mistake of the user's")
+    assert not [
+        patch.path
+        for patch, one, other in zip(TABLE, before, replaced, strict=True)
+        if one is other
+    ]
+    assert [standing(patch) for patch in TABLE] == before
+
+
+def test_gradients_are_averaged_through_what_others_have_put_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A profiler, say, that wraps `gradient` while the step is traced, and never goes again."""
+    layers, seen = chain(), []
+
+    def step(inputs: tf.Tensor) -> Any:
+        inner = tf.GradientTape.gradient
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            seen.append(1)
+            return inner(*args, **kwargs)
+
+        monkeypatch.setattr(tf.GradientTape, "gradient", watched)
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    _, names = traced(step)
+    assert len(names) == len(layers)
+    with tf.GradientTape() as tape:
+        square = tf.reduce_sum(layers[0] ** 2)
+    assert tape.gradient(square, layers[0]).shape == [4, 4]
+    assert len(seen) == 2

@@ -1,0 +1,110 @@
+"""Jacobians with respect to variables, such as gradients per example: each rank's own.
+
+A rank has examples that no other rank has, so there is nothing to average before the script has
+made one gradient of them, by clipping and summing, say. What is to be refused is that this gradient
+reaches a variable without having been all-reduced: the ranks' weights would drift apart in silence.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+from tf_libra.tracing.dataflow import flow, nodes_of
+from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.variables import plain, variable_name, variables_of
+
+_LABEL = "_tf_libra_jacobian"
+# Ops whose outputs are the same on every rank.
+_ALL_REDUCES = (
+    "LibraAllReduce",
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+)
+
+
+def kept_local(marks: Marks) -> Callable[[Any], Any]:
+    """Of `GradientTape.jacobian` and `batch_jacobian`: nothing that they compute is averaged."""
+
+    def make(original: Any) -> Any:
+        def call(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            if not marks.concerned:
+                return original(tape, target, *args, **kwargs)
+            with marks.differentiating():
+                jacobians = original(tape, target, *args, **kwargs)
+            sources = args[0] if args else kwargs.get("sources", kwargs.get("source"))
+            return _labelled(sources, jacobians, marks)
+
+        return call
+
+    return make
+
+
+def check(step_name: str, marks: Marks, graph: Any, result: Any) -> tuple[str, ...]:
+    """Whose jacobians, or what was made of them, the step returns un-averaged.
+
+    Args:
+        step_name: for messages.
+        marks: of the trace.
+        graph: what was traced.
+        result: what the step returns.
+
+    Raises:
+        ValueError: what was made of a jacobian reaches a variable that is trained.
+    """
+    if not any(_label_of(node) for node in nodes_of(graph)):
+        return ()
+    asked = [(plain(v), variable_name(v)) for call in marks.calls for v in call.variables]
+    # Where a function that was traced before asks, it is not known for what.
+    trained = {id(one): name for one, name in asked} or {
+        id(one): variable_name(one) for one in variables_of(graph) if one.trainable
+    }
+    results = [one for one in tf.nest.flatten(result, expand_composites=True) if _is_of(one, graph)]
+    found = flow(graph, _label_of, _is_all_reduce, [one for one, _ in asked], results)
+    for key, labels in found.written.items():
+        if key in trained and labels:
+            raise ValueError(
+                f"{step_name} takes the jacobian of {min(labels)!r}, which is that of this rank's"
+                f" data alone, and updates {trained[key]!r} with what it makes of it, so that the"
+                " ranks' weights would drift apart: average that first, with hvd.allreduce in the"
+                " step"
+            )
+    return tuple(sorted(found.returned))
+
+
+def _is_of(tensor: Any, graph: Any) -> bool:
+    return getattr(tensor, "graph", None) is graph
+
+
+def _labelled(sources: Any, jacobians: Any, marks: Marks) -> Any:
+    flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(jacobians)
+    chosen = [
+        i
+        for i, source in enumerate(flat_sources)
+        if isinstance(plain(source), tf.Variable) and results[i] is not None
+    ]
+    names = [variable_name(flat_sources[i]) for i in chosen]
+    for i, name in zip(chosen, names, strict=True):
+        results[i] = tf.identity(results[i])
+        results[i].op._set_attr(_LABEL, attr_value_pb2.AttrValue(s=name.encode()))
+    if chosen:
+        marks.note(
+            names,
+            [results[i] for i in chosen],
+            [flat_sources[i] for i in chosen],
+            is_marked=False,
+            is_jacobian=True,
+        )
+    return tf.nest.pack_sequence_as(jacobians, results)
+
+
+def _label_of(node: Any) -> str | None:
+    return node.attr[_LABEL].s.decode() if _LABEL in node.attr else None
+
+
+def _is_all_reduce(node: Any) -> bool:
+    return bool(node.op.startswith(_ALL_REDUCES))

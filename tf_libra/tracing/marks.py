@@ -1,0 +1,231 @@
+"""The gradients of one trace, and the all-reduces that are written for them."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.backends import library
+from tf_libra.tracing import sparse
+from tf_libra.tracing.numerics import Watch
+from tf_libra.tracing.order import unique_name
+
+FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+
+@dataclass(frozen=True)
+class MarkedGradient:
+    """One gradient that is all-reduced.
+
+    Attributes:
+        name: of its variable, made unique within the step.
+        shape: static shape; None for a dimension that is not known.
+        dtype: name of the dtype.
+        num_bytes: size, 0 where the shape is not known.
+        is_gathered: whether it is sparse, and its rows are gathered instead; no plan is about it.
+        in_dataset: whether a function of tf.data computes it; no plan reaches it.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    num_bytes: int
+    is_gathered: bool = False
+    in_dataset: bool = False
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether plans are about it."""
+        return not (self.is_gathered or self.in_dataset)
+
+    @property
+    def executed_as(self) -> str:
+        """The tensor by which it is found in a graph."""
+        return f"{self.name}/values" if self.is_gathered else self.name
+
+
+def _one_process() -> tuple[int, int]:
+    return 0, 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the gradients of one training function are treated.
+
+    Attributes:
+        function: its identity, which no other one of this process has.
+        sparse_as_dense: whether `IndexedSlices` are made dense instead of gathered.
+        inner_gradients: what becomes of gradients that an outer tape differentiates again:
+            "average" or "local"; None refuses them.
+        place: rank and world size, asked for when something is gathered.
+        watch: is told of all gradients; None where nobody asks whether they are finite.
+    """
+
+    function: str = ""
+    sparse_as_dense: bool = False
+    inner_gradients: str | None = None
+    place: Callable[[], tuple[int, int]] = _one_process
+    watch: Watch | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GradientCall:
+    """One call of `GradientTape.gradient`, as far as it is about trainable variables.
+
+    Attributes:
+        names: of the variables.
+        variables: which those are.
+        raw: their gradients as they were computed.
+        is_marked: whether what the call has returned is all-reduced.
+        by_horovod: whether the tape is one of Horovod's, which all-reduces by itself.
+        is_jacobian: whether they are jacobians, of more dimensions than their variables.
+    """
+
+    names: tuple[str, ...]
+    variables: tuple[Any, ...]
+    raw: tuple[Any, ...]
+    is_marked: bool
+    by_horovod: bool = False
+    is_jacobian: bool = False
+
+
+class Marks:
+    """The gradients of one trace.
+
+    Attributes:
+        marked: those that are all-reduced; of each call of `gradient`, in backward order.
+        missing: variables whose gradient is None.
+        calls: every call of `gradient`, and of `jacobian`.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.marked: list[MarkedGradient] = []
+        self.missing: list[str] = []
+        self.calls: list[GradientCall] = []
+        self._known: dict[int, tuple[GradientCall, int]] = {}
+        self._kept: list[Any] = []  # so that no id is used again
+        self._taken: list[tuple[str, tf.Graph]] = []
+        self._tracer = threading.get_ident()
+        self._differentiating = 0
+
+    def is_tracing_thread(self) -> bool:
+        """Whether it is the traced step that calls, and not another thread."""
+        return threading.get_ident() == self._tracer
+
+    @contextlib.contextmanager
+    def differentiating(self) -> Iterator[None]:
+        """While it lasts, TensorFlow computes a gradient of the step.
+
+        What calls `gradient` then, as the gradient function of a custom gradient does, computes a
+        part of that one.
+        """
+        self._differentiating += 1
+        try:
+            yield
+        finally:
+            self._differentiating -= 1
+
+    @property
+    def concerned(self) -> bool:
+        """Whether a gradient that is asked for now is one of the step itself."""
+        return self.is_tracing_thread() and not self._differentiating
+
+    def note(
+        self,
+        names: Sequence[str],
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        *,
+        is_marked: bool,
+        by_horovod: bool = False,
+        is_jacobian: bool = False,
+        results: Sequence[Any] = (),
+    ) -> GradientCall:
+        """Remembers gradients of variables, and what was returned in their place."""
+        call = GradientCall(
+            tuple(names), tuple(variables), tuple(gradients), is_marked, by_horovod, is_jacobian
+        )
+        self.calls.append(call)
+        for place in (gradients, results):
+            for index, gradient in enumerate(place):
+                for part in (gradient, getattr(gradient, "values", None)):
+                    if part is not None:
+                        self._known[id(part)] = (call, index)
+                        self._kept.append(part)
+        return call
+
+    def find(self, tensor: Any) -> tuple[GradientCall, int] | None:
+        """The gradient that a tensor is, if it is one: its call, and its place in that."""
+        return self._known.get(id(tensor))
+
+    def all_reduce(self, name: str, gradient: tf.Tensor, reduction: str = "average") -> tf.Tensor:
+        """Writes the all-reduce of one gradient.
+
+        Raises:
+            ValueError: the dtype is none that is all-reduced.
+        """
+        name = self._name(name, gradient)
+        reduced = self._all_reduce(name, gradient, reduction)
+        self._watch([name], [gradient], [reduced])
+        return reduced
+
+    def average(self, names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
+        """Writes what averages the gradients that one call has computed together.
+
+        Args:
+            names: of the variables, in the order in which they are to be written.
+            gradients: tensors or `IndexedSlices`.
+
+        Raises:
+            ValueError: a dtype is none that is all-reduced.
+        """
+        unique, averages = [], []
+        for name, gradient in zip(names, gradients, strict=True):
+            unique.append(self._name(name, gradient))
+            averages.append(self._average(unique[-1], gradient))
+        self._watch(unique, gradients, averages)
+        return averages
+
+    def is_gathered(self, gradient: Any) -> bool:
+        """Whether the rows of a gradient are gathered, instead of a dense one summed."""
+        return isinstance(gradient, tf.IndexedSlices) and not self._rules.sparse_as_dense
+
+    def _name(self, name: str, gradient: Any) -> str:
+        if gradient.dtype not in FLOATING:
+            allowed = ", ".join(dtype.name for dtype in FLOATING)
+            raise ValueError(
+                f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}"
+            )
+        name = unique_name(name, self._taken)
+        self._taken.append((name, tf_ops.get_default_graph()))
+        return name
+
+    def _average(self, name: str, gradient: Any) -> Any:
+        if not self.is_gathered(gradient):
+            return self._all_reduce(name, tf.convert_to_tensor(gradient), "average")
+        row = tuple(gradient.values.shape[1:].as_list())
+        dtype = gradient.dtype.name
+        self.marked.append(MarkedGradient(name, (None, *row), dtype, 0, is_gathered=True))
+        return sparse.gathered(gradient, name, self._rules.function, *self._rules.place())
+
+    def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
+        shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)
+        num_bytes = (gradient.shape.num_elements() or 0) * gradient.dtype.size
+        self.marked.append(MarkedGradient(name, shape, gradient.dtype.name, num_bytes))
+        (reduced,) = library.load().ops.libra_all_reduce(
+            tensors=[gradient],
+            tensor_names=[name],
+            reduction=reduction,
+            function=self._rules.function,
+            name="LibraAllReduce",
+        )
+        return reduced
+
+    def _watch(self, names: Sequence[str], local: Sequence[Any], averages: Sequence[Any]) -> None:
+        if self._rules.watch is not None and names:
+            self._rules.watch.note(names, local, averages)
