@@ -896,6 +896,83 @@ def steps_that_are_objects() -> Any:
 
 
 @cases
+def loss_scale_that_begins_too_high() -> Any:
+    """One process computes each share's gradients apart, in half precision as the ranks do."""
+    scales: list[float] = []
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        tf.keras.utils.set_random_seed(5)
+        layers = tf.keras.layers
+        model = tf.keras.Sequential(
+            [
+                layers.Input((models.FEATURES,)),
+                layers.Dense(8, activation="tanh", dtype="mixed_float16"),
+                layers.Dense(models.CLASSES, dtype="mixed_float16"),
+            ]
+        )
+        optimizer = tf.keras.optimizers.LossScaleOptimizer(
+            tf.keras.optimizers.SGD(0.05), initial_scale=2.0**20, dynamic_growth_steps=3
+        )
+        shares = SIZE if share is whole else 1
+
+        def step(inputs: Any, labels: Any) -> Any:
+            found = []
+            for x, y in zip(tf.split(inputs, shares), tf.split(labels, shares), strict=True):
+                with tf.GradientTape() as tape:
+                    outputs = tf.cast(model(x, training=True), tf.float32)
+                    scaled = optimizer.scale_loss(models.cross_entropy(y, outputs))
+                found.append(tape.gradient(scaled, model.trainable_variables))
+            gradients = [tf.add_n(parts) / shares for parts in zip(*found, strict=True)]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        stepping = wrap(step)
+        for number in range(2 * STEPS):
+            inputs, labels = batch(number)
+            stepping(*share((tf.cast(inputs, tf.float32), labels)))
+            scales.append(float(tf.convert_to_tensor(optimizer.dynamic_scale)))
+        return model.trainable_variables, scales
+
+    return compared(train)
+
+
+@cases
+def clustered_by_xla() -> Any:
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+        train_steps(wrap(model.step), share)
+        return model.variables, None
+
+    tf.config.optimizer.set_jit(True)
+    try:
+        return compared(train)
+    finally:
+        tf.config.optimizer.set_jit(False)
+
+
+@cases
+def joined_by_all_ranks() -> Any:
+    model = hand_written("sgd")
+    step = optimized()(model.step)
+    lasts = []
+    for _ in range(2):
+        train_steps(step, part)
+        lasts.append(int(hvd.join()))
+    cases.save(**values(model.variables))
+    return lasts
+
+
+@cases
+def joined_by_one_rank() -> Any:
+    model = hand_written("sgd")
+    step = optimized()(model.step)
+    train_steps(step, part)
+    if RANK == LAST:
+        hvd.join()
+    else:
+        step(*part(batch(STEPS)))
+
+
+@cases
 def functions_run_eagerly() -> Any:
     model = hand_written("sgd")
     step = optimized()(model.step)

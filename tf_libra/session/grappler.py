@@ -7,6 +7,8 @@ another plan is another instantiation of the same trace, with no retracing.
 import contextlib
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -184,6 +186,12 @@ def calling(options: Any) -> Iterator[None]:
 def is_switched_off() -> bool:
     """Whether the user has switched Grappler off, so that no plan can take effect."""
     return bool(tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer"))
+
+
+def is_clustered_by_xla() -> bool:
+    """Whether the user has asked for auto-clustering, by TensorFlow's options or its flags."""
+    flag = re.search(r"--tf_xla_auto_jit[= ](\S+)", os.environ.get("TF_XLA_FLAGS", ""))
+    return bool(tf.config.optimizer.get_jit()) or bool(flag and flag[1] not in ("0", "-1"))
 
 
 def report(plan: Plan) -> RewriteReport:

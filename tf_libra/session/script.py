@@ -4,6 +4,7 @@ Every set of gradients that its traces all-reduce has a session of its own, with
 """
 
 import atexit
+import contextlib
 import platform
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import horovod, horovod_engine, interrupts, nccl, side_channel
 from tf_libra.backends.agreement import agree
 from tf_libra.model.plan import Plan
-from tf_libra.session import grappler, variables
+from tf_libra.session import grappler, joins, variables
 from tf_libra.session.session import (
     Session,
     check_plan_can_run,
@@ -29,7 +30,7 @@ from tf_libra.session.session import (
     package_version,
 )
 from tf_libra.story.journal import Journal
-from tf_libra.tracing import marked_function, numerics
+from tf_libra.tracing import marked_function, numerics, patches
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
 from tf_libra.tracing.marks import MarkedGradient, Rules
@@ -61,6 +62,7 @@ class Script:
         self._identity = f"{self._name}#{count}" if count else self._name
         self._alone = marked_function.as_tf_function(function)
         self._is_closed = False
+        self._joins = contextlib.ExitStack()  # what is replaced while the engine runs
         self._forget()
 
     def _new_journal(self) -> Journal:
@@ -255,6 +257,11 @@ class Script:
                 "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
                 " every gradient is all-reduced by itself"
             )
+        if grappler.is_clustered_by_xla():
+            self.journal.log.warning(
+                "XLA clusters the step's ops by itself (tf.config.optimizer.set_jit or"
+                " TF_XLA_FLAGS): gradients come when their cluster ends, and less overlaps"
+            )
         if self._given is not None and horovod.is_elastic():
             self._set_aside_plan_of_others(self._given, world)
         self.journal.record(self._identity)
@@ -294,9 +301,12 @@ class Script:
             self._options.stall_warning_seconds,
         )
         atexit.register(self._close, running)
+        if patches.JOIN.exists():
+            self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running, True
 
     def _close(self, engine: engine_lib.Engine) -> None:
+        self._joins.close()
         try:
             engine.close()
         except engine_lib.EngineError as error:  # what hangs must not keep the process

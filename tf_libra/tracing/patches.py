@@ -1,8 +1,8 @@
 """All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
 
 Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends. What somebody else has put in its place in the meantime stays: it may well call what it has
-found there, which from then on does what it did without us.
+ends; `hvd.join` while an engine runs. What somebody else has put in its place in the meantime
+stays: it may well call what it has found there, which from then on does what it did without us.
 """
 
 import contextlib
@@ -152,6 +152,13 @@ KERAS_REFERENCE = Patch(
     adds=True,
 )
 
+JOIN = Patch(
+    module="horovod.tensorflow.mpi_ops",
+    path="MPI_LIB.horovod_join",
+    why="lends a rank without data to Horovod's all-reduces, not to ours: refused for one alone",
+    since=_HOROVOD,
+)
+
 OF_TENSORFLOW = (
     GRADIENT,
     JACOBIAN,
@@ -171,7 +178,8 @@ OF_HOROVOD = (
     ALLGATHER,
     GROUPED_ALLGATHER,
 )
-TABLE = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
+OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
+TABLE = (*OF_TRACES, JOIN)
 
 
 @contextlib.contextmanager
