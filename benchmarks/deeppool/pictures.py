@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.deeppool.evaluation import Row, Scaled
 from benchmarks.deeppool.models import TITLES
-from benchmarks.paper.pictures import _grid, _save
+from benchmarks.paper.pictures import grid, save
 
 _FOREGROUND, _BACKGROUND = "#4c78a8", "#f58518"
 _STRATEGIES = {
@@ -26,7 +26,7 @@ def _networks(rows: Sequence[Row] | Sequence[Scaled]) -> list[str]:
 def throughput(rows: Sequence[Row], path: Path) -> None:
     """Fig. 9: foreground and background, stacked."""
     networks = _networks(rows)
-    figure, panels = _grid(len(networks), 2, 4.5, 3.2)
+    figure, panels = grid(len(networks), 2, 4.5, 3.2)
     for axes, network in zip(panels, networks, strict=True):
         bars = [row for row in rows if row.network == network]
         names = [row.scenario for row in bars]
@@ -38,13 +38,13 @@ def throughput(rows: Sequence[Row], path: Path) -> None:
         axes.tick_params(labelsize=8)
     panels[0].set_ylabel("samples per second", fontsize=8)
     panels[0].legend(fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def operating_points(rows: Sequence[Row], path: Path) -> None:
     """Fig. 10: the foreground's throughput over the cluster's."""
     networks = _networks(rows)
-    figure, panels = _grid(len(networks), 2, 4.5, 3.4)
+    figure, panels = grid(len(networks), 2, 4.5, 3.4)
     for axes, network in zip(panels, networks, strict=True):
         points = [row for row in rows if row.network == network]
         alone = next(row for row in points if row.scenario.startswith("partition 1 "))
@@ -62,7 +62,7 @@ def operating_points(rows: Sequence[Row], path: Path) -> None:
         axes.tick_params(labelsize=8)
     panels[0].set_ylabel("foreground's speedup over one GPU", fontsize=8)
     panels[0].legend(fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def mechanisms(rows: Sequence[Row], path: Path) -> None:
@@ -76,13 +76,13 @@ def mechanisms(rows: Sequence[Row], path: Path) -> None:
     axes.barh(names, back, left=first, color=_BACKGROUND, label="background")
     axes.set_xlabel("samples per second")
     axes.legend(fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
 def scale(rows: Sequence[Scaled], path: Path) -> None:
     """Speedups over one GPU, and the share of the cluster that they leave idle."""
     networks = _networks(rows)
-    figure, panels = _grid(2 * len(networks), 2, 4.5, 3.0)
+    figure, panels = grid(2 * len(networks), 2, 4.5, 3.0)
     for column, network in enumerate(networks):
         for strategy, colour in _STRATEGIES.items():
             chosen = [r for r in rows if r.network == network and r.strategy == strategy]
@@ -103,4 +103,4 @@ def scale(rows: Sequence[Scaled], path: Path) -> None:
     panels[0].set_ylabel("speedup over one GPU", fontsize=8)
     panels[2].set_ylabel("GPUs idle, %", fontsize=8)
     panels[0].legend(fontsize=7)
-    _save(figure, path)
+    save(figure, path)

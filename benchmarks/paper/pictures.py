@@ -28,7 +28,7 @@ def save(figure: Figure, path: Path) -> None:
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
 
-def _grid(count: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
+def grid(count: int, columns: int, width: float, height: float) -> tuple[Figure, list]:
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -47,7 +47,7 @@ def _by_network(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def throughput(rows: Sequence[Row], path: Path) -> None:
     """LIBRA's Fig. 6: bars of samples per second, one panel per network."""
     networks = _by_network(rows)
-    figure, panels = _grid(len(networks), 4, 3.0, 2.8)
+    figure, panels = grid(len(networks), 4, 3.0, 2.8)
     for axes, (network, bars) in zip(panels, networks.items(), strict=True):
         names = [row.strategy for row in bars]
         values = [row.throughput for row in bars]
@@ -64,7 +64,7 @@ def throughput(rows: Sequence[Row], path: Path) -> None:
 def breakdown(rows: Sequence[Row], path: Path) -> None:
     """LIBRA's Figs. 7 and 8: computation, residual, and the sum of all communication."""
     networks = _by_network(rows)
-    figure, panels = _grid(len(networks), 4, 3.0, 2.8)
+    figure, panels = grid(len(networks), 4, 3.0, 2.8)
     for axes, (network, bars) in zip(panels, networks.items(), strict=True):
         names = [row.strategy for row in bars]
         computed = [1e3 * row.computation_seconds for row in bars]
@@ -86,7 +86,7 @@ def breakdown(rows: Sequence[Row], path: Path) -> None:
 def scale(parameters: Parameters, rows: Sequence[Row], path: Path) -> None:
     """LIBRA's Fig. 9: throughput per node, over that of one node alone."""
     networks = _by_network(rows)
-    figure, panels = _grid(len(networks), 4, 3.0, 2.8)
+    figure, panels = grid(len(networks), 4, 3.0, 2.8)
     for axes, (network, points) in zip(panels, networks.items(), strict=True):
         for name, colour in _COLOURS.items():
             line = [row for row in points if row.strategy == name]
@@ -114,7 +114,7 @@ def scale(parameters: Parameters, rows: Sequence[Row], path: Path) -> None:
 
 def sensitivity(sweeps: Sequence[Sweep], path: Path) -> None:
     """How much longer MG-WFBP's backward takes than LIBRA's, as one parameter moves."""
-    figure, panels = _grid(len(sweeps), 3, 3.6, 2.6)
+    figure, panels = grid(len(sweeps), 3, 3.6, 2.6)
     for axes, sweep in zip(panels, sweeps, strict=True):
         for network, gains in sweep.gains.items():
             axes.plot(sweep.values, gains, marker="o", markersize=2.5, linewidth=1, label=network)
@@ -133,7 +133,7 @@ def sensitivity(sweeps: Sequence[Sweep], path: Path) -> None:
 
 def iterations(rows: Sequence[AscRow], path: Path) -> None:
     """ASC-WFBP's Table IV as bars: ours full, the paper's hatched."""
-    figure, panels = _grid(len(rows), 4, 3.0, 2.4)
+    figure, panels = grid(len(rows), 4, 3.0, 2.4)
     for axes, row in zip(panels, rows, strict=True):
         paper = ASC_PAPER[row.network]
         names = ["WFBP", "MG-WFBP", "ASC-WFBP"]
