@@ -750,7 +750,7 @@ void LanesAreAdded() {
     const std::vector<char> expected = Expected(narrow, world_size, 3);
     for (int rank = 0; rank < world_size; ++rank) {
       training.emplace_back([&, rank] {
-        for (int i = 0; i < 300; ++i) {
+        for (int i = 0; i < 60; ++i) {
           std::vector<char> output;
           CHECK_OK(AllReduce(engines[rank].get(), narrow, 3, &output));
           CHECK_TRUE(output == expected);
