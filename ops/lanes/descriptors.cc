@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <sstream>
+#include <utility>
 
 #include "ops/lanes/socket.h"
 
@@ -52,11 +52,11 @@ Status ReserveDescriptors(int count, const std::string& what) {
     getrlimit(RLIMIT_NOFILE, &limit);
   }
   if (needed <= limit.rlim_cur) return Status();
-  std::ostringstream text;
-  text << what << " needs " << count << " file descriptors; " << open
-       << " are open, and this process may have " << limit.rlim_cur << ": "
-       << HowToRaise(needed + kSpare) << ", or ask for fewer threads";
-  return Status(StatusCode::kResourceExhausted, text.str());
+  return Status(StatusCode::kResourceExhausted,
+                what + " needs " + std::to_string(count) + " file descriptors; " +
+                    std::to_string(open) + " are open, and this process may have " +
+                    std::to_string(limit.rlim_cur) + ": " + HowToRaise(needed + kSpare) +
+                    ", or ask for fewer threads");
 }
 
 bool IsOutOfDescriptors(int error) {
@@ -64,14 +64,13 @@ bool IsOutOfDescriptors(int error) {
 }
 
 Status OutOfDescriptors(const std::string& call, int error) {
-  std::ostringstream text;
-  text << call << ": " << ErrnoText(error);
+  std::string text = call + ": " + ErrnoText(error);
   rlimit limit;
   if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    text << "; this process may have " << limit.rlim_cur
-         << " file descriptors: " << HowToRaise(2 * limit.rlim_cur);
+    text += "; this process may have " + std::to_string(limit.rlim_cur) +
+            " file descriptors: " + HowToRaise(2 * limit.rlim_cur);
   }
-  return Status(StatusCode::kResourceExhausted, text.str());
+  return Status(StatusCode::kResourceExhausted, std::move(text));
 }
 
 }  // namespace tf_libra
