@@ -102,6 +102,7 @@ struct Production {
   int node;
   int group;
   std::vector<int> claimed;  // what leads to it and to none before, in topological order
+  std::vector<int> also;     // gradients of later numbers among what was claimed
   int layer = 0;             // number of the first production that reads the same gradient
   bool is_held = false;      // whether it has waited for all groups before its own
 };
@@ -159,7 +160,9 @@ class BackwardOrder {
         const auto found = graph_.index.find(name);
         if (found == graph_.index.end()) continue;
         const int number = static_cast<int>(productions_.size());
-        Production production{found->second, static_cast<int>(group), {}};
+        Production production;
+        production.node = found->second;
+        production.group = static_cast<int>(group);
         std::vector<int> pending = {production.node};
         while (!pending.empty()) {
           const int node = pending.back();
@@ -174,6 +177,11 @@ class BackwardOrder {
         }
         std::sort(production.claimed.begin(), production.claimed.end(),
                   [this](int a, int b) { return position_[a] < position_[b]; });
+        // Needed by an earlier one, or to become one op with what that needs.
+        const int level = level_[production.node];
+        if (level != number && level >= static_cast<int>(first_)) {
+          productions_[level].also.push_back(production.node);
+        }
         productions_.push_back(std::move(production));
       }
     }
@@ -229,7 +237,8 @@ class BackwardOrder {
         production.is_held = held_[production.node] == stage_ + kFull;
       } else {
         HoldEntries(production, early, {}, kHalf);
-        production.is_held = HoldProducer(i, late);
+        production.is_held = HoldGradient(i, production.node, late);
+        for (const int node : production.also) HoldGradient(i, node, late);
       }
     }
     // What leads on has waited for all that was due, or for all but the last layer; or nothing
@@ -272,17 +281,18 @@ class BackwardOrder {
       for (const Fanin& fanin : graph_.fanins[node]) held = std::max(held, held_[fanin.node]);
       held_[node] = held >= stage_ ? held : kNone;
       if (held_[node] >= stage_ + how || idle_[node]) continue;
-      if (how == kHalf && node == production.node) continue;  // HoldProducer's
+      if (how == kHalf && node == production.node) continue;  // HoldGradient's
       if (Hold(node, held_[node] == kNone ? due : rest)) held_[node] = stage_ + how;
     }
   }
 
-  // Makes the gradient wait for `late`, and for all that is due where nothing before it has waited
-  // for the others. Where it comes out of a loop or a conditional, the nodes before that wait.
-  bool HoldProducer(int number, const std::vector<int>& late) {
+  // Makes a gradient of production `number` wait for `late`, and for all that is due where nothing
+  // before it has waited for the others. Where it comes out of a loop or a conditional, the nodes
+  // before that wait. False if none does.
+  bool HoldGradient(int number, int gradient, const std::vector<int>& late) {
     bool is_held = false;
     std::unordered_set<int> seen;
-    std::vector<int> pending = {productions_[number].node};
+    std::vector<int> pending = {gradient};
     while (!pending.empty()) {
       const int node = pending.back();
       pending.pop_back();
@@ -295,7 +305,7 @@ class BackwardOrder {
       }
       for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
     }
-    if (is_held) held_[productions_[number].node] = stage_ + kFull;
+    if (is_held) held_[gradient] = stage_ + kFull;
     return is_held;
   }
 

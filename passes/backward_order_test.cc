@@ -110,6 +110,14 @@ void WhatIsMergedLaterIsOfOneLevel() {
   const auto def = Ordered(graph, {{"db"}, {"dw"}}, {"rb", "rw"});
   // One that waited for the bias' gradient, and led to the filter's, would wait for itself.
   for (const char* name : {"again", "dw", "db"}) EXPECT_SAME(Controls(def, name), Names{});
+
+  graph.Add("Neg", "first", {"x"});
+  graph.Add("LibraAllReduce", "r", {"first"});
+  for (const char* second : {"dw", "db"}) {
+    const auto behind =
+        Ordered(graph, {{"first"}, {second}, {second[1] == 'w' ? "db" : "dw"}}, {"r", "rb", "rw"});
+    for (const char* name : {"dw", "db"}) EXPECT_SAME(Controls(behind, name), Names{"first"});
+  }
 }
 
 void ALoopIsHeldUpWhereItBegins() {
