@@ -1,8 +1,12 @@
-// Stands behind an all-reduce of another library, and shows in a trace when that has ended.
-// TensorFlow itself leaves cheap and asynchronous ops out of traces.
+// Stands behind an all-reduce of another library, shows in a trace when that has ended, and counts
+// it. TensorFlow itself leaves cheap and asynchronous ops out of traces.
+
+#include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "ops/lanes/executions.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -13,11 +17,21 @@ namespace {
 
 class AllReduceDoneOp : public tensorflow::OpKernel {
  public:
-  using tensorflow::OpKernel::OpKernel;
+  explicit AllReduceDoneOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    auto operation = std::make_shared<OperationInfo>();
+    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
+    OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &operation->tensor_names));
+    operation_ = std::move(operation);
+  }
+
   void Compute(tensorflow::OpKernelContext* context) override {
+    Executions::Global().Note(operation_);
     tsl::profiler::TraceMe event([this] { return absl::StrCat(name(), ":", type_string()); },
                                  /*level=*/1);
   }
+
+ private:
+  std::shared_ptr<const OperationInfo> operation_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduceDone").Device(tensorflow::DEVICE_CPU), AllReduceDoneOp);
@@ -25,10 +39,15 @@ REGISTER_KERNEL_BUILDER(Name("LibraAllReduceDone").Device(tensorflow::DEVICE_CPU
 }  // namespace
 
 REGISTER_OP("LibraAllReduceDone")
+    .Attr("tensor_names: list(string) = []")
+    .Attr("function: string = ''")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(
 Runs when the all-reduce that it waits for, by a control edge, has ended.
+
+tensor_names: what that has reduced.
+function: the training function it belongs to.
 )doc");
 
 }  // namespace tf_libra

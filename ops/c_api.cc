@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/engine_slot.h"
+#include "ops/lanes/executions.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
@@ -220,6 +221,19 @@ int TfLibraDrainTelemetry(const char** json) {
     *json = returned_text.c_str();
     return Status();
   });
+}
+
+int64_t TfLibraNumExecuted(const char* function) {
+  return tf_libra::Executions::Global().Count(function);
+}
+
+int TfLibraTakeExecuted(const char* function, const char** json) {
+  const auto times = tf_libra::Executions::Global().Take(function);
+  if (json != nullptr) {
+    returned_text = tf_libra::ExecutionsJson(times);
+    *json = returned_text.c_str();
+  }
+  return Report(Status());
 }
 
 int TfLibraAbort(const char* reason) {

@@ -47,6 +47,13 @@ int TfLibraSetStep(int64_t step);
 // JSON, see TelemetryJson. Takes the records away.
 int TfLibraDrainTelemetry(const char** json);
 
+// How many tensors the all-reduces of a training function were given since the last
+// TfLibraTakeExecuted; needs no engine.
+int64_t TfLibraNumExecuted(const char* function);
+
+// How often each of them, as JSON {"name": times}, and counts anew; `json` may be null.
+int TfLibraTakeExecuted(const char* function, const char** json);
+
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);
 

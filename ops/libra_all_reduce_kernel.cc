@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/engine_slot.h"
 #include "ops/lanes/engine.h"
+#include "ops/lanes/executions.h"
 #include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -114,6 +115,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
       if (!status.ok()) context->SetStatus(ToTensorFlow(status));
       done();
     };
+    Executions::Global().Note(operation_);
     event.Stop();  // once the engine has it, the step, and the profiler, may end at any time
     engine->AllReduce(std::move(request));  // throws nothing
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/attr_value_util.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
@@ -244,6 +245,11 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
       done->set_op("LibraAllReduceDone");
       done->set_device(fused.members[0]->device());
       done->add_input(Writer::Control(fusion.name));
+      tensorflow::AddNodeAttr("tensor_names", fused.tensor_names, done);
+      const auto function = fused.members[0]->attr().find("function");
+      if (function != fused.members[0]->attr().end()) {
+        (*done->mutable_attr())["function"] = function->second;
+      }
     }
 
     ReportedGroup reported;

@@ -3,7 +3,7 @@
 import functools
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from tf_libra import options as options_lib
@@ -22,7 +22,8 @@ def optimize(
     plan: Plan | str | os.PathLike[str] | None = None,
     logdir: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    broadcast_variables: bool = False,
+    broadcast_variables: bool | None = None,
+    local_variables: Sequence[Any] = (),
     timeout_seconds: float | None = None,
     stall_warning_seconds: float = 30.0,
     max_tuning_steps: int = 100,
@@ -54,8 +55,14 @@ def optimize(
         logdir: folder for profile, cost model and plan as JSON, written by rank 0.
         cache_dir: folder in which they are kept for the next job of the same model, machines and
             versions.
-        broadcast_variables: copy rank 0's variables to all ranks before the first step; without
-            it, variables that differ are refused.
+        broadcast_variables: what happens where variables that training keeps equal differ between
+            ranks. None copies rank 0's values to all when the step first uses a variable, and
+            refuses what differs later; True copies at every trace that gets a plan of its own;
+            False refuses.
+        local_variables: names, patterns such as "*/statistics", or variables that are each rank's
+            own: never compared or copied. Variables that the step computes of a rank's own data
+            (moving averages, metrics), random states, and untrainable ones that it only reads
+            need not be named.
         timeout_seconds: how long to wait for another rank at most; by default what
             TF_LIBRA_TIMEOUT_SECONDS says, else 600.
         stall_warning_seconds: after how long to warn that another rank has not arrived.
@@ -90,6 +97,7 @@ def optimize(
         logdir=logdir,
         cache_dir=cache_dir,
         broadcast_variables=broadcast_variables,
+        local_variables=local_variables,
         timeout_seconds=timeout_seconds,
         stall_warning_seconds=stall_warning_seconds,
         max_tuning_steps=max_tuning_steps,
@@ -126,11 +134,11 @@ class Optimized:
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._session = Script(function, options)
+        self._script = Script(function, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
-        return self._session.step(args, kwargs)
+        return self._script.step(args, kwargs)
 
     def several(self, num_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Runs the function where these arguments make it a graph of `num_steps` training steps.
@@ -138,7 +146,7 @@ class Optimized:
         All-reduces of different steps are never fused. Until `settled`, only single steps should
         run: what is measured and planned is one step.
         """
-        return self._session.step(args, kwargs, num_steps)
+        return self._script.step(args, kwargs, num_steps)
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""
@@ -147,32 +155,32 @@ class Optimized:
     @property
     def phase(self) -> Phase:
         """Where in its life it is."""
-        return self._session.journal.phase
+        return self._script.journal.phase
 
     @property
     def plan(self) -> Plan | None:
         """What it runs under; None before a plan is in force."""
-        return self._session.journal.plan
+        return self._script.journal.plan
 
     @property
     def profile(self) -> BackwardProfile | None:
         """Measured backward computation; None before it is known."""
-        return self._session.journal.profile
+        return self._script.journal.profile
 
     @property
     def cost_model(self) -> ContentionModel | None:
         """Fitted contention model; None before it is known."""
-        return self._session.journal.cost_model
+        return self._script.journal.cost_model
 
     @property
     def tuned(self) -> Tuned | None:
         """All that tuning came to; None before, and on other ranks than 0."""
-        return self._session.journal.tuned
+        return self._script.journal.tuned
 
     @property
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
-        return self._session.settled
+        return self._script.settled
 
     def check_variables(self) -> None:
         """Compares the variables of the step with those of every other rank.
@@ -183,15 +191,15 @@ class Optimized:
         Raises:
             ValueError: on every rank: the first variable that differs.
         """
-        self._session.check_variables()
+        self._script.check_variables()
 
     def close(self) -> None:
         """Says how training went and closes files in `logdir`, as the end of the process does.
 
         Steps may still be run; they are not written down any more.
         """
-        self._session.close()
+        self._script.close()
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns: model, plan, times."""
-        return self._session.journal.explain()
+        return self._script.journal.explain()

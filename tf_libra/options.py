@@ -1,8 +1,10 @@
 """What a user may ask of `optimize`, checked before anything runs."""
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tf_libra import checks, strategies
 from tf_libra.model.plan import Plan
@@ -31,8 +33,9 @@ class Options:
         plan: a plan to use as it is, so that nothing is measured; None to make one.
         logdir: folder to write profile, model and plan to; None for nowhere.
         cache_dir: folder to keep them in between jobs; None to measure every time.
-        broadcast_variables: whether rank 0's variables are copied to all before the first step,
-            instead of refused where they differ.
+        broadcast_variables: whether rank 0's values are copied where variables differ that have to
+            be equal; None: when they are first used, but not later.
+        local_variables: names, patterns and variables that are each rank's own.
         timeout_seconds: how long to wait for another rank at most.
         stall_warning_seconds: after how long to warn that another rank has not arrived.
         budget: what may go by before a plan is in force.
@@ -50,7 +53,7 @@ class Options:
     plan: Plan | None
     logdir: Path | None
     cache_dir: Path | None
-    broadcast_variables: bool
+    broadcast_variables: bool | None
     timeout_seconds: float
     stall_warning_seconds: float
     budget: Budget
@@ -60,6 +63,7 @@ class Options:
     inner_gradients: str | None = None
     progress: bool = True
     default_threads: bool = False
+    local_variables: tuple[Any, ...] = ()
 
 
 def resolve(
@@ -70,7 +74,7 @@ def resolve(
     plan: Plan | str | os.PathLike[str] | None,
     logdir: str | os.PathLike[str] | None,
     cache_dir: str | os.PathLike[str] | None,
-    broadcast_variables: bool,
+    broadcast_variables: bool | None,
     timeout_seconds: float | None,
     stall_warning_seconds: float,
     max_tuning_steps: int,
@@ -80,6 +84,7 @@ def resolve(
     sparse_as_dense: bool = False,
     inner_gradients: str | None = None,
     progress: bool = True,
+    local_variables: Sequence[Any] = (),
 ) -> Options:
     """Checks what a user passed and fills in what was left open.
 
@@ -105,7 +110,9 @@ def resolve(
         plan=given,
         logdir=None if logdir is None else _path("logdir", logdir),
         cache_dir=None if cache_dir is None else _path("cache_dir", cache_dir),
-        broadcast_variables=checks.boolean("broadcast_variables", broadcast_variables),
+        broadcast_variables=None
+        if broadcast_variables is None
+        else checks.boolean("broadcast_variables", broadcast_variables),
         timeout_seconds=_timeout(timeout_seconds),
         stall_warning_seconds=_seconds("stall_warning_seconds", stall_warning_seconds),
         budget=Budget(max_tuning_steps, max_tuning_seconds),
@@ -116,6 +123,7 @@ def resolve(
         progress=checks.boolean("progress", progress),
         default_threads=threads is None
         and chosen.allowed_threads == type(chosen)().allowed_threads,
+        local_variables=_local_variables(local_variables),
     )
 
 
@@ -179,6 +187,25 @@ def _with_threads(
 ) -> strategies.Strategy:
     several = (threads,) if isinstance(threads, (int, float)) else threads
     return strategy.with_threads(check_allowed_threads("threads", several))
+
+
+def _local_variables(given: Sequence[Any]) -> tuple[Any, ...]:
+    one_alone = isinstance(given, str) or hasattr(given, "assign")
+    if one_alone or not isinstance(given, Iterable):
+        raise ValueError(
+            "local_variables must be a sequence of names, patterns or variables, such as"
+            f" ['*/statistics'], got {given!r}"
+        )
+    found = tuple(given)
+    for one in found:
+        if isinstance(one, str) and one:
+            continue
+        # A variable of TensorFlow or Keras, neither of which is needed to say so.
+        if isinstance(one, str) or not (hasattr(one, "assign") and hasattr(one, "shape")):
+            raise ValueError(
+                f"local_variables must have names, patterns or variables, got {one!r} among them"
+            )
+    return found
 
 
 def _timeout(timeout_seconds: float | None) -> float:

@@ -14,10 +14,12 @@ import models
 import numpy as np
 import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases, restart_engine
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context as tf_context
 
 import tf_libra
 from tf_libra.model.plan import Plan
-from tf_libra.session import script
+from tf_libra.session import grappler, script
 from tf_libra.tracing import marking
 
 cases = Cases()
@@ -291,6 +293,11 @@ class Different(models.HandWritten):
 
 
 @cases
+def differ_in_local_variables() -> Any:
+    one_step(local_variables=["data"] if RANK == LAST else ())
+
+
+@cases
 def differ_in_grappler() -> Any:
     """One rank would fuse, the other would not."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": RANK == LAST})
@@ -302,7 +309,7 @@ def differ_in_grappler() -> Any:
 
 @cases
 def differ_in_a_variable() -> Any:
-    one_step(Different)
+    one_step(Different, broadcast_variables=False)
 
 
 @cases
@@ -345,7 +352,7 @@ def differ_in_a_counter() -> Any:
             self.counter.assign_add(1)
             return super().step(inputs, labels)
 
-    one_step(Counting)
+    one_step(Counting, broadcast_variables=False)
 
 
 @cases
@@ -362,6 +369,22 @@ def random_generator_of_each_rank() -> Any:
             return super().step(inputs + noise, labels)
 
     return str(one_step(Noisy, plan=PLAN_FILE).phase)
+
+
+@cases
+def one_rank_cannot_rewrite() -> Any:
+    """There, Grappler's time is up before it has come to an end."""
+    original = grappler.call_options
+
+    def call_options(*args: Any) -> Any:
+        options = original(*args)
+        config = config_pb2.ConfigProto.FromString(options.config_proto_serialized)
+        if RANK == LAST:
+            config.graph_options.rewrite_options.meta_optimizer_timeout_ms = 1
+        return tf_context.FunctionCallOptions(config_proto=config)
+
+    with marking.replaced(grappler, "call_options", call_options):
+        one_step(plan=PLAN_FILE)
 
 
 # Surroundings.

@@ -42,6 +42,7 @@ DISAGREEMENTS = {
     "differ_in_strategy": "strategy is 'Libra(",
     "differ_in_having_a_plan": "plan is None on rank 0 and ",
     "differ_in_broadcast_variables": "broadcast_variables is False on rank 0 and True on rank 1",
+    "differ_in_local_variables": "number of local_variables is 0 on rank 0 and 1 on rank 1",
     "differ_in_grappler": "Grappler switched off is False on rank 0 and True on rank 1",
     "differ_in_a_variable": "variable['w1'] is ",
     "differ_in_a_counter": "variable['counter'] is ",
@@ -112,6 +113,13 @@ def test_compiled_forward_computation_is_no_obstacle(trouble: Job) -> None:
     first, second = (trouble.arrays("jit_compile_of_the_loss", rank) for rank in RANKS)
     for name, value in first.items():
         assert value.tobytes() == second[name].tobytes(), name
+
+
+def test_rank_that_could_not_rewrite_is_named_with_the_reason(trouble: Job) -> None:
+    first, second = (trouble.error("one_rank_cannot_rewrite", rank) for rank in RANKS)
+    assert "rank 1 reduces group -1" in first
+    assert second.startswith("EngineError: rank 1 could not rewrite its graph by plan")
+    assert "Grappler has not handed this graph to the pass" in second
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -32,6 +32,8 @@ _PROTOTYPES = {
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetStep": (_INT, [ctypes.c_int64]),
     "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
+    "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
+    "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAbort": (_INT, [_TEXT]),
     "TfLibraClose": (_INT, []),
     "TfLibraRegisterPlan": (

@@ -22,18 +22,21 @@ from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import horovod, horovod_engine, interrupts, nccl, side_channel
 from tf_libra.backends.agreement import agree
 from tf_libra.model.plan import Plan
-from tf_libra.session import grappler, joins, variables
+from tf_libra.session import executions, grappler, joins
 from tf_libra.session.session import (
     Session,
     check_plan_can_run,
     check_plan_fits,
     package_version,
 )
+from tf_libra.session.sharing import Sharing
+from tf_libra.session.trace import Call, KnownTrace
 from tf_libra.story.journal import Journal
 from tf_libra.tracing import marked_function, numerics, patches
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
 from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase, TensorSpec
 
 # How many functions of a name this process has decorated. A script decorates in the same order on
@@ -81,11 +84,12 @@ class Script:
         self._never_met = ""  # why, if so
         self._engine: engine_lib.Engine | None = None
         self._watch: numerics.Watch | None = None
-        self._traces: WeakKeyDictionary[tf.Graph, Trace] = WeakKeyDictionary()
+        self._traces: WeakKeyDictionary[tf.Graph, KnownTrace] = WeakKeyDictionary()
         self._warned: set[str] = set()
+        self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
         self._agreed: set[tuple[MarkedGradient, ...]] = set()
         self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
-        self._session: Session | None = None
+        self._current: Session | None = None
         self._step = 0
 
     # What the user calls.
@@ -158,10 +162,7 @@ class Script:
 
     def _compare_variables(self, engine: engine_lib.Engine) -> None:
         self._meet("check_variables")
-        held: dict[str, str] = {}
-        for graph in list(self._traces):
-            held |= variables.digests(variables.compared(graph))
-        agree(engine, {"variable": held})
+        self._sharing.check(engine)
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""
@@ -177,7 +178,7 @@ class Script:
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
         passes_through = self.journal.phase is Phase.PASS_THROUGH
-        return passes_through or (self._session is not None and self._session.settled)
+        return passes_through or (self._current is not None and self._current.settled)
 
     # One step.
 
@@ -190,29 +191,38 @@ class Script:
         refuse_eager_functions(self._name)
         self._engine.set_step(self._step + 1)
         concrete = self._call.get_concrete_function(*args, **kwargs)
-        session = self._session_of(concrete)
-        call = partial(self._call, *args, **kwargs)
+        trace = self._traces[concrete.graph]
+        call = Call.of(trace, self._call.function, concrete, args, kwargs)
+        session = self._session_of(call)
+        execute = partial(self._execute, call, partial(self._call, *args, **kwargs))
         if self._watch is None:
-            return self._run(session, call, num_steps)
-        return self._watched(self._watch, session, concrete, call, num_steps)
+            return self._run(session, execute, num_steps)
+        return self._watched(self._watch, session, call, execute, num_steps)
 
-    def _run(self, session: Session, call: Callable[[], Any], num_steps: int) -> Any:
+    def _execute(self, call: Call, function: Callable[[], Any]) -> Any:
+        """Calls the function, and sees to it that what had to be all-reduced was."""
+        executions.forget(self._identity)
+        result = function()
+        executions.check(self._identity, call.trace.certain(call.concrete), self._step)
+        return result
+
+    def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1
         self._step += num_steps
         nccl.announce_step()
-        return session.step(first, call, num_steps)
+        return session.step(first, execute, num_steps)
 
     def _watched(
         self,
         watch: numerics.Watch,
         session: Session,
-        concrete: Any,
-        call: Callable[[], Any],
+        call: Call,
+        execute: Callable[[], Any],
         num_steps: int,
     ) -> Any:
         assert self._engine is not None
-        before = numerics.Snapshot(concrete.graph.variables)
-        result = self._run(session, call, num_steps)
+        before = numerics.Snapshot(one for one in call.touched() if one.is_variable)
+        result = self._run(session, execute, num_steps)
         found, first = watch.take()
         if found:
             before.restore()
@@ -328,6 +338,8 @@ class Script:
         if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
             self._close(running)
         self._close_journals()
+        for session in self._sessions.values():
+            session.close()
         self._forget()
 
     def _set_aside_plan_of_others(self, plan: Plan, world: horovod.World) -> None:
@@ -353,6 +365,10 @@ class Script:
             "strategy": repr(options.strategy),
             "plan": None if self._given is None else self._given.fingerprint,
             "broadcast_variables": options.broadcast_variables,
+            "local_variables": [
+                one if isinstance(one, str) else variable_name(one)
+                for one in options.local_variables
+            ],
             "check_numerics": options.check_numerics,
             "sparse_as_dense": options.sparse_as_dense,
             "inner_gradients": options.inner_gradients,
@@ -376,12 +392,12 @@ class Script:
 
     def _on_traced(self, trace: Trace) -> None:
         """At the end of every trace: what is all-reduced must be the same everywhere."""
-        self._traces[tf_ops.get_default_graph()] = trace
+        self._traces[tf_ops.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace)
         marked = trace.marked
         if marked in self._agreed or self._engine is None:
             return
-        if self._session is not None:
+        if self._current is not None:
             # The other ranks may be at a step already, with what they have traced before.
             self._meet("a new trace")
         agree(
@@ -410,18 +426,39 @@ class Script:
                 self._warned.add(what)
                 self.journal.log.warning(what, self._name, _some(names))
 
-    def _session_of(self, concrete: Any) -> Session:
+    def _session_of(self, call: Call) -> Session:
         """The session of the gradients that a trace all-reduces, perhaps a new one."""
-        marked = self._traces[concrete.graph].marked
-        if self._session is None or marked not in self._sessions:
-            self._sessions[marked] = self._new_session(marked, concrete)
-        self._session = self._sessions[marked]
-        self.journal = self._session.journal
-        return self._session
+        marked = call.trace.marked
+        if self._current is None or marked not in self._sessions:
+            self._sessions[marked] = self._new_session(call)
+        elif call.given not in call.trace.met:
+            self._share(call, has_met=False)
+        self._current = self._sessions[marked]
+        self.journal = self._current.journal
+        return self._current
 
-    def _new_session(self, marked: tuple[MarkedGradient, ...], concrete: Any) -> Session:
+    def _share(self, call: Call, has_met: bool) -> None:
+        """Lets variables that are new to this function start equal on all ranks.
+
+        Args:
+            call: touches them.
+            has_met: whether the other ranks are at the same place, and compare theirs.
+        """
         assert self._engine is not None
-        left = self._traces[concrete.graph].left_to_horovod
+        touched = call.touched()
+        judged = self._sharing.judge(call.trace.flow(call.concrete, touched), touched)
+        self._sharing.note(touched, judged)
+        if has_met or not self._sharing.is_known(touched, judged):
+            if not has_met:
+                self._meet("new variables")
+            copied = self._sharing.compare(self._engine, touched, judged)
+            if copied.names:
+                self.journal.copied(copied.names, copied.num_compared)
+        call.trace.met.add(call.given)
+
+    def _new_session(self, call: Call) -> Session:
+        assert self._engine is not None
+        marked, left = call.trace.marked, call.trace.left_to_horovod
         if not marked and not left:
             raise ValueError(
                 f"{self._name} computes no gradient of a trainable variable with"
@@ -453,17 +490,19 @@ class Script:
                     raise
                 journal.log.warning("plan: the one given does not fit this trace: %s", error)
                 plan = None
-        held = variables.compared(concrete.graph)
-        if self._options.broadcast_variables and is_first:
-            variables.broadcast(self._engine, held)
-        agree(self._engine, {"variable": variables.digests(held)})
+        if is_first:
+            for pattern in self._sharing.unmatched(call.touched()):
+                journal.log.warning(
+                    "local_variables: %r matches no variable of %s so far", pattern, self._name
+                )
+        self._share(call, has_met=True)
         return Session(
             self._identity,
             self._engine,
             self._options,
             journal,
             tensors,
-            str(concrete.structured_input_signature),
+            str(call.concrete.structured_input_signature),
             plan,
         )
 

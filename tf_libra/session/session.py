@@ -91,6 +91,7 @@ class Session:
         self._observation: Observation | None = None
         self._observer: Observer | None = None
         self._observers: dict[str, Observer] = {}
+        self._registered: dict[str, Plan] = {}
         self._current: Plan | None = None
         self._call_options: Any = None
         self._step = 0
@@ -223,20 +224,54 @@ class Session:
         """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
         assert self._current is not None
         self.engine.drain_telemetry()
-        if self._rank == 0:
-            known = self._observers.get(self._current.fingerprint)
-            if known is None:
-                known = Observer(self.engine, self._current)
-                self._observers[self._current.fingerprint] = known
-                result = known.first(call)
-            else:  # TensorFlow has instantiated this plan before, and leaves no graph again
-                result = call()
-            self._observer = known
-        else:
-            result = call()
+        try:
+            result = self._observed_first(self._current, call) if self._rank == 0 else call()
+        except Exception as error:
+            why = self._why_not_rewritten(self._current)
+            if why:  # and so it did not do what the others did
+                raise engine_lib.EngineError(f"{why}: {error}") from error
+            raise
         records = of_step(self.engine.drain_telemetry(), self._step)
+        self._compare_rewrites(self._current)
         self._check_executed(self._current, records)
         return result
+
+    def _observed_first(self, plan: Plan, call: Callable[[], Any]) -> Any:
+        known = self._observers.get(plan.fingerprint)
+        if known is None:
+            known = Observer(self.engine, plan)
+            self._observers[plan.fingerprint] = known
+            result = known.first(call)
+        else:  # TensorFlow has instantiated this plan before, and leaves no graph again
+            result = call()
+        self._observer = known
+        return result
+
+    def _why_not_rewritten(self, plan: Plan) -> str:
+        """Why this rank's graph is not the plan's, in words; empty if it is."""
+        graph = grappler.report(plan).latest
+        if graph.in_force and graph.groups:
+            return ""
+        reasons = (
+            "; ".join(graph.skipped[:5]) or "TensorFlow's Grappler gave up, or ran out of time"
+        )
+        return f"rank {self._rank} could not rewrite its graph by plan {plan.short_id} ({reasons})"
+
+    def _compare_rewrites(self, plan: Plan) -> None:
+        """Sees to it that what runs from here on is the same on every rank.
+
+        Raises:
+            EngineError: on every rank: one has another graph, or a rank is gone.
+        """
+        mine = [grappler.digest(plan), self._why_not_rewritten(plan)]
+        everyone = self.engine.all_gather(mine)
+        for rank, (digest, _) in enumerate(everyone):
+            if digest != everyone[0][0]:
+                whys = [one for _, one in everyone if one]
+                reason = "; ".join(whys) or f"rank {rank} groups other tensors than rank 0"
+                raise engine_lib.EngineError(
+                    f"the ranks do not run the same graph under plan {plan.short_id}: {reason}"
+                )
 
     def _next_directive(self) -> Directive:
         """Rank 0's judgement, known to all."""
@@ -279,14 +314,28 @@ class Session:
     def _enter_run(self, kept: cache.Kept, how: str) -> None:
         self._apply(kept.plan)
         self._tuning = None
+        self._release(all_but=kept.plan)
         self.journal.in_force(kept, how, max(self._step, 1))
         if self._by_horovod:
             for warning in horovod_engine.warnings(kept.plan):
                 self.journal.log.warning("%s", warning)
         self.journal.clocks(self.engine.exchange_clocks())
 
+    def close(self) -> None:
+        """Forgets its plans; no step may follow."""
+        self._release(all_but=None)
+
+    def _release(self, all_but: Plan | None) -> None:
+        """Forgets plans that no call is going to be made under."""
+        kept = None if all_but is None else all_but.fingerprint
+        for fingerprint in [one for one in self._registered if one != kept]:
+            grappler.unregister(self._registered.pop(fingerprint))
+            self._observers.pop(fingerprint, None)
+
     def _apply(self, plan: Plan) -> None:
-        grappler.register(plan)
+        if plan.fingerprint not in self._registered:
+            grappler.register(plan)
+            self._registered[plan.fingerprint] = plan
         self._current = plan
         op = horovod_engine.OP if self._by_horovod else "LibraAllReduce"
         self._call_options = grappler.call_options(plan, op)

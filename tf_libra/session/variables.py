@@ -1,78 +1,201 @@
-"""The variables a step starts from must be the same everywhere, or training is wrong in silence."""
+"""The variables that one call of a trace can touch, by their handles.
 
+Names tell nothing: two models of one process have the same, and variables may be arguments.
+"""
+
+import fnmatch
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.backends.agreement import agree
 from tf_libra.backends.engine import Engine
-from tf_libra.tracing.variables import is_random_state
+from tf_libra.tracing.variables import is_random_state, plain, variable_name
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20
 
 
-def compared(graph: Any) -> list[tuple[str, Any]]:
-    """The variables of a traced step that every rank must hold alike, with a name each.
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A variable, or another tensor, that a trace gets as an input.
 
-    All numbers: weights, slots and step counters of optimizers, moving averages, learning rates.
-    The states of random number generators differ between ranks for good reason, and may.
+    Attributes:
+        index: which input of the graph.
+        name: unique among the inputs of one call.
+        tensor: the variable's handle, else the tensor itself.
+        dtype: of the value.
+        shape: static shape of the value.
+        trainable: as it was created.
+        is_random_state: whether random numbers are drawn from it.
+        is_variable: or a tensor that was captured.
+    """
+
+    index: int
+    name: str
+    tensor: Any
+    dtype: tf.DType
+    shape: tf.TensorShape
+    trainable: bool = False
+    is_random_state: bool = False
+    is_variable: bool = True
+
+    @property
+    def key(self) -> int:
+        """Identity of the variable in this process, never used again."""
+        return int(self.tensor._id)
+
+    @property
+    def kind(self) -> str:
+        """Dtype and shape, in words."""
+        return f"{self.dtype.name} {self.shape}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its value has bits that can be compared."""
+        return bool(self.dtype.is_floating or self.dtype.is_integer or self.dtype.is_bool)
+
+    def read_value(self) -> Any:
+        """The value that it has now."""
+        if not self.is_variable:
+            return self.tensor
+        return tf.raw_ops.ReadVariableOp(resource=self.tensor, dtype=self.dtype)
+
+    def assign(self, value: Any) -> None:
+        """Gives it another value."""
+        tf.raw_ops.AssignVariableOp(
+            resource=self.tensor, value=tf.convert_to_tensor(value, self.dtype)
+        )
+
+    def digest(self) -> str:
+        """A digest of dtype, shape and bits of its value."""
+        value = np.asarray(self.read_value().numpy())
+        digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
+        return digest.hexdigest()
+
+
+def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
+    """All variables that a call can touch, and the tensors that its trace has captured.
 
     Args:
-        graph: of the traced step.
+        concrete: what is called.
+        arguments: what `flat_arguments` has found of this call.
 
     Returns:
-        Name and variable, in the order in which tracing met them, which is that of the program
-        and so the same on every rank.
+        In the order of the graph's inputs, which is that of the program and so the same on every
+        rank.
     """
-    # The graph keeps its variables in a set, whose order differs from process to process.
-    met = {id(handle): index for index, handle in enumerate(graph.external_captures)}
-    in_order = sorted(graph.variables, key=lambda v: (met.get(id(v.handle), len(met)), v.name))
-    chosen, taken = [], set()
-    for variable in in_order:
-        is_number = variable.dtype.is_floating or variable.dtype.is_integer
-        if not is_number or is_random_state(variable):
+    captured = concrete.captured_inputs
+    known = {id(one.handle): one for one in [*concrete.graph.variables, *_variables(arguments)]}
+    given = [one.handle if isinstance(one, tf.Variable) else one for one in arguments]
+    assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
+    found: list[Held] = []
+    taken: set[str] = set()
+    for index, tensor in enumerate([*given, *captured]):
+        if not isinstance(tensor, tf_ops.EagerTensor):
             continue
-        # Keras 3 calls many of its variables "kernel"; what it shows as path is unique.
-        base = str(getattr(variable, "path", None) or variable.name.split(":")[0])
-        name, copies = base, 0
-        while name in taken:
-            copies += 1
-            name = f"{base}#{copies}"
-        taken.add(name)
-        chosen.append((name, variable))
-    return chosen
+        one = _held(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
+        if one is not None:
+            found.append(_renamed(one, taken))
+    return tuple(found)
 
 
-def digests(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
-    """A digest of each variable's dtype, shape and bits, by name."""
-    return {name: _digest(variable) for name, variable in variables}
+def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | None:
+    if variable is not None:
+        return Held(
+            index,
+            variable_name(variable),
+            tensor,
+            variable.dtype,
+            variable.shape,
+            bool(variable.trainable),
+            is_random_state(variable),
+        )
+    if tensor.dtype != tf.resource:
+        if not is_captured:
+            return None
+        return Held(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
+    data = getattr(tensor, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None  # of something else, such as an iterator
+    (value,) = data.shape_and_type
+    shape, dtype = tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
+    return Held(index, "variable", tensor, dtype, shape, trainable=True)
 
 
-def broadcast(engine: Engine, variables: Sequence[tuple[str, Any]]) -> None:
-    """Copies rank 0's values to every other rank, over the lanes.
+def _renamed(one: Held, taken: set[str]) -> Held:
+    name, copies = one.name, 0
+    while name in taken:
+        copies += 1
+        name = f"{one.name}#{copies}"
+    taken.add(name)
+    return Held(**{**one.__dict__, "name": name})
+
+
+def _variables(arguments: Iterable[Any]) -> Iterator[Any]:
+    return (one for one in arguments if isinstance(one, tf.Variable))
+
+
+def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The inputs of a trace that are no captures, as one call gives them.
+
+    Variables are given as such where they are found among the arguments, handles elsewhere; what
+    is neither may be a placeholder.
+
+    Args:
+        function: the `tf.function` that is called.
+        concrete: its trace for these arguments.
+        args: positional arguments of the call.
+        kwargs: keyword arguments.
+    """
+    count = len(concrete.inputs) - len(concrete.captured_inputs)
+    if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
+        return [None] * count  # as nearly always
+    bound = function_type_utils.canonicalize_function_inputs(
+        args, kwargs, function._function_type, function._default_values, function._is_pure
+    )
+    flat = concrete.function_type.unpack_inputs(
+        concrete.function_type.bind(*bound.args, **bound.kwargs)
+    )
+    variables = {
+        id(plain(one).handle): plain(one)
+        for one in tf.nest.flatten((bound.args, bound.kwargs))
+        if isinstance(plain(one), tf.Variable)
+    }
+    return [variables.get(id(one), one) for one in flat]
+
+
+def matches(one: Held, local: Sequence[Any]) -> bool:
+    """Whether a variable is among those that the user has named, by patterns or as such."""
+    base = one.name.partition("#")[0]
+    for given in local:
+        if isinstance(given, str):
+            if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(one.name, given):
+                return True
+        elif plain(given).handle is one.tensor:
+            return True
+    return False
+
+
+def broadcast(engine: Engine, variable: Held) -> None:
+    """Copies rank 0's value to every other rank, over the lanes.
 
     Raises:
-        ValueError: the ranks do not have the same variables.
         EngineError: a rank is gone.
     """
-    kinds = {name: f"{v.dtype.name} {tuple(v.shape)}" for name, v in variables}
-    agree(engine, {"name of variable": list(kinds), "variable": kinds})
-    for _, variable in variables:
-        value = np.asarray(variable.numpy())
-        payload = value.tobytes()
-        received = b"".join(
-            engine.broadcast_bytes(payload[at : at + _PIECE_BYTES])
-            for at in range(0, len(payload), _PIECE_BYTES)
-        )
-        if engine.rank != 0:
-            variable.assign(np.frombuffer(received, value.dtype).reshape(value.shape))
-
-
-def _digest(variable: Any) -> str:
-    value = np.asarray(variable.numpy())
-    digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
-    digest.update(value.tobytes())
-    return digest.hexdigest()
+    value = np.asarray(variable.read_value().numpy())
+    shape = engine.broadcast(list(value.shape))
+    size = int(np.prod(shape, dtype=np.int64)) * value.dtype.itemsize
+    payload = value.tobytes() if engine.rank == 0 else b""
+    received = b"".join(
+        engine.broadcast_bytes(payload[at : at + _PIECE_BYTES])
+        for at in range(0, size, _PIECE_BYTES)
+    )
+    if engine.rank != 0:
+        variable.assign(np.frombuffer(received, value.dtype).reshape(shape))

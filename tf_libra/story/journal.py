@@ -102,6 +102,18 @@ class Journal:
             unused = "" if self.options.plan is None else ", and the plan given is not used"
             self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
 
+    def copied(self, names: Sequence[str], num_compared: int) -> None:
+        """Variables that differed have got rank 0's values."""
+        first, *others = names
+        self.log.info(
+            "variables: %d of the %d that training keeps equal differed between the ranks (%r%s);"
+            " rank 0's values were copied to all (broadcast_variables=False refuses instead)",
+            len(names),
+            num_compared,
+            first,
+            " and others" if others else "",
+        )
+
     def reduced_nothing(self) -> None:
         """A step has all-reduced nothing, though the graph has all that the plan asks for."""
         text = (

@@ -94,6 +94,11 @@ class MarkedFunction:
         self._is_first = False
         self._function = self._marking_clone()
 
+    @property
+    def function(self) -> Any:
+        """The `tf.function` that is called now."""
+        return self._function
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the step."""
         return self._function(*args, **kwargs)

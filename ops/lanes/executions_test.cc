@@ -1,0 +1,71 @@
+#include "ops/lanes/executions.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+std::shared_ptr<const OperationInfo> Operation(const std::string& function,
+                                               std::vector<std::string> names) {
+  auto operation = std::make_shared<OperationInfo>();
+  operation->function = function;
+  operation->tensor_names = std::move(names);
+  operation->ComputeDigest();
+  return operation;
+}
+
+using Times = std::map<std::string, int64_t>;
+
+// A tensor may be in several operations, and an operation executed several times.
+void TensorsAreCountedByFunction() {
+  Executions executions;
+  const auto two = Operation("upper", {"a", "b"});
+  executions.Note(two);
+  executions.Note(two);
+  executions.Note(Operation("upper", {"b"}));
+  executions.Note(Operation("lower", {"a"}));
+  CHECK_EQ(executions.Count("upper"), 5);
+  CHECK_EQ(executions.Count("lower"), 1);
+  CHECK_EQ(executions.Count("neither"), 0);
+  CHECK_TRUE((executions.Take("upper") == Times{{"a", 2}, {"b", 3}}));
+  CHECK_EQ(executions.Count("upper"), 0);
+  CHECK_TRUE(executions.Take("upper").empty());
+  CHECK_EQ(executions.Count("lower"), 1);
+}
+
+void ThreadsLoseNothing() {
+  Executions executions;
+  const auto operation = Operation("step", {"a", "b", "c"});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 1000; ++j) executions.Note(operation);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(executions.Count("step"), 12000);
+  CHECK_EQ(executions.Take("step")["c"], 4000);
+}
+
+void NamesAreQuoted() {
+  CHECK_EQ(ExecutionsJson({}), std::string("{}"));
+  CHECK_EQ(ExecutionsJson({{"a\"b", 1}, {"c", 20}}), std::string("{\"a\\\"b\":1,\"c\":20}"));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"TensorsAreCountedByFunction", TensorsAreCountedByFunction},
+                            {"ThreadsLoseNothing", ThreadsLoseNothing},
+                            {"NamesAreQuoted", NamesAreQuoted}},
+                           argc, argv);
+}

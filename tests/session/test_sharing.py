@@ -1,0 +1,155 @@
+"""Which variables two real ranks compare and copy, and what a step must have executed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.launching import Job
+
+RANKS = [0, 1]
+
+
+@pytest.fixture(scope="module")
+def job(run_job: Callable[..., Job]) -> Job:
+    return run_job("variables.py", 2)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "unequal_starts",
+        "equal_starts",
+        "broadcast_by_horovod_after_the_first_batch",
+        "checkpoint_restored_on_rank_0_alone",
+    ],
+)
+def test_trains_as_one_process_from_the_weights_of_rank_0(job: Job, case: str) -> None:
+    first, second = (job.value(case, rank) for rank in RANKS)
+    assert first["bits"] == second["bits"]
+    assert first["error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "layer_that_is_thawed",
+        "changed_before_a_new_trace_is_copied",
+        "models_of_the_same_names",
+        "keras_compiled_twice",
+        "gradients_accumulated_by_each_rank",
+        "reduces_under_a_condition",
+    ],
+)
+def test_ranks_end_with_the_same_bits(job: Job, case: str) -> None:
+    assert job.value(case, 0) == job.value(case, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "first"),
+    [
+        ("unequal_starts", "3 of the 19 that training keeps equal"),
+        ("checkpoint_restored_on_rank_0_alone", "3 of the 19 that training keeps equal"),
+        ("layer_that_is_thawed", "1 of the 7 that training keeps equal differed between the ranks"),
+        ("learning_rate_of_each_rank", "('rate')"),
+        ("counter_that_starts_unequal", "('counted')"),
+    ],
+)
+def test_one_line_says_what_was_copied(job: Job, case: str, first: str) -> None:
+    assert job.log(case).count("INFO variables: ") == 1
+    assert first in job.log(case)
+    assert "variables: " not in job.log(case, rank=1)
+
+
+@pytest.mark.parametrize("case", ["equal_starts", "metrics_of_batches_of_different_sizes"])
+def test_nothing_is_said_where_nothing_differs(job: Job, case: str) -> None:
+    assert "variables: " not in job.log(case)
+
+
+def test_what_flows_into_weights_is_copied(job: Job) -> None:
+    first, second = (job.value("learning_rate_of_each_rank", rank) for rank in RANKS)
+    assert first == second
+    assert first[0] == pytest.approx(0.1)
+    assert [job.value("counter_that_starts_unequal", rank) for rank in RANKS] == [4, 4]
+
+
+REFUSED = {
+    "unequal_starts_refused": ["variable['w0']", "broadcast_variables=False"],
+    "changed_before_a_new_trace_is_refused": [
+        "variable['w0']",
+        "they were equal before",
+        "broadcast_variables=True",
+    ],
+    "variables_as_arguments_refused": ["variable['b0']", "broadcast_variables=False"],
+    "variables_as_arguments_checked": ["variable['b0']"],
+}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_differs_is_refused_on_all_ranks(job: Job, case: str, rank: int) -> None:
+    message = job.error(case, rank)
+    for part in ["ValueError", "do not agree", *REFUSED[case]]:
+        assert part in message
+
+
+def test_variables_that_are_arguments_are_met_one_by_one(job: Job) -> None:
+    first, second = (job.value("variables_as_arguments", rank) for rank in RANKS)
+    assert first == second
+    assert first["traces"] == 1
+    assert len(set(map(str, first["bits"]))) == 3
+    assert job.log("variables_as_arguments").count("INFO variables: 3 of the 3") == 3
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_variables_that_are_arguments_are_undone(job: Job, rank: int) -> None:
+    assert job.value("variables_as_arguments_are_undone", rank) is True
+
+
+def test_moving_averages_and_metrics_may_differ(job: Job) -> None:
+    first, second = (job.value("moving_averages_and_metrics", rank) for rank in RANKS)
+    assert first["equal"] == second["equal"]
+    for mine, other in zip(first["own"], second["own"], strict=True):
+        assert mine != other
+
+
+def test_constants_of_each_ranks_trace_may_differ(job: Job) -> None:
+    seen = [job.value("metrics_of_batches_of_different_sizes", rank) for rank in RANKS]
+    assert seen == [[24, 6], [21, 6]]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "data_of_each_rank_by_default",
+        "data_of_each_rank_and_broadcast",
+        "data_of_each_rank_and_no_broadcast",
+        "own_variables_by_name",
+    ],
+)
+def test_data_of_each_rank_are_left_alone(job: Job, case: str) -> None:
+    first, second = (job.value(case, rank) for rank in RANKS)
+    assert first["bits"] == second["bits"]
+    assert first["kept"] and second["kept"]
+
+
+def test_pattern_that_matches_nothing_is_said(job: Job) -> None:
+    assert "local_variables: 'missing*' matches no variable" in job.log("own_variables_by_name")
+    assert [job.value("own_variables_by_name", rank)["counted"] for rank in RANKS] == [4, 14]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        ("reduces_nothing_at_first", 1),
+        ("reduces_nothing_later", 5),
+        ("reduces_nothing_for_a_new_shape", 6),
+        ("reduces_nothing_on_one_rank", 5),
+    ],
+)
+def test_step_without_its_all_reduces_is_an_error(
+    job: Job, case: str, step: int, rank: int
+) -> None:
+    message = job.error(case, rank)
+    assert f"step {step} of " in message
+    assert "has ended without 6 of the 6 all-reduces" in message

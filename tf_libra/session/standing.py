@@ -1,0 +1,168 @@
+"""Which variables of a step training keeps equal on all ranks, told by what flows into them.
+
+What is averaged over the ranks is the same everywhere, and so is what is computed of that alone.
+What a step computes of a rank's own data is not: moving averages of batch normalization, metrics,
+accumulated gradients.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tf_libra.tracing.variable_flow import OWN, REDUCED, Flow
+
+
+class Standing(StrEnum):
+    """What a variable is to the ranks."""
+
+    SHARED = "shared"  # has to be equal
+    OWN = "own"  # may differ
+    DERIVED = "derived"  # is as equal as what it is computed of
+    DATA = "data"  # nothing trains it: equal or not, it is the script's affair
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a variable besides the graph.
+
+    Attributes:
+        trainable: as it was created.
+        is_own: whether it is the rank's own for sure: so named by the user, or a random state.
+    """
+
+    trainable: bool
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One variable, or tensor that was captured, of a trace.
+
+    Attributes:
+        standing: as far as one rank can tell.
+        computed_of: inputs of the graph, where it is derived.
+        constants: that it is computed of, likewise.
+    """
+
+    standing: Standing
+    computed_of: frozenset[int] = frozenset()
+    constants: tuple[str, ...] = ()
+
+
+def judge(flow: Flow, variables: Mapping[int, Traits]) -> dict[int, Judged]:
+    """What each variable is, as far as one rank can tell.
+
+    Args:
+        flow: of the trace.
+        variables: by input of the graph.
+    """
+    own = {i for i, traits in variables.items() if traits.is_own} | set(flow.random_states)
+    trained = _trained(flow, variables, own)
+    own |= _computed_of(own, flow, trained)
+    shared = _closure(trained, flow, lambda i: i in variables and i not in own)
+    found = {}
+    for i in variables:
+        written = flow.writes.get(i)
+        if i in shared:  # trained, or flows into that without being averaged: a learning rate
+            found[i] = Judged(Standing.SHARED)
+        elif i in own:
+            found[i] = Judged(Standing.OWN)
+        elif written is None:
+            found[i] = Judged(Standing.DATA)
+        else:
+            constants = tuple(one.hex() for one in flow.constants_of(written))
+            computed_of = frozenset(flow.inputs_of(written)) - {i}
+            found[i] = Judged(Standing.DERIVED, computed_of, constants)
+    return found
+
+
+def _trained(flow: Flow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
+    """What averaged gradients are written to, and what is trainable and stays as it is.
+
+    A weight may get them by way of an optimizer's slots.
+    """
+    reduced = {i for i, written in flow.writes.items() if written & REDUCED}
+    found = reduced - own
+    for i, traits in variables.items():
+        if traits.trainable and i not in own:
+            slots = _closure([i], flow, lambda j: j in variables and not variables[j].trainable)
+            if i not in flow.writes or slots & reduced:
+                found.add(i)
+    return found & set(variables)
+
+
+def _computed_of(own: Set[int], flow: Flow, trained: Set[int]) -> set[int]:
+    """What is written of a rank's own data, or of what is; but for what is trained."""
+    found = set(own)
+    grows = True
+    while grows:
+        more = {
+            i
+            for i, written in flow.writes.items()
+            if i not in found | trained
+            and (written & OWN or not found.isdisjoint(flow.inputs_of(written)))
+        }
+        found |= more
+        grows = bool(more)
+    return found
+
+
+def _closure(start: Iterable[int], flow: Flow, goes_on: Callable[[int], bool]) -> set[int]:
+    found, waiting = set(start), list(start)
+    while waiting:
+        for i in flow.inputs_of(flow.writes.get(waiting.pop(), 0)):
+            if i not in found and goes_on(i):
+                found.add(i)
+                waiting.append(i)
+    return found
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one rank says of one variable.
+
+    Attributes:
+        standing: see `Judged`.
+        computed_of: names.
+        constants: see `Judged`.
+        digest: of its value; empty where that does not matter.
+    """
+
+    standing: Standing
+    computed_of: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    digest: str = ""
+
+
+def settle(ranks: Sequence[Mapping[str, Account]]) -> set[str]:
+    """The variables that have to be equal, by what all ranks say; the same on every rank.
+
+    What is derived has to be equal where all that it is computed of is: a moving average of
+    weights. Of other constants on another rank, it counts what that rank has: a batch's size.
+    """
+    everywhere = set.intersection(*(set(rank) for rank in ranks))
+    shared = {name for name in everywhere if _all(ranks, name, Standing.SHARED)}
+    equal = shared | {
+        name
+        for name in everywhere
+        if _all(ranks, name, Standing.DATA) and len({rank[name].digest for rank in ranks}) == 1
+    }
+    derived = {
+        name
+        for name in everywhere - equal
+        if all(rank[name].standing in (Standing.SHARED, Standing.DERIVED) for rank in ranks)
+        and len({rank[name].constants for rank in ranks}) == 1
+    }
+    while True:
+        wrong = {
+            name
+            for name in derived
+            if any(not set(rank[name].computed_of) <= equal | derived for rank in ranks)
+        }
+        if not wrong:
+            return shared | derived
+        derived -= wrong
+
+
+def _all(ranks: Sequence[Mapping[str, Account]], name: str, standing: Standing) -> bool:
+    return all(rank[name].standing is standing for rank in ranks)

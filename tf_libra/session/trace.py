@@ -1,0 +1,91 @@
+"""What is known of one trace of a training function, read once from its graph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_libra.session.variables import Held, flat_arguments, held
+from tf_libra.tracing import traced_graph
+from tf_libra.tracing.certain import Certain, certain_all_reduces
+from tf_libra.tracing.marked_function import Trace
+from tf_libra.tracing.marks import MarkedGradient
+from tf_libra.tracing.variable_flow import Flow, flow
+
+
+@dataclass(eq=False)
+class KnownTrace:
+    """One trace, and what its graph tells.
+
+    Attributes:
+        trace: what it does with gradients.
+        met: sets of variables, given as arguments, of which the ranks have talked; by identity.
+    """
+
+    trace: Trace
+    met: set[tuple[int, ...]] = field(default_factory=set)
+    _graph: traced_graph.TracedGraph | None = None
+    _certain: Certain | None = None
+    _flow: Flow | None = None
+
+    @property
+    def marked(self) -> tuple[MarkedGradient, ...]:
+        """The gradients that it all-reduces."""
+        return self.trace.marked
+
+    @property
+    def left_to_horovod(self) -> dict[str, str]:
+        """Gradients that it leaves to Horovod, with the reasons."""
+        return self.trace.left_to_horovod
+
+    def certain(self, concrete: Any) -> Certain:
+        """What every execution is certain to all-reduce."""
+        if self._certain is None:
+            self._certain = certain_all_reduces(self._read(concrete))
+        return self._certain
+
+    def flow(self, concrete: Any, touched: Sequence[Held]) -> Flow:
+        """What flows into its variables.
+
+        Args:
+            concrete: the trace.
+            touched: by a call; of another call only the values are others.
+        """
+        if self._flow is None:
+            numbers = [one.index for one in touched if one.is_variable or one.is_number]
+            self._flow = flow(self._read(concrete), numbers)
+        return self._flow
+
+    def _read(self, concrete: Any) -> traced_graph.TracedGraph:
+        if self._graph is None:
+            self._graph = traced_graph.read(concrete.graph)
+        return self._graph
+
+
+@dataclass(frozen=True)
+class Call:
+    """A trace, called with certain arguments.
+
+    Attributes:
+        trace: what is known of the trace.
+        concrete: the trace as TensorFlow has it.
+        arguments: its inputs that are no captures, see `flat_arguments`.
+    """
+
+    trace: KnownTrace
+    concrete: Any
+    arguments: list[Any]
+
+    @classmethod
+    def of(cls, trace: KnownTrace, function: Any, concrete: Any, args: Any, kwargs: Any) -> "Call":
+        """A call of a `tf.function`."""
+        return cls(trace, concrete, flat_arguments(function, concrete, args, kwargs))
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """Which variables are arguments, by identity."""
+        handles = (getattr(one, "handle", None) for one in self.arguments)
+        return tuple(int(handle._id) for handle in handles if handle is not None)
+
+    def touched(self) -> tuple[Held, ...]:
+        """All variables that it can touch, and tensors that were captured."""
+        return held(self.concrete, self.arguments)
