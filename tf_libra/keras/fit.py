@@ -105,7 +105,7 @@ def optimize(
 
         hvd.init()
         model.compile(optimizer, loss)
-        fitting = tf_libra.keras.optimize(model, "libra", broadcast_variables=True)
+        fitting = tf_libra.keras.optimize(model, "libra")
         model.fit(...)
         print(fitting.explain())
 
