@@ -383,8 +383,11 @@ def one_rank_cannot_rewrite() -> Any:
             config.graph_options.rewrite_options.meta_optimizer_timeout_ms = 1
         return tf_context.FunctionCallOptions(config_proto=config)
 
-    with marking.replaced(grappler, "call_options", call_options):
+    grappler.call_options = call_options
+    try:
         one_step(plan=PLAN_FILE)
+    finally:
+        grappler.call_options = original
 
 
 # Surroundings.
