@@ -224,16 +224,23 @@ int TfLibraDrainTelemetry(const char** json) {
 }
 
 int64_t TfLibraNumExecuted(const char* function) {
-  return tf_libra::Executions::Global().Count(function);
+  int64_t count = -1;
+  Guarded([&] {
+    count = tf_libra::Executions::Global().Count(function);
+    return Status();
+  });
+  return count;
 }
 
 int TfLibraTakeExecuted(const char* function, const char** json) {
-  const auto times = tf_libra::Executions::Global().Take(function);
-  if (json != nullptr) {
-    returned_text = tf_libra::ExecutionsJson(times);
-    *json = returned_text.c_str();
-  }
-  return Report(Status());
+  return Guarded([&] {
+    const auto times = tf_libra::Executions::Global().Take(function);
+    if (json != nullptr) {
+      returned_text = tf_libra::ExecutionsJson(times);
+      *json = returned_text.c_str();
+    }
+    return Status();
+  });
 }
 
 int TfLibraAbort(const char* reason) {
