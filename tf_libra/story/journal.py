@@ -103,7 +103,9 @@ class Journal:
             self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
 
     def copied(self, names: Sequence[str], num_compared: int) -> None:
-        """Variables that differed have got rank 0's values."""
+        """Variables that differed have got rank 0's values; one rank says so."""
+        if self.rank != 0:
+            return
         first, *others = names
         self.log.info(
             "variables: %d of the %d that training keeps equal differed between the ranks (%r%s);"
