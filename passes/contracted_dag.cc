@@ -4,55 +4,73 @@
 #include <functional>
 #include <numeric>
 #include <queue>
-#include <utility>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace tf_libra {
+namespace {
 
-ContractedDag::ContractedDag(int num_nodes) : successors_(num_nodes), whole_(num_nodes) {
+constexpr int kNone = -1;
+
+}  // namespace
+
+ContractedDag::ContractedDag(const std::vector<int>& order)
+    : successors_(order.size()), whole_(order.size()), place_(order.size()), node_at_(order) {
   std::iota(whole_.begin(), whole_.end(), 0);
+  for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<int>(i);
 }
 
-int ContractedDag::AddNode() {
-  const int node = static_cast<int>(whole_.size());
-  successors_.emplace_back();
-  whole_.push_back(node);
-  return node;
+void ContractedDag::AddEdge(int from, int to) {
+  from = whole_[from];
+  to = whole_[to];
+  if (place_[from] > place_[to]) MoveBack({to}, place_[to], place_[from]);
+  successors_[from].push_back(to);
 }
 
-void ContractedDag::AddEdge(int from, int to) { successors_[whole_[from]].push_back(to); }
-
-bool ContractedDag::Reaches(int from, int to) {
-  std::vector<bool> seen(whole_.size(), false);
-  std::vector<int> stack = {whole_[from]};
-  while (!stack.empty()) {
-    const int node = stack.back();
-    stack.pop_back();
-    for (const int successor : successors_[node]) {
-      const int next = whole_[successor];
-      if (next == whole_[to]) return true;
-      if (seen[next]) continue;
-      seen[next] = true;
-      stack.push_back(next);
-    }
+void ContractedDag::AddEdges(const std::vector<int>& from, int to) {
+  // Behind the last of them, `to` is behind all.
+  const auto last = std::max_element(from.begin(), from.end(), [this](int a, int b) {
+    return place_[whole_[a]] < place_[whole_[b]];
+  });
+  if (last != from.end()) AddEdge(*last, to);
+  for (auto node = from.begin(); node != from.end(); ++node) {
+    if (node != last) AddEdge(*node, to);
   }
-  return false;
 }
 
-std::vector<bool> ContractedDag::ReachableFrom(const std::vector<int>& from) {
-  std::vector<bool> reached(whole_.size(), false);
-  for (const int node : TopologicalOrderFrom(from)) reached[node] = true;
-  for (size_t node = 0; node < whole_.size(); ++node) reached[node] = reached[whole_[node]];
+bool ContractedDag::Reaches(int from, int to) const {
+  std::vector<int> next;
+  for (const int successor : successors_[whole_[from]]) next.push_back(successor);
+  return ReachedFrom(next, {to})[0];
+}
+
+std::vector<bool> ContractedDag::ReachedFrom(const std::vector<int>& from,
+                                             const std::vector<int>& targets) const {
+  int last = 0;
+  for (const int target : targets) last = std::max(last, place_[whole_[target]]);
+  const std::vector<int> places = PlacesFrom(from, last);
+  std::vector<bool> reached;
+  for (const int target : targets) {
+    reached.push_back(std::binary_search(places.begin(), places.end(), place_[whole_[target]]));
+  }
   return reached;
 }
 
-std::vector<int> ContractedDag::Levels(const std::vector<int>& members) {
-  std::vector<int> depth(whole_.size(), 0);
-  std::vector<bool> is_member(whole_.size(), false);
-  for (const int member : members) is_member[whole_[member]] = true;
-  for (const int node : TopologicalOrderFrom(members)) {
-    const int next_depth = depth[node] + (is_member[node] ? 1 : 0);
+std::vector<int> ContractedDag::Levels(const std::vector<int>& members) const {
+  int last = 0;
+  std::unordered_set<int> is_member;
+  for (const int member : members) {
+    last = std::max(last, place_[whole_[member]]);
+    is_member.insert(whole_[member]);
+  }
+  std::unordered_map<int, int> depth;
+  for (const int place : PlacesFrom(members, last)) {
+    const int node = node_at_[place];
+    const int next_depth = depth[node] + static_cast<int>(is_member.count(node));
     for (const int successor : successors_[node]) {
-      int& successor_depth = depth[whole_[successor]];
+      const int next = whole_[successor];
+      if (place_[next] > last) continue;
+      int& successor_depth = depth[next];
       successor_depth = std::max(successor_depth, next_depth);
     }
   }
@@ -63,23 +81,30 @@ std::vector<int> ContractedDag::Levels(const std::vector<int>& members) {
 }
 
 void ContractedDag::Contract(const std::vector<int>& members) {
+  int first = place_[members.front()], last = first;
+  for (const int member : members) {
+    first = std::min(first, place_[member]);
+    last = std::max(last, place_[member]);
+  }
+  MoveBack(members, first, last);
   const int whole = members.front();
   for (const int member : members) {
     if (member == whole) continue;
     whole_[member] = whole;
+    node_at_[place_[member]] = kNone;
     std::vector<int>& moved = successors_[member];
     successors_[whole].insert(successors_[whole].end(), moved.begin(), moved.end());
     std::vector<int>().swap(moved);
   }
 }
 
-std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) {
-  std::vector<int> rank(whole_.size(), -1);
+std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
+  std::vector<int> rank(whole_.size(), kNone);
   for (size_t i = 0; i < nodes.size(); ++i) rank[whole_[nodes[i]]] = static_cast<int>(i);
-  const std::vector<int> region = TopologicalOrderFrom(nodes);
+  const std::vector<int> region = PlacesFrom(nodes, static_cast<int>(node_at_.size()) - 1);
   std::vector<int> waits_for(whole_.size(), 0);
-  for (const int node : region) {
-    for (const int successor : successors_[node]) ++waits_for[whole_[successor]];
+  for (const int place : region) {
+    for (const int successor : successors_[node_at_[place]]) ++waits_for[whole_[successor]];
   }
   std::priority_queue<int, std::vector<int>, std::greater<int>> ready;
   std::vector<int> others;  // ready, and not asked for
@@ -90,8 +115,8 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) {
       others.push_back(node);
     }
   };
-  for (const int node : region) {
-    if (waits_for[node] == 0) add(node);
+  for (const int place : region) {
+    if (waits_for[node_at_[place]] == 0) add(node_at_[place]);
   }
   std::vector<int> order;
   while (!others.empty() || !ready.empty()) {
@@ -111,29 +136,49 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) {
   return order;
 }
 
-std::vector<int> ContractedDag::TopologicalOrderFrom(const std::vector<int>& from) {
-  std::vector<int> finished;
-  std::vector<bool> seen(whole_.size(), false);
-  std::vector<std::pair<int, size_t>> stack;  // node, next successor to visit
-  for (const int start : from) {
-    if (seen[whole_[start]]) continue;
-    seen[whole_[start]] = true;
-    stack.emplace_back(whole_[start], 0);
-    while (!stack.empty()) {
-      const int node = stack.back().first;
-      if (stack.back().second == successors_[node].size()) {
-        finished.push_back(node);
-        stack.pop_back();
-        continue;
-      }
-      const int next = whole_[successors_[node][stack.back().second++]];
-      if (seen[next]) continue;
-      seen[next] = true;
-      stack.emplace_back(next, 0);
-    }
+std::vector<int> ContractedDag::PlacesFrom(const std::vector<int>& from, int last) const {
+  std::vector<int> places;
+  std::unordered_set<int> seen;
+  const auto visit = [&](int node) {
+    const int place = place_[whole_[node]];
+    if (place <= last && seen.insert(place).second) places.push_back(place);
+  };
+  for (const int node : from) visit(node);
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const int successor : successors_[node_at_[places[i]]]) visit(successor);
   }
-  std::reverse(finished.begin(), finished.end());
-  return finished;
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+void ContractedDag::MoveBack(const std::vector<int>& from, int first, int last) {
+  // The nodes of `from` come first among what is moved: no edge leads to one of them from the rest.
+  std::vector<int> moved;
+  std::unordered_set<int> is_source;
+  for (const int node : from) {
+    moved.push_back(whole_[node]);
+    is_source.insert(whole_[node]);
+  }
+  const std::vector<int> places = PlacesFrom(from, last);
+  for (const int place : places) {
+    if (is_source.count(node_at_[place]) == 0) moved.push_back(node_at_[place]);
+  }
+  size_t next_moved = 0;
+  int free = first;
+  for (int place = first; place <= last; ++place) {
+    if (next_moved < places.size() && places[next_moved] == place) {
+      ++next_moved;
+      continue;
+    }
+    const int node = node_at_[place];
+    node_at_[free] = node;
+    if (node != kNone) place_[node] = free;
+    ++free;
+  }
+  for (const int node : moved) {
+    node_at_[free] = node;
+    place_[node] = free++;
+  }
 }
 
 }  // namespace tf_libra

@@ -102,12 +102,15 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
     int context = 0;
     bool first = true;
     for (const Fanin& fanin : fanins[i]) {
-      const int incoming = context_of(fanin);
-      // A Merge runs as soon as one of its data inputs arrives.
-      context = first                         ? incoming
-                : is_merge && fanin.port >= 0 ? interner.Intersection(context, incoming)
-                                              : interner.Union(context, incoming);
-      first = false;
+      // A Merge runs with the first of its data inputs that is not switched off. It waits for its
+      // control inputs, too, but they do not switch it off.
+      if (!is_merge || fanin.port >= 0) {
+        const int incoming = context_of(fanin);
+        context = first      ? incoming
+                  : is_merge ? interner.Intersection(context, incoming)
+                             : interner.Union(context, incoming);
+        first = false;
+      }
       if (!frames[fanin.node].empty()) frames[i] = frames[fanin.node];
     }
     found.of_inputs[i] = context;

@@ -1,6 +1,6 @@
 #include "passes/fuse_groups.h"
 
-#include <map>
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,9 +17,20 @@ namespace tf_libra {
 
 using tensorflow::GraphDef;
 
+namespace {
+
+constexpr int kNoCopy = -1;
+
+bool HasWritten(const GraphDef& graph) {
+  return std::any_of(graph.node().begin(), graph.node().end(), IsWritten);
+}
+
+}  // namespace
+
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
                 const GraphDef& def, GraphDef* rewritten, GraphReport* report) {
-  if (!HasMarkedAllReduce(def)) return false;
+  // What stayed in an earlier run stays: it had its reasons when all of the step was there.
+  if (!HasMarkedAllReduce(def) || HasWritten(def)) return false;
   std::vector<Skipped>* skipped = &report->skipped;
   const auto give_up = [&](std::string reason) {
     skipped->push_back({Skipped::Kind::kPlan, plan.id, std::move(reason)});
@@ -32,41 +43,45 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   std::vector<Marked> marked = FindMarked(*graph, plan, rewriter, keep.fed, skipped);
   if (marked.empty()) return false;
   const std::vector<int> all_reduces = FindAllReduces(*graph);
-  const std::vector<bool> between = NodesBetween(*graph, all_reduces);
-  if (!ContextsAreApart(*graph, all_reduces, between)) {
-    return give_up("all-reduces depend on others in another branch or loop");
-  }
+  std::vector<bool> between = NodesBetween(*graph, all_reduces);
+  LeaveOtherContexts(*graph, between, &marked, skipped);
   if (!FindCopies(*graph, between, &marked, &reason)) return give_up(std::move(reason));
   ReportMissing(plan, marked, skipped);
 
-  std::vector<int> copy_of(def.node_size(), -1);
+  std::vector<int> copy_of(def.node_size(), kNoCopy);
   for (const Marked& m : marked) copy_of[m.node] = m.copy;
-  ContractedDag dag = PathsBetween(*graph, between, [&](const Fanin& fanin, size_t to) {
-    return fanin.port < 0 && copy_of[to] >= 0 && copy_of[fanin.node] == copy_of[to];
-  });
-  const NodeNames names(*graph, plan.id);
-  std::vector<Fusion> fusions = DecideFusions(*graph, marked, &dag, names, skipped);
   std::vector<int> staying;
+  std::vector<bool> may_move(def.node_size(), false);
   for (const int node : all_reduces) {
-    if (copy_of[node] < 0) staying.push_back(node);
+    if (copy_of[node] == kNoCopy) staying.push_back(node);
+    may_move[node] = IsMarked(def.node(node));
   }
-  const std::map<int, std::string> waits =
-      OrderAllReduces(*graph, staying, &dag, &fusions, skipped);
-  std::vector<Barrier> barriers;
+  Decisions decisions;
+  decisions.dropped = [&](const Fanin& from, int to) {
+    if (from.port >= 0 || !may_move[from.node] || !may_move[to]) return false;
+    const bool one_stays = copy_of[from.node] == kNoCopy || copy_of[to] == kNoCopy;
+    return one_stays ? graph->contexts[from.node] == graph->contexts[to]
+                     : copy_of[from.node] == copy_of[to];
+  };
+  // Where contexts differ, order is kept by nodes that lie between no all-reduces as yet.
+  if (!ShareContext(*graph, all_reduces)) between.assign(between.size(), true);
+  ContractedDag dag = PathsBetween(*graph, between, decisions.dropped);
+  const NodeNames names(*graph, plan.id);
+  decisions.fusions = DecideFusions(*graph, marked, &dag, names, skipped);
+  decisions.waits =
+      OrderAllReduces(*graph, staying, decisions.dropped, &dag, &decisions.fusions, skipped);
   if (plan.after_backward) {
-    barriers = WaitForBackward(*graph, &dag, names, &fusions, skipped);
+    decisions.barriers = WaitForBackward(*graph, &dag, names, &decisions.fusions, skipped);
   }
 
-  GraphDef result;
-  GraphReport written;
-  WriteGraph(*graph, plan, rewriter, keep.fetched, fusions, barriers, waits, &result, &written);
+  WrittenGraph written = WriteGraph(*graph, plan, rewriter, keep, decisions);
   // The steps above close no cycle. Should one of them ever, the graph that was there is right.
-  if (!IsLive(result, &reason)) {
+  if (!IsLive(written.def, &reason)) {
     LOG(ERROR) << "TF-Libra: plan " << plan.id << " closed a cycle: " << reason;
     return give_up(absl::StrCat("would have closed a cycle: ", reason));
   }
   report->groups = std::move(written.groups);
-  *rewritten = std::move(result);
+  *rewritten = std::move(written.def);
   return true;
 }
 

@@ -19,7 +19,7 @@ struct Fusion {
   int group;
   int copy;
   std::string name;
-  std::vector<const Marked*> members;     // in plan order
+  std::vector<const Marked*> members;     // in plan order, all of one kind
   std::vector<std::string> predecessors;  // nodes of ours that it has to wait for
 };
 
@@ -44,18 +44,30 @@ class NodeNames {
 };
 
 // Splits each group of each copy into what can be one node, and merges that in `dag`. The result
-// is in the order in which it is to run.
+// is by copy and by group.
 std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<Marked>& marked,
                                   ContractedDag* dag, const NodeNames& names,
                                   std::vector<Skipped>* skipped);
 
-// Puts all all-reduces of a context into one chain, those that stay included: engines match them
-// across ranks by the order in which they start. The order is that of the plan as far as the graph
-// allows it. Returns what has to be waited for by all-reduces that stay.
-std::map<int, std::string> OrderAllReduces(const IndexedGraph& graph,
-                                           const std::vector<int>& staying, ContractedDag* dag,
-                                           std::vector<Fusion>* fusions,
-                                           std::vector<Skipped>* skipped);
+// What nodes that stay have to wait for, besides what they waited for before: names of nodes, by
+// the number of who waits.
+using Waits = std::map<int, std::vector<std::string>>;
+
+// Puts all all-reduces into one order, those that stay included: engines match them across ranks by
+// the order in which they start. Sorts `fusions` by it. The order is
+//
+// - that of the plan as far as the graph allows it;
+// - what stays comes last, where it holds nothing up, unless something planned depends on it: then
+//   it comes before the first that is further from the graph's inputs, by the longest path.
+//
+// All-reduces of one context are chained by control edges. One in a branch or a loop is ordered
+// against those outside by edges that stay within one context: the earlier all-reduce is waited for
+// by what the later one waits for in any case, or where the branch or loop ends is waited for.
+//
+// `dropped` are the edges that `dag` was built without.
+Waits OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
+                      const DroppedEdge& dropped, ContractedDag* dag, std::vector<Fusion>* fusions,
+                      std::vector<Skipped>* skipped);
 
 // Makes all nodes of each copy wait for all gradients of that copy.
 std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* dag,

@@ -31,9 +31,10 @@ struct Output {
 
 class Writer {
  public:
-  Writer(const IndexedGraph& graph, const std::vector<Fusion>& fusions, bool needs_done)
-      : graph_(graph), needs_done_(needs_done) {
-    for (const Fusion& fusion : fusions) {
+  Writer(const IndexedGraph& graph, const Decisions& decisions, const NodesToKeep& keep,
+         bool needs_done)
+      : graph_(graph), dropped_(decisions.dropped), keep_(keep), needs_done_(needs_done) {
+    for (const Fusion& fusion : decisions.fusions) {
       int port = 0;
       for (const Marked* m : fusion.members) outputs_[m->node] = {&fusion, port++};
     }
@@ -42,6 +43,12 @@ class Writer {
   const Output* Find(int node) const {
     const auto found = outputs_.find(node);
     return found == outputs_.end() ? nullptr : &found->second;
+  }
+
+  // Whether `input` of `node` is an edge that is left out.
+  bool IsDropped(const std::string& input, int node) const {
+    const TensorId id = tensorflow::ParseTensorName(input);
+    return dropped_({graph_.index.at(id.node()), id.index()}, node);
   }
 
   // An input as it reads after fusing.
@@ -75,10 +82,14 @@ class Writer {
   }
 
   // A node that stays: its inputs and colocations follow the all-reduces that went.
-  void Redirect(const std::unordered_set<std::string>& still_there, NodeDef* node) const {
+  void Redirect(int index, NodeDef* node) const {
     bool changed = false;
     std::vector<std::string> inputs;
     for (const std::string& input : node->input()) {
+      if (IsDropped(input, index)) {
+        changed = true;
+        continue;
+      }
       inputs.push_back(Input(input));
       changed = changed || inputs.back() != input;
     }
@@ -89,13 +100,12 @@ class Writer {
     const auto locations = node->attr().find("_class");
     if (locations == node->attr().end()) return;
     for (std::string& location : *(*node->mutable_attr())["_class"].mutable_list()->mutable_s()) {
-      location = Location(location, still_there);
+      location = Location(location);
     }
   }
 
   // The attributes that start with '_', which belong to no op in particular.
-  void MergeAttributes(const Fusion& fusion, const std::unordered_set<std::string>& still_there,
-                       NodeDef* node) const {
+  void MergeAttributes(const Fusion& fusion, NodeDef* node) const {
     const NodeDef& first = graph_.def->node(fusion.members[0]->node);
     const auto is_everywhere = [&](const std::string& name, auto matches) {
       return std::all_of(fusion.members.begin(), fusion.members.end(), [&](const Marked* m) {
@@ -129,7 +139,7 @@ class Writer {
       const auto attr = attrs.find("_class");
       if (attr == attrs.end()) continue;
       for (const std::string& old : attr->second.list().s()) {
-        const std::string location = Location(old, still_there);
+        const std::string location = Location(old);
         if (seen.insert(location).second) locations.mutable_list()->add_s(location);
       }
     }
@@ -158,51 +168,68 @@ class Writer {
   }
 
  private:
-  std::string Location(const std::string& location,
-                       const std::unordered_set<std::string>& still_there) const {
+  std::string Location(const std::string& location) const {
     if (!absl::StartsWith(location, kLocationPrefix)) return location;
     const std::string name = location.substr(sizeof(kLocationPrefix) - 1);
     const auto found = graph_.index.find(name);
-    if (found == graph_.index.end() || still_there.count(name) > 0) return location;
+    const bool is_there = keep_.fetched.count(name) > 0 || keep_.targets.count(name) > 0;
+    if (found == graph_.index.end() || is_there) return location;
     const Output* output = Find(found->second);
     return output == nullptr ? location : absl::StrCat(kLocationPrefix, output->fusion->name);
   }
 
   const IndexedGraph& graph_;
+  const DroppedEdge& dropped_;
+  const NodesToKeep& keep_;
   const bool needs_done_;
   std::unordered_map<int, Output> outputs_;
 };
 
+// What stands under the name of an all-reduce that was fused, and is to be kept.
+NodeDef Remainder(const NodeDef& old, const Output& output, bool is_fetched) {
+  NodeDef node;
+  node.set_name(old.name());
+  node.set_device(output.fusion->members.front()->kind.device);
+  if (is_fetched) {
+    node.set_op("Identity");
+    node.add_input(Writer::Data(output));
+    (*node.mutable_attr())["T"] = old.attr().at("T");
+  } else {
+    node.set_op("NoOp");
+    node.add_input(Writer::Control(output.fusion->name));
+  }
+  return node;
+}
+
 }  // namespace
 
-void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rewriter& rewriter,
-                const std::unordered_set<std::string>& fetched, const std::vector<Fusion>& fusions,
-                const std::vector<Barrier>& barriers, const std::map<int, std::string>& waits,
-                GraphDef* rewritten, GraphReport* report) {
-  const Writer writer(graph, fusions, rewriter.NeedsDone());
+WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
+                        const Rewriter& rewriter, const NodesToKeep& keep,
+                        const Decisions& decisions) {
+  const Writer writer(graph, decisions, keep, rewriter.NeedsDone());
+  WrittenGraph written;
+  GraphDef* rewritten = &written.def;
   *rewritten->mutable_versions() = graph.def->versions();
   *rewritten->mutable_library() = graph.def->library();
   if (graph.def->has_debug_info()) *rewritten->mutable_debug_info() = graph.def->debug_info();
   for (int i = 0; i < graph.def->node_size(); ++i) {
     const NodeDef& old = graph.def->node(i);
-    const Output* output = writer.Find(i);
-    if (output == nullptr) {
-      NodeDef* node = rewritten->add_node();
-      *node = old;
-      writer.Redirect(fetched, node);
-      writer.WaitForDone(old, node);
-      const auto wait = waits.find(i);
-      if (wait != waits.end()) Writer::AddControlInput(wait->second, node);
-    } else if (fetched.count(old.name()) > 0) {
-      NodeDef* identity = rewritten->add_node();
-      identity->set_name(old.name());
-      identity->set_op("Identity");
-      identity->set_device(old.device());
-      identity->add_input(Writer::Data(*output));
-      (*identity->mutable_attr())["T"] = old.attr().at("T");
+    if (const Output* output = writer.Find(i); output != nullptr) {
+      const bool is_fetched = keep.fetched.count(old.name()) > 0;
+      if (is_fetched || keep.targets.count(old.name()) > 0) {
+        *rewritten->add_node() = Remainder(old, *output, is_fetched);
+      }
+      continue;
     }
+    NodeDef* node = rewritten->add_node();
+    *node = old;
+    writer.Redirect(i, node);
+    writer.WaitForDone(old, node);
+    const auto waits = decisions.waits.find(i);
+    if (waits == decisions.waits.end()) continue;
+    for (const std::string& name : waits->second) Writer::AddControlInput(name, node);
   }
-  for (const Barrier& barrier : barriers) {
+  for (const Barrier& barrier : decisions.barriers) {
     NodeDef* node = rewritten->add_node();
     node->set_name(barrier.name);
     node->set_op("NoOp");
@@ -213,37 +240,32 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
     }
     Writer::AddInputs(inputs, node);
   }
-  for (const Fusion& fusion : fusions) {
-    FusedGroup fused{plan, fusion.group, {}, {}, {}};
+  for (const Fusion& fusion : decisions.fusions) {
+    FusedGroup fused{plan, fusion.group, {}, {}};
     std::vector<std::string> inputs;
     for (const Marked* m : fusion.members) {
       const NodeDef& old = graph.def->node(m->node);
       fused.tensor_names.push_back(m->tensor);
       fused.members.push_back(&old);
-      const int producer = graph.fanins[m->node][0].node;
-      fused.producer_devices.push_back(graph.def->node(producer).device());
       for (const std::string& input : old.input()) {
-        const TensorId id = tensorflow::ParseTensorName(input);
-        const Output* output = writer.Find(graph.index.at(id.node()));
-        const bool dropped = id.index() == tensorflow::Graph::kControlSlot && output != nullptr &&
-                             output->fusion->copy == fusion.copy;
-        if (!dropped) inputs.push_back(writer.Input(input));
+        if (!writer.IsDropped(input, m->node)) inputs.push_back(writer.Input(input));
       }
     }
     for (const std::string& predecessor : fusion.predecessors) {
       inputs.push_back(Writer::Control(predecessor));
     }
+    const Kind& kind = fusion.members.front()->kind;
     NodeDef* node = rewritten->add_node();
     node->set_name(fusion.name);
-    node->set_device(fused.members[0]->device());
+    node->set_device(kind.device);
     Writer::AddInputs(inputs, node);
-    writer.MergeAttributes(fusion, fetched, node);
+    writer.MergeAttributes(fusion, node);
     rewriter.Write(fused, node);
     if (rewriter.NeedsDone()) {
       NodeDef* done = rewritten->add_node();
       done->set_name(Writer::Done(fusion));
       done->set_op("LibraAllReduceDone");
-      done->set_device(fused.members[0]->device());
+      done->set_device(kind.device);
       done->add_input(Writer::Control(fusion.name));
       tensorflow::AddNodeAttr("tensor_names", fused.tensor_names, done);
       const auto function = fused.members[0]->attr().find("function");
@@ -257,12 +279,14 @@ void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rew
     reported.copy = fusion.copy;
     reported.node = fusion.name;
     reported.num_threads = plan.groups[fusion.group].num_threads;
-    reported.dtype = tensorflow::DataTypeString(fused.members[0]->attr().at("T").type());
-    for (const std::string& tensor : fused.tensor_names)
+    reported.dtype = tensorflow::DataTypeString(kind.dtype);
+    for (const std::string& tensor : fused.tensor_names) {
       reported.tensors.push_back({tensor, "", 0});
-    report->groups.push_back(std::move(reported));
+    }
+    written.groups.push_back(std::move(reported));
   }
-  RefreshReport(*rewritten, report);
+  RefreshGroups(*rewritten, &written.groups);
+  return written;
 }
 
 }  // namespace tf_libra

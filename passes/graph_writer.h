@@ -3,13 +3,13 @@
 #ifndef TF_LIBRA_PASSES_GRAPH_WRITER_H_
 #define TF_LIBRA_PASSES_GRAPH_WRITER_H_
 
-#include <map>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "passes/fusions.h"
 #include "passes/indexed_graph.h"
+#include "passes/marked_all_reduces.h"
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
@@ -17,13 +17,32 @@
 
 namespace tf_libra {
 
-// Writes `fusions` and `barriers` in place of the all-reduces they are made of, and lets the rest
-// of the graph follow. `waits` are additional control inputs of nodes that stay; all-reduces in
-// `fetched` leave an Identity under their name. Adds the fused groups to `report`.
-void WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan, const Rewriter& rewriter,
-                const std::unordered_set<std::string>& fetched, const std::vector<Fusion>& fusions,
-                const std::vector<Barrier>& barriers, const std::map<int, std::string>& waits,
-                tensorflow::GraphDef* rewritten, GraphReport* report);
+// Names of nodes that are not free to go.
+struct NodesToKeep {
+  std::unordered_set<std::string> fetched;  // must exist afterwards, with the same output
+  std::unordered_set<std::string> targets;  // must exist afterwards, and run when they ran before
+  std::unordered_set<std::string> fed;      // are left alone
+};
+
+// All that was decided about a graph.
+struct Decisions {
+  std::vector<Fusion> fusions;    // take the place of the all-reduces that they are made of
+  std::vector<Barrier> barriers;  // are new
+  Waits waits;
+  DroppedEdge dropped;
+};
+
+struct WrittenGraph {
+  tensorflow::GraphDef def;
+  std::vector<ReportedGroup> groups;
+};
+
+// Writes what was decided, and lets the rest of the graph follow. An all-reduce that was fused
+// leaves under its name an Identity, where it is fetched, or a NoOp, where it is a target: nothing
+// is copied that nobody asked for. Both are on the device of what it was fused into.
+WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
+                        const Rewriter& rewriter, const NodesToKeep& keep,
+                        const Decisions& decisions);
 
 }  // namespace tf_libra
 

@@ -12,11 +12,13 @@ namespace tf_libra {
 // plan and so is the same everywhere.
 //
 // The op knows no names, groups or threads; for who reads the executed graph they stand beside, in
-// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads". It goes to the GPU if
-// that is where all gradients are produced and Horovod has a kernel for it there.
+// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads".
 class HorovodGroupedAllreduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;
+  // The GPU on which the gradient is computed, if Horovod has a kernel for it there.
+  std::string Device(const tensorflow::NodeDef& member,
+                     const std::string& producer_device) const override;
   std::string Refusal(const tensorflow::NodeDef& member) const override;
   // Horovod's op leaves no trace of when it ends.
   bool NeedsDone() const override { return true; }

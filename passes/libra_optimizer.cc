@@ -16,6 +16,7 @@
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
+#include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
@@ -25,8 +26,15 @@ namespace {
 
 NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
   NodesToKeep keep;
+  for (const std::string& name : item.fetch) {
+    const tensorflow::TensorId id = tensorflow::ParseTensorName(name);
+    const bool is_target = id.index() == tensorflow::Graph::kControlSlot;
+    (is_target ? keep.targets : keep.fetched).emplace(id.node());
+  }
+  // Above all the control outputs of a function: every stateful op in it is one.
   for (const std::string& name : item.NodesToPreserve()) {
-    keep.fetched.emplace(tensorflow::ParseTensorName(name).node());
+    const std::string node(tensorflow::ParseTensorName(name).node());
+    if (keep.fetched.count(node) == 0) keep.targets.insert(node);
   }
   for (const auto& feed : item.feed) {
     keep.fed.emplace(tensorflow::ParseTensorName(feed.first).node());
@@ -143,7 +151,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
     if (changed || !report.skipped.empty()) reports.Record(plan_id_, item.id, std::move(report));
   } else {
     // Grappler runs each optimizer more than once; in between, others may rename what feeds ours.
-    RefreshReport(item.graph, &last);
+    RefreshGroups(item.graph, &last.groups);
     reports.Record(plan_id_, item.id, std::move(last));
   }
   return changed ? absl::OkStatus() : absl::AbortedError("nothing to fuse");

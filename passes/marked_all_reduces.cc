@@ -1,14 +1,18 @@
 #include "passes/marked_all_reduces.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_libra {
 namespace {
@@ -33,7 +37,67 @@ const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
   return nullptr;
 }
 
+// The node that computes what the all-reduce `node` reduces.
+int DataFanin(const IndexedGraph& graph, int node) {
+  const std::vector<Fanin>& fanins = graph.fanins[node];
+  return std::find_if(fanins.begin(), fanins.end(),
+                      [](const Fanin& fanin) { return fanin.port >= 0; })
+      ->node;
+}
+
+// An attribute that has its default may have been stripped.
+std::string TextAttribute(const NodeDef& node, const char* name, const char* otherwise) {
+  const auto found = node.attr().find(name);
+  return found == node.attr().end() ? otherwise : found->second.s();
+}
+
+Kind KindOf(const NodeDef& node, std::string device) {
+  return {node.attr().at("T").type(), std::move(device),
+          TextAttribute(node, "reduction", "average"), TextAttribute(node, "function", "")};
+}
+
+constexpr int kBatch = 32;
+
+// Levels of the all-reduces of up to kBatch tensors at once: how many of the same tensor lie on a
+// path before each. `batch[j]` are those of tensor j; so are the levels that are returned.
+std::vector<std::vector<int>> LevelsOfTensors(const IndexedGraph& graph,
+                                              const std::vector<bool>& between,
+                                              const std::vector<std::vector<int>>& batch) {
+  using Depths = std::array<int32_t, kBatch>;
+  std::vector<int> tensor_of(graph.fanins.size(), -1);
+  for (size_t j = 0; j < batch.size(); ++j) {
+    for (const int node : batch[j]) tensor_of[node] = static_cast<int>(j);
+  }
+  std::vector<Depths> depths(graph.fanins.size(), Depths{});
+  for (const int node : graph.order) {
+    if (!between[node]) continue;
+    Depths& own = depths[node];
+    for (const Fanin& fanin : graph.fanins[node]) {
+      if (!between[fanin.node]) continue;
+      Depths from = depths[fanin.node];
+      if (tensor_of[fanin.node] >= 0) ++from[tensor_of[fanin.node]];
+      for (int j = 0; j < kBatch; ++j) own[j] = std::max(own[j], from[j]);
+    }
+  }
+  std::vector<std::vector<int>> levels(batch.size());
+  for (size_t j = 0; j < batch.size(); ++j) {
+    for (const int node : batch[j]) levels[j].push_back(depths[node][j]);
+  }
+  return levels;
+}
+
 }  // namespace
+
+bool Kind::operator<(const Kind& other) const {
+  return std::tie(dtype, device, reduction, function) <
+         std::tie(other.dtype, other.device, other.reduction, other.function);
+}
+
+std::string ToString(const Kind& kind) {
+  return absl::StrCat(tensorflow::DataTypeString(kind.dtype), ", ",
+                      kind.device.empty() ? "any device" : kind.device, ", ", kind.reduction,
+                      kind.function.empty() ? "" : absl::StrCat(", of ", kind.function));
+}
 
 bool IsMarked(const NodeDef& node) {
   if (node.op() != kAllReduceOp) return false;
@@ -101,7 +165,9 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
       skip(std::move(refusal));
       continue;
     }
-    marked.push_back({i, tensor, found->second.first, found->second.second});
+    const NodeDef& producer = graph.def->node(DataFanin(graph, i));
+    marked.push_back({i, tensor, found->second.first, found->second.second,
+                      KindOf(node, rewriter.Device(node, producer.device()))});
   }
   return marked;
 }
@@ -141,64 +207,121 @@ std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>
 
 ContractedDag PathsBetween(const IndexedGraph& graph, const std::vector<bool>& between,
                            const DroppedEdge& dropped) {
-  ContractedDag dag(static_cast<int>(graph.fanins.size()));
-  for (size_t i = 0; i < graph.fanins.size(); ++i) {
-    if (!between[i]) continue;
-    for (const Fanin& fanin : graph.fanins[i]) {
-      if (between[fanin.node] && !dropped(fanin, i)) dag.AddEdge(fanin.node, static_cast<int>(i));
+  ContractedDag dag(graph.order);
+  for (const int node : graph.order) {
+    if (!between[node]) continue;
+    for (const Fanin& fanin : graph.fanins[node]) {
+      if (between[fanin.node] && !dropped(fanin, node)) dag.AddEdge(fanin.node, node);
     }
   }
   return dag;
 }
 
-bool ContextsAreApart(const IndexedGraph& graph, const std::vector<int>& all_reduces,
-                      const std::vector<bool>& between) {
-  std::map<int, std::vector<int>> by_context;
-  for (const int node : all_reduces) by_context[graph.contexts[node]].push_back(node);
-  if (by_context.size() < 2) return true;
-  ContractedDag dag = PathsBetween(graph, between, [](const Fanin&, size_t) { return false; });
-  for (const auto& [context, nodes] : by_context) {
-    const std::vector<bool> reached = dag.ReachableFrom(nodes);
-    for (const int node : all_reduces) {
-      if (reached[node] && graph.contexts[node] != context) return false;
+bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes) {
+  return std::all_of(nodes.begin(), nodes.end(), [&](int node) {
+    return graph.contexts[node] == graph.contexts[nodes.front()];
+  });
+}
+
+void LeaveOtherContexts(const IndexedGraph& graph, const std::vector<bool>& between,
+                        std::vector<Marked>* marked, std::vector<Skipped>* skipped) {
+  std::vector<int> contexts;  // as they come in the graph
+  std::unordered_map<int, size_t> number;
+  std::vector<std::set<std::string>> tensors;
+  std::vector<int> sizes;
+  for (const Marked& m : *marked) {
+    const int context = graph.contexts[m.node];
+    if (number.emplace(context, contexts.size()).second) {
+      contexts.push_back(context);
+      tensors.emplace_back();
+      sizes.push_back(0);
+    }
+    tensors[number[context]].insert(m.tensor);
+    ++sizes[number[context]];
+  }
+  if (contexts.size() < 2) return;
+
+  // For every context: which others' all-reduces lead to its own.
+  std::vector<std::vector<bool>> leads(contexts.size(), std::vector<bool>(contexts.size(), false));
+  for (size_t first = 0; first < contexts.size(); first += 64) {
+    std::vector<uint64_t> from(graph.fanins.size(), 0);
+    std::vector<uint64_t> own(graph.fanins.size(), 0);
+    for (const Marked& m : *marked) {
+      const size_t c = number[graph.contexts[m.node]];
+      if (c >= first && c < first + 64) own[m.node] = uint64_t{1} << (c - first);
+    }
+    for (const int node : graph.order) {
+      if (!between[node]) continue;
+      for (const Fanin& fanin : graph.fanins[node])
+        from[node] |= from[fanin.node] | own[fanin.node];
+    }
+    for (const Marked& m : *marked) {
+      const size_t to = number[graph.contexts[m.node]];
+      for (size_t c = first; c < std::min(first + 64, contexts.size()); ++c) {
+        if (from[m.node] >> (c - first) & 1) leads[c][to] = true;
+      }
     }
   }
-  return true;
+
+  std::vector<int> beside(contexts.size(), -1);  // the context that one stays out beside
+  for (size_t a = 0; a < contexts.size(); ++a) {
+    for (size_t b = 0; b < contexts.size(); ++b) {
+      const bool is_less = sizes[a] < sizes[b] || (sizes[a] == sizes[b] && b < a);
+      if (a == b || !is_less || beside[b] >= 0 || !(leads[a][b] || leads[b][a])) continue;
+      const bool is_copy = std::any_of(tensors[a].begin(), tensors[a].end(), [&](const auto& name) {
+        return tensors[b].count(name) > 0;
+      });
+      if (!is_copy) beside[a] = static_cast<int>(b);
+    }
+  }
+  const auto stays = [&](const Marked& m) { return beside[number[graph.contexts[m.node]]] >= 0; };
+  for (const Marked& m : *marked) {
+    if (!stays(m)) continue;
+    skipped->push_back(
+        {Skipped::Kind::kNode, graph.def->node(m.node).name(),
+         absl::StrCat("group ", m.group, ": is in another branch or loop than most of its step")});
+  }
+  marked->erase(std::remove_if(marked->begin(), marked->end(), stays), marked->end());
 }
 
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<Marked>* marked, std::string* reason) {
-  // (context, tensor) -> its all-reduces
-  std::map<std::pair<int, std::string>, std::vector<Marked*>> occurrences;
-  for (Marked& m : *marked) occurrences[{graph.contexts[m.node], m.tensor}].push_back(&m);
-
-  std::optional<ContractedDag> dag;
-  std::map<Marked*, int> nth;
-  for (const auto& [key, same_tensor] : occurrences) {
-    if (same_tensor.size() == 1) {
-      nth[same_tensor[0]] = 0;
-      continue;
+  // What one copy has of each tensor once: (context, function, tensor) -> its all-reduces.
+  std::map<std::tuple<int, std::string, std::string>, std::vector<Marked*>> occurrences;
+  for (Marked& m : *marked) {
+    occurrences[{graph.contexts[m.node], m.kind.function, m.tensor}].push_back(&m);
+  }
+  std::vector<const std::vector<Marked*>*> repeated;
+  for (const auto& entry : occurrences) {
+    if (entry.second.size() > 1) repeated.push_back(&entry.second);
+  }
+  std::unordered_map<const Marked*, int> nth;
+  for (size_t first = 0; first < repeated.size(); first += kBatch) {
+    std::vector<std::vector<int>> batch;
+    for (size_t j = first; j < std::min(first + kBatch, repeated.size()); ++j) {
+      batch.emplace_back();
+      for (const Marked* m : *repeated[j]) batch.back().push_back(m->node);
     }
-    if (!dag) dag = PathsBetween(graph, between, [](const Fanin&, size_t) { return false; });
-    std::vector<int> nodes;
-    for (const Marked* m : same_tensor) nodes.push_back(m->node);
-    const std::vector<int> levels = dag->Levels(nodes);
-    std::vector<bool> taken(levels.size(), false);
-    for (size_t j = 0; j < levels.size(); ++j) {
-      if (taken[levels[j]]) {
-        *reason = absl::StrCat("tensor '", key.second, "' is reduced more than once, and '",
-                               graph.def->node(nodes[j]).name(),
-                               "' lies neither before nor after another of its all-reduces");
-        return false;
+    const std::vector<std::vector<int>> levels = LevelsOfTensors(graph, between, batch);
+    for (size_t j = 0; j < batch.size(); ++j) {
+      std::vector<bool> taken(batch[j].size(), false);
+      for (size_t i = 0; i < batch[j].size(); ++i) {
+        const Marked* m = (*repeated[first + j])[i];
+        if (taken[levels[j][i]]) {
+          *reason = absl::StrCat("tensor '", m->tensor, "' is reduced more than once, and '",
+                                 graph.def->node(m->node).name(),
+                                 "' lies neither before nor after another of its all-reduces");
+          return false;
+        }
+        taken[levels[j][i]] = true;
+        nth[m] = levels[j][i];
       }
-      taken[levels[j]] = true;
-      nth[same_tensor[j]] = levels[j];
     }
   }
   // Copies are numbered as they come in the graph.
-  std::map<std::pair<int, int>, int> copies;
+  std::map<std::tuple<int, std::string, int>, int> copies;
   for (Marked& m : *marked) {
-    const std::pair<int, int> key(graph.contexts[m.node], nth[&m]);
+    const auto key = std::make_tuple(graph.contexts[m.node], m.kind.function, nth[&m]);
     m.copy = copies.emplace(key, static_cast<int>(copies.size())).first->second;
   }
   return true;

@@ -14,6 +14,7 @@
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
 #include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/framework/types.pb.h"
 
 namespace tf_libra {
 
@@ -25,12 +26,24 @@ bool IsWritten(const tensorflow::NodeDef& node);
 // True if `graph` has an all-reduce that no plan was applied to.
 bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
 
+// What is equal within a fused node.
+struct Kind {
+  tensorflow::DataType dtype;
+  std::string device;  // where the fused node runs
+  std::string reduction;
+  std::string function;  // training function that it belongs to
+
+  bool operator<(const Kind& other) const;
+};
+std::string ToString(const Kind& kind);
+
 // An all-reduce of one gradient that the plan knows.
 struct Marked {
   int node;
   std::string tensor;
   int group;
   int slot;  // position of the tensor in the plan
+  Kind kind;
   int copy = 0;
 };
 
@@ -51,19 +64,25 @@ void ReportMissing(const RegisteredPlan& plan, const std::vector<Marked>& marked
 std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces);
 
 // Whether an edge, from a fanin to a node, is to be left out.
-using DroppedEdge = std::function<bool(const Fanin& from, size_t to)>;
+using DroppedEdge = std::function<bool(const Fanin& from, int to)>;
 
 // The part of the graph that paths between all-reduces run through, without the edges that
 // `dropped` names.
 ContractedDag PathsBetween(const IndexedGraph& graph, const std::vector<bool>& between,
                            const DroppedEdge& dropped);
 
-// False if a path leads from an all-reduce to one in another branch or loop. A control edge cannot
-// cross there, so their order could not be kept.
-bool ContextsAreApart(const IndexedGraph& graph, const std::vector<int>& all_reduces,
-                      const std::vector<bool>& between);
+// Whether all of `nodes` run under the same conditions and in the same loop.
+bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes);
 
-// Numbers the copies of the step. False, with the reason, where they cannot be told apart.
+// Takes out of `marked` what runs in another branch or loop than the rest of its step: if paths
+// lead between the all-reduces of two contexts that have no tensor in common, they are parts of one
+// step, and the context with fewer of them stays out. Contexts that share tensors are copies.
+// O(nodes + edges) for up to 64 contexts.
+void LeaveOtherContexts(const IndexedGraph& graph, const std::vector<bool>& between,
+                        std::vector<Marked>* marked, std::vector<Skipped>* skipped);
+
+// Numbers the copies of the step, of each training function its own. False, with the reason, where
+// they cannot be told apart. O((nodes + edges) * tensors), whatever the number of copies.
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<Marked>* marked, std::string* reason);
 

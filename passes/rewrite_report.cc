@@ -59,10 +59,10 @@ std::string GraphJson(const std::string& graph_id, const GraphReport& report) {
 
 }  // namespace
 
-void RefreshReport(const tensorflow::GraphDef& graph, GraphReport* report) {
+void RefreshGroups(const tensorflow::GraphDef& graph, std::vector<ReportedGroup>* groups) {
   std::unordered_map<std::string, const tensorflow::NodeDef*> nodes;
   for (const tensorflow::NodeDef& node : graph.node()) nodes.emplace(node.name(), &node);
-  for (ReportedGroup& group : report->groups) {
+  for (ReportedGroup& group : *groups) {
     const auto found = nodes.find(group.node);
     if (found == nodes.end()) continue;
     group.control_inputs.clear();

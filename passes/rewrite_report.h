@@ -57,7 +57,7 @@ struct ExecutedGraph {
 
 // Brings producers and control inputs up to date with `graph`, where other optimizers may have
 // renamed or bypassed them since. Groups whose node is gone are left as they are.
-void RefreshReport(const tensorflow::GraphDef& graph, GraphReport* report);
+void RefreshGroups(const tensorflow::GraphDef& graph, std::vector<ReportedGroup>* groups);
 
 // Thread-safe; keeps the last report per plan and graph.
 class RewriteReports {

@@ -19,15 +19,22 @@ struct FusedGroup {
   std::vector<std::string> tensor_names;  // one per member, in plan order
   // The op of each tensor as it was traced; all have the same "T" and "reduction".
   std::vector<const tensorflow::NodeDef*> members;
-  std::vector<std::string> producer_devices;  // of the ops that compute the tensors
 };
 
 // Writes the op and its attributes. Input i and output i of the node belong to tensor i; the pass
 // itself sets name, device, inputs and the attributes of members that start with '_'.
+//
+// Only tensors with the same Device are fused: one that is computed elsewhere takes no others
+// along.
 class Rewriter {
  public:
   virtual ~Rewriter() = default;
   virtual void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const = 0;
+  // Where the op is to reduce what `member` reduces, which is computed on `producer_device`.
+  virtual std::string Device(const tensorflow::NodeDef& member,
+                             const std::string& producer_device) const {
+    return member.device();
+  }
   // Why the op cannot stand for `member`, which then stays as it is; empty where it can.
   virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
   // Whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.

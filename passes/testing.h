@@ -9,12 +9,16 @@
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/types.pb.h"
 
 // Each prints where it stands and what it saw; the program goes on and exits with 1.
 #define EXPECT_THAT_TRUE(condition) \
   tf_libra::testing::Expect((condition), true, __FILE__, __LINE__, #condition)
 #define EXPECT_SAME(left, right) \
   tf_libra::testing::Expect((left), (right), __FILE__, __LINE__, #left " == " #right)
+#define EXPECT_CONTAINS(text, part) \
+  tf_libra::testing::ExpectContains((text), (part), __FILE__, __LINE__)
 
 namespace tf_libra {
 namespace testing {
@@ -49,6 +53,12 @@ void Expect(const Left& left, const Right& right, const char* file, int line, co
   std::cerr << std::endl;
 }
 
+inline void ExpectContains(const std::string& text, const std::string& part, const char* file,
+                           int line) {
+  Expect(text.find(part) != std::string::npos, true, file, line,
+         ("'" + text + "' contains '" + part + "'").c_str());
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -75,6 +85,34 @@ struct Graph {
     node->set_name(name);
     for (const std::string& input : inputs) node->add_input(input);
     return node;
+  }
+
+  // A marked all-reduce of `producer`, which is added if it is new. `tensor` is that of the name
+  // unless it is given.
+  tensorflow::NodeDef* Reduce(const std::string& name, const std::string& producer,
+                              const std::string& tensor = "",
+                              const std::vector<std::string>& control_inputs = {}) {
+    bool is_new = true;
+    for (const auto& node : def.node()) is_new = is_new && node.name() != producer;
+    if (is_new) Add("Const", producer);
+    tensorflow::NodeDef* node = Add("LibraAllReduce", name, {producer});
+    for (const std::string& input : control_inputs) node->add_input(input);
+    tensorflow::AddNodeAttr("N", 1, node);
+    tensorflow::AddNodeAttr("T", tensorflow::DT_FLOAT, node);
+    const std::vector<std::string> names = {tensor.empty() ? name : tensor};
+    tensorflow::AddNodeAttr("tensor_names", names, node);
+    return node;
+  }
+
+  // `length` nodes one behind the other; returns the last one's name.
+  std::string Chain(const std::string& name, int length) {
+    std::vector<std::string> input;
+    for (int i = 0; i < length; ++i) {
+      const std::string next = name + std::to_string(i);
+      Add("Identity", next, input);
+      input = {next};
+    }
+    return input[0];
   }
 
   // A while loop named `name` that takes `source` and puts out NAME/exit.

@@ -156,12 +156,18 @@ def optimize(
     proto: config_pb2.ConfigProto,
     fetch: Sequence[str] = (),
     feed: Sequence[str] = (),
+    targets: Sequence[str] = (),
 ) -> graph_pb2.GraphDef:
-    """Runs Grappler on `graph`; nodes that nothing consumes are fetched unless `fetch` says."""
+    """Runs Grappler on `graph`; nodes that nothing consumes are fetched unless `fetch` says.
+
+    `targets` are to be kept, too, though nobody reads them.
+    """
     consumed = {node_name(text) for node in graph.node for text in node.input}
     fetch = fetch or [node.name for node in graph.node if node.name not in consumed]
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta.collection_def["train_op"].node_list.value.extend(fetch)
+    if targets:
+        meta.collection_def["table_initializer"].node_list.value.extend(targets)
     for name in feed:
         info = meta.signature_def["serving_default"].inputs[name]
         info.name, info.dtype = f"{name}:0", tf.float32.as_datatype_enum

@@ -203,12 +203,23 @@ def test_a_relay_of_control_counts_as_a_path(relay: str) -> None:
 
 def test_a_path_through_an_all_reduce_that_stays_counts() -> None:
     builder = GraphBuilder()
-    builder.step("aub")
+    builder.reduce("a", builder.source("grad_a"))
+    builder.reduce("u", builder.add("grad_u", "a"), "^a")
+    builder.reduce("b", builder.source("grad_b", "^u"), "^u")
     plan = register([Group("ab")])
     graph = fuse(builder.graph, plan)
     assert list(fused(graph).values()) == [["a"], ["b"]]
-    assert controls(nodes(graph)["u"]) == [f"tf_libra/{plan}/group_0"]
+    assert chain(graph) == [f"tf_libra/{plan}/group_0", "u", f"tf_libra/{plan}/group_0_part_1"]
     assert "not in the plan" in reasons(plan)["u"]
+
+
+def test_the_order_in_which_they_were_traced_is_no_path() -> None:
+    builder = GraphBuilder()
+    builder.step("aub")
+    plan = register([Group("ab")])
+    graph = fuse(builder.graph, plan)
+    assert list(fused(graph).values()) == [["a", "b"]]
+    assert chain(graph) == [f"tf_libra/{plan}/group_0", "u"]
 
 
 def test_fusing_one_group_may_forbid_another() -> None:
@@ -273,6 +284,13 @@ def test_a_cycle_through_ordering_edges_is_seen() -> None:
     assert set(reasons(plan)) == {f"tf_libra/{plan}/group_0"}
 
 
+def late(builder: GraphBuilder, name: str, *inputs: str) -> str:
+    """A node behind many others."""
+    for i in range(9):
+        inputs = (builder.add(f"{name}_{i}", *inputs),)
+    return builder.add(name, *inputs)
+
+
 def test_an_all_reduce_that_stays_keeps_a_place_in_the_order() -> None:
     # Every rank has to start them in one order, so the plan's order must not set `u` free.
     builder = GraphBuilder()
@@ -281,7 +299,66 @@ def test_an_all_reduce_that_stays_keeps_a_place_in_the_order() -> None:
     graph = fuse(builder.graph, plan)
     assert_acyclic(graph)
     prefix = f"tf_libra/{plan}/group_"
-    assert chain(graph) == [f"{prefix}0", "u", f"{prefix}1"]
+    assert chain(graph) == [f"{prefix}0", f"{prefix}1", "u"]
+
+
+def test_an_all_reduce_that_stays_holds_no_group_up() -> None:
+    builder = GraphBuilder()
+    builder.reduce("u", late(builder, "grad_u"))
+    for name, before in (("a", "u"), ("b", "a")):
+        builder.reduce(name, builder.source(f"grad_{name}"), f"^{before}")
+    plan = register([Group("a"), Group("b")])
+    graph = fuse(builder.graph, plan)
+    assert_acyclic(graph)
+    prefix = f"tf_libra/{plan}/group_"
+    assert chain(graph) == [f"{prefix}0", f"{prefix}1", "u"]
+    assert "u" not in controls(nodes(graph)[f"{prefix}0"])
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_a_group_depends_on_comes_before_it_when_it_is_there(is_late: bool) -> None:
+    # `u` has to run before `b`, and holds up the first group only if its input is there earlier.
+    builder = GraphBuilder()
+    if is_late:
+        builder.reduce("u", late(builder, "grad_u"))
+        builder.reduce("a", builder.add("grad_a", builder.source("x")))
+    else:
+        builder.reduce("u", builder.source("grad_u"))
+        builder.reduce("a", late(builder, "grad_a"))
+    builder.reduce("b", builder.add("grad_b", "u"))
+    plan = register([Group("a"), Group("b")])
+    graph = fuse(builder.graph, plan)
+    assert_acyclic(graph)
+    first, second = (f"tf_libra/{plan}/group_{k}" for k in (0, 1))
+    assert chain(graph) == ([first, "u", second] if is_late else ["u", first, second])
+
+
+def test_those_that_stay_are_in_the_same_order_whatever_the_order_in_the_graph() -> None:
+    chains = []
+    for reverse in (False, True):
+        builder = GraphBuilder()
+        builder.reduce("early", builder.source("grad_early"))
+        for name in "vuw":
+            builder.reduce(name, late(builder, f"grad_{name}"))
+        builder.step("a")
+        builder.graph.node.sort(key=lambda node: node.name, reverse=reverse)
+        graph = fuse(builder.graph, register([Group("a")], plan=f"stay {reverse}"))
+        chains.append(chain(graph)[1:])
+    assert chains == [["early", "u", "v", "w"]] * 2
+
+
+def test_two_training_functions_are_never_fused() -> None:
+    builder = GraphBuilder()
+    for function, tensors in (("one", "ab"), ("two", "bc")):
+        for tensor in tensors:
+            name = f"{function}_{tensor}"
+            builder.reduce(name, builder.source(f"grad_{name}"), tensor=tensor)
+            builder.graph.node[-1].attr["function"].s = function.encode()
+    plan = register([Group("abc")])
+    graph = fuse(builder.graph, plan)
+    by_name = nodes(graph)
+    found = {by_name[name].attr["function"].s: tensors for name, tensors in fused(graph).items()}
+    assert found == {b"one": ["a", "b"], b"two": ["b", "c"]}
 
 
 def test_a_second_run_changes_nothing() -> None:
@@ -367,6 +444,20 @@ def test_a_fetched_all_reduce_keeps_its_name_and_value() -> None:
     assert (by_name["b"].op, data(by_name["b"])) == ("Identity", [f"{node}:1"])
     assert by_name["b"].attr["T"].type == tf.float32.as_datatype_enum
     assert data(by_name["update_b"]) == [f"{node}:1"]
+
+
+def test_a_target_is_not_copied() -> None:
+    builder = GraphBuilder()
+    for name in "ab":
+        builder.reduce(name, builder.source(f"grad_{name}"), device="/device:CPU:0")
+    builder.identity("y", "b")
+    plan = register([Group("ab")])
+    graph = optimize(builder.graph, config(plan), fetch=["y"], targets=["a"])
+    node = f"tf_libra/{plan}/group_0"
+    left = nodes(graph)["a"]
+    assert (left.op, list(left.input), left.device) == ("NoOp", [f"^{node}"], "/device:CPU:0")
+    assert "b" not in nodes(graph)
+    assert data(nodes(graph)["y"]) == [f"{node}:1"]
 
 
 def test_a_fed_all_reduce_is_left_alone() -> None:
@@ -472,7 +563,7 @@ def test_malformed_all_reduces_are_left_alone(wrong: str) -> None:
         node.input.insert(0, "grad_a")
     plan = register([Group("abcd")])
     graph = fuse(builder.graph, plan)
-    assert ["a"] in fused(graph).values()
+    assert ["a", "c"] in fused(graph).values()
     left = nodes(graph)["b"]
     assert (left.op, data(left)) == ("LibraAllReduce", data(node))
     assert left.attr["tensor_names"] == node.attr["tensor_names"]

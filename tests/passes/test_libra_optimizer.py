@@ -3,6 +3,7 @@
 An engine of one rank runs, so that steps execute; the graphs are what is looked at.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
@@ -312,20 +313,113 @@ def test_the_two_branches_of_a_conditional_are_copies(model: Model) -> None:
     assert other.name not in controls(one)
 
 
-def test_all_reduces_inside_and_outside_of_a_branch_are_left_alone() -> None:
-    @tf.function
-    def mixed(x):
-        y = all_reduce(x, "a")
+def must_wait(graph: graph_pb2.GraphDef, earlier: str, later: str) -> bool:
+    """Whether `later` runs only after `earlier`, of those branches that run."""
+    by_name = nodes(graph)
+    before: set[str] = set()
+    waiting = [later]
+    while waiting:
+        for text in by_name[waiting.pop()].input:
+            name = text.removeprefix("^").partition(":")[0]
+            if name not in before:
+                before.add(name)
+                waiting.append(name)
+    return earlier in before
+
+
+@pytest.mark.parametrize("where", ["behind", "between", "before"])
+def test_an_all_reduce_in_a_branch_stays_out_alone(where: str) -> None:
+    def branch(x, y):
         if tf.reduce_sum(x) > 0.0:
             y = all_reduce(y + 1.0, "b")
         return y
 
-    plan = register([Group("ab")])
+    @tf.function
+    def mixed(x):
+        y = x
+        if where == "before":
+            y = branch(x, y)
+        a, c = all_reduce(y * 2.0, "a"), all_reduce(y * 3.0, "c")
+        if where == "between":
+            y = branch(x, a)
+        d, e = all_reduce(y * 4.0, "d"), all_reduce(y * 5.0, "e")
+        if where == "behind":
+            y = branch(x, d)
+        return a + c + d + e + y
+
+    plan = register([Group("ac"), Group("de"), Group("b")])
     with under(plan):
-        graph = executed(mixed, tf.zeros(3))
-    assert not fused(graph)
-    ((name, _),) = report(plan).items()
-    assert "another branch or loop" in reasons(plan, name)[plan]
+        graph = executed(mixed, tf.ones(3))
+        rewritten = [mixed(sign * tf.ones(3)) for sign in (1.0, -1.0)]
+    for sign, value in zip((1.0, -1.0), rewritten, strict=True):
+        tf.debugging.assert_equal(value, mixed(sign * tf.ones(3)))
+    assert sorted(fused(graph).values()) == [["a", "c"], ["d", "e"]]
+    (inside,) = (n.name for n in graph.node if tensor_names(n) == ["b"])
+    ((name, reported),) = report(plan).items()
+    assert "another branch or loop" in "; ".join(reasons(plan, name).values())
+    assert reported["left"] == ["b"]
+    groups = [f"tf_libra/{plan}/group_{k}" for k in (0, 1)]
+    order = {
+        "before": [inside, *groups],
+        "between": [groups[0], inside, groups[1]],
+        "behind": [*groups, inside],
+    }[where]
+    for earlier, later in itertools.pairwise(order):
+        assert must_wait(graph, earlier, later)
+
+
+def test_a_metric_outside_of_a_step_in_a_branch_stays_out_alone(model: Model) -> None:
+    @tf.function
+    def step(images, labels):
+        seen = all_reduce(tf.reduce_sum(images), "images")
+        loss = 0.0
+        if tf.reduce_sum(images) < 1.0:
+            loss = model.step(images, labels)
+        return loss + all_reduce(seen + loss, "loss")
+
+    groups = thirds(model.names)
+    plan = register(groups)
+    with under(plan):
+        graph = executed(step, *model.args)
+    for k, group in enumerate(groups):
+        node = nodes(graph)[f"tf_libra/{plan}/group_{k}"]
+        assert tensor_names(node) == list(group.tensors)
+    first, last = (
+        next(n.name for n in graph.node if tensor_names(n) == [name]) for name in ("images", "loss")
+    )
+    # Which of them come before the groups is ours to choose; but all are in one order.
+    order = [first, f"tf_libra/{plan}/group_0", f"tf_libra/{plan}/group_2", last]
+    for one, other in itertools.combinations(order, 2):
+        assert must_wait(graph, one, other) != must_wait(graph, other, one)
+
+
+def test_steps_with_a_branch_each_are_all_planned(model: Model) -> None:
+    def sometimes(images, labels):
+        if tf.reduce_sum(images) < 1.0:
+            model.step(images, labels)
+
+    @tf.function
+    def two_steps(images, labels):
+        sometimes(images, labels)
+        sometimes(images, labels)
+
+    groups = thirds(model.names)
+    plan = register(groups)
+    with under(plan):
+        graph = executed(two_steps, *model.args)
+    assert len(fused(graph)) == 2 * len(groups)
+    assert must_wait(graph, f"tf_libra/{plan}/group_2", f"tf_libra/{plan}/group_0_copy_1")
+
+
+def test_no_reduced_gradient_is_copied_for_nobody(model: Model) -> None:
+    plan = register(thirds(model.names))
+    plain = executed(tf.function(model.step), *model.args)
+    marked = {node.name for node in plain.node if node.op == "LibraAllReduce"}
+    with under(plan):
+        graph = executed(tf.function(model.step), *model.args)
+    assert not any(n.op == "Identity" for n in graph.node if n.name in marked)
+    readers = {n.op for n in graph.node for text in data(n) if text.startswith("tf_libra/")}
+    assert readers == {"Sub", "Square"}  # Adam's
 
 
 def test_colocation_follows() -> None:

@@ -1,0 +1,225 @@
+"""How long the pass takes on a graph of several training steps, and how that grows.
+
+    python -m benchmarks.rewriting [--copies 1,2,5,10,20,50] [--strategy horovod-fusion]
+        [--repeats 3] [--json FILE]
+
+A step of Keras' ResNet-50 is traced once, with one all-reduce per gradient. As many copies as
+`steps_per_execution` asks for are called by one function and inlined by Grappler, as they are in
+training. Then Grappler runs with our pass alone, under a plan, and under a plan of another model,
+where the pass looks at the graph and leaves it: the difference is what rewriting takes, the rest is
+what Grappler takes to be handed a graph and to hand it back.
+"""
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import app, flags
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.grappler import cluster as grappler_cluster
+from tensorflow.python.grappler import tf_optimizer
+
+import tf_libra
+from benchmarks.machine import machine, versions
+from tf_libra.backends import library
+from tf_libra.model.plan import Plan
+from tf_libra.session import grappler
+
+COPIES = (1, 2, 5, 10, 20, 50)
+COST = tf_libra.ContentionModel(
+    num_workers=2,
+    hop_latency=1e-5,
+    compute=(1.0, 0.1),
+    overlapped=(5e9, 4.5e9, 0.5),
+    exclusive=(6e9, 5e9, 0.5),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one number of copies took.
+
+    Attributes:
+        copies: steps in one graph.
+        nodes: of that graph.
+        groups: all-reduces that the pass wrote.
+        seconds: with the plan, the median.
+        untouched_seconds: where the pass leaves the graph as it is, the median.
+    """
+
+    copies: int
+    nodes: int
+    groups: int
+    seconds: float
+    untouched_seconds: float
+
+    @property
+    def rewriting_seconds(self) -> float:
+        """What rewriting takes beside Grappler itself."""
+        return self.seconds - self.untouched_seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step, traced.
+
+    Attributes:
+        function: takes nothing and returns the loss.
+        variables: those that are trained, in backward order.
+    """
+
+    function: Any
+    variables: tuple[Any, ...]
+
+
+def traced_step() -> Step:
+    """A step of ResNet-50 with stochastic gradient descent, one all-reduce per gradient."""
+    model = tf.keras.applications.ResNet50(weights=None)
+    model.trainable = True
+    variables = tuple(reversed(model.trainable_variables))
+    images, labels = tf.zeros((1, 224, 224, 3)), tf.zeros((1,), tf.int32)
+    all_reduce = library.load().ops.libra_all_reduce
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs = model(images, training=True)
+            loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(labels, outputs))
+        for variable, gradient in zip(
+            variables, tape.gradient(loss, [v.value for v in variables]), strict=True
+        ):
+            (reduced,) = all_reduce(tensors=[gradient], tensor_names=[variable.path])
+            variable.assign_sub(0.01 * reduced)
+        return loss
+
+    step.get_concrete_function()
+    return Step(step, variables)
+
+
+def plan_for(step: Step, strategy: str, prefix: str = "") -> Plan:
+    """A plan of the step; with a prefix to the names, one of another model."""
+    num_bytes = [variable.value.shape.num_elements() * 4 for variable in step.variables]
+    names = [prefix + variable.path for variable in step.variables]
+    seconds = [1e-3] * len(names)
+    profile = tf_libra.BackwardProfile.from_arrays(num_bytes, seconds, names)
+    return tf_libra.make_plan(profile, COST, strategy)
+
+
+def unrolled(step: Step, copies: int) -> meta_graph_pb2.MetaGraphDef:
+    """The graph of so many steps, inlined, and what is fetched from it."""
+
+    @tf.function
+    def steps() -> tf.Tensor:
+        for _ in range(copies):
+            loss = step.function()
+        return loss
+
+    graph = steps.get_concrete_function().graph
+    fetch = [tensor.op.name for tensor in graph.outputs]
+    fetch += [operation.name for operation in graph.control_outputs]
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    config.graph_options.rewrite_options.optimizers.append("function")
+    return meta_graph(optimize(meta_graph(graph.as_graph_def(), fetch), config), fetch)
+
+
+def meta_graph(graph: graph_pb2.GraphDef, fetch: Sequence[str]) -> meta_graph_pb2.MetaGraphDef:
+    """A graph as Grappler takes it."""
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph)
+    meta.collection_def["train_op"].node_list.value.extend(fetch)
+    return meta
+
+
+def optimize(
+    meta: meta_graph_pb2.MetaGraphDef, config: config_pb2.ConfigProto
+) -> graph_pb2.GraphDef:
+    """Runs Grappler."""
+    cluster = grappler_cluster.Cluster(disable_detailed_stats=True)
+    try:
+        return tf_optimizer.OptimizeGraph(
+            config, meta, verbose=False, graph_id=b"steps", cluster=cluster
+        )
+    finally:
+        cluster.Shutdown()
+
+
+def timed(meta: meta_graph_pb2.MetaGraphDef, plan: Plan, repeats: int) -> float:
+    """Median seconds of Grappler with our pass alone."""
+    grappler.register(plan)
+    options = grappler.call_options(plan).config_proto_serialized
+    config = config_pb2.ConfigProto.FromString(options)
+    rewrite = config.graph_options.rewrite_options
+    rewrite.optimizers.append(grappler.OPTIMIZER)
+    rewrite.fail_on_optimizer_errors = True
+    rewrite.meta_optimizer_timeout_ms = -1
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        optimize(meta, config)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure(step: Step, copies: int, strategy: str, repeats: int) -> Result:
+    """Times the pass on a graph of so many steps."""
+    meta = unrolled(step, copies)
+    plan = plan_for(step, strategy)
+    seconds = timed(meta, plan, repeats)
+    (report,) = grappler.report(plan).graphs
+    written = [group for group in report.groups if len(group.tensors)]
+    if len(written) < copies * len(plan.groups):
+        raise AssertionError(f"{len(written)} all-reduces for {copies} copies: {report.skipped}")
+    grappler.unregister(plan)
+    other = plan_for(step, strategy, "other/")
+    untouched = timed(meta, other, repeats)
+    grappler.unregister(other)
+    return Result(copies, len(meta.graph_def.node), len(written), seconds, untouched)
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The results as a table."""
+    lines = [
+        "| copies | nodes | all-reduces | seconds | untouched | rewriting | per copy, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        per_copy = 1e3 * r.rewriting_seconds / r.copies
+        lines.append(
+            f"| {r.copies} | {r.nodes} | {r.groups} | {r.seconds:.2f} | {r.untouched_seconds:.2f}"
+            f" | {r.rewriting_seconds:.2f} | {per_copy:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> None:
+    """Measures and prints."""
+    if len(argv) > 1:
+        raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
+    step = traced_step()
+    results = []
+    for copies in _COPIES.value:
+        results.append(measure(step, int(copies), _STRATEGY.value, _REPEATS.value))
+        print(markdown(results[-1:]).splitlines()[-1], flush=True)
+    print(f"\n{markdown(results)}\n{machine()}")
+    if _JSON.value:
+        document = {
+            "machine": machine(),
+            "versions": versions(),
+            "strategy": _STRATEGY.value,
+            "results": [dataclasses.asdict(result) for result in results],
+        }
+        Path(_JSON.value).write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    _COPIES = flags.DEFINE_list("copies", [str(n) for n in COPIES], "numbers of steps in one graph")
+    _STRATEGY = flags.DEFINE_string("strategy", "horovod-fusion", "what plans the groups")
+    _REPEATS = flags.DEFINE_integer("repeats", 3, "runs of each; the median counts", 1)
+    _JSON = flags.DEFINE_string("json", None, "write all results to this file")
+    app.run(main)

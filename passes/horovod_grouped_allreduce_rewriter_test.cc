@@ -1,0 +1,107 @@
+// Where groups run if Horovod has a kernel for GPUs. No GPU is needed: a kernel that is registered
+// will do.
+
+#include "passes/horovod_grouped_allreduce_rewriter.h"
+
+#include <map>
+#include <string>
+
+#include "passes/fuse_groups.h"
+#include "passes/testing.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_libra {
+namespace {
+
+constexpr char kCpu[] = "/job:localhost/replica:0/task:0/device:CPU:0";
+constexpr char kGpu[] = "/job:localhost/replica:0/task:0/device:GPU:0";
+constexpr char kOtherGpu[] = "/job:localhost/replica:0/task:0/device:GPU:1";
+
+REGISTER_OP("HorovodGroupedAllreduce")
+    .Input("tensors: num_tensors * T")
+    .Output("sum: num_tensors * T")
+    .Attr("T: type")
+    .Attr("num_tensors: int")
+    .Attr("reduce_op: int")
+    .Attr("prescale_factor: float")
+    .Attr("postscale_factor: float")
+    .Attr("ignore_name_scope: bool")
+    .Attr("process_set_id: int");
+
+class NeverRun : public tensorflow::OpKernel {
+ public:
+  using tensorflow::OpKernel::OpKernel;
+  void Compute(tensorflow::OpKernelContext*) override {}
+};
+REGISTER_KERNEL_BUILDER(Name("HorovodGroupedAllreduce").Device(tensorflow::DEVICE_CPU), NeverRun);
+REGISTER_KERNEL_BUILDER(
+    Name("HorovodGroupedAllreduce").Device(tensorflow::DEVICE_GPU).TypeConstraint<float>("T"),
+    NeverRun);
+
+// Tensors of each device, where each is computed on the device given.
+std::map<std::string, std::string> Placed(const std::string& devices, bool after_backward = false) {
+  testing::Graph builder;
+  RegisteredPlan plan{"plan", "digest", {{{}, 1, 0}}, after_backward};
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    builder.Add("Const", "grad_" + name)
+        ->set_device(devices[i] == 'c'   ? kCpu
+                     : devices[i] == 'g' ? kGpu
+                                         : kOtherGpu);
+    builder.Reduce(name, "grad_" + name)->set_device(kCpu);
+    plan.groups[0].tensor_names.push_back(name);
+  }
+  tensorflow::GraphDef rewritten;
+  GraphReport report;
+  std::string reason;
+  const auto rewriter = MakeRewriter("HorovodGroupedAllreduce", &reason);
+  EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
+  std::map<std::string, std::string> device_of;
+  for (const auto& node : rewritten.node()) device_of[node.name()] = node.device();
+  std::map<std::string, std::string> placed;
+  for (const ReportedGroup& group : report.groups) {
+    const std::string device = device_of.at(group.node);
+    EXPECT_SAME(device_of.at(group.node + "_done"), device);
+    for (const ReportedTensor& tensor : group.tensors) placed[device] += tensor.name;
+  }
+  return placed;
+}
+
+void GroupsAreSplitByDevice() {
+  using Expected = std::map<std::string, std::string>;
+  EXPECT_THAT_TRUE(Placed("ggg") == (Expected{{kGpu, "abc"}}));
+  EXPECT_THAT_TRUE(Placed("gcg") == (Expected{{kGpu, "ac"}, {kCpu, "b"}}));
+  EXPECT_THAT_TRUE(Placed("ccg") == (Expected{{kCpu, "ab"}, {kGpu, "c"}}));
+  EXPECT_THAT_TRUE(Placed("ccc") == (Expected{{kCpu, "abc"}}));
+  EXPECT_THAT_TRUE(Placed("gog") == (Expected{{kGpu, "ac"}, {kOtherGpu, "b"}}));
+}
+
+void WhatHorovodHasNoKernelForStaysWhereItIs() {
+  const HorovodGroupedAllreduceRewriter rewriter;
+  testing::Graph builder;
+  tensorflow::NodeDef* node = builder.Reduce("a", "grad");
+  node->set_device(kCpu);
+  EXPECT_SAME(rewriter.Device(*node, kGpu), kGpu);
+  (*node->mutable_attr())["T"].set_type(tensorflow::DT_DOUBLE);
+  EXPECT_SAME(rewriter.Device(*node, kGpu), kCpu);
+}
+
+void TheEndIsMarkedOnAGpuToo() {
+  tensorflow::NodeDef done;
+  done.set_op("LibraAllReduceDone");
+  for (const char* type : {tensorflow::DEVICE_CPU, tensorflow::DEVICE_GPU}) {
+    EXPECT_THAT_TRUE(tensorflow::KernelDefAvailable(tensorflow::DeviceType(type), done));
+  }
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests(
+      {{"GroupsAreSplitByDevice", GroupsAreSplitByDevice},
+       {"WhatHorovodHasNoKernelForStaysWhereItIs", WhatHorovodHasNoKernelForStaysWhereItIs},
+       {"TheEndIsMarkedOnAGpuToo", TheEndIsMarkedOnAGpuToo}});
+}
