@@ -100,9 +100,11 @@ int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
 int TfLibraUnregisterPlan(const char* plan_id) {
   return Guarded([&]() -> absl::Status {
     if (plan_id == nullptr) return absl::InvalidArgumentError("plan_id is null");
+    // All that needs memory comes first: what follows is done as a whole.
+    const std::string id = plan_id;
     bool last = false;
-    absl::Status status = tf_libra::PlanRegistry::Global().Unregister(plan_id, &last);
-    if (last) tf_libra::RewriteReports::Global().Erase(plan_id);
+    absl::Status status = tf_libra::PlanRegistry::Global().Unregister(id, &last);
+    if (last) tf_libra::RewriteReports::Global().Erase(id);
     return status;
   });
 }

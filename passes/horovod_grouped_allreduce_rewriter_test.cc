@@ -87,14 +87,6 @@ void WhatHorovodHasNoKernelForStaysWhereItIs() {
   EXPECT_SAME(rewriter.Device(*node, kGpu), kCpu);
 }
 
-void TheEndIsMarkedOnAGpuToo() {
-  tensorflow::NodeDef done;
-  done.set_op("LibraAllReduceDone");
-  for (const char* type : {tensorflow::DEVICE_CPU, tensorflow::DEVICE_GPU}) {
-    EXPECT_THAT_TRUE(tensorflow::KernelDefAvailable(tensorflow::DeviceType(type), done));
-  }
-}
-
 }  // namespace
 }  // namespace tf_libra
 
@@ -102,6 +94,5 @@ int main() {
   using namespace tf_libra;
   return testing::RunTests(
       {{"GroupsAreSplitByDevice", GroupsAreSplitByDevice},
-       {"WhatHorovodHasNoKernelForStaysWhereItIs", WhatHorovodHasNoKernelForStaysWhereItIs},
-       {"TheEndIsMarkedOnAGpuToo", TheEndIsMarkedOnAGpuToo}});
+       {"WhatHorovodHasNoKernelForStaysWhereItIs", WhatHorovodHasNoKernelForStaysWhereItIs}});
 }

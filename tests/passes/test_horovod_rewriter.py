@@ -2,6 +2,7 @@
 
 import horovod.tensorflow  # noqa: F401  loads the op
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 from tests.passes.graphs import (
     GraphBuilder,
@@ -86,6 +87,11 @@ def test_an_op_behind_each_group_tells_when_it_ends() -> None:
         assert list(done.input) == [f"^tf_libra/{plan}/group_{group}"]
     # Else nothing would run it.
     assert f"tf_libra/{plan}/group_0_done" in controls(by_name["update_b"])
+
+
+def test_the_op_that_tells_of_the_end_runs_on_gpus_too() -> None:
+    registered = kernels.get_registered_kernels_for_op("LibraAllReduceDone")
+    assert {kernel.device_type for kernel in registered.kernel} == {"CPU", "GPU"}
 
 
 def test_sums_are_apart_from_averages() -> None:
