@@ -207,10 +207,10 @@ def frozen_then_unfrozen(by: By) -> Any:
     random = np.random.default_rng(1)
     arrays = random.normal(size=(32, FEATURES)), random.integers(0, CLASSES, 32)
     model.compile(keras.optimizers.Adam(0.01), loss)
-    by.fit(model, arrays, batch=4, epochs=1)
+    by.fit(model, arrays, batch=4)
     base.trainable = True
     model.compile(keras.optimizers.Adam(0.001), loss)
-    by.fit(model, arrays, batch=4, epochs=1)
+    by.fit(model, arrays, batch=4)
     return model.trainable_variables
 
 
@@ -534,7 +534,7 @@ def batch_normalization_by_fit(by: By) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for rate in (0.1, 0.05):
         model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss)
-        by.fit(model, arrays, batch=4, epochs=1)
+        by.fit(model, arrays, batch=4)
     return model.trainable_variables
 
 

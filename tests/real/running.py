@@ -144,19 +144,18 @@ class By:
             lambda *one: tf.nest.map_structure(lambda x: x[first : first + batch], one)
         )
 
-    def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 2, **options: Any) -> None:
+    def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 1, **options: Any) -> None:
         """Trains twice by `fit`: while it is tuned, and under a random plan."""
-        fitting = options.pop("fitting", {})
         data = self.dataset(arrays, batch)
         self.remember(model.trainable_variables)
         tuned = tf_libra.keras.optimize(model, **BRIEFLY, **options) if self.ours else None
-        model.fit(data, epochs=epochs, verbose=0, **fitting)
+        model.fit(data, epochs=epochs, verbose=0)
         given = None
         if tuned is not None:
             assert tuned.plan is not None, f"no plan is in force: {tuned.phase}"
             plan = random_plan(tuned.plan, zlib.crc32(self.name.encode()))
             given = tf_libra.keras.optimize(model, plan=plan, **options)
-        model.fit(data, epochs=epochs, verbose=0, **fitting)
+        model.fit(data, epochs=epochs, verbose=0)
         self.fitted(tuned, given)
 
     def keras(self, model: Any, **options: Any) -> Any:

@@ -207,6 +207,17 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
         assert "was not executed as it is" not in job.log(name, rank)
 
 
+@pytest.mark.xfail(reason="pending")
+@pytest.mark.parametrize(
+    ("name", "count"), [("recomputed_blocks", 9), ("recomputed_keras_layers", 6)]
+)
+def test_what_is_computed_twice_is_all_reduced_once(
+    job_of: Callable[[str], Job], name: str, count: int
+) -> None:
+    (step,) = job_of("practices").value(name)["steps"]
+    assert sum(len(names) for _, names in step["groups"]) == count
+
+
 @pytest.mark.parametrize("place", TRAINED)
 def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> None:
     assert set(job_of(place).cases(0)) == set(TRAINED[place])

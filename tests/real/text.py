@@ -88,7 +88,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 def causal_language_model(by: By) -> Any:
     """A small GPT with weights tied between embedding and output: slices and dense together."""
     use_float64()
-    embeddings, blocks = Embeddings(), [EncoderLayer(causal=True) for _ in range(2)]
+    embeddings, blocks = Embeddings(), [EncoderLayer(causal=True)]
     optimizer = keras.optimizers.Adam(InverseSquareRoot(), beta_2=0.98)
     norm = layers.LayerNormalization()
 
