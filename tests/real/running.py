@@ -212,6 +212,11 @@ class Staged:
         staged.entered, staged.called = by.calls - 1, by.calls
         return staged
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it came to a random plan; what Keras trained, its script has seen through."""
+        return self._function is None or len(self.stages) == 2
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = self.stages[0]
         self._by.calls += 1
@@ -296,7 +301,7 @@ def executed(by: By) -> dict[str, Any]:
         groups = [] if last.plan is None else list(last.plan.groups)
         steps.append(
             {
-                "stages": len(staged.stages),
+                "is_complete": staged.is_complete,
                 "phase": str(last.phase),
                 "is_recorded": staged.called > drained,
                 "groups": [
