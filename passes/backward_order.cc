@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -217,10 +216,10 @@ class BackwardOrder {
     stage_ += 2;
     if (due_.empty()) {
       for (int i = begin; i < end; ++i) productions_[i].is_held = !idle_[productions_[i].node];
-      due_ = Numbers(begin, end);
+      AddDue(begin, end);
       return;
     }
-    const int last_layer = productions_[begin - 1].layer;
+    const int last_layer = productions_[due_.back()].layer;
     std::vector<int> early, late;
     for (const int i : due_) (productions_[i].layer < last_layer ? early : late).push_back(i);
     int layer = last_layer;  // of what is at hand
@@ -228,7 +227,7 @@ class BackwardOrder {
     for (int i = begin; i < end; ++i) {
       Production& production = productions_[i];
       if (production.claimed.empty()) continue;
-      if (production.layer != layer) {
+      if (production.layer != layer && !idle_[production.node]) {
         is_beyond = is_beyond || layer != last_layer;
         layer = production.layer;
       }
@@ -243,33 +242,35 @@ class BackwardOrder {
     }
     // What leads on has waited for all that was due, or for all but the last layer; or nothing
     // does.
-    std::vector<int> left = is_beyond ? std::vector<int>() : layer == last_layer ? due_ : late;
-    due_ = NotImplied(left, begin, end);
-    for (const int i : Numbers(begin, end)) due_.push_back(i);
-  }
-
-  static std::vector<int> Numbers(int begin, int end) {
-    std::vector<int> numbers(end - begin);
-    std::iota(numbers.begin(), numbers.end(), begin);
-    return numbers;
-  }
-
-  // Those of `due` that no production of begin..end stands for wherever they are waited for: one of
-  // the same layer, device and context that has waited for them.
-  std::vector<int> NotImplied(const std::vector<int>& due, int begin, int end) const {
-    const auto key = [this](const Production& production) {
-      return std::make_tuple(production.layer, graph_.contexts[production.node],
-                             absl::string_view(graph_.def->node(production.node).device()));
-    };
-    std::set<std::tuple<int, int, absl::string_view>> held;
+    std::set<Kind> held, held_layers;
     for (int i = begin; i < end; ++i) {
-      if (productions_[i].is_held) held.insert(key(productions_[i]));
+      if (!productions_[i].is_held) continue;
+      held.insert(KindOf(productions_[i], kNone));
+      held_layers.insert(KindOf(productions_[i], productions_[i].layer));
     }
-    std::vector<int> rest;
-    for (const int i : due) {
-      if (held.count(key(productions_[i])) == 0) rest.push_back(i);
+    const auto is_done_with = [&](int i) {
+      const Production& production = productions_[i];
+      const bool has_waited = is_beyond || (layer != last_layer && production.layer < last_layer);
+      return has_waited ? held.count(KindOf(production, kNone)) > 0
+                        : held_layers.count(KindOf(production, production.layer)) > 0;
+    };
+    due_.erase(std::remove_if(due_.begin(), due_.end(), is_done_with), due_.end());
+    AddDue(begin, end);
+  }
+
+  // A constant is there whenever it is asked for.
+  void AddDue(int begin, int end) {
+    for (int i = begin; i < end; ++i) {
+      if (!idle_[productions_[i].node]) due_.push_back(i);
     }
-    return rest;
+  }
+
+  // One that has waited stands for the earlier ones of its kind: layer (or kNone), device, context.
+  using Kind = std::tuple<int, int, absl::string_view>;
+
+  Kind KindOf(const Production& production, int layer) const {
+    return {layer, graph_.contexts[production.node],
+            absl::string_view(graph_.def->node(production.node).device())};
   }
 
   // Makes the first computation among what was claimed wait for `due`; or for `rest`, if it comes
@@ -324,8 +325,7 @@ class BackwardOrder {
     int from_group = 0;
     for (const int i : due) {
       const Production& production = productions_[i];
-      if (idle_[production.node] ||
-          graph_.contexts[production.node] != graph_.input_contexts[node] ||
+      if (graph_.contexts[production.node] != graph_.input_contexts[node] ||
           graph_.def->node(production.node).device() != graph_.def->node(node).device()) {
         continue;
       }

@@ -97,6 +97,19 @@ void ConstantsAreNotHeldUp() {
   EXPECT_SAME(Controls(def, "db1"), Names{"dw1"});
 }
 
+void AGradientThatIsConstantDoesNotStandForOthers() {
+  testing::Graph graph = Chain();
+  for (const char* name : {"zero", "also_zero"}) {
+    graph.Add("Const", name);
+    graph.Add("LibraAllReduce", std::string("r_") + name, {name});
+  }
+  const auto def = Ordered(graph, {{"dw3"}, {"zero"}, {"also_zero"}, {"dw2"}, {"dw1"}},
+                           {"r3", "r_zero", "r_also_zero", "r2", "r1"});
+  EXPECT_SAME(Controls(def, "dw2"), Names{"dw3"});
+  EXPECT_SAME(Controls(def, "dx3"), Names{});
+  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
+}
+
 void WhatIsMergedLaterIsOfOneLevel() {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
@@ -173,6 +186,8 @@ int main() {
       {"UpdatesWaitForTheLastGradient", UpdatesWaitForTheLastGradient},
       {"WithinAGroupNothingIsOrdered", WithinAGroupNothingIsOrdered},
       {"ConstantsAreNotHeldUp", ConstantsAreNotHeldUp},
+      {"AGradientThatIsConstantDoesNotStandForOthers",
+       AGradientThatIsConstantDoesNotStandForOthers},
       {"WhatIsMergedLaterIsOfOneLevel", WhatIsMergedLaterIsOfOneLevel},
       {"ALoopIsHeldUpWhereItBegins", ALoopIsHeldUpWhereItBegins},
       {"WhatALoopNeedsDoesNotWaitForWhatItPutsOut", WhatALoopNeedsDoesNotWaitForWhatItPutsOut},

@@ -1,0 +1,118 @@
+"""A model of TensorFlow's executor: which nodes of a GraphDef run, in which order.
+
+Ready nodes run in an order that the caller chooses, so one graph can be run in its worst order.
+Dead tensors, frames and iterations are kept as `tensorflow/core/common_runtime/executor.cc` keeps
+them, for loops that are not nested and that no untaken branch leads to.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from tensorflow.core.framework import graph_pb2
+
+from tests.passes.graphs import node_name, nodes
+
+# Where a node runs: the frame's name ("" outside of loops) and the iteration.
+Place = tuple[str, int]
+Run = tuple[str, Place]
+
+
+class Execution:
+    """One execution of `graph`.
+
+    Args:
+        graph: what to execute.
+        taken: whether the Switches that read this predicate (a node's name) take their branch 1.
+        trips: how often each loop (a frame's name) goes round.
+    """
+
+    def __init__(
+        self, graph: graph_pb2.GraphDef, taken: Mapping[str, bool], trips: Mapping[str, int]
+    ) -> None:
+        self._nodes = nodes(graph)
+        self._taken = taken
+        self._trips = trips
+        self._consumers: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+        for node in graph.node:
+            for slot, text in enumerate(node.input):
+                self._consumers[node_name(text)].append((node.name, slot, text))
+        self._arrived: dict[Run, dict[int, bool]] = defaultdict(dict)  # slot -> whether alive
+        self._done: set[Run] = set()
+        self._constants: dict[str, list[tuple[str, bool]]] = defaultdict(list)  # of loops
+        self._iterations: dict[str, int] = defaultdict(int)
+        self.ran: list[Run] = []
+
+    def run(self, choose: Callable[[list[str]], int]) -> list[Run]:
+        """Executes all there is; `choose` picks the next of the nodes that are ready."""
+        self._ready: list[tuple[Run, bool]] = []
+        for name, node in self._nodes.items():
+            if not node.input:
+                self._start((name, ("", 0)), alive=True)
+        while self._ready:
+            index = choose([run[0] for run, _ in self._ready])
+            run, alive = self._ready.pop(index)
+            if alive:
+                self.ran.append(run)
+            self._finish(run, alive)
+        return self.ran
+
+    def _start(self, run: Run, alive: bool) -> None:
+        if run not in self._done:
+            self._done.add(run)
+            self._ready.append((run, alive))
+
+    def _finish(self, run: Run, alive: bool) -> None:
+        name, (frame, iteration) = run
+        node = self._nodes[name]
+        place = (frame, iteration)
+        if node.op == "Enter":
+            place = (node.attr["frame_name"].s.decode(), 0)
+            if node.attr["is_constant"].b:
+                for i in range(self._iterations[place[0]] + 1):
+                    self._send(name, alive, (place[0], i))
+                self._constants[place[0]].append((name, alive))
+                return
+        elif node.op == "Exit":
+            if not alive:  # the executor drops those while the loop goes on
+                return
+            place = ("", 0)
+        elif node.op == "NextIteration":
+            if not alive:
+                return
+            place = (frame, iteration + 1)
+            if iteration + 1 > self._iterations[frame]:
+                self._iterations[frame] = iteration + 1
+                for constant, is_alive in self._constants[frame]:
+                    self._send(constant, is_alive, place)
+        self._send(name, alive, place, switched=self._branch(node, frame, iteration))
+
+    def _branch(self, node, frame: str, iteration: int) -> int | None:
+        if node.op != "Switch":
+            return None
+        predicate = node_name(node.input[1])
+        if self._nodes[predicate].op == "LoopCond":
+            return int(iteration < self._trips[frame])
+        return int(self._taken[predicate])
+
+    def _send(self, name: str, alive: bool, place: Place, switched: int | None = None) -> None:
+        for consumer, slot, text in self._consumers[name]:
+            arrives = alive
+            if switched is not None and not text.startswith("^"):
+                arrives = alive and int(text.partition(":")[2] or 0) == switched
+            self._arrive((consumer, place), slot, arrives)
+
+    def _arrive(self, run: Run, slot: int, alive: bool) -> None:
+        node = self._nodes[run[0]]
+        arrived = self._arrived[run]
+        arrived[slot] = alive
+        data = [i for i, text in enumerate(node.input) if not text.startswith("^")]
+        if node.op != "Merge":
+            if len(arrived) == len(node.input):
+                self._start(run, all(arrived.values()))
+            return
+        if any(i not in arrived for i in range(len(node.input)) if i not in data):
+            return
+        if any(arrived.get(i) for i in data):
+            self._start(run, True)
+        elif all(i in arrived for i in data):
+            self._start(run, False)
