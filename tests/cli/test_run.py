@@ -1,5 +1,8 @@
 """Jobs as users start them."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,27 @@ def test_same_plan_file_gives_the_same_bits_again(launched: Job, plans: Job, ran
 def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main([]) == 2
     assert "tf-libra run -np 2 python train.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        (["-np", "0", "python", "train.py"], "-np must be .* at least 1, got '0'"),
+        (["--num-proc=-2", "python", "train.py"], "--num-proc must be .* got '-2'"),
+        (["--verbose", "-np", "two", "python"], "-np must be .* got 'two'"),
+        (["-np"], "-np must be .* got ''"),
+    ],
+)
+def test_number_of_workers_is_checked(
+    arguments: list[str], got: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main(arguments) == 2
+    assert re.search(got, capsys.readouterr().err)
+
+
+def test_help_says_what_is_ours_and_then_what_is_horovods() -> None:
+    program = Path(sys.executable).parent / "tf-libra"
+    done = subprocess.run([program, "run", "--help"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0
+    ours, theirs = done.stdout.index("TF_LIBRA_LOG_LEVEL"), done.stdout.index("--num-proc")
+    assert ours < theirs

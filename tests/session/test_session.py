@@ -17,7 +17,6 @@ RANKS = [0, 1]
 REFUSED = {
     "before_hvd_init": ["ValueError", "hvd.init()", "tf-libra run -np 2"],
     "no_gradients": ["ValueError", "forgetful_step", "computes no gradient"],
-    "none_gradient": ["ValueError", "Unused.step", "'unused'", "None"],
     "jit_compile": ["ValueError", "compiled_step", "jit_compile=True", "XLA"],
     "jit_compile_inside": ["ValueError", "jit_compile=True", "XLA"],
     "called_inside_of_a_function": ["ValueError", "HandWritten.step", "another tf.function"],
@@ -113,6 +112,12 @@ def test_compiled_forward_computation_is_no_obstacle(trouble: Job) -> None:
     first, second = (trouble.arrays("jit_compile_of_the_loss", rank) for rank in RANKS)
     for name, value in first.items():
         assert value.tobytes() == second[name].tobytes(), name
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_gradient_that_is_none_is_passed_through(trouble: Job, rank: int) -> None:
+    assert trouble.value("none_gradient", rank) is None
+    assert trouble.log("none_gradient", rank).count("computes no gradient for 'unused'") == 1
 
 
 def test_rank_that_could_not_rewrite_is_named_with_the_reason(trouble: Job) -> None:
