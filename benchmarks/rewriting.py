@@ -106,7 +106,7 @@ def plan_for(step: Step, strategy: str, prefix: str = "") -> Plan:
     """A plan of the step; with a prefix to the names, one of another model."""
     num_bytes = [variable.value.shape.num_elements() * 4 for variable in step.variables]
     names = [prefix + variable.path for variable in step.variables]
-    seconds = [1e-3] * len(names)
+    seconds = [1e-5] * len(names)
     profile = tf_libra.BackwardProfile.from_arrays(num_bytes, seconds, names)
     return tf_libra.make_plan(profile, COST, strategy)
 
