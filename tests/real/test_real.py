@@ -136,40 +136,7 @@ REFUSED = {
     "complex_weights": ["ValueError", "gradient of 'w' is complex128", "allowed: float16"],
     "uneven_data_with_join": ["hvd.join"],
 }
-# What the library is being taught meanwhile.
-PENDING = {
-    "residual_network",
-    "unused_head",
-    "masked_language_model",
-    "frozen_then_unfrozen",
-    "step_under_a_condition",
-    "auxiliary_head_under_a_condition",
-    "loop_over_a_dataset_in_the_step",
-    "metrics_in_the_step",
-    "batch_normalization_by_fit",
-    "callable_object",
-    "partial_function",
-    "variables_as_arguments",
-    "models_of_a_k_fold",
-    "starts_unequal",
-    "data_in_a_variable",
-    "mnist_with_first_batch",
-    "synthetic_benchmark",
-    "functions_run_eagerly",
-    "old_gradients",
-    "version_1_optimizer",
-    "uneven_data_with_join",
-}
-
-
-def some_pending(names: Any) -> list[Any]:
-    return [
-        pytest.param(*one, marks=pytest.mark.xfail(reason="pending")) if one[-1] in PENDING else one
-        for one in names
-    ]
-
-
-PLACES = some_pending((job, name) for job, names in TRAINED.items() for name in names)
+PLACES = [(job, name) for job, names in TRAINED.items() for name in names]
 RANKS = [0, 1]
 
 
@@ -207,7 +174,6 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
         assert "was not executed as it is" not in job.log(name, rank)
 
 
-@pytest.mark.xfail(reason="pending")
 @pytest.mark.parametrize(
     ("name", "count"), [("recomputed_blocks", 9), ("recomputed_keras_layers", 6)]
 )
@@ -218,13 +184,32 @@ def test_what_is_computed_twice_is_all_reduced_once(
     assert sum(len(names) for _, names in step["groups"]) == count
 
 
+def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job]) -> None:
+    log = job_of("practices").log("starts_unequal")
+    assert log.count("rank 0's values were copied to all") == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "variable"),
+    [("practices", "unused_head", "'spare'"), ("sequences", "masked_language_model", "pooled")],
+)
+def test_a_gradient_that_is_none_is_said_once_by_each_step(
+    job_of: Callable[[str], Job], place: str, name: str, variable: str
+) -> None:
+    lines = [
+        line for line in job_of(place).log(name).splitlines() if "computes no gradient for" in line
+    ]
+    assert len(lines) == 2  # the script decorates twice
+    assert all(variable in line for line in lines)
+
+
 @pytest.mark.parametrize("place", TRAINED)
 def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> None:
     assert set(job_of(place).cases(0)) == set(TRAINED[place])
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize(("name",), some_pending((name,) for name in REFUSED))
+@pytest.mark.parametrize("name", REFUSED)
 def test_is_refused_in_a_sentence_that_says_what_to_do(
     job_of: Callable[[str], Job], name: str, rank: int
 ) -> None:
@@ -233,7 +218,6 @@ def test_is_refused_in_a_sentence_that_says_what_to_do(
         assert part in message
 
 
-@pytest.mark.xfail(reason="pending")
 def test_gradients_per_example_are_refused_or_right(job_of: Callable[[str], Job]) -> None:
     for rank in RANKS:
         case = job_of("refused").case("gradients_per_example", rank)
