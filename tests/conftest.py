@@ -37,6 +37,7 @@ _STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluste
 _SHARED = frozenset(("plans", "trouble", "traced", "trained", "browser", "make_cluster"))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tells tests that start workers from the others, and keeps together what shares a job.
 
