@@ -193,7 +193,22 @@ def unused_head_as_zero(by: By) -> Any:
     return model.trainable_variables
 
 
-@SCRIPTS
+def averaging(by: By) -> type[keras.Model]:
+    """A model that `fit` trains by what the script's author would do for Horovod."""
+
+    class Averaging(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = by.average(tape.gradient(loss, self.trainable_variables))
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    return Averaging
+
+
+@SCRIPTS.like("horovod")
 def frozen_then_unfrozen(by: By) -> Any:
     """Transfer learning: the head first, then `compile` again and all of it, by `fit`."""
     use_float64()
@@ -202,7 +217,7 @@ def frozen_then_unfrozen(by: By) -> Any:
     )
     base.trainable = False
     inputs = keras.Input((FEATURES,))
-    model = keras.Model(inputs, layers.Dense(CLASSES)(base(inputs, training=False)))
+    model = averaging(by)(inputs, layers.Dense(CLASSES)(base(inputs)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     random = np.random.default_rng(1)
     arrays = random.normal(size=(32, FEATURES)), random.integers(0, CLASSES, 32)
@@ -516,19 +531,9 @@ def metrics_in_the_step(by: By) -> Any:
 def batch_normalization_by_fit(by: By) -> Any:
     """Normalization and metrics under `fit`, decorated twice; then a second `compile`."""
     use_float64()
-
-    class Averaged(keras.Model):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(x, y, self(x, training=True))
-            gradients = by.average(tape.gradient(loss, self.trainable_variables))
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
     inputs = keras.Input((FEATURES,))
     x = layers.BatchNormalization()(layers.Dense(8, use_bias=False)(inputs))
-    model = Averaged(inputs, layers.Dense(CLASSES)(layers.ReLU()(x)))
+    model = averaging(by)(inputs, layers.Dense(CLASSES)(layers.ReLU()(x)))
     random = np.random.default_rng(1)
     arrays = random.normal(size=(32, FEATURES)), random.integers(0, CLASSES, 32)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
