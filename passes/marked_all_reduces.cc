@@ -112,8 +112,9 @@ bool IsMarked(const NodeDef& node) {
 
 bool IsWritten(const NodeDef& node) {
   if (node.op() != kAllReduceOp) return node.attr().count("_tf_libra_group") > 0;
-  const auto plan = node.attr().find("plan");
-  return plan != node.attr().end() && !plan->second.s().empty();
+  // Rows that are gathered name something in place of a plan, and are in no group.
+  const auto group = node.attr().find("group");
+  return group != node.attr().end() && group->second.i() >= 0;
 }
 
 bool HasMarkedAllReduce(const GraphDef& graph) {
