@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import networkx as nx
 import pytest
 
@@ -27,7 +28,16 @@ SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
 
 
 def pytest_configure() -> None:
-    """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start."""
+    """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start.
+
+    And no random test depends on how fast the machine draws its examples.
+    """
+    hypothesis.settings.register_profile(
+        "any machine",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("any machine")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
