@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_libra.cli.family import carry_out
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import data_parallel, make_burst_plan, strong_scaling_limit
@@ -40,29 +41,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     define, command = _COMMANDS[name]
     values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
     flags.DEFINE_string(
         "profile", None, "JSON file of the scaling profile (required)", flag_values=values
     )
     flags.DEFINE_string("plot", None, "draw devices and gaps as this SVG file", flag_values=values)
     define(values)
-    try:
-        rest = values([f"tf-libra burst {name}", *arguments[1:]])[1:]
-        if _given(values, "help"):
-            # Without the headings, which are the names of modules.
-            lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
-            print("\n".join([f"usage: tf-libra burst {name} [flags]", *lines]))
-            return 0
-        if rest:
-            raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
-        command(values)
-    except flags.Error as error:
-        print(f"tf-libra burst {name}: {error}", file=sys.stderr)
-        return 2
-    except (ValueError, OSError, ImportError) as error:
-        print(f"tf-libra burst {name}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return carry_out(f"tf-libra burst {name}", values, arguments[1:], command)
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:

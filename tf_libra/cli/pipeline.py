@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_libra.cli.family import carry_out
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
@@ -37,28 +38,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     define, command = _COMMANDS[name]
     values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
     flags.DEFINE_string("layers", None, "JSON file of the layers (required)", flag_values=values)
     flags.DEFINE_string("cluster", None, "JSON file of the cluster (required)", flag_values=values)
     flags.DEFINE_string("plot", None, "draw the timeline as this SVG file", flag_values=values)
     define(values)
-    try:
-        rest = values([f"tf-libra pipeline {name}", *arguments[1:]])[1:]
-        if _given(values, "help"):
-            # Without the headings, which are the names of modules.
-            lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
-            print("\n".join([f"usage: tf-libra pipeline {name} [flags]", *lines]))
-            return 0
-        if rest:
-            raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
-        command(values)
-    except flags.Error as error:
-        print(f"tf-libra pipeline {name}: {error}", file=sys.stderr)
-        return 2
-    except (ValueError, OSError, ImportError) as error:
-        print(f"tf-libra pipeline {name}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return carry_out(f"tf-libra pipeline {name}", values, arguments[1:], command)
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
