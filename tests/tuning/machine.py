@@ -1,0 +1,139 @@
+"""A simulated machine that obeys a contention model to the nanosecond, to tune against."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.simulation import simulate
+from tf_libra.tuning import Budget, Experiment, Observation, TensorSpec, Tuned, tune
+
+NUM_WORKERS = 4
+MODEL = ContentionModel(
+    num_workers=NUM_WORKERS,
+    hop_latency=5e-5,
+    compute=(1.05, 0.06),
+    overlapped=(1.5e9, 2.0e9, 0.7),
+    exclusive=(1.9e9, 2.2e9, 0.7),
+    exponent=0.6,
+)
+SIZES = [40_000, 4_000, 8_000_000, 8_000, 4_000_000, 2_000, 2_400_000, 1_000, 1_200_000, 600_000]
+PROFILE = BackwardProfile.from_arrays(
+    SIZES, np.linspace(1e-3, 6e-3, len(SIZES)), [f"t{i}" for i in range(len(SIZES))]
+)
+
+
+class Machine:
+    """Runs plans as `simulate` says, with noise on every time."""
+
+    def __init__(
+        self, profile: BackwardProfile = PROFILE, noise: float = 0.0, model: ContentionModel = MODEL
+    ) -> None:
+        self.profile = profile
+        self.model = model
+        self.seconds = 0.0
+        self._noise = noise
+        self._random = np.random.default_rng(0)
+        self._step = 0
+
+    def specs(self, order: Sequence[int] | None = None) -> list[TensorSpec]:
+        tensors = self.profile.tensors
+        order = range(len(tensors)) if order is None else order
+        return [TensorSpec(tensors[i].name, tensors[i].num_bytes, "float32") for i in order]
+
+    def run(self, plan: Plan) -> Observation:
+        self._step += 1
+        self.seconds += 0.05
+        # In the order of production, whatever the plan's.
+        timeline = simulate(self._reordered(plan), plan, self.model)
+        times, work = [0.0], [0.0]
+        for index, stage in enumerate(timeline.stages):
+            rate = 1.0
+            if index > 0:
+                rate = float(self.model.compute_rate(plan.groups[index - 1].num_threads))
+            for seconds, speed in (
+                (stage.overlap_seconds, rate),
+                (stage.residual_compute_seconds, 1.0),
+                (stage.residual_communication_seconds, 0.0),
+            ):
+                times.append(times[-1] + seconds)
+                work.append(work[-1] + seconds * speed)
+        compute = self._reordered(plan).compute_seconds
+        moving = np.concatenate([[True], np.diff(work) > 0])
+        produced = np.interp(np.cumsum(compute), np.array(work)[moving], np.array(times)[moving])
+        start_ns = 10**18 + self._step * 10**10
+        noisy = 1 + self._noise * self._random.random(len(plan.groups))
+        records = tuple(
+            AllReduceRecord(
+                step=self._step,
+                sequence=index,
+                plan=plan.fingerprint[:16],
+                group=index,
+                num_threads=group.num_threads,
+                num_bytes=sum(plan.num_bytes[group.start : group.stop]),
+                enqueued_ns=start_ns + round(span.ready_seconds * 1e9),
+                started_ns=start_ns + round(span.start_seconds * 1e9),
+                first_byte_ns=start_ns + round(span.start_seconds * 1e9) + 10_000,
+                finished_ns=start_ns
+                + round(
+                    (span.start_seconds + (span.end_seconds - span.start_seconds) * noisy[index])
+                    * 1e9
+                ),
+                tensor_names=plan.tensor_names[group.start : group.stop],
+            )
+            for index, (group, span) in enumerate(zip(plan.groups, timeline.groups, strict=True))
+        )
+        production = StepProduction(
+            names=plan.tensor_names,
+            produced_ns=start_ns + np.round(produced * 1e9).astype(np.int64),
+            inferred={},
+            backward_start_ns=start_ns,
+        )
+        return Observation(production, records)
+
+    def _reordered(self, plan: Plan) -> BackwardProfile:
+        """The profile in the plan's order; each tensor keeps the time of its own."""
+        by_name = {tensor.name: tensor for tensor in self.profile.tensors}
+        tensors = [by_name[name] for name in plan.tensor_names]
+        return BackwardProfile.from_arrays(
+            [t.num_bytes for t in tensors],
+            [t.compute_seconds for t in tensors],
+            [t.name for t in tensors],
+        )
+
+
+def drive(
+    machine: Machine,
+    strategy: strategies.Strategy | str = "libra",
+    budget: Budget | None = None,
+    order: Sequence[int] | None = None,
+    traceable: bool = True,
+    **options: Any,
+) -> tuple[Tuned, list[Experiment]]:
+    """Tunes to the end, as a session does."""
+    tuning = tune(
+        machine.specs(order),
+        strategies.resolve(strategy),
+        NUM_WORKERS,
+        budget or Budget(),
+        clock=lambda: machine.seconds,
+        **options,
+    )
+    experiments: list[Experiment] = []
+    observation = None
+    while True:
+        try:
+            experiment = tuning.send(observation)
+        except StopIteration as finished:
+            return finished.value, experiments
+        experiments.append(experiment)
+        seen = machine.run(experiment.plan)
+        observation = seen if experiment.traced else None
+        if observation is not None and not traceable:
+            observation = Observation(None, seen.records, "busy: somebody else is profiling")

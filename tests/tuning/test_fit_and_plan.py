@@ -1,0 +1,63 @@
+"""What is made of the observed steps, and what is fallen back to."""
+
+import pytest
+
+from tests.tuning.machine import MODEL, PROFILE, SIZES, Machine, drive
+from tf_libra.model.plan import Plan
+from tf_libra.simulation import simulate
+from tf_libra.tuning import Observation, fit_and_plan
+
+
+def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
+    class Accumulating(Machine):
+        """All-reduces in every third step."""
+
+        count = 0
+
+        def run(self, plan: Plan) -> Observation:
+            self.count += 1
+            seen = super().run(plan)
+            return Observation(seen.production, ()) if self.count % 3 else seen
+
+    tuned, _ = drive(Accumulating())
+    assert tuned.held_out_error == pytest.approx(0, abs=0.05)
+    assert tuned.plan.strategy == "libra"
+
+
+def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
+    tuned, _ = drive(Machine(), "asc-wfbp")
+    assert {group.stream for group in tuned.plan.groups} == {0}
+    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["libra", "libra-m"])
+def test_model_that_misses_its_limit_is_not_trusted(name: str) -> None:
+    tuned, _ = drive(Machine(noise=2.0), name, max_model_error=0.001)
+    assert tuned.plan.strategy == "mg-wfbp"
+    assert any(f"MG-WFBP plans instead of {name}" in note for note in tuned.notes)
+    assert tuned.held_out_error is not None
+    assert tuned.held_out_error > 0.001
+
+
+def test_planner_that_finds_no_plan_is_not_the_models_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("chunks are too few")
+
+    monkeypatch.setattr(fit_and_plan, "make_plan", refuse)
+    tuned, _ = drive(Machine())
+    assert tuned.cost_model is not None and tuned.fit is not None
+    assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
+    (note,) = [note for note in tuned.plan.notes if "chunks are too few" in note]
+    assert note.startswith("libra has found no plan")
+    assert not any("no model could be fitted" in note for note in tuned.notes)
+
+
+def test_model_predicts_plans_it_has_not_seen() -> None:
+    tuned, _ = drive(Machine())
+    assert tuned.cost_model is not None
+    assert tuned.held_out_error is not None
+    assert tuned.held_out_error < 0.05
+    assert tuned.is_complete

@@ -1,0 +1,32 @@
+"""From the first training steps to a plan: what to try, what came of it, what to conclude.
+
+It drives nothing: `tune` yields experiments, is sent what happened, and returns a conclusion, so
+that it can be run against a simulated machine as well.
+"""
+
+from tf_libra.tuning.algorithm import Tuning, tune
+from tf_libra.tuning.conclusion import Tuned
+from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
+from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import (
+    TensorSpec,
+    measuring_plans,
+    one_group_plan,
+    random_plans,
+)
+
+__all__ = [
+    "Budget",
+    "EndOfTuning",
+    "Experiment",
+    "Observation",
+    "Phase",
+    "TensorSpec",
+    "Tuned",
+    "Tuning",
+    "measuring_plans",
+    "one_group_plan",
+    "random_plans",
+    "tune",
+]

@@ -1,0 +1,40 @@
+"""What is tried out in a training step, and what is seen of it."""
+
+from dataclasses import dataclass
+
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.tuning.phase import Phase
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the next training step tries; it trains as well.
+
+    Attributes:
+        phase: MEASURE or SAMPLE.
+        plan: what it runs under.
+        traced: whether rank 0 is to observe it.
+    """
+
+    phase: Phase
+    plan: Plan
+    traced: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What rank 0 saw of a traced step.
+
+    Attributes:
+        production: when gradients were produced; None where the step could not be traced.
+        records: the all-reduces that were executed.
+        problem: why there is no production, else empty.
+        called_ns: when the step was called and when it returned, nanoseconds since the epoch.
+    """
+
+    production: StepProduction | None
+    records: tuple[AllReduceRecord, ...]
+    problem: str = ""
+    called_ns: tuple[int, int] = (0, 0)

@@ -1,0 +1,78 @@
+"""What has been seen in the steps so far."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
+from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import TensorSpec
+
+# Every so many random plans are held out of the fit, to be predicted by it.
+HELD_OUT_EVERY = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedStep:
+    """A step that could be traced.
+
+    Attributes:
+        plan: what it ran under.
+        production: when gradients were produced.
+        records: the all-reduces that were executed.
+    """
+
+    plan: Plan
+    production: StepProduction
+    records: tuple[AllReduceRecord, ...]
+
+
+@dataclass
+class Findings:
+    """What has been seen so far.
+
+    Attributes:
+        after_backward: steps that communicate after backward.
+        overlapped: steps that communicate beside it.
+        problems: why steps could not be traced, and how many.
+    """
+
+    after_backward: list[ObservedStep] = field(default_factory=list)
+    overlapped: list[ObservedStep] = field(default_factory=list)
+    problems: dict[str, int] = field(default_factory=dict)
+
+    def note(self, experiment: Experiment, observation: Observation) -> None:
+        """Keeps what an experiment has shown."""
+        if observation.production is None:
+            problem = observation.problem
+            self.problems[problem] = self.problems.get(problem, 0) + 1
+            return
+        step = ObservedStep(experiment.plan, observation.production, observation.records)
+        if experiment.phase is Phase.MEASURE:
+            self.after_backward.append(step)
+        elif step.records:  # else the step has only accumulated gradients
+            self.overlapped.append(step)
+
+    def profile(self, tensors: Sequence[TensorSpec]) -> MeasuredProfile | None:
+        """Backward computation as measured; None, and one problem more, if it cannot be told."""
+        sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}
+        dtypes = {tensor.name: tensor.dtype for tensor in tensors}
+        steps = [step.production for step in self.after_backward]
+        try:
+            return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes)
+        except ValueError as problem:  # no reason to end the training
+            self.problems[str(problem)] = 1
+            return None
+
+    def split(self) -> tuple[list[ObservedStep], list[ObservedStep]]:
+        """Overlapped steps to fit a model to, and those to test it on.
+
+        Whole plans are held out: steps of one plan are too alike to test a model.
+        """
+        plans = list(dict.fromkeys(step.plan.fingerprint for step in self.overlapped))
+        unseen = set(plans[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+        fitting = [step for step in self.overlapped if step.plan.fingerprint not in unseen]
+        held_out = [step for step in self.overlapped if step.plan.fingerprint in unseen]
+        return fitting, held_out

@@ -1,0 +1,15 @@
+"""The phases in the life of a training function."""
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Where a training function is in its life."""
+
+    TRACE = "trace"
+    MEASURE = "measure"
+    SAMPLE = "sample"
+    FIT = "fit"
+    PLAN = "plan"
+    RUN = "run"
+    PASS_THROUGH = "pass-through"

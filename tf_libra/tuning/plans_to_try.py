@@ -1,0 +1,112 @@
+"""The plans that are tried out before one is made: what is to be learnt has to differ in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
+
+# A random plan has at most so many groups: all-reduces too small to tell startup from
+# transmission teach nothing.
+MAX_SAMPLED_GROUPS = 6
+# Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
+# seen at sizes that differ several times over, for every thread count.
+MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One gradient as tracing knows it, before anything was measured."""
+
+    name: str
+    num_bytes: int
+    dtype: str
+
+
+def one_group_plan(
+    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, strategy: str
+) -> Plan:
+    """One all-reduce of everything after backward: needs no knowledge but the tensors."""
+    return _plan(tensors, [0, len(tensors)], [num_threads], num_workers, strategy)
+
+
+def measuring_plans(
+    tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
+) -> list[Plan]:
+    """Plans that communicate after backward: one per thread count, with groups of several sizes."""
+    sizes = np.array([tensor.num_bytes for tensor in tensors], dtype=float)
+    before = np.concatenate([[0.0], np.cumsum(sizes)]) / max(sizes.sum(), 1.0)
+    plans = []
+    for index, num_threads in enumerate(threads):
+        # Another order of sizes for every count, so that no place in a step has one size only.
+        shares = np.roll(MEASURED_SHARES, index)
+        cuts = {int(np.argmin(np.abs(before - share))) for share in np.cumsum(shares)[:-1]}
+        edges = sorted(cuts | {0, len(tensors)})
+        plans.append(
+            _plan(
+                tensors,
+                edges,
+                [num_threads] * (len(edges) - 1),
+                num_workers,
+                "measure",
+                after_backward=True,
+            )
+        )
+    return plans
+
+
+def random_plans(
+    profile: BackwardProfile, threads: Sequence[int], num_workers: int, count: int, seed: int = 0
+) -> list[Plan]:
+    """At most `count` random fusions with random threads (LIBRA, Algorithm 2, line 2).
+
+    The same ones for the same arguments.
+    """
+    random = np.random.default_rng(seed)
+    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+    # Where to cut: by tensors every other time, by bytes between, since a model's bytes may
+    # well be in a few of its tensors.
+    by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
+    plans: list[Plan] = []
+    seen: set[str] = set()
+    for index in range(count):
+        most = min(MAX_SAMPLED_GROUPS, len(specs))
+        num_groups = int(random.integers(min(2, most), most + 1))
+        places = random.random(num_groups - 1)
+        cuts = places * len(specs) if index % 2 else np.searchsorted(by_bytes, places)
+        inner = {min(max(int(cut), 1), len(specs) - 1) for cut in cuts if len(specs) > 1}
+        edges = [0, *sorted(inner), len(specs)]
+        # Every thread count leads as often as any other, so that none goes unsampled.
+        chosen = [int(threads[index % len(threads)])]
+        chosen += [int(r) for r in random.choice(threads, size=len(edges) - 2)]
+        plan = _plan(specs, edges, chosen, num_workers, "sample")
+        # A model of few tensors has few plans, and the same one again teaches nothing new.
+        if plan.fingerprint not in seen:
+            seen.add(plan.fingerprint)
+            plans.append(plan)
+    return plans
+
+
+def _plan(
+    tensors: Sequence[TensorSpec],
+    edges: Sequence[int],
+    threads: Sequence[int],
+    num_workers: int,
+    strategy: str,
+    after_backward: bool = False,
+) -> Plan:
+    groups = tuple(
+        TensorGroup(start, stop, num_threads)
+        for start, stop, num_threads in zip(edges[:-1], edges[1:], threads, strict=True)
+    )
+    return Plan(
+        groups=groups,
+        tensor_names=tuple(tensor.name for tensor in tensors),
+        num_bytes=tuple(tensor.num_bytes for tensor in tensors),
+        num_workers=num_workers,
+        strategy=strategy,
+        after_backward=after_backward,
+        dtypes=tuple(tensor.dtype for tensor in tensors),
+    )
