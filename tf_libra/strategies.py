@@ -1,5 +1,6 @@
 """What a user may ask for: one frozen dataclass per strategy, each with a name as a string."""
 
+from tf_libra.planning.burst import DeepPool
 from tf_libra.planning.data_parallel.asc_wfbp import AscWfbp
 from tf_libra.planning.data_parallel.fixed import HorovodFusion, SynEasgd, Wfbp
 from tf_libra.planning.data_parallel.libra import Libra
@@ -12,6 +13,7 @@ __all__ = [
     "BY_NAME",
     "AscWfbp",
     "DataParallel",
+    "DeepPool",
     "GPipe",
     "HetPipe",
     "HorovodFusion",

@@ -11,8 +11,7 @@ from absl import flags
 from tf_libra.cli.family import carry_out
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import data_parallel, make_burst_plan, strong_scaling_limit
-from tf_libra.planning.burst.registry import PLANNERS
+from tf_libra.planning.burst import BY_NAME, data_parallel, make_burst_plan, strong_scaling_limit
 from tf_libra.simulation import (
     BackgroundJob,
     Multiplexing,
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
-    flags.DEFINE_string("strategy", default, f"one of {', '.join(PLANNERS)}", flag_values=values)
+    flags.DEFINE_string("strategy", default, f"one of {', '.join(BY_NAME)}", flag_values=values)
     flags.DEFINE_float(
         "max_amplification", None, "no layer's may be larger; no limit if none", flag_values=values
     )

@@ -14,7 +14,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
-from tf_libra.planning.pipeline.registry import resolve
+from tf_libra.planning.pipeline.strategy import resolve
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline
 
 _USAGE = """usage: tf-libra pipeline COMMAND [flags]

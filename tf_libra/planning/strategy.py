@@ -8,7 +8,7 @@ from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.registry import Registry
+from tf_libra.registry import Registry
 
 
 class Strategy(Protocol):

@@ -230,7 +230,7 @@ def test_several_first_and_last_layers():
         ({"max_amplification": math.nan}, "max_amplification must be a finite number, got nan"),
         ({"max_amplification": "2"}, "max_amplification must be a finite number, got '2'"),
         ({"strategy": "deepool"}, "strategy must be one of .*, got 'deepool'"),
-        ({"strategy": ["deeppool"]}, "strategy must be one of"),
+        ({"strategy": ["deeppool"]}, "strategy must be a name or an object of a burst strategy"),
         ({"num_devices": 2}, "num_devices is no argument of deeppool"),
         ({"strategy": "data-parallel", "num_devices": 3}, r"num_devices must be one of \(1, 2\)"),
     ],

@@ -10,8 +10,8 @@ import tf_libra
 from tf_libra import strategies
 from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning import pipeline
-from tf_libra.planning.pipeline import registry
 from tf_libra.planning.pipeline.pe import execution_orders
+from tf_libra.planning.pipeline.strategy import REGISTRY
 
 LAYERS = tf_libra.LayerGraph.chain([1, 2, 1], [2, 2, 1], [10, 20, 5], [3, 3])
 CLUSTER = tf_libra.Cluster.from_bandwidth([[0, 5], [5, 0]])
@@ -61,7 +61,7 @@ def test_a_planner_from_outside():
         with pytest.raises(ValueError, match="name must be new, got 'spp'"):
             pipeline.register(spp)
     finally:
-        registry.REGISTRY.forget("last-device")
+        REGISTRY.forget("last-device")
 
 
 def test_what_cannot_be_registered_is_named():

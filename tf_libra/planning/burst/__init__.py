@@ -1,3 +1,14 @@
+"""Planners of bursts: how many devices each layer gets.
+
+Importing it registers the planners that come along; they are known in this order.
+"""
+
+# isort: off
+from tf_libra.planning.burst.deeppool import DeepPool
+from tf_libra.planning.burst.same_devices import DataParallel
+from tf_libra.planning.burst.search_linear import SearchLinear
+
+# isort: on
 from tf_libra.planning.burst.baselines import (
     Partition,
     data_parallel,
@@ -5,11 +16,19 @@ from tf_libra.planning.burst.baselines import (
     strong_scaling_limit,
 )
 from tf_libra.planning.burst.planner import make_burst_plan
+from tf_libra.planning.burst.strategy import BY_NAME, BurstDraft, BurstStrategy, register
 
 __all__ = [
+    "BY_NAME",
+    "BurstDraft",
+    "BurstStrategy",
+    "DataParallel",
+    "DeepPool",
     "Partition",
+    "SearchLinear",
     "data_parallel",
     "make_burst_plan",
+    "register",
     "static_partitions",
     "strong_scaling_limit",
 ]

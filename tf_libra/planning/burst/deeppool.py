@@ -1,39 +1,43 @@
 """DeepPool: the quickest plan within a limit on amplification (section 4)."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.costs import TOLERANCE, amplification
 from tf_libra.planning.burst.decisions import ChainRun
-from tf_libra.planning.burst.registry import Request, register
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.search import Search
+from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 
 
-@register("deeppool")
-def plan_deeppool(scaling: ScalingProfile, request: Request) -> tuple[ChainRun, tuple[str, ...]]:
-    """Returns the plan of least iteration time that keeps every layer within the limit.
+@register
+@dataclass(frozen=True, kw_only=True)
+class DeepPool(Limited):
+    """The plan of least iteration time that keeps every layer within the limit.
 
     Where none does, the plan whose largest amplification is least and that is the quickest of
     those, with a note.
     """
-    if request.num_devices is not None:
-        raise ValueError(
-            f"num_devices is no argument of deeppool, which chooses it, got {request.num_devices}"
+
+    name: ClassVar[str] = "deeppool"
+
+    def draft(self, scaling: ScalingProfile) -> BurstDraft:
+        """Searches all plans."""
+        search = Search(scaling)
+        limit = math.inf if self.max_amplification is None else self.max_amplification
+        run = search.solve(limit)
+        if run is not None:
+            return BurstDraft(run, search.notes)
+        run, least = _least_largest(scaling, search, limit)
+        note = (
+            f"no plan keeps every layer's amplification within {limit:g}; the largest is"
+            f" {least:.6g}, the least that is possible"
         )
-    search = Search(scaling)
-    limit = math.inf if request.max_amplification is None else request.max_amplification
-    run = search.solve(limit)
-    if run is not None:
-        return run, search.notes
-    run, least = _least_largest(scaling, search, limit)
-    note = (
-        f"no plan keeps every layer's amplification within {limit:g}; the largest is {least:.6g}, "
-        "the least that is possible"
-    )
-    return run, (*search.notes, note)
+        return BurstDraft(run, (*search.notes, note))
 
 
 def _least_largest(

@@ -1,16 +1,16 @@
 """From a strategy's name to a burst plan."""
 
-from tf_libra import checks
+from dataclasses import replace
+
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import deeppool, same_devices, search_linear  # noqa: F401  # register
-from tf_libra.planning.burst.registry import PLANNERS, Request
 from tf_libra.planning.burst.schedule import make_schedule
+from tf_libra.planning.burst.strategy import BurstStrategy, resolve
 
 
 def make_burst_plan(
     scaling: ScalingProfile,
-    strategy: str = "deeppool",
+    strategy: BurstStrategy | str = "deeppool",
     *,
     max_amplification: float | None = None,
     num_devices: int | None = None,
@@ -19,10 +19,12 @@ def make_burst_plan(
 
     Args:
       scaling: the layers at every number of devices.
-      strategy: "deeppool" (the least iteration time within the limit), "data-parallel" (every layer
-        on the same devices) or "search-linear" (DeepPool's Algorithm 1 as printed).
-      max_amplification: what no layer's amplification may exceed, at least 1; None: no limit.
-      num_devices: of "data-parallel"; None: the quickest number.
+      strategy: a registered name, such as "deeppool" (the least iteration time within the limit),
+        "data-parallel" (every layer on the same devices) or "search-linear" (DeepPool's Algorithm 1
+        as printed); or a strategy with its arguments.
+      max_amplification: what no layer's amplification may exceed, at least 1; None: what the
+        strategy says, by default no limit.
+      num_devices: of "data-parallel"; None: what it says, by default the quickest number.
 
     Raises:
       ValueError: an unknown strategy, a limit below 1 or not finite, a number of devices that is
@@ -30,11 +32,16 @@ def make_burst_plan(
     """
     if not isinstance(scaling, ScalingProfile):
         raise ValueError(f"scaling must be a ScalingProfile, got {scaling!r:.80}")
-    if not isinstance(strategy, str) or strategy not in PLANNERS:
-        raise ValueError(f"strategy must be one of {', '.join(PLANNERS)}, got {strategy!r}")
+    strategy = resolve(strategy)
     if max_amplification is not None:
-        max_amplification = checks.real("max_amplification", max_amplification, minimum=1)
+        strategy = replace(strategy, max_amplification=max_amplification)
     if num_devices is not None:
         num_devices = scaling.device_counts[scaling.index(num_devices)]
-    run, notes = PLANNERS[strategy](scaling, Request(max_amplification, num_devices))
-    return make_schedule(scaling, run, strategy, max_amplification, notes)
+        if "num_devices" not in strategy.__dataclass_fields__:
+            raise ValueError(
+                f"num_devices is no argument of {strategy.name}, which chooses it,"
+                f" got {num_devices}"
+            )
+        strategy = replace(strategy, num_devices=num_devices)
+    draft = strategy.draft(scaling)
+    return make_schedule(scaling, draft.run, strategy.name, strategy.max_amplification, draft.notes)

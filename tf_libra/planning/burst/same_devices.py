@@ -1,40 +1,50 @@
 """Data parallelism: every layer on the same devices."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link, reduce_graph
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
-from tf_libra.planning.burst.registry import Request, register
 from tf_libra.planning.burst.schedule import make_schedule
+from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 
 
-@register("data-parallel")
-def plan_data_parallel(
-    scaling: ScalingProfile, request: Request
-) -> tuple[ChainRun, tuple[str, ...]]:
-    """Returns the quickest of the plans that give every layer the same number of devices.
+@register
+@dataclass(frozen=True, kw_only=True)
+class DataParallel(Limited):
+    """The quickest of the plans that give every layer the same number of devices.
 
     Under a limit, the quickest that keeps it; if none does, the one whose largest amplification is
-    least, with a note. `num_devices` fixes the number, whatever the limit.
+    least, with a note.
+
+    Attributes:
+      num_devices: fixes the number, whatever the limit.
     """
-    if request.num_devices is not None:
-        return everywhere(scaling, scaling.index(request.num_devices)), ()
-    runs = [everywhere(scaling, position) for position in range(len(scaling.device_counts))]
-    plans = [make_schedule(scaling, run, "data-parallel", None) for run in runs]
-    limit = request.max_amplification
-    allowed = [
-        index
-        for index, plan in enumerate(plans)
-        if limit is None or max(plan.amplification) <= limit
-    ]
-    if allowed:
-        return runs[min(allowed, key=lambda index: plans[index].iteration_seconds)], ()
-    least = min(
-        range(len(plans)),
-        key=lambda index: (max(plans[index].amplification), plans[index].iteration_seconds),
-    )
-    return runs[least], (
-        f"no number of devices keeps every layer's amplification within {limit:g}",
-    )
+
+    name: ClassVar[str] = "data-parallel"
+    num_devices: int | None = None
+
+    def draft(self, scaling: ScalingProfile) -> BurstDraft:
+        """Tries every number of devices."""
+        if self.num_devices is not None:
+            return BurstDraft(everywhere(scaling, scaling.index(self.num_devices)))
+        runs = [everywhere(scaling, position) for position in range(len(scaling.device_counts))]
+        plans = [make_schedule(scaling, run, self.name, None) for run in runs]
+        limit = self.max_amplification
+        allowed = [
+            index
+            for index, plan in enumerate(plans)
+            if limit is None or max(plan.amplification) <= limit
+        ]
+        if allowed:
+            return BurstDraft(runs[min(allowed, key=lambda i: plans[i].iteration_seconds)])
+        least = min(
+            range(len(plans)),
+            key=lambda index: (max(plans[index].amplification), plans[index].iteration_seconds),
+        )
+        note = f"no number of devices keeps every layer's amplification within {limit:g}"
+        return BurstDraft(runs[least], (note,))
 
 
 def everywhere(scaling: ScalingProfile, position: int) -> ChainRun:

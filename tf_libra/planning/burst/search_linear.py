@@ -1,36 +1,38 @@
 """DeepPool's Algorithm 1 as it is printed, to compare with."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.costs import Costs, amplification
 from tf_libra.planning.burst.decisions import ChainRun, EdgeRun
-from tf_libra.planning.burst.registry import Request, register
+from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
 
 
-@register("search-linear")
-def plan_search_linear(
-    scaling: ScalingProfile, request: Request
-) -> tuple[ChainRun, tuple[str, ...]]:
-    """Returns what Algorithm 1 finds for a chain.
+@register
+@dataclass(frozen=True, kw_only=True)
+class SearchLinear(Limited):
+    """What Algorithm 1 finds for a chain.
 
     It keeps one predecessor per state (layer, devices): that of the least time. Whether the state
     keeps the limit then depends on it, and another that would have kept it is forgotten. A first
     candidate is taken whatever it amplifies, so the plan may break the limit. For the last layer,
     which the printed loop does not judge, the quickest number of devices within the limit is taken,
     or the quickest of all.
-
-    Raises:
-      ValueError: the model is no chain, or a number of devices was asked for.
     """
+
+    name: ClassVar[str] = "search-linear"
+
+    def draft(self, scaling: ScalingProfile) -> BurstDraft:
+        """Searches; `ValueError` where the model is no chain."""
+        return BurstDraft(_search(scaling, self.max_amplification))
+
+
+def _search(scaling: ScalingProfile, max_amplification: float | None) -> ChainRun:
     if not scaling.is_chain:
         raise ValueError("search-linear takes a chain of layers, got a model with branches")
-    if request.num_devices is not None:
-        raise ValueError(
-            "num_devices is no argument of search-linear, which chooses it, "
-            f"got {request.num_devices}"
-        )
-    limit = math.inf if request.max_amplification is None else request.max_amplification
+    limit = math.inf if max_amplification is None else max_amplification
     costs = Costs(scaling, math.inf)
     positions = range(len(scaling.device_counts))
     least = [0.0] * len(scaling.device_counts)  # S[i - 1]
@@ -71,4 +73,4 @@ def plan_search_linear(
         counts.append(chosen[counts[-1]])
     counts.reverse()
     edges = tuple(EdgeRun(edge) for edge in range(scaling.num_layers - 1))
-    return ChainRun(tuple(range(scaling.num_layers)), tuple(counts), (None, *edges, None)), ()
+    return ChainRun(tuple(range(scaling.num_layers)), tuple(counts), (None, *edges, None))

@@ -16,7 +16,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import Computation, PipelineStage
 from tf_libra.planning.pipeline.pe import execution_orders
-from tf_libra.planning.pipeline.registry import (
+from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
     check_microbatches,
     check_stages,

@@ -6,7 +6,7 @@ from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.planning.pipeline.registry import PipelineStrategy, resolve
+from tf_libra.planning.pipeline.strategy import PipelineStrategy, resolve
 from tf_libra.simulation.pipeline import simulate_pipeline
 
 

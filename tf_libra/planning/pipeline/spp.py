@@ -11,7 +11,7 @@ from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.prm import Partitions, StageRange
 from tf_libra.planning.pipeline.rdo import device_order
-from tf_libra.planning.pipeline.registry import (
+from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
     check_microbatches,
     check_stages,

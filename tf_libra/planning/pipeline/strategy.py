@@ -7,7 +7,7 @@ from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
-from tf_libra.planning.registry import Registry
+from tf_libra.registry import Registry
 
 
 @dataclass(frozen=True)

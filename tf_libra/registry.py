@@ -1,0 +1,76 @@
+"""Who is known by which name: planners and backends register themselves, nobody lists them."""
+
+import types
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+_Member = TypeVar("_Member")
+_Kind = TypeVar("_Kind", bound=type[Any])
+
+
+class Registry(Generic[_Member]):
+    """Frozen dataclasses by their `name`, in the order in which they were registered.
+
+    Attributes:
+      by_name: what is registered, read-only.
+    """
+
+    def __init__(self, described: str, field: str = "strategy") -> None:
+        """Begins empty.
+
+        Args:
+          described: what objects of it are, for messages.
+          field: the argument by which users choose one, for messages.
+        """
+        self._described = described
+        self._field = field
+        self._kinds: dict[str, type[_Member]] = {}
+        self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._kinds)
+
+    def register(self, kind: _Kind) -> _Kind:
+        """A decorator: makes a kind known by its name, here and in every table.
+
+        Raises:
+          ValueError: it is no frozen dataclass with a name and defaults for all arguments, or
+            another has the name.
+        """
+        name = getattr(kind, "name", None)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{self._field}: name must be a text that is not empty, got {name!r}")
+        if not getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
+            raise ValueError(f"{self._field} {name!r} must be a frozen dataclass, got {kind!r}")
+        known = self._kinds.get(name, kind)
+        if known is not kind:
+            raise ValueError(f"{self._field}: name must be new, got {name!r}, which {known!r} has")
+        try:
+            kind()
+        except TypeError as error:
+            raise ValueError(
+                f"{self._field} {name!r} must have a default for every argument: {error}"
+            ) from None
+        self._kinds[name] = kind
+        return kind
+
+    def forget(self, name: str) -> None:
+        """Makes one unknown again; `ValueError` where none has the name."""
+        if self._kinds.pop(name, None) is None:
+            raise self._unknown(name)
+
+    def resolve(self, member: _Member | str) -> _Member:
+        """Returns the object itself, or the one of that name with its default arguments.
+
+        Raises:
+          ValueError: none has this name.
+        """
+        if isinstance(member, str):
+            if member not in self._kinds:
+                raise self._unknown(member)
+            return self._kinds[member]()
+        if type(member) not in self._kinds.values():
+            raise ValueError(
+                f"{self._field} must be a name or an object of {self._described}, got {member!r}"
+            )
+        return member
+
+    def _unknown(self, name: str) -> ValueError:
+        return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")
