@@ -26,9 +26,6 @@ from tensorflow.python.grappler import tf_optimizer
 
 from tf_libra.backends import library
 
-NETWORKS = flags.DEFINE_list("networks", ["resnet50", "bert"], "Networks to trace.")
-MARKDOWN = flags.DEFINE_string("markdown", None, "Where to write the table, too.")
-
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
 _GROUPS = 10
 
@@ -275,15 +272,17 @@ def table(network: str, step: Step, rows: Sequence[Row]) -> list[str]:
 
 def main(_: Sequence[str]) -> None:
     lines: list[str] = []
-    for network in NETWORKS.value:
+    for network in _NETWORKS.value:
         if network not in BUILDERS:
             raise app.UsageError(f"networks: {network!r} is not one of {', '.join(BUILDERS)}")
         step = trace(BUILDERS[network])
         lines += table(network, step, measure(step))
     print("\n".join(lines))
-    if MARKDOWN.value is not None:
-        Path(MARKDOWN.value).write_text("\n".join(lines), encoding="utf-8")
+    if _MARKDOWN.value is not None:
+        Path(_MARKDOWN.value).write_text("\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
+    _NETWORKS = flags.DEFINE_list("networks", ["resnet50", "bert"], "Networks to trace.")
+    _MARKDOWN = flags.DEFINE_string("markdown", None, "Where to write the table, too.")
     app.run(main)

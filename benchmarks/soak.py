@@ -27,14 +27,6 @@ from absl import app, flags
 
 from benchmarks.machine import machine, versions
 
-_NP = flags.DEFINE_integer("np", 4, "Workers.", lower_bound=2)
-_STEPS = flags.DEFINE_integer("steps", 2000, "Training steps.", lower_bound=100)
-_PAUSE_EVERY = flags.DEFINE_integer("pause_every", 5, "Steps between pauses, on average.", 1)
-_PAUSE_SECONDS = flags.DEFINE_float("pause_seconds", 0.05, "Longest pause.", lower_bound=0)
-_MAX_GROWTH = flags.DEFINE_integer("max_growth_bytes", 8 << 20, "Of resident memory, per rank.", 0)
-_JSON = flags.DEFINE_string("json", None, "File to write the outcome to.")
-_WORKER = flags.DEFINE_bool("worker", False, "Set for the workers that this starts.")
-
 _FEATURES, _WIDTHS, _SHARD = 64, (128, 96, 10), 8
 _TOLERANCE = 1e-9
 
@@ -191,4 +183,13 @@ def _summary(document: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    _NP = flags.DEFINE_integer("np", 4, "Workers.", lower_bound=2)
+    _STEPS = flags.DEFINE_integer("steps", 2000, "Training steps.", lower_bound=100)
+    _PAUSE_EVERY = flags.DEFINE_integer("pause_every", 5, "Steps between pauses, on average.", 1)
+    _PAUSE_SECONDS = flags.DEFINE_float("pause_seconds", 0.05, "Longest pause.", lower_bound=0)
+    _MAX_GROWTH = flags.DEFINE_integer(
+        "max_growth_bytes", 8 << 20, "Of resident memory, per rank.", 0
+    )
+    _JSON = flags.DEFINE_string("json", None, "File to write the outcome to.")
+    _WORKER = flags.DEFINE_bool("worker", False, "Set for the workers that this starts.")
     app.run(main)

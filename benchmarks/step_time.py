@@ -48,34 +48,60 @@ from tf_libra import strategies
 
 _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
 
-_NP = flags.DEFINE_integer("np", 2, "Number of workers, at most one per core of this machine.")
-_HOSTS = flags.DEFINE_integer(
-    "hosts", None, "Hosts with one worker each, instead of --np workers on one.", lower_bound=2
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+
+_NP = flags.DEFINE_integer(
+    "np", 2, "Number of workers, at most one per core of this machine.", flag_values=FLAGS
 )
-_RATE = flags.DEFINE_string("rate", None, "Of each host's link, such as 5gbit; see tc(8).")
+_HOSTS = flags.DEFINE_integer(
+    "hosts",
+    None,
+    "Hosts with one worker each, instead of --np workers on one.",
+    lower_bound=2,
+    flag_values=FLAGS,
+)
+_RATE = flags.DEFINE_string(
+    "rate", None, "Of each host's link, such as 5gbit; see tc(8).", flag_values=FLAGS
+)
 _MPICH = flags.DEFINE_string(
-    "mpich", None, "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER."
+    "mpich",
+    None,
+    "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER.",
+    flag_values=FLAGS,
 )
 _MODEL = flags.DEFINE_string(
     "model",
     "cnn5m",
     f"What to train: one of {', '.join(models.MODELS)}, or file.py:function, a function that"
     " returns (keras_model, inputs, labels, loss).",
+    flag_values=FLAGS,
 )
 _CHOSEN = flags.DEFINE_list(
-    "strategies", "none,horovod,syneasgd,wfbp,libra", f"Any of {', '.join(_STRATEGIES)}."
+    "strategies",
+    "none,horovod,syneasgd,wfbp,libra",
+    f"Any of {', '.join(_STRATEGIES)}.",
+    flag_values=FLAGS,
 )
-_ROUNDS = flags.DEFINE_integer("rounds", 100, "Rounds that count.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Of weights, data and order.", lower_bound=0)
+_ROUNDS = flags.DEFINE_integer(
+    "rounds", 100, "Rounds that count.", lower_bound=1, flag_values=FLAGS
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "Of weights, data and order.", lower_bound=0, flag_values=FLAGS
+)
 _INTER_OP = flags.DEFINE_integer(
-    "inter_op_threads", 2, "TensorFlow's inter-op threads, for every strategy.", lower_bound=1
+    "inter_op_threads",
+    2,
+    "TensorFlow's inter-op threads, for every strategy.",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
-_JSON = flags.DEFINE_string("json", None, "File to write the outcome to.")
-_MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.")
+_JSON = flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=FLAGS)
+_MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.", flag_values=FLAGS)
 
 
-@flags.validator("np")
-@flags.validator("hosts")
+@flags.validator("np", flag_values=FLAGS)
+@flags.validator("hosts", flag_values=FLAGS)
 def _has_cores(count: int | None) -> bool:
     if count is None:
         return True
@@ -88,13 +114,13 @@ def _has_cores(count: int | None) -> bool:
 
 
 @flags.multi_flags_validator(
-    ["hosts", "rate", "mpich"], "--rate and --mpich are of a network: say how many --hosts"
+    ["hosts", "rate", "mpich"], "--rate and --mpich are of a network: say how many --hosts", FLAGS
 )
 def _has_hosts(values: dict[str, Any]) -> bool:
     return values["hosts"] is not None or (values["rate"] is None and values["mpich"] is None)
 
 
-@flags.validator("hosts")
+@flags.validator("hosts", flag_values=FLAGS)
 def _can_have_hosts(count: int | None) -> bool:
     reason = None if count is None else cluster.why_impossible()
     if reason is not None:
@@ -102,7 +128,7 @@ def _can_have_hosts(count: int | None) -> bool:
     return True
 
 
-@flags.validator("model")
+@flags.validator("model", flag_values=FLAGS)
 def _is_model(model: str) -> bool:
     try:
         models.find(model)
@@ -111,7 +137,7 @@ def _is_model(model: str) -> bool:
     return True
 
 
-@flags.validator("strategies")
+@flags.validator("strategies", flag_values=FLAGS)
 def _are_strategies(names: Sequence[str]) -> bool:
     unknown = [name for name in names if name not in _STRATEGIES]
     if unknown or not names or len(set(names)) < len(names):
@@ -121,7 +147,7 @@ def _are_strategies(names: Sequence[str]) -> bool:
     return True
 
 
-@flags.validator("json")
+@flags.validator("json", flag_values=FLAGS)
 def _is_writable(path: str | None) -> bool:
     if path is not None and not Path(path).parent.is_dir():
         raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")

@@ -25,11 +25,6 @@ from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
 
-_TENSORS = flags.DEFINE_integer("tensors", 1000, "Tensors of the plan.", lower_bound=1)
-_GROUPS = flags.DEFINE_integer("groups", 100, "Groups of the plan.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 2000, "Steps to write.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that the plan is drawn.", lower_bound=1)
-
 _DRAWN = """
 const done = arguments[arguments.length - 1];
 const began = performance.now();
@@ -145,4 +140,8 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    _TENSORS = flags.DEFINE_integer("tensors", 1000, "Tensors of the plan.", lower_bound=1)
+    _GROUPS = flags.DEFINE_integer("groups", 100, "Groups of the plan.", lower_bound=1)
+    _STEPS = flags.DEFINE_integer("steps", 2000, "Steps to write.", lower_bound=1)
+    _ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that the plan is drawn.", lower_bound=1)
     app.run(main)

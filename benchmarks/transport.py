@@ -25,12 +25,6 @@ from pathlib import Path
 
 from absl import app, flags
 
-_ROUNDS = flags.DEFINE_integer("rounds", 9, "Rounds over all cases.", lower_bound=1)
-_REPETITIONS = flags.DEFINE_integer(
-    "repetitions", 20, "All-reduces per case and round.", lower_bound=1
-)
-_JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
-
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "transport"
 HOROVOD = "horovod==0.28.1"
@@ -104,4 +98,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    _ROUNDS = flags.DEFINE_integer("rounds", 9, "Rounds over all cases.", lower_bound=1)
+    _REPETITIONS = flags.DEFINE_integer(
+        "repetitions", 20, "All-reduces per case and round.", lower_bound=1
+    )
+    _JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
     app.run(main)

@@ -230,11 +230,6 @@ def compact(path: Path) -> None:
     reduced.save(path, optimize=True)
 
 
-_LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show (required).")
-_RUN = flags.DEFINE_string("run", None, "A part of the name of the run to show.")
-_OUT = flags.DEFINE_string("out", "docs/images", "Folder for the pictures.")
-
-
 def main(_: list[str]) -> None:
     """Takes a picture of every view, light and dark."""
     out = Path(_OUT.value)
@@ -256,5 +251,8 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    _LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show (required).")
+    _RUN = flags.DEFINE_string("run", None, "A part of the name of the run to show.")
+    _OUT = flags.DEFINE_string("out", "docs/images", "Folder for the pictures.")
     flags.mark_flag_as_required("logdir")
     app.run(main)

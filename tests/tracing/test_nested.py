@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tracing.traces import INPUTS, chain, loss_of, traced
+from tf_libra.tracing.marking import marking
 from tf_libra.tracing.nested import gradients_brought
 
 
@@ -106,3 +107,9 @@ def test_a_function_made_in_the_step_brings_nothing_that_is_not_averaged() -> No
 
     _, found = traced(step, function="step")
     assert len(found) == len(layers)
+
+
+def test_what_is_marked_outside_of_any_function_is_no_part_of_later_traces() -> None:
+    with marking("step"):
+        pass
+    test_a_step_that_calls_one_is_refused_or_not(updates)

@@ -40,8 +40,11 @@ def own_traces(function: str, marks: Marks) -> Callable[[Any], Any]:
 
 
 def mark_traced(function: str) -> None:
-    """Says of the default graph, and of those that will be made inside, for what it is traced."""
-    tf_ops.get_default_graph().add_to_collection(_TRACED_FOR, function)
+    """Says of the function being traced, and of those made inside, for what that is."""
+    graph = tf_ops.get_default_graph()
+    # Outside of any function it is the process's, which all graphs of any later trace begin with.
+    if graph.building_function:
+        graph.add_to_collection(_TRACED_FOR, function)
 
 
 def gradients_brought(concrete: Any, function: str) -> str | None:
