@@ -68,6 +68,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group[item.nodeid.partition("::")[0]]))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where the groups are not heeded every job would run in both processes: better not at all."""
+    grouped = getattr(session.config.option, "loadgroup", False)
+    alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
+    if grouped and alone:
+        raise pytest.UsageError(
+            f"pytest-xdist does not keep groups of tests together, such as that of {alone[0]}: this"
+            f" version of it does not go with pytest {pytest.__version__}"
+        )
+
+
 @pytest.fixture(scope="session")
 def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callable[..., Job]:
     """A function that runs a job script to its end: `run_job(script, world_size, *args, env=)`.
