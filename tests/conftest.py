@@ -44,7 +44,9 @@ def pytest_configure() -> None:
 
 # What starts worker processes, a browser or network namespaces; several modules share the jobs.
 _STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluster", "browser"))
-_SHARED = frozenset(("plans", "trouble", "traced", "trained", "browser", "make_cluster"))
+_SHARED = frozenset(
+    ("plans", "trouble", "traced", "trained", "horovod_engine", "browser", "make_cluster")
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
@@ -172,6 +174,12 @@ def plans(run_job: Callable[..., Job], plan_file: Path) -> Job:
 def trouble(run_job: Callable[..., Job], plan_file: Path) -> Job:
     """The job of `jobs/trouble.py`."""
     return run_job("trouble.py", 2, str(plan_file))
+
+
+@pytest.fixture(scope="session")
+def horovod_engine(run_job: Callable[..., Job]) -> Job:
+    """The job of `jobs/horovod_engine.py`."""
+    return run_job("horovod_engine.py", 2)
 
 
 @pytest.fixture(scope="session")

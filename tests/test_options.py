@@ -46,7 +46,7 @@ def test_defaults() -> None:
     assert found.plan is None
     assert found.budget == Budget(100, 60.0)
     assert found.timeout_seconds == 600
-    assert options.num_lanes(found) == 4
+    assert options.most_threads(found) == 4
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_threads_replace_those_of_the_strategy() -> None:
     assert resolved("libra", threads=[2, 1]).strategy == strategies.Libra(threads=(1, 2))
     assert resolved("libra", threads=3).strategy == strategies.Libra(threads=(3,))
     assert resolved("wfbp", threads=3).strategy == strategies.Wfbp(num_threads=3)
-    assert options.num_lanes(resolved("libra", threads=64)) == 64
+    assert options.most_threads(resolved("libra", threads=64)) == 64
 
 
 def test_lanes_are_those_of_a_given_plan() -> None:
-    assert options.num_lanes(resolved("libra", plan=PLAN)) == 3
+    assert options.most_threads(resolved("libra", plan=PLAN)) == 3
 
 
 def test_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

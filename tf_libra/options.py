@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import checks, strategies
+from tf_libra.backends import backend as backend_lib
+from tf_libra.backends.backend import Backend
 from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import check_allowed_threads
 from tf_libra.tuning import Budget
 
-ENGINES = ("auto", "lanes", "horovod")
+AUTO_ENGINE = "lanes"
 NUMERICS = (None, "raise", "skip")
 INNER_GRADIENTS = (None, "average", "local")
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
 DEFAULT_TIMEOUT_SECONDS = 600.0
-MAX_LANES = 64
-# Of an all-reduce on a GPU (LIBRA, section VI).
-MAX_THREADS = 4096
 # A wait of three years; what is more would overflow the clock.
 MAX_SECONDS = 1e8
 
@@ -28,7 +27,7 @@ class Options:
     """What `optimize` was asked for.
 
     Attributes:
-        engine: what carries gradients: "lanes" or "horovod".
+        engine: name of the backend that executes all-reduces, such as "lanes" or "horovod".
         strategy: what plans, with its arguments.
         plan: a plan to use as it is, so that nothing is measured; None to make one.
         logdir: folder to write profile, model and plan to; None for nowhere.
@@ -65,6 +64,11 @@ class Options:
     default_threads: bool = False
     local_variables: tuple[Any, ...] = ()
 
+    @property
+    def backend(self) -> Backend:
+        """What executes all-reduces."""
+        return backend_lib.resolve(self.engine)
+
 
 def resolve(
     strategy: strategies.Strategy | str,
@@ -91,21 +95,21 @@ def resolve(
     Raises:
         ValueError: names the argument, its value and what is allowed.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    engine = "horovod" if engine == "horovod" else "lanes"
+    if engine != "auto" and engine not in backend_lib.BY_NAME:
+        allowed = ", ".join(("auto", *backend_lib.BY_NAME))
+        raise ValueError(f"engine must be one of {allowed}, got {engine!r}")
+    backend = backend_lib.resolve(AUTO_ENGINE if engine == "auto" else engine)
     chosen = strategies.resolve(strategy)
     if threads is not None:
         chosen = _with_threads(chosen, threads)
     given = None if plan is None else load_plan(plan)
     if given is not None:
-        _check_plan_can_run(given, engine)
-    most = MAX_LANES if engine == "lanes" else MAX_THREADS
+        backend.check_plan(given)
     for count in chosen.allowed_threads:
-        if not 1 <= count <= most:
-            raise ValueError(f"threads must be between 1 and {most}, got {count}")
+        if not 1 <= count <= backend.max_threads:
+            raise ValueError(f"threads must be between 1 and {backend.max_threads}, got {count}")
     return Options(
-        engine=engine,
+        engine=backend.name,
         strategy=chosen,
         plan=given,
         logdir=None if logdir is None else _path("logdir", logdir),
@@ -127,14 +131,11 @@ def resolve(
     )
 
 
-def num_lanes(options: Options) -> int:
-    """How many lanes the engine needs for whatever these options may ask of it.
-
-    Where Horovod carries gradients, lanes carry messages and what Horovod cannot reduce.
-    """
-    if options.engine == "horovod":
-        return 1
-    return max(_threads_of(options.strategy, options.plan))
+def most_threads(options: Options) -> int:
+    """The most threads that any all-reduce may ask for under these options."""
+    if options.plan is not None:
+        return max(group.num_threads for group in options.plan.groups)
+    return max(options.strategy.allowed_threads)
 
 
 def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
@@ -160,26 +161,6 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
         raise ValueError(f"plan: {path} is not a text file ({error})") from error
     except ValueError as error:
         raise ValueError(f"plan: {path}: {error}") from error
-
-
-def _check_plan_can_run(plan: Plan, engine: str) -> None:
-    for index, group in enumerate(plan.groups):
-        if engine == "lanes" and group.num_threads > MAX_LANES:
-            raise ValueError(
-                f"plan: groups[{index}].num_threads is {group.num_threads}; the engine has at most"
-                f" {MAX_LANES} lanes"
-            )
-        if group.stream != 0:
-            raise ValueError(
-                f"plan: groups[{index}].stream is {group.stream}; the engine runs one all-reduce"
-                " at a time, so only 0 is allowed"
-            )
-
-
-def _threads_of(strategy: strategies.Strategy, plan: Plan | None) -> tuple[int, ...]:
-    if plan is not None:
-        return tuple(group.num_threads for group in plan.groups)
-    return strategy.allowed_threads
 
 
 def _with_threads(

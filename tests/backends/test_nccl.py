@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.launching import Job
 from tf_libra import strategies
-from tf_libra.backends import horovod_engine, nccl
+from tf_libra.backends import nccl
+from tf_libra.backends.horovod_backend import Horovod
 from tf_libra.backends.horovod_fusion import Fusion
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.nccl import AllReduce, Counters
@@ -329,11 +330,11 @@ def test_default_threads_are_the_backends(
     options = tf_libra.optimize(strategy, engine="horovod").keywords["options"]
     assert options.default_threads
     prepared(monkeypatch)
-    found = horovod_engine.with_default_threads(options.strategy)
+    found = Horovod().default_threads(options.strategy)
     assert found == expected
-    assert horovod_engine.with_what_can_be_applied(found) == expected
+    assert Horovod().applicable(found) == expected
     monkeypatch.delenv("NCCL_TUNER_PLUGIN")
-    assert horovod_engine.with_default_threads(options.strategy) == options.strategy
+    assert Horovod().default_threads(options.strategy) == options.strategy
 
 
 @pytest.mark.parametrize(

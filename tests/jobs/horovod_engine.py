@@ -1,6 +1,7 @@
-"""engine="horovod": the plan's groups are all-reduced by Horovod, on Gloo."""
+"""Backends that are not lanes: Horovod, on Gloo, and a toy from outside of the package."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
 import models
@@ -9,6 +10,9 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
+from tf_libra.backends import backend
+from tf_libra.backends.other_library import OtherLibrary
+from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.session import grappler
 
@@ -16,6 +20,33 @@ cases = Cases()
 EDGES, THREADS = (0, 2, 5, 6), (1, 2, 1)
 # 6 steps of one all-reduce, 4 that measure, 4 that sample.
 TUNING_STEPS = 14
+
+
+# What the toy was told.
+begun: list[bool] = []
+applied: list[Plan] = []
+
+
+@backend.register
+@dataclass(frozen=True)
+class Toy(OtherLibrary):
+    """Writes Horovod's op under a name of its own, and is told of thread counts."""
+
+    name: ClassVar[str] = "toy"
+    op: ClassVar[str] = "HorovodGroupedAllreduce"
+    max_threads: ClassVar[int] = 3
+
+    def applicable(self, strategy: tf_libra.strategies.Strategy) -> tf_libra.strategies.Strategy:
+        return strategy
+
+    def begin_step(self) -> None:
+        begun.append(True)
+
+    def apply(self, plan: Plan) -> None:
+        applied.append(plan)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        return (f"a toy runs {plan.strategy}",)
 
 
 class Tape(models.HandWritten):
@@ -64,7 +95,7 @@ def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> A
     saved = {f"alone/{name}": value for name, value in arrays.items()}
     if "plan" in options:
         options = options | {"plan": models.plan_of(model.variables, SIZE, EDGES, THREADS)}
-    step = tf_libra.optimize(engine="horovod", **options)(tf.function(model.step))
+    step = tf_libra.optimize(**{"engine": "horovod"} | options)(tf.function(model.step))
     # Rank 0 captures graphs by itself.
     with GraphCapture() if RANK else tf.name_scope("unused") as capture:
         arrays = train(step, model, num_steps, dtype, whole=False)
@@ -107,6 +138,16 @@ def add(name: str, *args: Any, **options: Any) -> None:
     cases.add(name, lambda: compare(*args, options))
 
 
+def told_toy() -> Any:
+    """What the case before has told the toy, and what it refuses."""
+    refused = ""
+    try:
+        tf_libra.optimize("libra", engine="toy", threads=4)
+    except ValueError as error:
+        refused = str(error)
+    return {"begun": len(begun), "applied": [one.to_json() for one in applied], "refused": refused}
+
+
 @cases
 def differ_in_engine() -> Any:
     model = hand("float32")
@@ -129,4 +170,7 @@ if __name__ == "__main__":
             strategy=name,
             max_tuning_steps=TUNING_STEPS,
         )
+    tuned = {"max_tuning_steps": TUNING_STEPS, "threads": (1, 3)}
+    add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", strategy="libra", **tuned)
+    cases.add("told_toy", told_toy)
     cases.run()

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_libra.backends.engine import Engine
+from tf_libra.backends.control import Control
 
 Statement = Mapping[str, Any]
 
 
-def agree(engine: Engine, statement: Statement) -> None:
+def agree(control: Control, statement: Statement) -> None:
     """Compares this rank's statement with every other rank's.
 
     Args:
-        engine: reaches the other ranks.
+        control: reaches the other ranks.
         statement: what JSON can say, in the order in which differences matter.
 
     Raises:
@@ -20,7 +20,7 @@ def agree(engine: Engine, statement: Statement) -> None:
         EngineError: a rank did not answer.
     """
     # Sorted keys would lose the order that matters, so it travels as a list of pairs.
-    everyone = engine.all_gather([[key, value] for key, value in statement.items()])
+    everyone = control.all_gather([[key, value] for key, value in statement.items()])
     difference = first_difference([dict(one) for one in everyone])
     if difference is not None:
         raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")

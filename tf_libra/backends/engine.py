@@ -8,18 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.backends import library
+from tf_libra.backends.control import EngineError as EngineError
+from tf_libra.backends.control import LostRankError as LostRankError
 from tf_libra.model.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
 UNIX = "unix:"
-
-
-class EngineError(RuntimeError):
-    """The engine could not do what was asked; the message names ranks and reasons."""
-
-
-class LostRankError(EngineError):
-    """A rank is dead, disconnected, late beyond the timeout, or gave up."""
 
 
 # ops/lanes/status.h
@@ -69,7 +63,7 @@ def listen(host: str) -> Address:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine. Calls that involve other ranks block, until a deadline at most.
+    """A running engine: it executes all-reduces on lanes, and their mesh carries control.
 
     Attributes:
         rank: this process, from 0.
@@ -163,9 +157,7 @@ class Engine:
 
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
         """What was all-reduced since the last call, at most the last 65,536."""
-        text = ctypes.c_char_p()
-        _check(library.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
-        return parse_records((text.value or b"{}").decode())
+        return drain_telemetry()
 
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""
@@ -178,6 +170,13 @@ class Engine:
             EngineError: code that follows an all-reduce does not return; its thread stays.
         """
         _check(library.load().c.TfLibraClose())
+
+
+def drain_telemetry() -> tuple[AllReduceRecord, ...]:
+    """What the running engine has all-reduced since the last call, at most the last 65,536."""
+    text = ctypes.c_char_p()
+    _check(library.load().c.TfLibraDrainTelemetry(ctypes.byref(text)))
+    return parse_records((text.value or b"{}").decode())
 
 
 def running() -> Engine | None:

@@ -17,8 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import library
+from tf_libra.backends import control, library
 
 PATIENCE_SECONDS = 1.0
 
@@ -101,7 +100,7 @@ def _wake(descriptor: int) -> int:
 
 @functools.cache
 def of_this_process() -> Interrupts:
-    """What every step uses: Ctrl-C fails the running engine, and with it all that waits for it."""
+    """What every step uses: Ctrl-C fails this rank's control, and with it all that waits for it."""
     return Interrupts(_abort)
 
 
@@ -112,6 +111,6 @@ os.register_at_fork(after_in_child=of_this_process.cache_clear)
 def _abort() -> None:
     if not library.load.cache_info().currsize:
         return  # there is no engine; the main thread may just be loading it, and only one may
-    engine = engine_lib.running()
-    if engine is not None:
-        engine.abort("KeyboardInterrupt: Ctrl-C")
+    running = control.running()
+    if running is not None:
+        running.abort("KeyboardInterrupt: Ctrl-C")

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import control as control_lib
 from tf_libra.backends import horovod
 from tf_libra.backends.agreement import first_difference
 from tf_libra.tracing.variables import is_random_state, plain
@@ -60,15 +60,15 @@ class AverageMetrics(keras.callbacks.Callback):
             ValueError: the ranks do not have the same metrics.
             EngineError: a rank is gone, or did not arrive in time.
         """
-        engine = engine_lib.running()
-        if engine is None or logs is None:
+        control = control_lib.running()
+        if control is None or logs is None:
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
-        everyone = engine.all_gather(mine)
+        everyone = control.all_gather(mine)
         for rank, theirs in enumerate(everyone):
             if theirs.keys() != mine.keys():
                 raise ValueError(
-                    f"metrics: rank {rank} has {sorted(theirs)}, rank {engine.rank}"
+                    f"metrics: rank {rank} has {sorted(theirs)}, rank {control.rank}"
                     f" {sorted(mine)}; every rank must compute the same"
                 )
         for name in mine:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import control as control_lib
 from tf_libra.backends import side_channel
 
 _JOIN = "hvd.join()"
@@ -19,18 +19,18 @@ def meeting_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def join(*args: Any, **kwargs: Any) -> Any:
-        engine = engine_lib.running()
-        if engine is None or not tf.executing_eagerly():
+        control = control_lib.running()
+        if control is None or not tf.executing_eagerly():
             return original(*args, **kwargs)
         try:
             side_channel.meet("the end of this rank's data", _JOIN)
         except tf.errors.OpError as error:
             reason = (
-                f"{_JOIN} was called by rank {engine.rank}, and another rank has a step to take."
+                f"{_JOIN} was called by rank {control.rank}, and another rank has a step to take."
                 " TF-Libra's all-reduces need every rank in every step: give each rank equally"
                 " many batches"
             )
-            engine.abort(reason)
+            control.abort(reason)
             raise ValueError(f"{reason} ({error.message})") from error
         return original(*args, **kwargs)
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_libra.backends import horovod_engine
-from tf_libra.backends.engine import Engine
+from tf_libra.backends.backend import Backend, TracedStep
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.profiling.backward import step_production
@@ -28,9 +27,9 @@ _CLOCKS_APART_NS = 10_000_000
 class Observer:
     """Observes the steps of one plan: its first call leaves the graph, later ones traces."""
 
-    engine: Engine
+    backend: Backend
     plan: Plan
-    _by_horovod: tuple[PlacedAllReduce, ...] = field(default=(), init=False)
+    _placed: tuple[PlacedAllReduce, ...] = field(default=(), init=False)
     _sources: GradientSources | None = field(default=None, init=False)
     _problem: str = field(default="", init=False)
 
@@ -43,17 +42,17 @@ class Observer:
             try:
                 sources = gradient_sources(capture.graphs)
                 self._sources = _ordered(sources, self.plan.tensor_names)
-                self._by_horovod = placed_all_reduces(capture.graphs)
+                self._placed = placed_all_reduces(capture.graphs)
             except ValueError as error:
                 self._problem = str(error)
         return result
 
     def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
         """Makes another call, under the profiler unless someone else is using it."""
-        self.engine.drain_telemetry()
+        self.backend.executed()
         with TraceSession() as session:
             result, called_ns = timed(call)
-        records = of_step(self.engine.drain_telemetry(), step)
+        records = of_step(self.backend.executed(), step)
         if not lie_within(records, called_ns):
             return result, Observation(None, (), "the clock was set meanwhile", called_ns)
         if self._sources is None:
@@ -70,9 +69,9 @@ class Observer:
             )
         except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, Observation(None, records, str(error), called_ns)
-        if self._by_horovod:
-            records += horovod_engine.records(
-                events, self._by_horovod, called_ns, production, self.plan, step
+        if self._placed:
+            records += self.backend.records(
+                TracedStep(events, self._placed, called_ns, production, self.plan, step)
             )
         return result, Observation(production, records, "", called_ns)
 

@@ -18,9 +18,11 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra import options as options_lib
+from tf_libra.backends import control as control_lib
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, horovod_engine, interrupts, nccl, side_channel
+from tf_libra.backends import horovod, interrupts, side_channel
 from tf_libra.backends.agreement import agree
+from tf_libra.backends.control import Control
 from tf_libra.model.plan import Plan
 from tf_libra.session import executions, grappler, joins
 from tf_libra.session.session import (
@@ -65,7 +67,7 @@ class Script:
         self._identity = f"{self._name}#{count}" if count else self._name
         self._alone = marked_function.as_tf_function(function)
         self._is_closed = False
-        self._joins = contextlib.ExitStack()  # what is replaced while the engine runs
+        self._joins = contextlib.ExitStack()  # what is replaced while the ranks are connected
         self._forget()
 
     def _new_journal(self) -> Journal:
@@ -82,7 +84,7 @@ class Script:
         self._world: horovod.World | None = None
         self._was_reset = False
         self._never_met = ""  # why, if so
-        self._engine: engine_lib.Engine | None = None
+        self._control: Control | None = None
         self._watch: numerics.Watch | None = None
         self._traces: WeakKeyDictionary[tf.Graph, KnownTrace] = WeakKeyDictionary()
         self._warned: set[str] = set()
@@ -126,7 +128,7 @@ class Script:
             raise
         except BaseException as error:
             cause = error
-            if isinstance(error, tf.errors.OutOfRangeError) and self._engine is not None:
+            if isinstance(error, tf.errors.OutOfRangeError) and self._control is not None:
                 elsewhere = self._end_of_data()
                 if elsewhere is None:
                     raise
@@ -137,10 +139,10 @@ class Script:
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Tells the other ranks, which wait for a step that will not come."""
         self.journal.stopped()
-        if self._engine is not None:
-            self._engine.abort(f"{type(cause).__name__}: {cause}")
+        if self._control is not None:
+            self._control.abort(f"{type(cause).__name__}: {cause}")
         if engine_lib.is_lost_rank(cause):
-            if self._engine is None:  # which would repeat it to later calls
+            if self._control is None:  # which would repeat it to later calls
                 self._never_met = str(cause)
             raise horovod.internal_error(str(cause)) from error
         if cause is not error:
@@ -152,17 +154,17 @@ class Script:
         Raises:
             ValueError: on every rank: the first variable that differs.
         """
-        if self._engine is None:
+        if self._control is None:
             return
         try:
-            interrupts.of_this_process().during(partial(self._compare_variables, self._engine))
+            interrupts.of_this_process().during(partial(self._compare_variables, self._control))
         except BaseException as error:
             self._fail(error, error)
             raise
 
-    def _compare_variables(self, engine: engine_lib.Engine) -> None:
+    def _compare_variables(self, control: Control) -> None:
         self._meet("check_variables")
-        self._sharing.check(engine)
+        self._sharing.check(control)
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""
@@ -185,11 +187,11 @@ class Script:
     def _synchronous_step(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int
     ) -> Any:
-        if self._engine is None and not self._meet_others():
+        if self._control is None and not self._meet_others():
             return self._alone(*args, **kwargs)
-        assert self._engine is not None
+        assert self._control is not None
         refuse_eager_functions(self._name)
-        self._engine.set_step(self._step + 1)
+        self._control.set_step(self._step + 1)
         concrete = self._call.get_concrete_function(*args, **kwargs)
         trace = self._traces[concrete.graph]
         call = Call.of(trace, self._call.function, concrete, args, kwargs)
@@ -209,7 +211,7 @@ class Script:
     def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1
         self._step += num_steps
-        nccl.announce_step()
+        self._options.backend.begin_step()
         return session.step(first, execute, num_steps)
 
     def _watched(
@@ -220,7 +222,7 @@ class Script:
         execute: Callable[[], Any],
         num_steps: int,
     ) -> Any:
-        assert self._engine is not None
+        assert self._control is not None
         before = numerics.Snapshot(one for one in call.touched() if one.is_variable)
         result = self._run(session, execute, num_steps)
         found, first = watch.take()
@@ -228,7 +230,7 @@ class Script:
             before.restore()
             message = (
                 f"step {self._step} of {self._name} does not count, and no variable was changed:"
-                f" {numerics.culprits(self._engine, first)}"
+                f" {numerics.culprits(self._control, first)}"
             )
             if self._options.check_numerics == "raise":
                 raise numerics.NotFiniteError(message)
@@ -249,7 +251,7 @@ class Script:
     # Before the first step.
 
     def _meet_others(self) -> bool:
-        """Starts the engine and compares what can be before tracing. False if there are none."""
+        """Meets them and compares what can be before tracing. False if there are none."""
         world = self._world = horovod.world()
         horovod.call_on_reset(self._on_reset)
         self._take_default_threads()
@@ -276,17 +278,17 @@ class Script:
             self._set_aside_plan_of_others(self._given, world)
         self.journal.record(self._identity)
         self.journal.busy(Phase.TRACE)
-        self._engine, is_new = self._shared_engine(world)
+        self._control, is_new = self._shared_control(world)
         if not is_new:
             # Another rank may be in the middle of another function's step.
             self._meet("the first step")
         # First of all, so that what is wrong on one rank alone is not left for others to wait for.
-        agree(self._engine, self._statement(world))
-        lanes = options_lib.num_lanes(self._options)
-        if lanes > self._engine.num_lanes:  # another function has started it; on all ranks alike
-            self._engine = horovod.grow_engine(world, self._engine, lanes)
+        agree(self._control, self._statement(world))
+        # Another function may have started what this one needs more of; on all ranks alike.
+        backend = self._options.backend
+        backend.get_ready(world, options_lib.most_threads(self._options))
         if self._given is not None:
-            check_plan_can_run(self._given, self._engine, self._options)
+            check_plan_can_run(self._given, world.size, backend)
         if self._options.check_numerics is not None:
             self._watch = numerics.Watch()
         return True
@@ -294,37 +296,40 @@ class Script:
     def _take_default_threads(self) -> None:
         """Those of the backend, which is prepared by now."""
         options = self._options
-        if options.engine == "horovod" and options.default_threads:
-            strategy = horovod_engine.with_default_threads(options.strategy)
+        if not options.default_threads:
+            return
+        strategy = options.backend.default_threads(options.strategy)
+        if strategy != options.strategy:
             self._options = replace(options, strategy=strategy)
             self.journal = self._new_journal()
 
-    def _shared_engine(self, world: horovod.World) -> tuple[engine_lib.Engine, bool]:
-        """The engine, and whether it was started just now."""
-        running = engine_lib.running()
+    def _shared_control(self, world: horovod.World) -> tuple[Control, bool]:
+        """What reaches the other ranks, and whether it was started just now."""
+        running = control_lib.running()
         if running is not None:
             return running, False
-        running = horovod.start_engine(
-            world,
-            options_lib.num_lanes(self._options),
-            self._options.timeout_seconds,
-            self._options.stall_warning_seconds,
+        options = self._options
+        terms = control_lib.Terms(
+            options.backend.num_lanes(options_lib.most_threads(options)),
+            options.timeout_seconds,
+            options.stall_warning_seconds,
         )
+        running = control_lib.resolve(options.backend.control).start(world, terms)
         atexit.register(self._close, running)
         if patches.JOIN.exists():
             self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running, True
 
-    def _close(self, engine: engine_lib.Engine) -> None:
+    def _close(self, control: Control) -> None:
         self._joins.close()
         try:
-            engine.close()
+            control.close()
         except engine_lib.EngineError as error:  # what hangs must not keep the process
             self.journal.log.warning("closing: %s", error)
 
     def _on_reset(self) -> None:
         """Horovod's elastic mode has made a new job of the workers that there are now."""
-        running = engine_lib.running()
+        running = control_lib.running()
         if running is not None:
             self._close(running)
         self._was_reset = True
@@ -334,7 +339,7 @@ class Script:
     def _begin_anew(self) -> None:
         """The ranks are others than before: meets them, traces and measures again."""
         world = horovod.world()
-        running = engine_lib.running()
+        running = control_lib.running()
         if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
             self._close(running)
         self._close_journals()
@@ -356,12 +361,12 @@ class Script:
         options = self._options
         return {
             "world size": world.size,
-            "threads for NCCL": nccl.statement(),
             "version of TensorFlow": tf.__version__,
             "version of tf_libra": package_version(),
             "machine": f"{platform.machine()}, {sys.byteorder} endian",
             "function": self._identity,
             "engine": options.engine,
+            **options.backend.agreed(),
             "strategy": repr(options.strategy),
             "plan": None if self._given is None else self._given.fingerprint,
             "broadcast_variables": options.broadcast_variables,
@@ -387,21 +392,21 @@ class Script:
         )
 
     def _place(self) -> tuple[int, int]:
-        assert self._engine is not None
-        return self._engine.rank, self._engine.world_size
+        assert self._control is not None
+        return self._control.rank, self._control.world_size
 
     def _on_traced(self, trace: Trace) -> None:
         """At the end of every trace: what is all-reduced must be the same everywhere."""
         self._traces[tf_ops.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace)
         marked = trace.marked
-        if marked in self._agreed or self._engine is None:
+        if marked in self._agreed or self._control is None:
             return
         if self._current is not None:
             # The other ranks may be at a step already, with what they have traced before.
             self._meet("a new trace")
         agree(
-            self._engine,
+            self._control,
             {
                 "averaged gradients": [one.name for one in marked],
                 "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
@@ -444,20 +449,20 @@ class Script:
             call: touches them.
             has_met: whether the other ranks are at the same place, and compare theirs.
         """
-        assert self._engine is not None
+        assert self._control is not None
         touched = call.touched()
         judged = self._sharing.judge(call.trace.flow(call.concrete, touched), touched)
         self._sharing.note(touched, judged)
         if has_met or not self._sharing.is_known(touched, judged):
             if not has_met:
                 self._meet("new variables")
-            copied = self._sharing.compare(self._engine, touched, judged)
+            copied = self._sharing.compare(self._control, touched, judged)
             if copied.names:
                 self.journal.copied(copied.names, copied.num_compared)
         call.trace.met.add(call.given)
 
     def _new_session(self, call: Call) -> Session:
-        assert self._engine is not None
+        assert self._control is not None
         marked, left = call.trace.marked, call.trace.left_to_horovod
         if not marked and not left:
             raise ValueError(
@@ -472,7 +477,7 @@ class Script:
         journal = self.journal
         if not is_first:
             journal = self._new_journal()
-            journal.met(self._engine.rank)
+            journal.met(self._control.rank)
             journal.record(f"{self._identity}, trace {1 + len(self._sessions)}")
             journal.log.info(
                 "trace: %s has a new trace, which all-reduces other gradients than before: it"
@@ -498,7 +503,7 @@ class Script:
         self._share(call, has_met=True)
         return Session(
             self._identity,
-            self._engine,
+            self._control,
             self._options,
             journal,
             tensors,

@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from tf_libra import options as options_lib
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, horovod_engine
+from tf_libra.backends import horovod
+from tf_libra.backends.backend import Backend
+from tf_libra.backends.control import Control
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
 from tf_libra.profiling.samples import measured_timeline
@@ -70,7 +72,7 @@ class Session:
 
     Attributes:
         name: identity of the training function.
-        engine: reaches the other ranks.
+        control: reaches the other ranks.
         options: what the user asked for.
         journal: is told everything.
         tensors: the gradients that are all-reduced, in backward order.
@@ -79,7 +81,7 @@ class Session:
     """
 
     name: str
-    engine: engine_lib.Engine
+    control: Control
     options: options_lib.Options
     journal: Journal
     tensors: tuple[TensorSpec, ...]
@@ -114,10 +116,8 @@ class Session:
         if self.given is not None:
             self._enter_run(cache.Kept(self.given, None, None), "given")
         elif self._rank == 0:
-            options, num_workers = self.options, self.engine.world_size
-            strategy = options.strategy
-            if self._by_horovod:
-                strategy = horovod_engine.with_what_can_be_applied(strategy)
+            options, num_workers = self.options, self.control.world_size
+            strategy = self._backend.applicable(options.strategy)
             self._cached = self.journal.load(
                 self.tensors, num_workers, self._circumstances(), self._check_plan
             )
@@ -145,12 +145,12 @@ class Session:
     # One step.
 
     @property
-    def _by_horovod(self) -> bool:
-        return self.options.engine == "horovod"
+    def _backend(self) -> Backend:
+        return self.options.backend
 
     @property
     def _rank(self) -> int:
-        return self.engine.rank
+        return self.control.rank
 
     def step(self, number: int, call: Callable[[], Any], num_steps: int = 1) -> Any:
         """Runs the training function's step of this number, or `num_steps` of them in one graph."""
@@ -193,11 +193,11 @@ class Session:
     def _untraced(self, call: Callable[[], Any]) -> Any:
         """A step that nobody traces; what rank 0 checks, other ranks write down as well."""
         keeps = self._rank > 0 and self.journal.wants_steps and self.journal.phase is Phase.RUN
-        # Horovod leaves no records but in traces.
-        if self._by_horovod or not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
+        keeps = keeps and self._backend.leaves_records
+        if not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
             return call()
         result, called_ns = timed(call)
-        records = of_step(self.engine.drain_telemetry(), self._step)
+        records = of_step(self._backend.executed(), self._step)
         self.journal.executed(self._step, called_ns, records)
         return result
 
@@ -223,7 +223,7 @@ class Session:
     def _first_call(self, call: Callable[[], Any]) -> Any:
         """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
         assert self._current is not None
-        self.engine.drain_telemetry()
+        self._backend.executed()
         try:
             result = self._observed_first(self._current, call) if self._rank == 0 else call()
         except Exception as error:
@@ -231,7 +231,7 @@ class Session:
             if why:  # and so it did not do what the others did
                 raise engine_lib.EngineError(f"{why}: {error}") from error
             raise
-        records = of_step(self.engine.drain_telemetry(), self._step)
+        records = of_step(self._backend.executed(), self._step)
         self._compare_rewrites(self._current)
         self._check_executed(self._current, records)
         return result
@@ -239,7 +239,7 @@ class Session:
     def _observed_first(self, plan: Plan, call: Callable[[], Any]) -> Any:
         known = self._observers.get(plan.fingerprint)
         if known is None:
-            known = Observer(self.engine, plan)
+            known = Observer(self._backend, plan)
             self._observers[plan.fingerprint] = known
             result = known.first(call)
         else:  # TensorFlow has instantiated this plan before, and leaves no graph again
@@ -264,7 +264,7 @@ class Session:
             EngineError: on every rank: one has another graph, or a rank is gone.
         """
         mine = [grappler.digest(plan), self._why_not_rewritten(plan)]
-        everyone = self.engine.all_gather(mine)
+        everyone = self.control.all_gather(mine)
         for rank, (digest, _) in enumerate(everyone):
             if digest != everyone[0][0]:
                 whys = [one for _, one in everyone if one]
@@ -278,7 +278,7 @@ class Session:
         message = None
         if self._tuning is not None:
             message = self._judge(self._tuning).to_message()
-        directive = Directive.from_message(self.engine.broadcast(message))
+        directive = Directive.from_message(self.control.broadcast(message))
         if directive.function != self.name:
             raise ValueError(
                 f"rank {self._rank} is at a step of {self.name}, rank 0 at one of"
@@ -316,10 +316,9 @@ class Session:
         self._tuning = None
         self._release(all_but=kept.plan)
         self.journal.in_force(kept, how, max(self._step, 1))
-        if self._by_horovod:
-            for warning in horovod_engine.warnings(kept.plan):
-                self.journal.log.warning("%s", warning)
-        self.journal.clocks(self.engine.exchange_clocks())
+        for warning in self._backend.warnings(kept.plan):
+            self.journal.log.warning("%s", warning)
+        self.journal.clocks(self.control.exchange_clocks())
 
     def close(self) -> None:
         """Forgets its plans; no step may follow."""
@@ -337,10 +336,8 @@ class Session:
             grappler.register(plan)
             self._registered[plan.fingerprint] = plan
         self._current = plan
-        op = horovod_engine.OP if self._by_horovod else "LibraAllReduce"
-        self._call_options = grappler.call_options(plan, op)
-        if self._by_horovod:
-            horovod_engine.apply_threads(plan)
+        self._call_options = grappler.call_options(plan, self._backend.op)
+        self._backend.apply(plan)
         self._steps_of_plan = 0
 
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
@@ -350,7 +347,8 @@ class Session:
         """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
         graph = grappler.report(plan).latest
-        if self._by_horovod or not records:
+        leaves_records = self._backend.leaves_records
+        if not (leaves_records and records):
             written = graph.groups if graph.in_force else ()
             executed = {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
         asked = {
@@ -360,7 +358,7 @@ class Session:
             if plan.num_bytes[i] > 0
         }
         if executed >= asked and all(r.plan == plan.short_id for r in records):
-            if asked and not records and not self._by_horovod:
+            if asked and not records and leaves_records:
                 self.journal.reduced_nothing()
             return
         self.journal.log.warning(
@@ -373,21 +371,17 @@ class Session:
         )
 
     def _check_plan(self, plan: Plan) -> None:
-        check_plan_can_run(plan, self.engine, self.options)
+        check_plan_can_run(plan, self.control.world_size, self._backend)
         check_plan_fits(plan, self.tensors)
 
 
-def check_plan_can_run(plan: Plan, engine: engine_lib.Engine, options: options_lib.Options) -> None:
-    """Raises `ValueError` if the plan is for other workers or more lanes than there are."""
-    if plan.num_workers != engine.world_size:
+def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:
+    """Raises `ValueError` if the plan is for other workers, or more than the backend can do now."""
+    if plan.num_workers != num_workers:
         raise ValueError(
-            f"plan: num_workers is {plan.num_workers}, but this job has {engine.world_size} workers"
+            f"plan: num_workers is {plan.num_workers}, but this job has {num_workers} workers"
         )
-    most = max(group.num_threads for group in plan.groups)
-    if most > engine.num_lanes and options.engine == "lanes":
-        raise ValueError(
-            f"plan: num_threads is {most}, but the engine has {engine.num_lanes} lanes"
-        )
+    backend.check_running(plan)
 
 
 def check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:

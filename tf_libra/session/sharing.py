@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_libra.backends.agreement import agree, first_difference
-from tf_libra.backends.engine import Engine
+from tf_libra.backends.control import Control
 from tf_libra.session.standing import Account, Judged, Standing, Traits, judge, settle
 from tf_libra.session.variables import Held, broadcast, matches
 from tf_libra.tracing.variable_flow import Flow
@@ -88,7 +88,9 @@ class Sharing:
                 # What a trace makes the rank's own stays so, also for traces that only read it.
                 entry.is_shared = False
 
-    def compare(self, engine: Engine, call: Sequence[Held], judged: Mapping[str, Judged]) -> Copied:
+    def compare(
+        self, control: Control, call: Sequence[Held], judged: Mapping[str, Judged]
+    ) -> Copied:
         """Compares the variables of a call with those of all ranks, which call this, too.
 
         Raises:
@@ -98,7 +100,7 @@ class Sharing:
         numbers = [one for one in call if one.is_number]
         everyone = [
             {name: tuple(rest) for name, *rest in rank}
-            for rank in engine.all_gather(self._statement(numbers, judged))
+            for rank in control.all_gather(self._statement(numbers, judged))
         ]
         accounts = [
             {
@@ -122,7 +124,7 @@ class Sharing:
             self._advice(),
         )
         for one in allowed:
-            broadcast(engine, one)
+            broadcast(control, one)
         self._remember(numbers, judged, names)
         return Copied(tuple(one.name for one in allowed), len(shared))
 
@@ -195,7 +197,7 @@ class Sharing:
             else:
                 entry.is_shared = entry.is_shared or one.name in shared
 
-    def check(self, engine: Engine) -> None:
+    def check(self, control: Control) -> None:
         """Compares all variables that have to be equal, and still exist on every rank.
 
         Raises:
@@ -207,9 +209,9 @@ class Sharing:
             handle = entry.handle()
             if entry.is_shared and handle is not None:
                 mine[entry.name] = replace(entry.held, tensor=handle)
-        everyone = engine.all_gather(list(mine))
+        everyone = control.all_gather(list(mine))
         common = set.intersection(*(set(names) for names in everyone))
-        agree(engine, {"variable": {n: one.digest() for n, one in mine.items() if n in common}})
+        agree(control, {"variable": {n: one.digest() for n, one in mine.items() if n in common}})
 
 
 def _compare(statements: Any, advice: str = "") -> None:

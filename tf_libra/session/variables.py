@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.backends.engine import Engine
+from tf_libra.backends.control import Control
 from tf_libra.tracing.variables import is_random_state, plain, variable_name
 
 # Broadcast messages are at most 64 MiB.
@@ -183,19 +183,19 @@ def matches(one: Held, local: Sequence[Any]) -> bool:
     return False
 
 
-def broadcast(engine: Engine, variable: Held) -> None:
+def broadcast(control: Control, variable: Held) -> None:
     """Copies rank 0's value to every other rank, over the lanes.
 
     Raises:
         EngineError: a rank is gone.
     """
     value = np.asarray(variable.read_value().numpy())
-    shape = engine.broadcast(list(value.shape))
+    shape = control.broadcast(list(value.shape))
     size = int(np.prod(shape, dtype=np.int64)) * value.dtype.itemsize
-    payload = value.tobytes() if engine.rank == 0 else b""
+    payload = value.tobytes() if control.rank == 0 else b""
     received = b"".join(
-        engine.broadcast_bytes(payload[at : at + _PIECE_BYTES])
+        control.broadcast_bytes(payload[at : at + _PIECE_BYTES])
         for at in range(0, size, _PIECE_BYTES)
     )
-    if engine.rank != 0:
+    if control.rank != 0:
         variable.assign(np.frombuffer(received, value.dtype).reshape(shape))

@@ -4,7 +4,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING
 
-from tf_libra.backends import horovod_engine, nccl
+from tf_libra.backends import backend, nccl
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -39,8 +39,9 @@ def describe(journal: "Journal") -> str:
                 lines += _wrapped(f"note: {note}")
     for remark in journal.remarks:
         lines += _wrapped(f"note: {remark}")
-    if journal.options.engine == "horovod" and plan is not None:
-        lines += _wrapped(f"engine: {horovod_engine.describe_threads()}")
+    executes = "" if plan is None else backend.resolve(journal.options.engine).describe()
+    if executes:
+        lines += _wrapped(f"engine: {executes}")
     if nccl.in_use():
         lines += _wrapped(nccl.counters().describe())
     return "\n".join(lines)

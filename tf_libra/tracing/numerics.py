@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends.engine import Engine
+from tf_libra.backends.control import Control
 
 
 class NotFiniteError(FloatingPointError):
@@ -55,14 +55,14 @@ class Watch:
         return True, first
 
 
-def culprits(engine: Engine, first: str) -> str:
+def culprits(control: Control, first: str) -> str:
     """Which rank had what, in words; the same on every rank. All ranks must call it.
 
     Args:
-        engine: reaches the other ranks.
+        control: reaches the other ranks.
         first: this rank's first gradient that was not finite; empty if all were.
     """
-    everyone = engine.all_gather(first)
+    everyone = control.all_gather(first)
     found = [
         f"the gradient of {name!r} is not finite on rank {rank}"
         for rank, name in enumerate(everyone)

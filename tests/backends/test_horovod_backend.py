@@ -1,23 +1,22 @@
 """engine="horovod": Horovod executes the plan, and weights are those of one process."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tests.launching import Job
-from tf_libra.backends import horovod_engine
+from tf_libra.backends import horovod_backend
 from tf_libra.model.plan import Plan, TensorGroup
 
 RANKS = [0, 1]
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def job(run_job: Callable[..., Job]) -> Job:
-    """The job of `jobs/horovod_engine.py`."""
-    return run_job("horovod_engine.py", 2)
+@pytest.fixture
+def job(horovod_engine: Job) -> Job:
+    """The job that is shared."""
+    return horovod_engine
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -106,11 +105,11 @@ def plan_of_bytes(*num_bytes: int) -> Plan:
     ],
 )
 def test_settings_that_cut_groups_are_named(environment: dict[str, str], warns: bool) -> None:
-    found = horovod_engine.warnings(plan_of_bytes(MIB, 2 * MIB, MIB), environment)
+    found = horovod_backend.warnings(plan_of_bytes(MIB, 2 * MIB, MIB), environment)
     assert bool(found) == warns
     assert all(f"{3 * MIB}" in warning for warning in found)
 
 
 def test_a_single_tensor_is_never_cut() -> None:
     plan = plan_of_bytes(8 * MIB, MIB, MIB)
-    assert not horovod_engine.warnings(plan, {"HOROVOD_FUSION_THRESHOLD": str(2 * MIB)})
+    assert not horovod_backend.warnings(plan, {"HOROVOD_FUSION_THRESHOLD": str(2 * MIB)})

@@ -1,0 +1,138 @@
+"""What executes a plan's all-reduces: the protocol of a backend, and who is known by which name.
+
+Neither TensorFlow nor Horovod is needed to import a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.events import Events
+from tf_libra.registry import Registry
+from tf_libra.strategies import Strategy
+
+if TYPE_CHECKING:
+    from tf_libra.backends.horovod import World
+    from tf_libra.profiling.graph import PlacedAllReduce
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step under a plan, as TensorFlow's profiler saw it.
+
+    Attributes:
+        events: of the trace.
+        placed: the all-reduces of the plan in the executed graph, where another op than
+            `LibraAllReduce` stands for them.
+        window: begin and end of the call, nanoseconds since the epoch.
+        production: when gradients were produced.
+        plan: under which the step ran.
+        number: of the step.
+    """
+
+    events: Events
+    placed: Sequence[PlacedAllReduce]
+    window: tuple[int, int]
+    production: StepProduction
+    plan: Plan
+    number: int
+
+
+class Backend(Protocol):
+    """Executes the all-reduces of plans: a frozen dataclass that registers itself.
+
+    Whatever its op cannot stand for, and what is in no plan, is executed by the lanes.
+
+    Attributes:
+        name: what `optimize(engine=...)` calls it.
+        op: what the pass writes for a group of a plan; its rewriter is `passes/*_rewriter.cc`.
+        control: name of the carrier that reaches the other ranks.
+        max_threads: the most that an all-reduce may be asked to use.
+        leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
+    """
+
+    name: ClassVar[str]
+    op: ClassVar[str]
+    control: ClassVar[str]
+    max_threads: ClassVar[int]
+    leaves_records: ClassVar[bool]
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raises `ValueError` for a plan that no job of its could execute."""
+        ...
+
+    def check_running(self, plan: Plan) -> None:
+        """Raises `ValueError` for a plan that this job cannot execute."""
+        ...
+
+    def num_lanes(self, threads: int) -> int:
+        """How many lanes there have to be where all-reduces use up to so many threads."""
+        ...
+
+    def get_ready(self, world: World, threads: int) -> None:
+        """Sees to it that all-reduces can use so many threads.
+
+        Every rank calls it at the same place among messages, for the same number, once control
+        runs; others' all-reduces may go on meanwhile.
+
+        Raises:
+            EngineError: a rank is gone, or this process cannot have what it takes.
+        """
+        ...
+
+    def default_threads(self, strategy: Strategy) -> Strategy:
+        """The strategy with this backend's thread counts, for who has said none."""
+        ...
+
+    def applicable(self, strategy: Strategy) -> Strategy:
+        """The strategy with those of its thread counts that can be applied."""
+        ...
+
+    def agreed(self) -> Mapping[str, Any]:
+        """What all ranks must have alike before a plan comes into force, as JSON values."""
+        ...
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        ...
+
+    def apply(self, plan: Plan) -> None:
+        """A plan comes into force with the next step, on all ranks alike: applies its threads."""
+        ...
+
+    def executed(self) -> tuple[AllReduceRecord, ...]:
+        """Takes away the records that all-reduces have left since the last call."""
+        ...
+
+    def records(self, step: TracedStep) -> tuple[AllReduceRecord, ...]:
+        """The all-reduces that a trace alone shows, none that are in `executed`."""
+        ...
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """What keeps a plan that is in force from being executed as it says, and what to do."""
+        ...
+
+    def describe(self) -> str:
+        """One line about the plan in force, such as who applies its threads; empty: nothing."""
+        ...
+
+
+REGISTRY: Registry[Backend] = Registry("tf_libra.backends.backend", "engine")
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve
+
+
+def check_one_at_a_time(plan: Plan) -> None:
+    """Raises `ValueError` for a plan of several streams."""
+    for index, group in enumerate(plan.groups):
+        if group.stream != 0:
+            raise ValueError(
+                f"plan: groups[{index}].stream is {group.stream}; the engine runs one all-reduce"
+                " at a time, so only 0 is allowed"
+            )

@@ -1,0 +1,130 @@
+"""What carries control: the small messages by which the ranks agree, apart from all gradients.
+
+Who executes all-reduces is a backend's matter (`backend.py`), which names its carrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from tf_libra.registry import Registry
+
+if TYPE_CHECKING:
+    from tf_libra.backends.horovod import World
+
+
+class EngineError(RuntimeError):
+    """The engine could not do what was asked; the message names ranks and reasons."""
+
+
+class LostRankError(EngineError):
+    """A rank is dead, disconnected, late beyond the timeout, or gave up."""
+
+
+class Control(Protocol):
+    """Reaches the other ranks of a job. What involves them blocks, until a deadline at most.
+
+    Every rank has to make the same calls in the same order.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This process, from 0."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        ...
+
+    def all_gather(self, message: Any) -> list[Any]:
+        """Every rank's message, by rank. Messages are what JSON can say.
+
+        Raises:
+            LostRankError: a rank is dead, has given up, or did not arrive in time.
+        """
+        ...
+
+    def broadcast(self, message: Any = None) -> Any:
+        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        ...
+
+    def broadcast_bytes(self, payload: bytes) -> bytes:
+        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        ...
+
+    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
+        """When a message was sent to all ranks, and when all of theirs had come, `count` times.
+
+        In nanoseconds since the epoch, by this host's clock. Errors as for `all_gather`.
+        """
+        ...
+
+    def set_step(self, step: int) -> None:
+        """Gives a number to what follows, for telemetry and messages."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Tells every rank why this one gives up, and fails all that is under way."""
+        ...
+
+    def close(self) -> None:
+        """Ends it, and all that waits for it.
+
+        Raises:
+            EngineError: something that it has called does not return.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the ranks start it with.
+
+    Attributes:
+        num_lanes: threads that all-reduces will ask for, for a carrier that executes some itself.
+        timeout_seconds: how long to wait for another rank at most.
+        stall_warning_seconds: after how long to warn that another rank has not arrived.
+    """
+
+    num_lanes: int
+    timeout_seconds: float
+    stall_warning_seconds: float
+
+
+class Carrier(Protocol):
+    """A way to reach the other ranks: a frozen dataclass that registers itself.
+
+    Attributes:
+        name: by which backends choose it.
+    """
+
+    name: ClassVar[str]
+
+    def running(self) -> Control | None:
+        """What this process has started, and not closed."""
+        ...
+
+    def start(self, world: World, terms: Terms) -> Control:
+        """Lets all ranks meet, all of which call this.
+
+        Raises:
+            ValueError: the environment does not say how.
+            EngineError: a rank cannot be reached in time.
+        """
+        ...
+
+
+REGISTRY: Registry[Carrier] = Registry("tf_libra.backends.control", "control")
+register = REGISTRY.register
+resolve = REGISTRY.resolve
+
+
+def running() -> Control | None:
+    """What reaches the other ranks from this process, whoever has started it; None: nothing."""
+    for kind in REGISTRY.by_name.values():
+        found = kind().running()
+        if found is not None:
+            return found
+    return None

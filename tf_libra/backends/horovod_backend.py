@@ -1,0 +1,106 @@
+"""Horovod executes a plan's all-reduces, on MPI, NCCL or Gloo; lanes carry control."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tf_libra.backends import backend, horovod_fusion, nccl
+from tf_libra.backends.other_library import OtherLibrary
+from tf_libra.model.plan import Plan
+from tf_libra.strategies import Strategy
+
+_AUTOTUNE = "HOROVOD_AUTOTUNE"
+
+
+@backend.register
+@dataclass(frozen=True)
+class Horovod(OtherLibrary):
+    """Horovod's grouped all-reduce; thread counts are NCCL's, where that takes any."""
+
+    name: ClassVar[str] = "horovod"
+    op: ClassVar[str] = "HorovodGroupedAllreduce"
+
+    def default_threads(self, strategy: Strategy) -> Strategy:
+        """The strategy with the thread counts of NCCL, where that takes any.
+
+        One that does not choose gets the most, as NCCL by itself makes all channels that it may.
+
+        Raises:
+            ValueError: NCCL's settings leave no thread counts.
+        """
+        if not nccl.in_use():
+            return strategy
+        counts = nccl.default_threads()
+        return strategy.with_threads(counts if strategy.chooses_threads else counts[-1:])
+
+    def applicable(self, strategy: Strategy) -> Strategy:
+        """The strategy with one thread count, unless NCCL takes them.
+
+        Raises:
+            ValueError: NCCL can have no such thread counts.
+        """
+        if nccl.in_use():
+            nccl.threads_per_channel(strategy.allowed_threads)
+            return strategy
+        return super().applicable(strategy)
+
+    def agreed(self) -> Mapping[str, Any]:
+        """Who chooses NCCL's threads."""
+        return {"threads for NCCL": nccl.statement()}
+
+    def begin_step(self) -> None:
+        """NCCL's tuner finds the order of all-reduces by it."""
+        nccl.announce_step()
+
+    def apply(self, plan: Plan) -> None:
+        """Hands the plan's thread counts to NCCL, where that takes any.
+
+        Raises:
+            ValueError: NCCL can have no such thread counts.
+        """
+        if nccl.in_use():
+            nccl.apply(plan)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """What in Horovod's settings keeps it from doing as the plan says, and what to set."""
+        return warnings(plan)
+
+    def describe(self) -> str:
+        """Whether anybody applies the thread counts of plans."""
+        if nccl.in_use():
+            return "Horovod executes the plan; its thread counts are handed to NCCL"
+        import horovod.tensorflow as hvd
+
+        if hvd.nccl_built():
+            why = "NCCL is not told of them: call tf_libra.nccl.prepare() before hvd.init()"
+        else:
+            why = f"Horovod's {'Gloo' if hvd.gloo_enabled() else 'MPI'} takes no thread count"
+        return f"Horovod executes the plan; its thread counts are not applied: {why}"
+
+
+def warnings(plan: Plan, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What in Horovod's settings keeps it from doing as the plan says, and what to set.
+
+    One group of a plan is under way at a time, so Horovod cannot fuse across groups; but it cuts
+    a group that is larger than its fusion buffer into several all-reduces, unless that is a single
+    tensor.
+    """
+    fusion = horovod_fusion.of_environment(environment, on_gpu=nccl.in_use(environment))
+    groups = [plan.num_bytes[group.start : group.stop] for group in plan.groups]
+    largest = max((sum(map(fusion.padded, one)) for one in groups if len(one) > 1), default=0)
+    if not largest:
+        return ()
+    found = []
+    threshold = fusion.buffer_bytes
+    if threshold is not None and largest > threshold:
+        found.append(
+            f"Horovod cuts groups of more than {threshold:,} bytes, and the plan's largest has"
+            f" {largest:,}: set {horovod_fusion.THRESHOLD}={largest} or more before hvd.init()"
+        )
+    if environment.get(_AUTOTUNE, "0") not in ("", "0"):
+        found.append(
+            f"{_AUTOTUNE} is set, and Horovod may cut the plan's groups while it tries things out:"
+            f" unset it and set {horovod_fusion.THRESHOLD} to {largest} or more"
+        )
+    return tuple(found)

@@ -1,0 +1,119 @@
+"""Lanes: they execute `LibraAllReduce`, and their mesh carries control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tf_libra.backends import backend, control
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod as horovod_lib
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.strategies import Strategy
+
+if TYPE_CHECKING:
+    from tf_libra.backends.horovod import World
+
+MAX_LANES = 64
+
+
+@control.register
+@dataclass(frozen=True)
+class LanesControl:
+    """Control over the lanes' mesh, which the ranks set up by way of Horovod."""
+
+    name: ClassVar[str] = "lanes"
+
+    def running(self) -> engine_lib.Engine | None:
+        """The engine of this process."""
+        return engine_lib.running()
+
+    def start(self, world: World, terms: control.Terms) -> engine_lib.Engine:
+        """Connects the lanes of all ranks."""
+        return horovod_lib.start_engine(
+            world, terms.num_lanes, terms.timeout_seconds, terms.stall_warning_seconds
+        )
+
+
+@backend.register
+@dataclass(frozen=True)
+class Lanes:
+    """A thread with connections of its own for each thread of an all-reduce."""
+
+    name: ClassVar[str] = "lanes"
+    op: ClassVar[str] = "LibraAllReduce"
+    control: ClassVar[str] = LanesControl.name
+    max_threads: ClassVar[int] = MAX_LANES
+    leaves_records: ClassVar[bool] = True
+
+    def check_plan(self, plan: Plan) -> None:
+        """Lanes have a limit, and run one all-reduce at a time."""
+        for index, group in enumerate(plan.groups):
+            if group.num_threads > MAX_LANES:
+                raise ValueError(
+                    f"plan: groups[{index}].num_threads is {group.num_threads}; the engine has at"
+                    f" most {MAX_LANES} lanes"
+                )
+        backend.check_one_at_a_time(plan)
+
+    def check_running(self, plan: Plan) -> None:
+        """There have to be as many lanes as the plan has threads."""
+        engine = _running()
+        most = max(group.num_threads for group in plan.groups)
+        if most > engine.num_lanes:
+            raise ValueError(
+                f"plan: num_threads is {most}, but the engine has {engine.num_lanes} lanes"
+            )
+
+    def num_lanes(self, threads: int) -> int:
+        """One for each."""
+        return threads
+
+    def get_ready(self, world: World, threads: int) -> None:
+        """Connects more lanes where there are fewer."""
+        engine = _running()
+        if threads > engine.num_lanes:
+            horovod_lib.grow_engine(world, engine, threads)
+
+    def default_threads(self, strategy: Strategy) -> Strategy:
+        """Those that it has by itself."""
+        return strategy
+
+    def applicable(self, strategy: Strategy) -> Strategy:
+        """All of them."""
+        return strategy
+
+    def agreed(self) -> Mapping[str, Any]:
+        """Nothing besides what every backend needs."""
+        return {}
+
+    def begin_step(self) -> None:
+        """Every op knows its place."""
+
+    def apply(self, plan: Plan) -> None:
+        """The op has its number of threads as an attribute."""
+
+    def executed(self) -> tuple[AllReduceRecord, ...]:
+        """The lanes' own telemetry."""
+        return engine_lib.drain_telemetry()
+
+    def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
+        """None that telemetry does not have."""
+        return ()
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """Lanes do as the plan says."""
+        return ()
+
+    def describe(self) -> str:
+        """Nothing: they are what every page speaks of."""
+        return ""
+
+
+def _running() -> engine_lib.Engine:
+    engine = engine_lib.running()
+    if engine is None:
+        raise engine_lib.EngineError("no engine is running in this process")
+    return engine

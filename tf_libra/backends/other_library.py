@@ -1,0 +1,117 @@
+"""What backends have in common whose op is another library's, which keeps no records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tf_libra.backends import backend
+from tf_libra.backends import engine as engine_lib
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.strategies import Strategy
+
+if TYPE_CHECKING:
+    from tf_libra.backends.horovod import World
+
+# Of an all-reduce on a GPU (LIBRA, section VI).
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True)
+class OtherLibrary:
+    """Takes no thread counts, and needs nothing but that the pass writes its op."""
+
+    name: ClassVar[str]
+    op: ClassVar[str]
+    control: ClassVar[str] = "lanes"
+    max_threads: ClassVar[int] = MAX_THREADS
+    leaves_records: ClassVar[bool] = False
+
+    def check_plan(self, plan: Plan) -> None:
+        """One all-reduce at a time."""
+        backend.check_one_at_a_time(plan)
+
+    def check_running(self, plan: Plan) -> None:
+        """Whatever can be planned can be executed."""
+
+    def num_lanes(self, threads: int) -> int:
+        """One, for messages and what the op cannot stand for."""
+        return 1
+
+    def get_ready(self, world: World, threads: int) -> None:
+        """It is, as soon as control is."""
+
+    def default_threads(self, strategy: Strategy) -> Strategy:
+        """Those that it has by itself."""
+        return strategy
+
+    def applicable(self, strategy: Strategy) -> Strategy:
+        """One count, which stands for all."""
+        return strategy.with_threads((min(strategy.allowed_threads),))
+
+    def agreed(self) -> Mapping[str, Any]:
+        """Nothing besides what every backend needs."""
+        return {}
+
+    def begin_step(self) -> None:
+        """Nobody needs to know."""
+
+    def apply(self, plan: Plan) -> None:
+        """Nobody takes its threads."""
+
+    def executed(self) -> tuple[AllReduceRecord, ...]:
+        """What lanes have executed of what the op cannot stand for."""
+        return engine_lib.drain_telemetry()
+
+    def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
+        """By the `LibraAllReduceDone` that the pass writes behind each op."""
+        return traced_records(step)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def describe(self) -> str:
+        """That thread counts are not applied."""
+        return f"{self.name} executes the plan; its thread counts are not applied"
+
+
+def traced_records(step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
+    """The all-reduces of a traced step, as far as the trace shows them.
+
+    The library keeps no times that could be had, and its op leaves none in a trace. The op behind
+    it shows when the result was there; it began when its gradients and the result before were. What
+    a rank waits for the others in between cannot be told from communication, and counts as such.
+    """
+    plan, production = step.plan, step.production
+    num_bytes = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
+    produced_ns = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
+    inside = step.events.within(step.window)
+    done_ns: dict[str, int] = {}
+    for node, start in zip(inside.node, inside.start_ns, strict=True):
+        done_ns.setdefault(inside.node_names[node], int(start))
+    finished = [(done_ns.get(f"{one.node}_done"), one) for one in step.placed]
+    found: list[AllReduceRecord] = []
+    previous_ns = production.last_ns if plan.after_backward else 0
+    for stop, one in sorted(((s, o) for s, o in finished if s is not None), key=lambda f: f[0]):
+        ready_ns = max((produced_ns.get(name, 0) for name in one.tensor_names), default=0)
+        start = max(ready_ns, previous_ns)
+        previous_ns = stop
+        found.append(
+            AllReduceRecord(
+                step=step.number,
+                sequence=len(found),
+                plan=plan.short_id,
+                group=one.group,
+                num_threads=one.num_threads,
+                num_bytes=sum(num_bytes[name] for name in one.tensor_names),
+                enqueued_ns=start,
+                started_ns=start,
+                first_byte_ns=start,
+                finished_ns=stop,
+                tensor_names=one.tensor_names,
+            )
+        )
+    return tuple(found)
