@@ -48,7 +48,7 @@ def optimize(
     Args:
         strategy: what plans: a name or an object of `tf_libra.strategies`.
         engine: what executes all-reduces: "lanes"; "horovod", for a Horovod that runs on MPI or
-            NCCL; or "auto", which is lanes.
+            NCCL; the name of a registered backend; or "auto", which is lanes.
         threads: the allowed thread counts R, instead of the strategy's own; one number for a
             strategy that does not choose.
         plan: a plan, or the path of one as JSON, to follow without measuring.
