@@ -261,6 +261,11 @@ WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
     Writer::AddInputs(inputs, node);
     writer.MergeAttributes(fusion, node);
     rewriter.Write(fused, node);
+    if (!IsWritten(*node)) {
+      tensorflow::AddNodeAttr("_tf_libra_tensor_names", fused.tensor_names, node);
+      tensorflow::AddNodeAttr("_tf_libra_group", fusion.group, node);
+      tensorflow::AddNodeAttr("_tf_libra_num_threads", plan.groups[fusion.group].num_threads, node);
+    }
     if (rewriter.NeedsDone()) {
       NodeDef* done = rewritten->add_node();
       done->set_name(Writer::Done(fusion));

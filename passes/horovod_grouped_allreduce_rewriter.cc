@@ -41,10 +41,6 @@ void WriteOp(const tensorflow::NodeDef& member, int num_tensors, tensorflow::Nod
 void HorovodGroupedAllreduceRewriter::Write(const FusedGroup& fused,
                                             tensorflow::NodeDef* node) const {
   WriteOp(*fused.members.front(), static_cast<int>(fused.members.size()), node);
-  tensorflow::AddNodeAttr("_tf_libra_tensor_names", fused.tensor_names, node);
-  tensorflow::AddNodeAttr("_tf_libra_group", fused.group, node);
-  tensorflow::AddNodeAttr("_tf_libra_num_threads", fused.plan.groups[fused.group].num_threads,
-                          node);
 }
 
 std::string HorovodGroupedAllreduceRewriter::Device(const tensorflow::NodeDef& member,
@@ -62,5 +58,8 @@ std::string HorovodGroupedAllreduceRewriter::Refusal(const tensorflow::NodeDef& 
   if (dtype != tensorflow::DT_BFLOAT16) return "";
   return absl::StrCat("Horovod does not reduce ", tensorflow::DataTypeString(dtype));
 }
+
+TF_LIBRA_REGISTER_REWRITER("HorovodGroupedAllreduce", "import horovod.tensorflow",
+                           HorovodGroupedAllreduceRewriter);
 
 }  // namespace tf_libra

@@ -10,9 +10,6 @@ namespace tf_libra {
 // Writes Horovod's HorovodGroupedAllreduce (0.28.1) of several tensors, for users whose Horovod
 // runs on MPI or NCCL. Horovod matches it across ranks by the node's name, which comes from the
 // plan and so is the same everywhere.
-//
-// The op knows no names, groups or threads; for who reads the executed graph they stand beside, in
-// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads".
 class HorovodGroupedAllreduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;

@@ -21,4 +21,6 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   tensorflow::AddNodeAttr("plan", fused.plan.id, node);
 }
 
+TF_LIBRA_REGISTER_REWRITER("LibraAllReduce", "", LibraAllReduceRewriter);
+
 }  // namespace tf_libra

@@ -17,7 +17,7 @@ inline constexpr char kOptimizerName[] = "tf_libra";
 // Applies a registered plan to the graph it is given. The parameter map names the plan:
 //   "plan" (s): its id;
 //   "digest" (s): must be the digest that the id is registered with;
-//   "op" (s): the op to write, "LibraAllReduce" or "HorovodGroupedAllreduce".
+//   "op" (s): the op to write, of which a rewriter is registered, such as "LibraAllReduce".
 // Where one of them is missing or does not fit, the graph stays as it is, and the report of the
 // plan says why.
 class LibraOptimizer : public tensorflow::grappler::CustomGraphOptimizer {

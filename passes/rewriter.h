@@ -1,9 +1,12 @@
-// Which op the pass writes: one small rewriter each.
+// Which op the pass writes: one small rewriter each, which registers itself.
 
 #ifndef TF_LIBRA_PASSES_REWRITER_H_
 #define TF_LIBRA_PASSES_REWRITER_H_
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,8 +24,10 @@ struct FusedGroup {
   std::vector<const tensorflow::NodeDef*> members;
 };
 
-// Writes the op and its attributes. Input i and output i of the node belong to tensor i; the pass
-// itself sets name, device, inputs and the attributes of members that start with '_'.
+// Writes the op and its attributes. Input i and output i of the node belong to tensor i. The pass
+// itself sets name, device, inputs and the attributes of members that start with '_'; and for who
+// reads the executed graph, where the op is another than LibraAllReduce and knows nothing of them,
+// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads".
 //
 // Only tensors with the same Device are fused: one that is computed elsewhere takes no others
 // along.
@@ -41,9 +46,36 @@ class Rewriter {
   virtual bool NeedsDone() const { return false; }
 };
 
-// The rewriter for an op, null where there is none or the op is not loaded, with the reason. `op`
-// is what the configuration names.
-std::unique_ptr<Rewriter> MakeRewriter(const std::string& op, std::string* reason);
+// Who writes which op. Thread-safe.
+class Rewriters {
+ public:
+  // Those of this process, of libraries that are loaded later, too.
+  static Rewriters& Global();
+
+  // Makes a rewriter known by its op. `to_load` says how the op gets into the process, empty where
+  // its library is the rewriter's. What is registered for an op first stays; false for the next.
+  bool Register(const std::string& op, const std::string& to_load,
+                std::function<std::unique_ptr<Rewriter>()> make);
+  // The rewriter for an op, null where there is none or the op is not loaded, with the reason. `op`
+  // is what the configuration names.
+  std::unique_ptr<Rewriter> Make(const std::string& op, std::string* reason) const;
+
+ private:
+  struct Entry {
+    std::string to_load;
+    std::function<std::unique_ptr<Rewriter>()> make;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> rewriters_;
+};
+
+// Registers class `rewriter` for `op` when its library is loaded; at namespace scope, in one unit.
+#define TF_LIBRA_REGISTER_REWRITER(op, to_load, rewriter)    \
+  [[maybe_unused]] static const bool registered_##rewriter = \
+      ::tf_libra::Rewriters::Global().Register(              \
+          op, to_load,                                       \
+          []() -> std::unique_ptr<::tf_libra::Rewriter> { return std::make_unique<rewriter>(); })
 
 }  // namespace tf_libra
 

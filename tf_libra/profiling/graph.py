@@ -14,17 +14,15 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
-# The op that carries gradients, and the attribute that names its inputs in order. Horovod's own
-# op has no such attribute; the pass writes it beside.
-_NAMES = {
-    "LibraAllReduce": "tensor_names",
-    "HorovodGroupedAllreduce": "_tf_libra_tensor_names",
-}
+# Beside an op of another library, which knows no plan, the pass writes what is needed to read it.
+_NAMES, _GROUP, _THREADS = (
+    f"_tf_libra_{name}" for name in ("tensor_names", "group", "num_threads")
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class PlacedAllReduce:
-    """An all-reduce of Horovod's in an executed graph, written by the pass.
+    """An all-reduce of another library in an executed graph, written by the pass.
 
     Attributes:
       node: its name.
@@ -92,25 +90,19 @@ class GraphCapture:
 
 
 def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
-    """The all-reduces that the pass has given to Horovod."""
-    op = "HorovodGroupedAllreduce"
+    """The all-reduces that the pass has given to another library."""
     return tuple(
-        PlacedAllReduce(
-            node.name,
-            node.attr["_tf_libra_group"].i,
-            node.attr["_tf_libra_num_threads"].i,
-            _tensor_names(node),
-        )
+        PlacedAllReduce(node.name, node.attr[_GROUP].i, node.attr[_THREADS].i, _tensor_names(node))
         for graph in graphs
         for node in graph.node
-        if node.op == op and _tensor_names(node)
+        if _NAMES in node.attr
     )
 
 
 def _tensor_names(node: Any) -> tuple[str, ...]:
     """The gradients that a node all-reduces; none for a node that does something else."""
-    attribute = _NAMES.get(node.op)
-    if attribute is None:
+    attribute = "tensor_names" if node.op == "LibraAllReduce" else _NAMES
+    if attribute not in node.attr:
         return ()
     return tuple(name.decode() for name in node.attr[attribute].list.s)
 

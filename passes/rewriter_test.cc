@@ -1,0 +1,94 @@
+#include "passes/rewriter.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "passes/fuse_groups.h"
+#include "passes/testing.h"
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace tf_libra {
+namespace {
+
+// An op that takes whatever it is given, except for one tensor.
+class ToyRewriter : public Rewriter {
+ public:
+  void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override {
+    node->set_op("Toy");
+    tensorflow::AddNodeAttr("N", static_cast<int>(fused.members.size()), node);
+  }
+  std::string Refusal(const tensorflow::NodeDef& member) const override {
+    return member.name() == "d" ? "a toy does not take it" : "";
+  }
+};
+
+TF_LIBRA_REGISTER_REWRITER("Toy", "", ToyRewriter);
+
+class OtherRewriter : public ToyRewriter {};
+
+std::unique_ptr<Rewriter> MakeOther() { return std::make_unique<OtherRewriter>(); }
+
+void OneIsKnownByItsOp() {
+  std::string reason;
+  EXPECT_THAT_TRUE(
+      dynamic_cast<const ToyRewriter*>(Rewriters::Global().Make("Toy", &reason).get()) != nullptr);
+  EXPECT_THAT_TRUE(Rewriters::Global().Make("Toi", &reason) == nullptr);
+  EXPECT_CONTAINS(reason,
+                  "no rewriter writes op 'Toi', only HorovodGroupedAllreduce and LibraAllReduce"
+                  " and Toy");
+}
+
+void TheFirstOfAnOpStays() {
+  Rewriters rewriters;
+  EXPECT_THAT_TRUE(rewriters.Register("Toy", "", [] { return std::make_unique<ToyRewriter>(); }));
+  EXPECT_THAT_TRUE(!rewriters.Register("Toy", "", MakeOther));
+  std::string reason;
+  EXPECT_THAT_TRUE(dynamic_cast<const OtherRewriter*>(rewriters.Make("Toy", &reason).get()) ==
+                   nullptr);
+}
+
+void AnOpThatIsNotLoadedIsNamed() {
+  Rewriters rewriters;
+  rewriters.Register("NobodysOp", "call load_nobody()", MakeOther);
+  std::string reason;
+  EXPECT_THAT_TRUE(rewriters.Make("NobodysOp", &reason) == nullptr);
+  EXPECT_CONTAINS(reason, "op 'NobodysOp' is not loaded: call load_nobody()");
+}
+
+// What the pass itself says of an op that knows nothing of plans, and the plan's order.
+void AnyOpIsWrittenInThePlansOrder() {
+  testing::Graph builder;
+  RegisteredPlan plan{"plan", "digest", {{{"b", "c"}, 2, 0}, {{"a", "d"}, 3, 0}}, false};
+  for (const char* name : {"a", "b", "c", "d"}) builder.Reduce(name, std::string("grad_") + name);
+  std::string reason;
+  const auto rewriter = Rewriters::Global().Make("Toy", &reason);
+  tensorflow::GraphDef rewritten;
+  GraphReport report;
+  EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
+  std::vector<std::string> toys;
+  for (const auto& node : rewritten.node()) {
+    if (node.name() == "d") EXPECT_SAME(node.op(), "LibraAllReduce");
+    if (node.op() != "Toy") continue;
+    const int group = static_cast<int>(toys.size());
+    EXPECT_THAT_TRUE(IsWritten(node));
+    EXPECT_SAME(node.attr().at("_tf_libra_group").i(), group);
+    EXPECT_SAME(node.attr().at("_tf_libra_num_threads").i(), group + 2);
+    EXPECT_SAME(node.attr().at("_tf_libra_tensor_names").list().s(0), group == 0 ? "b" : "a");
+    if (group > 0) EXPECT_SAME(node.input(node.input_size() - 1), "^" + toys.back());
+    toys.push_back(node.name());
+  }
+  EXPECT_SAME(toys.size(), 2);
+  EXPECT_SAME(report.skipped.front().reason, "a toy does not take it");
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({{"OneIsKnownByItsOp", OneIsKnownByItsOp},
+                            {"TheFirstOfAnOpStays", TheFirstOfAnOpStays},
+                            {"AnOpThatIsNotLoadedIsNamed", AnOpThatIsNotLoadedIsNamed},
+                            {"AnyOpIsWrittenInThePlansOrder", AnyOpIsWrittenInThePlansOrder}});
+}
