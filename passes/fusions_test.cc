@@ -47,8 +47,8 @@ Result Fuse(const Graph& builder, const std::vector<std::vector<std::string>>& g
   for (const auto& tensors : groups) plan.groups.push_back({tensors, 1, 0});
   std::string reason;
   Result result;
-  result.changed = FuseGroups(plan, *Rewriters::Global().Make("LibraAllReduce", &reason), keep,
-                              builder.def, &result.graph, &result.report);
+  result.changed = FuseGroups(plan, *MakeRewriter("LibraAllReduce", &reason), keep, builder.def,
+                              &result.graph, &result.report);
   return result;
 }
 

@@ -31,8 +31,7 @@ struct Case {
     decisions.fusions.push_back({0, 0, "fused", {&a, &b}, {"before"}});
     decisions.dropped = [&](const Fanin& from, int to) { return from.port < 0 && to == b.node; };
     decisions.waits[graph->index.at("y")] = {"other", "fused"};
-    return WriteGraph(*graph, plan, *Rewriters::Global().Make("LibraAllReduce", &reason), keep,
-                      decisions);
+    return WriteGraph(*graph, plan, *MakeRewriter("LibraAllReduce", &reason), keep, decisions);
   }
 };
 

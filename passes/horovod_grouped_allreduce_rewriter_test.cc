@@ -55,7 +55,7 @@ std::map<std::string, std::string> Placed(const std::string& devices, bool after
   tensorflow::GraphDef rewritten;
   GraphReport report;
   std::string reason;
-  const auto rewriter = Rewriters::Global().Make("HorovodGroupedAllreduce", &reason);
+  const auto rewriter = MakeRewriter("HorovodGroupedAllreduce", &reason);
   EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
   std::map<std::string, std::string> device_of;
   for (const auto& node : rewritten.node()) device_of[node.name()] = node.device();

@@ -127,7 +127,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   GraphReport report;
   bool changed = false;
   std::string no_rewriter;
-  const std::unique_ptr<Rewriter> rewriter = Rewriters::Global().Make(op_, &no_rewriter);
+  const std::unique_ptr<Rewriter> rewriter = MakeRewriter(op_, &no_rewriter);
   const auto refuse = [&](std::string reason) {
     if (!HasMarkedAllReduce(item.graph)) return;
     report.skipped.push_back({Skipped::Kind::kPlan, plan_id_, std::move(reason)});

@@ -27,7 +27,7 @@ Found FindIn(const Graph& builder, std::vector<std::string> tensors) {
   found.graph = IndexGraph(builder.def, &reason);
   EXPECT_THAT_TRUE(found.graph.has_value());
   const RegisteredPlan plan{"plan", "digest", {{std::move(tensors), 1, 0}}, false};
-  const auto rewriter = Rewriters::Global().Make("LibraAllReduce", &reason);
+  const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
   found.marked = FindMarked(*found.graph, plan, *rewriter, {}, &found.skipped);
   found.between = NodesBetween(*found.graph, FindAllReduces(*found.graph));
   return found;

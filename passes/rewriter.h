@@ -70,6 +70,11 @@ class Rewriters {
   std::map<std::string, Entry> rewriters_;
 };
 
+// That of this process's rewriters.
+inline std::unique_ptr<Rewriter> MakeRewriter(const std::string& op, std::string* reason) {
+  return Rewriters::Global().Make(op, reason);
+}
+
 // Registers class `rewriter` for `op` when its library is loaded; at namespace scope, in one unit.
 #define TF_LIBRA_REGISTER_REWRITER(op, to_load, rewriter)    \
   [[maybe_unused]] static const bool registered_##rewriter = \

@@ -31,9 +31,8 @@ std::unique_ptr<Rewriter> MakeOther() { return std::make_unique<OtherRewriter>()
 
 void OneIsKnownByItsOp() {
   std::string reason;
-  EXPECT_THAT_TRUE(
-      dynamic_cast<const ToyRewriter*>(Rewriters::Global().Make("Toy", &reason).get()) != nullptr);
-  EXPECT_THAT_TRUE(Rewriters::Global().Make("Toi", &reason) == nullptr);
+  EXPECT_THAT_TRUE(dynamic_cast<const ToyRewriter*>(MakeRewriter("Toy", &reason).get()) != nullptr);
+  EXPECT_THAT_TRUE(MakeRewriter("Toi", &reason) == nullptr);
   EXPECT_CONTAINS(reason,
                   "no rewriter writes op 'Toi', only HorovodGroupedAllreduce and LibraAllReduce"
                   " and Toy");
@@ -62,7 +61,7 @@ void AnyOpIsWrittenInThePlansOrder() {
   RegisteredPlan plan{"plan", "digest", {{{"b", "c"}, 2, 0}, {{"a", "d"}, 3, 0}}, false};
   for (const char* name : {"a", "b", "c", "d"}) builder.Reduce(name, std::string("grad_") + name);
   std::string reason;
-  const auto rewriter = Rewriters::Global().Make("Toy", &reason);
+  const auto rewriter = MakeRewriter("Toy", &reason);
   tensorflow::GraphDef rewritten;
   GraphReport report;
   EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
