@@ -23,6 +23,7 @@ from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
+from tf_libra.tuning import Conclusion
 from tools import tensorboard_tab
 
 _DRAWN = """
@@ -69,7 +70,9 @@ def large_plan() -> PlanRecord:
         for i, (a, b) in enumerate(itertools.pairwise(edges))
     )
     plan = Plan.for_profile(profile, groups, 8, "libra")
-    return PlanRecord("step", 1, "made", plan, strategies.Libra(), (1, 2, 4), profile, cost)
+    return PlanRecord(
+        "step", 1, "made", strategies.Libra(), (1, 2, 4), Conclusion(plan, profile, cost)
+    )
 
 
 def spent(call: Callable[[], None]) -> float:

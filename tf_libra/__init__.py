@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tf_libra.model.plan import Plan, TensorGroup
     from tf_libra.model.profile import BackwardProfile, GradientTensor
     from tf_libra.model.scaling import ScalingProfile
+    from tf_libra.options import Faults, Tuning
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
@@ -28,6 +29,7 @@ __all__ = [
     "BurstPlan",
     "Cluster",
     "ContentionModel",
+    "Faults",
     "GradientTensor",
     "LayerGraph",
     "Optimized",
@@ -36,6 +38,7 @@ __all__ = [
     "Plan",
     "ScalingProfile",
     "TensorGroup",
+    "Tuning",
     "elastic",
     "keras",
     "make_burst_plan",
@@ -55,6 +58,7 @@ _HOME = {
     "BurstPlan": "tf_libra.model.burst",
     "Cluster": "tf_libra.model.cluster",
     "ContentionModel": "tf_libra.cost_model",
+    "Faults": "tf_libra.options",
     "GradientTensor": "tf_libra.model.profile",
     "LayerGraph": "tf_libra.model.layers",
     "Optimized": "tf_libra.decorator",
@@ -63,6 +67,7 @@ _HOME = {
     "Plan": "tf_libra.model.plan",
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
+    "Tuning": "tf_libra.options",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",
     "make_plan": "tf_libra.planning",

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context as tf_context
 
 import tf_libra
 from tf_libra.model.plan import Plan
-from tf_libra.session import grappler, script
+from tf_libra.session import grappler, meeting
 from tf_libra.tracing import marking
 
 cases = Cases()
@@ -249,7 +249,7 @@ def differ_in_version_of_tensorflow() -> Any:
 
 @cases
 def differ_in_version_of_tf_libra() -> Any:
-    with patched(script, "package_version", lambda: "99.0"):
+    with patched(meeting, "package_version", lambda: "99.0"):
         one_step()
 
 
@@ -501,7 +501,7 @@ def cache_and_log_folders() -> Any:
         "plan": step.plan.to_json(),
         "profile": step.profile.to_json(),
         "cost_model": step.cost_model.to_json(),
-        "complete": None if step.tuned is None else step.tuned.is_complete,
+        "tuned": step.tuned and step.tuned.to_json(),
     }
     result["kept"] = sorted(path.name for path in kept.glob("*"))
     result["logged"] = {path.name: path.read_text() for path in logs.glob("*.json")}
@@ -512,6 +512,8 @@ def cache_and_log_folders() -> Any:
         "plan": step.plan and step.plan.to_json(),
         "profile": step.profile and step.profile.to_json(),
         "cost_model": step.cost_model and step.cost_model.to_json(),
+        "tuned": step.tuned and step.tuned.to_json(),
+        "explained": step.explain(),
     }
 
     def first_phase(**options: Any) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.session import script as script_lib
+from tf_libra.session.training_function import TrainingFunction
 
 cases = Cases()
 LAST = SIZE - 1
@@ -203,7 +203,7 @@ def variables_as_arguments() -> Any:
     step.check_variables()
     return {
         "bits": [bits(fold.values()) for fold in folds],
-        "traces": step._script._call.experimental_get_tracing_count(),
+        "traces": step._training._call.experimental_get_tracing_count(),
     }
 
 
@@ -463,8 +463,8 @@ def forgets(at: int, ranks: tuple[int, ...]) -> Any:
     function = tf.function(model.step)
     step = tf_libra.optimize(**BRIEFLY)(function)
     number = 0
-    script: script_lib.Script = step._script
-    script._call = Forgetful(script._call, function, lambda: number == at and RANK in ranks)
+    training: TrainingFunction = step._training
+    training._call = Forgetful(training._call, function, lambda: number == at and RANK in ranks)
     for number in range(6):
         inputs, labels = shard(number)
         step(*((inputs[:2], labels[:2]) if number == 5 else (inputs, labels)))

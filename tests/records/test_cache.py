@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.records import cache
-from tf_libra.tuning import TensorSpec
+from tf_libra.tuning import Conclusion, TensorSpec
 
 TENSORS = (TensorSpec("b", 20, "float32"), TensorSpec("w", 180, "float32"))
 VERSIONS = {"tensorflow": "2.21.0", "tf_libra": "0.1.0"}
 
 
 @pytest.fixture
-def kept(three_groups: Plan) -> cache.Kept:
-    return cache.Kept(
+def kept(three_groups: Plan) -> Conclusion:
+    return Conclusion(
         three_groups,
         BackwardProfile.from_arrays([20, 180], [1e-3, 2e-3], ["b", "w"]),
         ContentionModel(
@@ -29,23 +29,28 @@ def kept(three_groups: Plan) -> cache.Kept:
             overlapped=(1e9, 5e8, 0.5),
             exclusive=(2e9, 5e8, 0.5),
         ),
+        median_error=0.07,
+        held_out_error=0.11,
+        samples=(OverlapSample(200, 2, 0.0, 0.0, 1e-3, 7, 1, "p"),),
+        notes=("what a reader should know",),
+        is_complete=True,
     )
 
 
-def test_what_was_stored_is_loaded(tmp_path: Path, kept: cache.Kept) -> None:
+def test_what_was_stored_is_loaded(tmp_path: Path, kept: Conclusion) -> None:
     path = cache.store(tmp_path / "new" / "folder", "k" * 64, kept)
     assert cache.load(tmp_path / "new" / "folder", "k" * 64) == kept
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_later_replaces_earlier(tmp_path: Path, kept: cache.Kept) -> None:
+def test_later_replaces_earlier(tmp_path: Path, kept: Conclusion) -> None:
     cache.store(tmp_path, "key", kept)
     without_model = replace(kept, profile=None, cost_model=None)
     cache.store(tmp_path, "key", without_model)
     assert cache.load(tmp_path, "key") == without_model
 
 
-def test_nothing_is_kept_under_another_key(tmp_path: Path, kept: cache.Kept) -> None:
+def test_nothing_is_kept_under_another_key(tmp_path: Path, kept: Conclusion) -> None:
     cache.store(tmp_path, "key", kept)
     assert cache.load(tmp_path, "other") is None
     assert cache.load(tmp_path / "nowhere", "key") is None
@@ -61,30 +66,33 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path, kept: cache.Kept) -> 
         b"{}",
         b'{"plan": 3}',
         b'{"plan": "{}"}',
+        b'{"format": "tf-libra conclusion", "version": 1}',
+        b'{"format": "tf-libra conclusion", "version": 2}',
+        b'{"format": "tf-libra plan", "version": 1}',
         b"\xff\xfe",
         b"[" * 10**5,
     ],
 )
-def test_malformed_file_is_a_value_error(tmp_path: Path, kept: cache.Kept, content: bytes) -> None:
+def test_malformed_file_is_a_value_error(tmp_path: Path, kept: Conclusion, content: bytes) -> None:
     cache.store(tmp_path, "key", kept).write_bytes(content)
     with pytest.raises(ValueError):
         cache.load(tmp_path, "key")
 
 
-def test_huge_file_is_not_read(tmp_path: Path, kept: cache.Kept) -> None:
+def test_huge_file_is_not_read(tmp_path: Path, kept: Conclusion) -> None:
     with cache.store(tmp_path, "key", kept).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
     with pytest.raises(ValueError, match="has 1099511627776 bytes"):
         cache.load(tmp_path, "key")
 
 
-@pytest.mark.parametrize("field", ["profile", "cost_model"])
-@pytest.mark.parametrize("value", [3, [], {}, "{}", "null"])
+@pytest.mark.parametrize("field", ["plan", "profile", "cost_model", "samples"])
+@pytest.mark.parametrize("value", [3, [3], {}, "{}", "null"])
 def test_malformed_part_is_a_value_error(
-    tmp_path: Path, kept: cache.Kept, field: str, value: object
+    tmp_path: Path, kept: Conclusion, field: str, value: object
 ) -> None:
     path = cache.store(tmp_path, "key", kept)
-    path.write_text(json.dumps(kept.to_json() | {field: value}))
+    path.write_text(json.dumps(json.loads(kept.to_json()) | {field: value}))
     with pytest.raises(ValueError):
         cache.load(tmp_path, "key")
 

@@ -1,12 +1,17 @@
+import dataclasses
 import json
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tensorboard import examples
 from tf_libra import strategies
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.samples import measured_timeline
 from tf_libra.records import values as records
 from tf_libra.records.values import (
     PlanRecord,
@@ -16,9 +21,11 @@ from tf_libra.records.values import (
     kind_of,
     plugin_content,
 )
+from tf_libra.tuning import Conclusion
 
 RECORD = examples.plan_record()
-ALL = (RECORD, examples.timeline_record(RECORD), examples.step_record(RECORD))
+TIMELINE = examples.timeline_record(RECORD)
+ALL = (RECORD, examples.step_record(RECORD))
 
 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
@@ -33,7 +40,7 @@ def test_every_strategy_survives_json(kind: type[strategies.Strategy]) -> None:
 
 
 def test_a_plan_without_profile_and_model_survives_json() -> None:
-    record = PlanRecord("f", 1, "given", RECORD.plan, RECORD.strategy, (1, 2))
+    record = PlanRecord("f", 1, "given", RECORD.strategy, (1, 2), Conclusion(RECORD.plan))
     assert PlanRecord.from_json(record.to_json()) == record
 
 
@@ -48,7 +55,7 @@ def test_names_are_kept_as_they_are(name: str) -> None:
 def test_series_of_plans_differ_by_function_and_plan() -> None:
     other = examples.plan_record(strategy=strategies.Wfbp())
     assert RECORD.tag == f"train_step/plan/{RECORD.plan.fingerprint[:12]}"
-    assert len({RECORD.tag, other.tag, *(record.tag for record in ALL)}) == 4
+    assert len({RECORD.tag, other.tag, *(record.tag for record in ALL)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -99,11 +106,11 @@ def test_damaged_text_is_a_value_error(record: records.Record, damage: str) -> N
 
 
 def test_a_damaged_span_is_named() -> None:
-    document = json.loads(ALL[1].to_json())
+    document = json.loads(examples.timeline_document(TIMELINE))
     document["spans"][1]["end"]["median"] = "soon"
     with pytest.raises(ValueError, match=r"spans\[1\]: end: median must be a finite number"):
         TimelineRecord.from_json(json.dumps(document))
-    document = json.loads(ALL[2].to_json())
+    document = json.loads(ALL[1].to_json())
     document["all_reduces"][0]["group"] = -2
     with pytest.raises(ValueError, match=r"all_reduces\[0\]: group must be from -1"):
         StepRecord.from_json(json.dumps(document))
@@ -122,12 +129,58 @@ def test_a_spread_out_of_order_is_refused() -> None:
 
 
 def test_steps_that_executed_something_else_do_not_count() -> None:
-    usual = [examples.measured(RECORD, stretch) for stretch in (1.0, 1.5)]
-    other = examples.measured(examples.plan_record(strategy=strategies.SynEasgd()))
-    record = TimelineRecord.of("f", RECORD.plan, 70, [usual[0], other, usual[1]])
+    usual = [examples.traced_step(RECORD, stretch) for stretch in (1.0, 1.5)]
+    other = dataclasses.replace(usual[0], all_reduces=usual[0].all_reduces[:-1])
+    record = TimelineRecord.of(RECORD.plan, [usual[0], other, usual[1]])
+    assert record is not None
     assert record.num_steps == 2
-    assert record.backward.median == pytest.approx(1.25 * usual[0].backward_seconds)
+    whole = examples.measured(RECORD).backward_seconds
+    assert record.backward.median == pytest.approx(1.25 * whole)
     assert [span.group for span in record.spans] == list(range(len(RECORD.plan.groups)))
+
+
+def test_timeline_is_what_the_steps_did() -> None:
+    for stretch in examples.STRETCHES:
+        expected = examples.measured(RECORD, stretch)
+        found = examples.traced_step(RECORD, stretch).timeline(RECORD.plan)
+        assert found is not None
+        assert found.backward_seconds == pytest.approx(expected.backward_seconds)
+        assert found.compute_seconds == pytest.approx(expected.compute_seconds)
+        for ours, theirs in zip(found.groups, expected.groups, strict=True):
+            assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs))
+
+
+def test_steps_that_tell_no_timeline_do_not_count() -> None:
+    step = examples.traced_step(RECORD)
+    others = [
+        dataclasses.replace(step, backward_start_ns=None, produced_ns=()),  # not traced
+        dataclasses.replace(step, all_reduces=()),
+        dataclasses.replace(step, produced_ns=step.produced_ns[1:]),
+    ]
+    assert [one.timeline(RECORD.plan) for one in others] == [None] * 3
+    assert TimelineRecord.of(RECORD.plan, others) is None
+    one = TimelineRecord.of(RECORD.plan, [*others, step])
+    assert one is not None and one.num_steps == 1
+
+
+def test_part_of_a_group_is_ready_with_its_own_last_tensor() -> None:
+    names = RECORD.plan.tensor_names
+    production = StepProduction(
+        names=names,
+        produced_ns=np.arange(len(names)) * 1000 + 10**18,
+        inferred={},
+        backward_start_ns=10**18,
+    )
+    start, stop = RECORD.plan.groups[0].start, RECORD.plan.groups[0].stop
+    parts = [names[start : start + 1], names[start + 1 : stop]]
+    reduced = [
+        AllReduceRecord(7, i, "plan", 0, 1, 8, *([10**18 + 10**6 * (i + 1)] * 4), part)
+        for i, part in enumerate([*parts, names[start:stop]])
+    ]
+    step = StepRecord.of("f", RECORD.plan, 0, 7, (10**18, 10**18), reduced, production)
+    assert [len(one.tensors) for one in step.all_reduces] == [1, stop - start - 1, 0]
+    assert step.timeline(RECORD.plan) == measured_timeline(reduced, production)
+    assert StepRecord.from_json(step.to_json()) == step
 
 
 @pytest.mark.parametrize("kind", [*records.KINDS, records.HISTORY_KIND])

@@ -22,7 +22,8 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
     """A log directory with a plan, what was measured under it, and step times."""
     writer = RecordWriter(logdir, 0)
     writer.record(record.step, record)
-    writer.record(record.step + 5, examples.timeline_record(record))
+    for one in examples.traced_steps(record):
+        writer.record(one.step, one)
     for step in range(1, record.step + 20):
         writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
     writer.close()
@@ -55,9 +56,9 @@ def test_numbers_are_those_of_the_plan_and_its_explanation(report: Path) -> None
     assert [(g["start"], g["stop"], g["num_threads"]) for g in shown["groups"]] == [
         (g.start, g.stop, g.num_threads) for g in plan.groups
     ]
-    assert RECORD.profile is not None
-    assert RECORD.cost_model is not None
-    explained = explain(RECORD.profile, plan, RECORD.cost_model)
+    assert RECORD.conclusion.profile is not None
+    assert RECORD.conclusion.cost_model is not None
+    explained = explain(RECORD.conclusion.profile, plan, RECORD.conclusion.cost_model)
     assert shown["summary"] == explained.summary
     for group, other in zip(shown["groups"], explained.groups, strict=True):
         assert group["start_seconds"] == other.span.start_seconds
@@ -119,7 +120,7 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
 
 
 def test_plan_that_rests_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bare = PlanRecord("step", 1, "given", RECORD.plan, RECORD.strategy, RECORD.threads)
+    bare = examples.given_record(RECORD.plan, RECORD.strategy)
     writer = RecordWriter(tmp_path / "run", 0)
     writer.record(1, bare)
     writer.close()

@@ -10,6 +10,7 @@ from tests.launching import Job
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.tuning import Conclusion
 
 RANKS = [0, 1]
 
@@ -165,14 +166,24 @@ def test_budget_of_no_seconds_still_gives_a_plan(trouble: Job) -> None:
 # Folders.
 
 
-def test_kept_plan_goes_straight_to_run(trouble: Job) -> None:
+def test_kept_plan_goes_straight_to_run_with_all_that_it_rests_on(trouble: Job) -> None:
     value = trouble.value("cache_and_log_folders")
     assert value["first"]["phases"] == ["measure"]
-    assert value["first"]["complete"]
+    conclusion = Conclusion.from_json(value["first"]["tuned"])
+    assert conclusion.is_complete
+    assert conclusion.is_fitted
     assert len(value["kept"]) == 1
     assert value["second"]["phases"] == ["run", "run"]
-    for name in ("plan", "profile", "cost_model"):
+    for name in ("plan", "profile", "cost_model", "tuned"):
         assert value["second"][name] == value["first"][name]
+    explained = " ".join(value["second"]["explained"].split())
+    assert f"{len(conclusion.samples)} samples, an all-reduce is missed by" in explained
+    assert trouble.log("cache_and_log_folders").count("INFO fit: g(b, r) = b /") >= 2
+
+
+def test_every_rank_knows_what_the_plan_rests_on(trouble: Job) -> None:
+    first, second = (trouble.value("cache_and_log_folders", rank)["first"] for rank in RANKS)
+    assert first["tuned"] == second["tuned"]
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -1,52 +1,51 @@
-"""What is told of a training function, and kept."""
+"""What is remembered of what was told."""
 
-import logging
-from pathlib import Path
-from typing import Any
+import itertools
 
-import pytest
-
-import tf_libra
-from tf_libra.model.plan import Plan
-from tf_libra.records.cache import Kept
+from tests.tensorboard import examples
+from tf_libra.story.facts import Facts
 from tf_libra.story.journal import Journal
+from tf_libra.tuning import Phase
+
+RECORD = examples.plan_record()
 
 
-def journal(**options: Any) -> Journal:
-    return Journal(tf_libra.optimize(**options).keywords["options"])
+def test_journal_that_was_told_nothing_knows_nothing() -> None:
+    assert Journal("lanes").facts() == Facts()
 
 
-def files(folder: Path) -> set[str]:
-    return {path.name.split(".")[0] for path in folder.rglob("*") if path.is_file()}
+def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
+    journal = Journal("lanes")
+    for phase, steps in itertools.groupby([Phase.MEASURE] * 3 + [Phase.RUN] * 2):
+        assert journal.entered(phase)
+        for number, _ in enumerate(steps):
+            journal.took(0.1 * (1 + number), usual=number > 0, num_steps=2)
+        assert not journal.entered(phase)
+    facts = journal.facts()
+    assert facts.num_steps == {Phase.MEASURE: 6, Phase.RUN: 4}
+    assert facts.median_step_seconds(Phase.RUN) == 0.2
+    assert facts.step_seconds[Phase.MEASURE] == (0.2, 0.1 * 3)
+    assert facts.median_step_seconds(Phase.SAMPLE) is None
 
 
-def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) -> None:
-    kept = Kept(three_groups, None, None)
-    early, late = journal(logdir=tmp_path / "early"), journal(logdir=tmp_path / "late")
-    early.close()
-    for one in early, late:
-        one.met(0)
-        one.record("step")
-        one.in_force(kept, "given", 1)
-    assert files(tmp_path / "early") == set()
-    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert files(tmp_path / "late") == {"plan", "events"}
-    late.close()
-    late.in_force(kept, "given", 2)
-    late.took(2, 0.1, usual=True)
-    late.executed(2, (0, 1), ())
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert set(after) == set(written)
-    assert all(after[path].startswith(text) for path, text in written.items())
-    assert late.explain()
+def test_remark_is_new_once() -> None:
+    journal = Journal("horovod")
+    assert [journal.remarked(text) for text in ("a", "b", "a")] == [True, True, False]
+    assert journal.facts().remarks == ("a", "b")
+    assert journal.facts().engine == "horovod"
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_plan_that_is_not_used_is_named(
-    given: bool, plan_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = journal(plan=plan_file if given else None)
-    with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.left_to_horovod({"w": "op=Min"}, anything_else=False)
-    assert "there is nothing to plan" in one.remarks[0]
-    assert ("the plan given is not used" in one.remarks[0]) == given
+def test_facts_do_not_change_with_what_is_told_later() -> None:
+    journal = Journal("lanes")
+    journal.named("step")
+    journal.measured(examples.measured(RECORD))
+    before = journal.facts()
+    journal.in_force(RECORD.conclusion)
+    journal.measured(examples.measured(RECORD, 3.0))
+    journal.took(1.0, usual=True, num_steps=1)
+    assert (before.function, len(before.timelines), before.conclusion) == ("step", 1, None)
+    assert before.num_steps == before.step_seconds == {}
+    after = journal.facts()
+    assert after.conclusion == RECORD.conclusion
+    first, second = (one.backward_seconds for one in after.timelines)
+    assert after.median_backward_seconds() == (first + second) / 2

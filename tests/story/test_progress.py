@@ -18,7 +18,7 @@ import tf_libra
 from tests.launching import Job
 from tf_libra import logs
 from tf_libra.story import progress
-from tf_libra.story.journal import Journal
+from tf_libra.story.story import Story
 from tf_libra.tuning import Phase
 
 CLEAR = "\r\x1b[2K"
@@ -124,17 +124,17 @@ def test_phases_are_shown_unless_somebody_else_does(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal.stream)
-    journal = Journal(tf_libra.optimize(progress=wanted).keywords["options"])
+    story = Story(tf_libra.optimize(progress=wanted).keywords["options"])
     before = set(threading.enumerate())
-    journal.busy(Phase.TRACE)
+    story.busy(Phase.TRACE)
     if wanted:
         terminal.read_until("tf_libra: trace, [0-9]+ s")
-    journal.entered(Phase.MEASURE, 1)
+    story.entered(Phase.MEASURE, 1)
     if wanted:
         terminal.read_until("tf_libra: measure: step 1 of at most [0-9]+, [0-9]+ s")
     else:
         assert set(threading.enumerate()) <= before  # nobody who would show anything
-    journal.close()
+    story.close()
 
 
 @pytest.mark.parametrize(

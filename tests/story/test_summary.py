@@ -1,8 +1,6 @@
 """What a training function tells of itself."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +12,9 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation import simulate
-from tf_libra.story.summary import describe, plan_table
-from tf_libra.tuning import Phase, Tuned
+from tf_libra.story.facts import Facts
+from tf_libra.story.summary import describe, plan_table, summary_line
+from tf_libra.tuning import Conclusion, Phase
 
 PROFILE = BackwardProfile.from_arrays(
     [4_000_000, 1_500, 250_000_000], [1e-3, 2e-3, 3e-3], ["a", "b", "c"]
@@ -37,7 +36,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_table_has_a_row_per_group_and_lines_up() -> None:
-    table = plan_table(PLAN, PROFILE, MODEL)
+    table = plan_table(Conclusion(PLAN, PROFILE, MODEL))
     lines = table.splitlines()
     assert len(lines) == 3
     assert len({len(line) for line in lines}) == 1
@@ -53,32 +52,16 @@ def test_table_has_a_row_per_group_and_lines_up() -> None:
 
 
 def test_table_without_a_model_predicts_nothing() -> None:
-    for table in (plan_table(PLAN, PROFILE, None), plan_table(PLAN, None, MODEL)):
+    for table in (plan_table(Conclusion(PLAN, PROFILE)), plan_table(Conclusion(PLAN, None, MODEL))):
         assert [line.split()[-2:] for line in table.splitlines()[1:]] == [["-", "-"]] * 2
 
 
-def journal(**known: Any) -> Any:
-    """What `describe` looks at, of a journal that knows this much."""
-    nothing = {
-        "phase": Phase.TRACE,
-        "options": SimpleNamespace(engine="lanes"),
-        "tuned": None,
-        "plan": None,
-        "profile": None,
-        "cost_model": None,
-        "timelines": [],
-        "remarks": [],
-        "median_step_seconds": lambda phase: None,
-    }
-    return SimpleNamespace(**(nothing | known))
-
-
 def test_before_the_first_step_only_the_phase_is_known() -> None:
-    assert describe(journal()) == "phase: trace"
+    assert describe(Facts()) == "phase: trace"
 
 
 def test_remarks_are_kept() -> None:
-    told = describe(journal(remarks=["Horovod reduces all of them", "and so on"]))
+    told = describe(Facts(remarks=("Horovod reduces all of them", "and so on")))
     assert told.splitlines()[1:] == ["note: Horovod reduces all of them", "note: and so on"]
 
 
@@ -107,7 +90,7 @@ def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
 
 def test_measured_times_stand_beside_predicted_ones() -> None:
     timelines = [MeasuredTimeline(groups(start), 0.1, 0.2) for start in (0.1, 0.3, 0.2)]
-    header, first, second = plan_table(PLAN, PROFILE, MODEL, timelines).splitlines()
+    header, first, second = plan_table(Conclusion(PLAN, PROFILE, MODEL), timelines).splitlines()
     assert header.endswith("measured start    end")
     assert first.split()[-2:] == ["200.0", "250.0"]
     assert second.split()[-2:] == ["-", "-"]
@@ -118,17 +101,16 @@ def test_whole_story_fits_into_100_columns() -> None:
     seen = samples()
     fitted = fit(seen, 2)
     told = describe(
-        journal(
+        Facts(
             phase=Phase.RUN,
-            tuned=Tuned(plan, None, fitted.model, fitted, 0.034, seen, plan.notes),
-            plan=plan,
-            profile=PROFILE,
-            cost_model=fitted.model,
-            timelines=[
-                SimpleNamespace(backward_seconds=0.2, groups=groups(0.1)),
-                SimpleNamespace(backward_seconds=0.4, groups=groups(0.3)),
-            ],
-            median_step_seconds={Phase.MEASURE: 0.5, Phase.RUN: 0.4}.get,
+            conclusion=Conclusion(
+                plan, PROFILE, fitted.model, fitted.median_error, 0.034, seen, plan.notes
+            ),
+            timelines=(
+                MeasuredTimeline(groups(0.1), 0.1, 0.2),
+                MeasuredTimeline(groups(0.3), 0.1, 0.4),
+            ),
+            step_seconds={Phase.MEASURE: (0.4, 0.5, 0.6), Phase.RUN: (0.4,)},
         )
     )
     assert max(len(line) for line in told.splitlines()) <= 100
@@ -146,19 +128,37 @@ def test_whole_story_fits_into_100_columns() -> None:
 
 def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
     told = describe(
-        journal(
+        Facts(
             phase=Phase.RUN,
-            plan=replace(PLAN, predicted_seconds=None),
-            timelines=[SimpleNamespace(backward_seconds=0.25, groups=())],
+            conclusion=Conclusion(replace(PLAN, predicted_seconds=None)),
+            timelines=(MeasuredTimeline((), 0.1, 0.25),),
         )
     )
     assert "backward: measured 250.0 ms" in told
     assert "predicted" not in told
 
 
+def test_summary_says_how_it_went() -> None:
+    counts = {Phase.MEASURE: 6, Phase.RUN: 4}
+    told = Facts("step", phase=Phase.MEASURE, num_steps={Phase.MEASURE: 1})
+    assert summary_line(told) == (
+        "step: 1 step, which ended before a plan was in force (phase measure)"
+    )
+    assert summary_line(replace(told, phase=Phase.RUN)) == "step: 1 step, with nothing to plan"
+    told = replace(told, phase=Phase.RUN, num_steps=counts, conclusion=Conclusion(PLAN))
+    under = "step: 10 steps, 4 of them under a plan of by hand (2 groups)"
+    assert summary_line(told) == under
+    told = replace(told, step_seconds={Phase.RUN: (0.3, 0.3)})
+    assert summary_line(told) == f"{under}, 300.0 ms each"
+    told = replace(told, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
+    assert summary_line(told).endswith(
+        "300.0 ms each; -25.0% against one all-reduce after backward"
+    )
+
+
 def test_long_notes_are_wrapped() -> None:
     note = " ".join(["word"] * 60)
-    told = describe(journal(plan=replace(PLAN, notes=(note,))))
+    told = describe(Facts(conclusion=Conclusion(replace(PLAN, notes=(note,)))))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert told.count("word") == 60
 
@@ -166,7 +166,8 @@ def test_long_notes_are_wrapped() -> None:
 def test_many_thread_counts_are_wrapped() -> None:
     seen = tuple(replace(sample, num_threads=r) for r in range(1, 13) for sample in samples()[:3])
     fitted = fit(seen, 2)
-    told = describe(journal(tuned=Tuned(PLAN, None, fitted.model, fitted, None, seen), plan=PLAN))
+    conclusion = Conclusion(PLAN, None, fitted.model, fitted.median_error, None, seen)
+    told = describe(Facts(conclusion=conclusion))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "   r=12  " in told
     assert np.isfinite(fitted.median_error)
@@ -174,7 +175,7 @@ def test_many_thread_counts_are_wrapped() -> None:
 
 def test_what_nccl_asked_is_told_where_it_has_our_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_TUNER_PLUGIN", raising=False)
-    assert "NCCL" not in describe(journal())
+    assert "NCCL" not in describe(Facts())
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", str(nccl.PATH))
     # As many lines as it takes: what was asked before in this process counts, too.
-    assert " ".join(describe(journal()).split()).endswith(nccl.counters().describe())
+    assert " ".join(describe(Facts()).split()).endswith(nccl.counters().describe())

@@ -1,5 +1,8 @@
 """Records to test with."""
 
+import dataclasses
+import json
+
 import numpy as np
 
 from tf_libra import ContentionModel, make_plan, strategies
@@ -13,6 +16,7 @@ from tf_libra.records.values import (
     StepRecord,
     TimelineRecord,
 )
+from tf_libra.tuning import Conclusion
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -89,25 +93,33 @@ def plan_record(
         function=function,
         step=step,
         origin="made",
-        plan=plan,
         strategy=strategy,
         threads=strategy.allowed_threads,
-        profile=gradients,
-        cost_model=model,
-        samples=tuple(samples),
-        median_error=0.04,
-        held_out_error=0.09,
+        conclusion=Conclusion(
+            plan=plan,
+            profile=gradients,
+            cost_model=model,
+            median_error=0.04,
+            held_out_error=0.09,
+            samples=tuple(samples),
+            notes=("a note",),
+            is_complete=True,
+        ),
         baseline_seconds=(0.061, 0.063, 0.060),
-        notes=("a note",),
     )
+
+
+def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:
+    """A plan that was given, and rests on nothing."""
+    return PlanRecord("f", 1, "given", strategy, strategy.allowed_threads, Conclusion(plan))
 
 
 def measured(record: PlanRecord, stretch: float = 1.0) -> MeasuredTimeline:
     """What a step under the plan could have done: what is predicted, stretched."""
     from tf_libra.simulation import simulate
 
-    assert record.profile is not None and record.cost_model is not None
-    timeline = simulate(record.profile, record.plan, record.cost_model)
+    assert record.conclusion.profile is not None and record.conclusion.cost_model is not None
+    timeline = simulate(record.conclusion.profile, record.plan, record.conclusion.cost_model)
     groups = tuple(
         MeasuredGroup(
             index,
@@ -124,9 +136,63 @@ def measured(record: PlanRecord, stretch: float = 1.0) -> MeasuredTimeline:
     )
 
 
+STRETCHES = (1.02, 1.1, 1.07, 0.99, 1.2)
+
+
+def traced_step(record: PlanRecord, stretch: float = 1.0, step: int = 0) -> StepRecord:
+    """A step that did what `measured` says, as rank 0 writes it."""
+    start = 1_700_000_000_000_000_000 + 10**9 * step
+    timeline = measured(record, stretch)
+
+    def at(seconds: float) -> int:
+        return start + round(seconds * 1e9)
+
+    spans = tuple(
+        AllReduceSpan(
+            one.group,
+            one.num_threads,
+            one.num_bytes,
+            at(one.ready_seconds),
+            at(one.start_seconds),
+            at(one.start_seconds),
+            at(one.end_seconds),
+        )
+        for one in timeline.groups
+    )
+    # A group's last tensor is ready with it, those before are not late.
+    produced = [
+        at(one.ready_seconds)
+        for one, group in zip(timeline.groups, record.plan.groups, strict=True)
+        for _ in range(group.start, group.stop)
+    ]
+    produced[-1] = at(timeline.compute_seconds)
+    return StepRecord(
+        record.function,
+        record.plan.fingerprint,
+        0,
+        record.step + step,
+        start - 10**7,
+        start + 10**8,
+        spans,
+        backward_start_ns=start,
+        produced_ns=tuple(produced),
+    )
+
+
+def traced_steps(record: PlanRecord) -> list[StepRecord]:
+    return [traced_step(record, stretch, 1 + i) for i, stretch in enumerate(STRETCHES)]
+
+
 def timeline_record(record: PlanRecord) -> TimelineRecord:
-    steps = [measured(record, stretch) for stretch in (1.02, 1.1, 1.07, 0.99, 1.2)]
-    return TimelineRecord.of(record.function, record.plan, record.step + 5, steps)
+    found = TimelineRecord.of(record.plan, traced_steps(record))
+    assert found is not None
+    return found
+
+
+def timeline_document(record: TimelineRecord) -> str:
+    """As versions before have written it."""
+    marks = {"format": "tf-libra timeline record", "version": 1}
+    return json.dumps(marks | dataclasses.asdict(record))
 
 
 def step_record(record: PlanRecord, rank: int = 0) -> StepRecord:

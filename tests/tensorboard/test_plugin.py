@@ -76,7 +76,7 @@ def test_runs_lists_plans_by_run(backend: Backend) -> None:
 
 def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("plan", **plan)
-    told = explain(RECORD.profile, RECORD.plan, RECORD.cost_model)
+    told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model)
     assert view["summary"] == told.summary
     assert view["predicted_seconds"] == told.timeline.backward_seconds
     for row, one in zip(view["groups"], told.groups, strict=True):
@@ -94,7 +94,9 @@ def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> No
 @pytest.mark.parametrize("index", range(len(RECORD.plan.groups)))
 def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], index: int) -> None:
     view = backend.answer("group", **plan, group=index)
-    told = explain(RECORD.profile, RECORD.plan, RECORD.cost_model).groups[index]
+    told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model).groups[
+        index
+    ]
     assert view["names"] == list(RECORD.plan.tensor_names[told.group.start : told.group.stop])
     assert view["why"]["threads"] == told.threads
     assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
@@ -124,7 +126,7 @@ def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
     pieces = predicted["computation"]
     assert [piece["to"] for piece in pieces[:-1]] == [piece["from"] for piece in pieces[1:]]
     done = sum((piece["to"] - piece["from"]) * piece["rate"] for piece in pieces)
-    assert done == pytest.approx(RECORD.profile.compute_seconds.sum())
+    assert done == pytest.approx(RECORD.conclusion.profile.compute_seconds.sum())
 
 
 def test_strategies_are_all_there_with_what_was_measured(
@@ -150,9 +152,9 @@ def test_strategies_are_all_there_with_what_was_measured(
 
 def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("contention", **plan)
-    assert view["held_out_error"] == RECORD.held_out_error
-    assert len(view["samples"]) == len(RECORD.samples)
-    model = RECORD.cost_model
+    assert view["held_out_error"] == RECORD.conclusion.held_out_error
+    assert len(view["samples"]) == len(RECORD.conclusion.samples)
+    model = RECORD.conclusion.cost_model
     for one in view["at_threads"]:
         assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
     assert view["curves"]["num_threads"][-1] == 4
@@ -189,7 +191,7 @@ def test_history_has_steps_plans_and_prediction_errors(
         ),
         ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 3}, "workers must be one of"),
         ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 4096}, "workers must be from"),
-        ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "timeline")}, "format must be"),
+        ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "step")}, "format must be"),
     ],
 )
 def test_bad_parameters_are_refused_with_a_reason(
@@ -266,7 +268,7 @@ def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
-    record = examples.PlanRecord("f", 1, "given", RECORD.plan, strategies.Libra(), (1, 2, 4))
+    record = examples.given_record(RECORD.plan, strategies.Libra())
     _write_alone(tmp_path, record)
     backend = Backend(tmp_path)
     plan = {"run": "rank_0", "tag": record.tag}
@@ -298,6 +300,6 @@ def _write_alone(logdir: Path, record: examples.PlanRecord) -> None:
     ids=lambda own: own.name,
 )
 def test_own_strategy_is_compared_with_all_of_its_arguments(own: strategies.Strategy) -> None:
-    record = examples.PlanRecord("f", 1, "given", RECORD.plan, own, own.allowed_threads)
+    record = examples.given_record(RECORD.plan, own)
     assert views.strategy_like(record, own.name) == own
     assert {one.name for one in views._all_strategies(record)} == set(strategies.BY_NAME)

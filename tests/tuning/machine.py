@@ -12,7 +12,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Budget, Experiment, Observation, TensorSpec, Tuned, tune
+from tf_libra.tuning import Budget, Conclusion, Experiment, Observation, TensorSpec, tune
 
 NUM_WORKERS = 4
 MODEL = ContentionModel(
@@ -115,7 +115,7 @@ def drive(
     order: Sequence[int] | None = None,
     traceable: bool = True,
     **options: Any,
-) -> tuple[Tuned, list[Experiment]]:
+) -> tuple[Conclusion, list[Experiment]]:
     """Tunes to the end, as a session does."""
     tuning = tune(
         machine.specs(order),

@@ -31,7 +31,7 @@ def test_finds_a_plan_as_good_as_one_made_with_full_knowledge() -> None:
 def test_profile_is_what_the_machine_does_without_contention() -> None:
     tuned, _ = drive(Machine())
     assert tuned.profile is not None
-    measured = tuned.profile.profile
+    measured = tuned.profile
     assert measured.names == PROFILE.names
     np.testing.assert_allclose(measured.compute_seconds, PROFILE.compute_seconds, rtol=1e-3)
     assert [t.dtype for t in measured.tensors] == ["float32"] * len(SIZES)

@@ -48,7 +48,7 @@ def test_planner_that_finds_no_plan_is_not_the_models_fault(
 
     monkeypatch.setattr(fit_and_plan, "make_plan", refuse)
     tuned, _ = drive(Machine())
-    assert tuned.cost_model is not None and tuned.fit is not None
+    assert tuned.cost_model is not None and tuned.median_error is not None
     assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
     (note,) = [note for note in tuned.plan.notes if "chunks are too few" in note]
     assert note.startswith("libra has found no plan")

@@ -7,11 +7,12 @@ import keras
 import tensorflow as tf
 
 from tf_libra import decorator
+from tf_libra import options as options_lib
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.strategies import Strategy
-from tf_libra.tuning import Phase, Tuned
+from tf_libra.tuning import Conclusion, Phase
 
 
 class OptimizedFit:
@@ -22,7 +23,8 @@ class OptimizedFit:
         plan: what it runs under; None before a plan is in force.
         profile: measured backward computation; None before it is known.
         cost_model: fitted contention model; likewise.
-        tuned: all that tuning came to; None before, on other ranks than 0, and for kept plans.
+        tuned: all that tuning came to, in this job or in an earlier one whose plan was kept; None
+            before, and for a plan that was given.
         settled: whether nothing is tried out or measured any more.
     """
 
@@ -59,8 +61,8 @@ class OptimizedFit:
         return "fit has not been called yet" if self._steps is None else self._steps.explain()
 
     @property
-    def tuned(self) -> Tuned | None:
-        """All that tuning came to; None before, and on other ranks than 0."""
+    def tuned(self) -> Conclusion | None:
+        """All that tuning came to, in this job or in an earlier one; None before."""
         return None if self._steps is None else self._steps.tuned
 
     @property
@@ -98,6 +100,7 @@ class OptimizedFit:
         return model.train_function
 
 
+@options_lib.takes_all_options(progress=False)
 def optimize(
     model: keras.Model, strategy: Strategy | str = "libra", **options: Any
 ) -> OptimizedFit:
@@ -117,8 +120,9 @@ def optimize(
         model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
             trains; compiled again, it is measured again.
         strategy: what plans: a name or an object of `tf_libra.strategies`.
-        **options: as for `tf_libra.optimize`. `progress` is False unless given, since Keras shows
-            its own; with `verbose=0` it may be True.
+        **options: by name, those of docs/options.md; `help` lists them, too.
+
+    `progress` is False unless given, since Keras shows its own; with `verbose=0` it may be True.
 
     Returns:
         Where plan, profile and `explain()` are to be had.

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,7 @@ from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning import TensorSpec
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A plan with what it rests on."""
-
-    plan: Plan
-    profile: BackwardProfile | None
-    cost_model: ContentionModel | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The three documents as text, None for what there is not."""
-        return {
-            "plan": self.plan.to_json(),
-            "profile": None if self.profile is None else self.profile.to_json(),
-            "cost_model": None if self.cost_model is None else self.cost_model.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "Kept":
-        """Reads what `to_json` wrote.
-
-        Raises:
-            ValueError: a document is malformed.
-        """
-        if not isinstance(document, dict) or not isinstance(document.get("plan"), str):
-            raise ValueError("plan must be a JSON document")
-        profile, cost_model = document.get("profile"), document.get("cost_model")
-        return cls(
-            Plan.from_json(document["plan"]),
-            None if profile is None else BackwardProfile.from_json(profile),
-            None if cost_model is None else ContentionModel.from_json(cost_model),
-        )
+from tf_libra.tuning import Conclusion, TensorSpec
 
 
 def fingerprint(
@@ -69,7 +35,7 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def load(folder: Path, key: str) -> Kept | None:
+def load(folder: Path, key: str) -> Conclusion | None:
     """What is kept under `key`; None if nothing is.
 
     Raises:
@@ -81,19 +47,35 @@ def load(folder: Path, key: str) -> Kept | None:
     size = path.stat().st_size
     if size > 2 * checks.MAX_JSON_CHARACTERS:
         raise ValueError(f"{path.name} has {size} bytes, more than a plan and a profile can have")
+    text = path.read_text()
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(text)
     except RecursionError:
         raise ValueError(f"{path.name} is nested too deep") from None
-    return Kept.from_json(document)
+    if isinstance(document, dict) and "format" not in document:
+        return _of_the_version_before(document)
+    return Conclusion.from_json(text)
 
 
-def store(folder: Path, key: str, kept: Kept) -> Path:
+def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
+    """Before conclusions were kept whole: three texts, of what was complete."""
+    if not isinstance(document.get("plan"), str):
+        raise ValueError("plan must be a JSON document")
+    profile, cost_model = document.get("profile"), document.get("cost_model")
+    return Conclusion(
+        Plan.from_json(document["plan"]),
+        None if profile is None else BackwardProfile.from_json(profile),
+        None if cost_model is None else ContentionModel.from_json(cost_model),
+        is_complete=True,
+    )
+
+
+def store(folder: Path, key: str, conclusion: Conclusion) -> Path:
     """Keeps it, replacing what was there; a reader never sees half of it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, key)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(kept.to_json()))
+    temporary.write_text(conclusion.to_json())
     temporary.replace(path)
     return path
 

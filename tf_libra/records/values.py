@@ -9,29 +9,24 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra import checks, strategies
-from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import check_threads
+from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.tuning import Conclusion, Origin
 
 if TYPE_CHECKING:
     from tf_libra.model.telemetry import AllReduceRecord
     from tf_libra.profiling.backward import StepProduction
-    from tf_libra.profiling.samples import MeasuredTimeline
-    from tf_libra.tuning import Tuned
 
 VERSION = 1
-_T = TypeVar("_T")
 PLUGIN_NAME = "libra"
 HISTORY_KIND = "history"
 _SUMMARY = "tf-libra summary"
 _TAG_DIGITS = 12
-# How a plan came into force.
-MADE, KEPT, GIVEN = "made", "kept", "given"
-ORIGINS = (MADE, KEPT, GIVEN)
+ORIGINS = tuple(origin.value for origin in Origin)
 
 # What is written per step, as scalars in seconds: steps as usual; steps that were a plan's first
 # or traced; and of traced steps, what LIBRA's Eq. 7 sums up and what of it is communication alone.
@@ -50,17 +45,10 @@ class PlanRecord:
       function: name of the training function.
       step: the first step under the plan.
       origin: "made" by this job, "kept" from an earlier one, or "given" by the user.
-      plan: the plan.
       strategy: what the user asked for, which may not be what made the plan.
       threads: R, the allowed numbers of communication threads.
-      profile: measured backward computation; None where none was measured.
-      cost_model: fitted contention model; None where there is none.
-      samples: what the model was fitted to.
-      median_error: median relative error of an all-reduce over the samples; None without a fit.
-      held_out_error: median relative error of predicted backward time over plans that the fit has
-        not seen; None without such plans.
+      conclusion: the plan, and what it rests on. Its fields stand beside the others in JSON.
       baseline_seconds: whole steps under one all-reduce after backward, on `threads[0]`.
-      notes: what a reader should know of how the model and the plan were made.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -69,16 +57,10 @@ class PlanRecord:
     function: str
     step: int
     origin: str
-    plan: Plan
     strategy: strategies.Strategy
     threads: tuple[int, ...]
-    profile: BackwardProfile | None = None
-    cost_model: ContentionModel | None = None
-    samples: tuple[OverlapSample, ...] = ()
-    median_error: float | None = None
-    held_out_error: float | None = None
+    conclusion: Conclusion
     baseline_seconds: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
 
     KIND: ClassVar[str] = "plan"
 
@@ -87,54 +69,18 @@ class PlanRecord:
         _set(self, "step", checks.integer("step", self.step, minimum=1))
         if self.origin not in ORIGINS:
             raise ValueError(f"origin must be one of {', '.join(ORIGINS)}, got {self.origin!r}")
-        _check_type("plan", self.plan, Plan)
         strategies.resolve(self.strategy)
         threads = checks.sequence("threads", self.threads)
         _set(self, "threads", tuple(check_threads("threads", r) for r in threads))
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
-        if self.profile is not None:
-            _check_type("profile", self.profile, BackwardProfile)
-        if self.cost_model is not None:
-            _check_type("cost_model", self.cost_model, ContentionModel)
-        _set(self, "samples", checks.sequence("samples", self.samples))
-        for sample in self.samples:
-            _check_type("samples", sample, OverlapSample)
-        for field in ("median_error", "held_out_error"):
-            _set(self, field, _optional_seconds(field, getattr(self, field)))
+        checks.instance("conclusion", self.conclusion, Conclusion)
         _set(self, "baseline_seconds", _numbers("baseline_seconds", self.baseline_seconds))
-        notes = checks.sequence("notes", self.notes)
-        _set(self, "notes", tuple(checks.text("notes", note) for note in notes))
 
-    @classmethod
-    def of(
-        cls,
-        function: str,
-        step: int,
-        origin: str,
-        plan: Plan,
-        strategy: strategies.Strategy,
-        profile: BackwardProfile | None,
-        cost_model: ContentionModel | None,
-        tuned: "Tuned | None",
-        baseline_seconds: Sequence[float],
-    ) -> "PlanRecord":
-        """The record of a plan that comes into force; `tuned` where this job has made it."""
-        return cls(
-            function=function,
-            step=step,
-            origin=origin,
-            plan=plan,
-            strategy=strategy,
-            threads=strategy.allowed_threads,
-            profile=profile,
-            cost_model=cost_model,
-            samples=() if tuned is None else tuned.samples,
-            median_error=None if tuned is None or tuned.fit is None else tuned.fit.median_error,
-            held_out_error=None if tuned is None else tuned.held_out_error,
-            baseline_seconds=tuple(baseline_seconds),
-            notes=() if tuned is None else tuned.notes,
-        )
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.conclusion.plan
 
     @property
     def tag(self) -> str:
@@ -148,27 +94,24 @@ class PlanRecord:
     def to_json(self) -> str:
         """Returns the record as JSON text; `from_json` reads it back unchanged."""
         document = _fields(self) | {
-            "plan": json.loads(self.plan.to_json()),
             "strategy": {"name": self.strategy.name} | dataclasses.asdict(self.strategy),
-            "profile": None if self.profile is None else json.loads(self.profile.to_json()),
-            "cost_model": (
-                None if self.cost_model is None else json.loads(self.cost_model.to_json())
-            ),
-            "samples": [dataclasses.asdict(sample) for sample in self.samples],
         }
-        return _written(self.KIND, document)
+        del document["conclusion"]
+        return _written(self.KIND, document | self.conclusion.to_document())
 
     @classmethod
     def from_json(cls, document: str) -> "PlanRecord":
         """Reads a record from JSON text; `ValueError` names what is wrong with it."""
-        value = _read(cls, document)
-        value["plan"] = Plan.from_json(json.dumps(value["plan"]))
-        value["strategy"] = _strategy(value["strategy"])
-        for field, kind in (("profile", BackwardProfile), ("cost_model", ContentionModel)):
-            if value.get(field) is not None:
-                value[field] = kind.from_json(json.dumps(value[field]))
-        value["samples"] = _items("samples", value.get("samples", ()), OverlapSample)
-        return cls(**value)
+        value = checks.json_document(_format(cls.KIND), VERSION, document)
+        required, optional = checks.field_names(Conclusion)
+        own_required, own_optional = checks.field_names(cls)
+        own_required.remove("conclusion")
+        checks.keys(
+            _format(cls.KIND), value, (*required, *own_required), (*optional, *own_optional)
+        )
+        own = {name: value.pop(name) for name in (*own_required, *own_optional) if name in value}
+        own["strategy"] = _strategy(own["strategy"])
+        return cls(**own, conclusion=Conclusion.from_document(value))
 
 
 @dataclass(frozen=True)
@@ -226,89 +169,6 @@ class SpanRecord:
 
 
 @dataclass(frozen=True)
-class TimelineRecord:
-    """What the steps under a plan did so far, as far as they were traced.
-
-    Attributes:
-      function: name of the training function.
-      plan: the plan's fingerprint.
-      step: the last step that counts.
-      num_steps: how many steps count, at least 1.
-      spans: one per executed all-reduce, in order of start. A group that could not be merged as
-        planned has several.
-      compute: from the start of backward to the last gradient's production.
-      backward: from the start of backward to its end, communication included.
-
-    Raises:
-      ValueError: a field is out of its range; named.
-    """
-
-    function: str
-    plan: str
-    step: int
-    num_steps: int
-    spans: tuple[SpanRecord, ...]
-    compute: Spread
-    backward: Spread
-
-    KIND: ClassVar[str] = "timeline"
-
-    def __post_init__(self) -> None:
-        checks.text("function", self.function)
-        checks.text("plan", self.plan)
-        _set(self, "step", checks.integer("step", self.step, minimum=1))
-        _set(self, "num_steps", checks.integer("num_steps", self.num_steps, minimum=1))
-        _set(self, "spans", _items("spans", self.spans, SpanRecord))
-        for field in ("compute", "backward"):
-            _set(self, field, _spread(field, getattr(self, field)))
-
-    @classmethod
-    def of(
-        cls, function: str, plan: Plan, step: int, timelines: "Sequence[MeasuredTimeline]"
-    ) -> "TimelineRecord":
-        """Median and quartiles over at least one measured step.
-
-        Steps that executed other all-reduces than most, such as one from before a graph was
-        traced anew, do not count.
-        """
-        shapes = [tuple((g.group, g.num_threads, g.num_bytes) for g in t.groups) for t in timelines]
-        usual = statistics.mode(shapes)
-        counted = [t for t, shape in zip(timelines, shapes, strict=True) if shape == usual]
-        spans = tuple(
-            SpanRecord(
-                *shape,
-                ready=Spread.of([t.groups[i].ready_seconds for t in counted]),
-                start=Spread.of([t.groups[i].start_seconds for t in counted]),
-                end=Spread.of([t.groups[i].end_seconds for t in counted]),
-            )
-            for i, shape in enumerate(usual)
-        )
-        return cls(
-            function=function,
-            plan=plan.fingerprint,
-            step=step,
-            num_steps=len(counted),
-            spans=spans,
-            compute=Spread.of([t.compute_seconds for t in counted]),
-            backward=Spread.of([t.backward_seconds for t in counted]),
-        )
-
-    @property
-    def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
-        return _tag(self.function, self.KIND, self.plan)
-
-    def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
-        return _written(self.KIND, dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> "TimelineRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
-        return cls(**_read(cls, document))
-
-
-@dataclass(frozen=True)
 class AllReduceSpan:
     """One executed all-reduce on one rank.
 
@@ -323,6 +183,7 @@ class AllReduceSpan:
       first_byte_ns: when every other rank had sent a first byte; before `started_ns` where none
         was awaited.
       finished_ns: when its last thread ended.
+      tensors: indices in the plan of what it reduced; empty where that is its group, whole.
     """
 
     group: int
@@ -332,12 +193,29 @@ class AllReduceSpan:
     started_ns: int
     first_byte_ns: int
     finished_ns: int
+    tensors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            minimum = -1 if field.name == "group" else 0
-            value = checks.integer(field.name, getattr(self, field.name), minimum)
-            _set(self, field.name, value)
+            if field.name != "tensors":
+                minimum = -1 if field.name == "group" else 0
+                value = checks.integer(field.name, getattr(self, field.name), minimum)
+                _set(self, field.name, value)
+        tensors = checks.sequence("tensors", self.tensors)
+        _set(self, "tensors", tuple(checks.integer("tensors", index) for index in tensors))
+
+    @classmethod
+    def of(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
+        """Of what the engine says of an all-reduce."""
+        at = {name: index for index, name in enumerate(plan.tensor_names)}
+        tensors = tuple(sorted(at[name] for name in record.tensor_names if name in at))
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
+        times = {name: getattr(record, name) for name in names}
+        return cls(**times, tensors=() if tensors == _whole(plan, record.group) else tensors)
+
+    def reduced(self, plan: Plan) -> tuple[int, ...]:
+        """Indices in the plan of what it reduced."""
+        return self.tensors or _whole(plan, self.group)
 
 
 @dataclass(frozen=True)
@@ -380,7 +258,7 @@ class StepRecord:
         checks.text("plan", self.plan)
         for field in ("rank", "step", "started_ns", "finished_ns"):
             _set(self, field, checks.integer(field, getattr(self, field)))
-        _set(self, "all_reduces", _items("all_reduces", self.all_reduces, AllReduceSpan))
+        _set(self, "all_reduces", checks.items("all_reduces", self.all_reduces, AllReduceSpan))
         if self.backward_start_ns is not None:
             start = checks.integer("backward_start_ns", self.backward_start_ns)
             _set(self, "backward_start_ns", start)
@@ -406,7 +284,6 @@ class StepRecord:
         production: "StepProduction | None",
     ) -> "StepRecord":
         """The record of an executed step; `production` where it was traced."""
-        fields = [field.name for field in dataclasses.fields(AllReduceSpan)]
         backward_start_ns, produced_ns = None, ()
         if production is not None and set(plan.tensor_names) <= set(production.names):
             at = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
@@ -420,12 +297,41 @@ class StepRecord:
             started_ns=called_ns[0],
             finished_ns=called_ns[1],
             all_reduces=tuple(
-                AllReduceSpan(**{name: getattr(record, name) for name in fields})
+                AllReduceSpan.of(record, plan)
                 for record in sorted(records, key=lambda record: record.sequence)
             ),
             backward_start_ns=backward_start_ns,
             produced_ns=produced_ns,
         )
+
+    def timeline(self, plan: Plan) -> MeasuredTimeline | None:
+        """The all-reduces along backward computation; None where the step does not tell that.
+
+        That is, where it was not traced, has reduced nothing, or is of another plan.
+        """
+        start_ns, produced = self.backward_start_ns, self.produced_ns
+        if start_ns is None or not self.all_reduces or len(produced) != len(plan.tensor_names):
+            return None
+        spans = sorted(self.all_reduces, key=lambda one: (one.started_ns, one.group))
+        if any(index >= len(produced) for span in spans for index in span.tensors):
+            return None
+        groups = tuple(
+            MeasuredGroup(
+                span.group,
+                span.num_threads,
+                span.num_bytes,
+                ready_seconds=max(
+                    [0, *(produced[index] - start_ns for index in span.reduced(plan))]
+                )
+                * 1e-9,
+                start_seconds=(span.started_ns - start_ns) * 1e-9,
+                end_seconds=(span.finished_ns - start_ns) * 1e-9,
+            )
+            for span in spans
+        )
+        compute_seconds = max(max(produced) - start_ns, 0) * 1e-9
+        ends = [compute_seconds, *(group.end_seconds for group in groups)]
+        return MeasuredTimeline(groups, compute_seconds, max(ends))
 
     @property
     def tag(self) -> str:
@@ -442,8 +348,90 @@ class StepRecord:
         return cls(**_read(cls, document))
 
 
-Record = PlanRecord | TimelineRecord | StepRecord
-KINDS: dict[str, type[Record]] = {
+@dataclass(frozen=True)
+class TimelineRecord:
+    """What the steps under a plan did, as far as they were traced.
+
+    It is computed of `StepRecord`s. Files of versions before hold it as well.
+
+    Attributes:
+      function: name of the training function.
+      plan: the plan's fingerprint.
+      step: the last step that counts.
+      num_steps: how many steps count, at least 1.
+      spans: one per executed all-reduce, in order of start. A group that could not be merged as
+        planned has several.
+      compute: from the start of backward to the last gradient's production.
+      backward: from the start of backward to its end, communication included.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    function: str
+    plan: str
+    step: int
+    num_steps: int
+    spans: tuple[SpanRecord, ...]
+    compute: Spread
+    backward: Spread
+
+    KIND: ClassVar[str] = "timeline"
+
+    def __post_init__(self) -> None:
+        checks.text("function", self.function)
+        checks.text("plan", self.plan)
+        _set(self, "step", checks.integer("step", self.step, minimum=1))
+        _set(self, "num_steps", checks.integer("num_steps", self.num_steps, minimum=1))
+        _set(self, "spans", checks.items("spans", self.spans, SpanRecord))
+        for field in ("compute", "backward"):
+            _set(self, field, _spread(field, getattr(self, field)))
+
+    @classmethod
+    def of(cls, plan: Plan, steps: "Sequence[StepRecord]") -> "TimelineRecord | None":
+        """Median and quartiles over the steps that can be laid along their computation.
+
+        Steps that executed other all-reduces than most, such as one from before a graph was
+        traced anew, do not count. None where no step counts.
+
+        Args:
+            plan: what the steps ran under.
+            steps: of one training function, in the order in which they were taken.
+        """
+        timelines = [one for one in (step.timeline(plan) for step in steps) if one is not None]
+        if not timelines:
+            return None
+        shapes = [tuple((g.group, g.num_threads, g.num_bytes) for g in t.groups) for t in timelines]
+        usual = statistics.mode(shapes)
+        counted = [t for t, shape in zip(timelines, shapes, strict=True) if shape == usual]
+        spans = tuple(
+            SpanRecord(
+                *shape,
+                ready=Spread.of([t.groups[i].ready_seconds for t in counted]),
+                start=Spread.of([t.groups[i].start_seconds for t in counted]),
+                end=Spread.of([t.groups[i].end_seconds for t in counted]),
+            )
+            for i, shape in enumerate(usual)
+        )
+        return cls(
+            function=steps[-1].function,
+            plan=plan.fingerprint,
+            step=steps[-1].step,
+            num_steps=len(counted),
+            spans=spans,
+            compute=Spread.of([t.compute_seconds for t in counted]),
+            backward=Spread.of([t.backward_seconds for t in counted]),
+        )
+
+    @classmethod
+    def from_json(cls, document: str) -> "TimelineRecord":
+        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        return cls(**_read(cls, document))
+
+
+# What is written, and what is read.
+Record = PlanRecord | StepRecord
+KINDS: dict[str, type[Record | TimelineRecord]] = {
     kind.KIND: kind for kind in (PlanRecord, TimelineRecord, StepRecord)
 }
 
@@ -472,6 +460,13 @@ def _format(kind: str) -> str:
     return f"tf-libra {kind} record"
 
 
+def _whole(plan: Plan, group: int) -> tuple[int, ...]:
+    """Indices of a group's tensors; none where there is no such group."""
+    if not 0 <= group < len(plan.groups):
+        return ()
+    return tuple(range(plan.groups[group].start, plan.groups[group].stop))
+
+
 def _tag(function: str, kind: str, fingerprint: str) -> str:
     return f"{function}/{kind}/{fingerprint[:_TAG_DIGITS]}"
 
@@ -480,8 +475,8 @@ def _written(kind: str, document: dict[str, Any]) -> str:
     return json.dumps({"format": _format(kind), "version": VERSION} | document)
 
 
-def _read(kind: type[Record], document: str) -> dict[str, Any]:
-    required, optional = _names(kind)
+def _read(kind: type[Record | TimelineRecord], document: str) -> dict[str, Any]:
+    required, optional = checks.field_names(kind)
     name = _format(kind.KIND)
     value = checks.json_document(name, VERSION, document)
     return dict(checks.keys(name, value, required, optional))
@@ -495,47 +490,14 @@ def _set(record: Any, field: str, value: Any) -> None:
     object.__setattr__(record, field, value)
 
 
-def _check_type(field: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise ValueError(f"{field} must be a {kind.__name__}, got {type(value).__name__}")
-
-
 def _numbers(field: str, values: Any) -> tuple[float, ...]:
     return tuple(checks.real(field, value, minimum=0) for value in checks.sequence(field, values))
-
-
-def _optional_seconds(field: str, value: Any) -> float | None:
-    return None if value is None else checks.real(field, value, minimum=0)
 
 
 def _spread(field: str, value: Any) -> Spread:
     if isinstance(value, Spread):
         return value
-    return _built(field, value, Spread)
-
-
-def _items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
-    return tuple(
-        value if isinstance(value, kind) else _built(f"{field}[{index}]", value, kind)
-        for index, value in enumerate(checks.sequence(field, values))
-    )
-
-
-def _names(kind: type) -> tuple[list[str], list[str]]:
-    """Names of a dataclass's fields, those without a default apart from those with one."""
-    required: list[str] = []
-    optional: list[str] = []
-    for field in dataclasses.fields(kind):
-        (required if field.default is dataclasses.MISSING else optional).append(field.name)
-    return required, optional
-
-
-def _built(field: str, value: Any, kind: type[_T]) -> _T:
-    checks.keys(field, value, *_names(kind))
-    try:
-        return kind(**value)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
+    return checks.built(field, value, Spread)
 
 
 def _strategy(value: Any) -> strategies.Strategy:
@@ -544,7 +506,7 @@ def _strategy(value: Any) -> strategies.Strategy:
             f"strategy: name must be one of {', '.join(strategies.BY_NAME)}, got {value!r:.80}"
         )
     kind = strategies.BY_NAME[value["name"]]
-    required, optional = _names(kind)
+    required, optional = checks.field_names(kind)
     checks.keys("strategy", value, ("name",), (*required, *optional))
     try:
         return kind(**{name: given for name, given in value.items() if name != "name"})

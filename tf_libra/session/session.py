@@ -4,411 +4,232 @@ Rank 0 alone judges. While it tries things out, every step begins with its direc
 ranks; once a plan is in force nobody sends anything but gradients.
 """
 
-import importlib.metadata
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from tf_libra import options as options_lib
-from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod
-from tf_libra.backends.backend import Backend
 from tf_libra.backends.control import Control
 from tf_libra.model.plan import Plan
-from tf_libra.model.telemetry import AllReduceRecord, of_step
+from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
-from tf_libra.records import cache
-from tf_libra.session import grappler
-from tf_libra.session.observing import Observer, timed
-from tf_libra.story.journal import Journal
-from tf_libra.tuning import Experiment, Observation, Phase, TensorSpec, Tuning, tune
-
-# Steps under the plan that are traced, after the first, to compare with what was predicted.
-_CHECKED_STEPS = 5
-
-
-@dataclass(frozen=True)
-class Directive:
-    """What every rank does in the next step."""
-
-    function: str
-    step: int
-    phase: Phase
-    plan: Plan
-    traced: bool = False
-    kept: cache.Kept | None = None
-
-    def to_message(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "function": self.function,
-            "step": self.step,
-            "phase": self.phase.value,
-            "plan": self.plan.to_json(),
-            "traced": self.traced,
-            "kept": None if self.kept is None else self.kept.to_json(),
-        }
-
-    @classmethod
-    def from_message(cls, message: dict[str, Any]) -> "Directive":
-        """Reads what `to_message` wrote."""
-        kept = message["kept"]
-        return cls(
-            message["function"],
-            message["step"],
-            Phase(message["phase"]),
-            Plan.from_json(message["plan"]),
-            message["traced"],
-            None if kept is None else cache.Kept.from_json(kept),
-        )
+from tf_libra.session import circumstances, grappler
+from tf_libra.session.applying import Applying
+from tf_libra.session.checking import CHECKED_STEPS, Checking
+from tf_libra.session.directive import Directive
+from tf_libra.session.keeping import Keeping
+from tf_libra.session.observing import timed
+from tf_libra.session.plan_checks import check_plan_can_run, check_plan_fits
+from tf_libra.session.state import State
+from tf_libra.story.story import Story
+from tf_libra.tuning import (
+    Conclusion,
+    Experiment,
+    Observation,
+    Origin,
+    Phase,
+    TensorSpec,
+    Tuner,
+    tune,
+)
 
 
-@dataclass
 class Session:
     """One set of gradients of a training function: from measuring to the plan it runs under.
 
     Attributes:
-        name: identity of the training function.
-        control: reaches the other ranks.
-        options: what the user asked for.
-        journal: is told everything.
-        tensors: the gradients that are all-reduced, in backward order.
-        signature: of the function's inputs.
-        given: a plan to follow without measuring.
+        state: where in its life it is.
+        story: is told everything.
     """
 
-    name: str
-    control: Control
-    options: options_lib.Options
-    journal: Journal
-    tensors: tuple[TensorSpec, ...]
-    signature: str
-    given: Plan | None = None
+    def __init__(
+        self,
+        name: str,
+        control: Control,
+        options: options_lib.Options,
+        story: Story,
+        tensors: tuple[TensorSpec, ...],
+        signature: str,
+        given: Plan | None = None,
+    ) -> None:
+        """Begins; what is kept from an earlier job is read here.
 
-    def __post_init__(self) -> None:
-        self._tuning: Tuning | None = None
+        Args:
+            name: identity of the training function.
+            control: reaches the other ranks.
+            options: what the user asked for.
+            story: is told everything.
+            tensors: the gradients that are all-reduced, in backward order.
+            signature: of the function's inputs.
+            given: a plan to follow without measuring.
+        """
+        self.state = State()
+        self.story = story
+        self._name = name
+        self._control = control
+        self._options = options
+        self._tensors = tensors
+        self._backend = options.backend
+        self._applying = Applying(control, self._backend, story)
+        self._checking = Checking()
+        self._tuning: Tuner | None = None
+        self._keeping: Keeping | None = None
+        self._kept: Conclusion | None = None
         self._observation: Observation | None = None
-        self._observer: Observer | None = None
-        self._observers: dict[str, Observer] = {}
-        self._registered: dict[str, Plan] = {}
-        self._current: Plan | None = None
-        self._call_options: Any = None
         self._step = 0
-        self._steps_of_plan = 0
-        self._cached: cache.Kept | None = None
-        self._start()
+        if grappler.is_switched_off() or not tensors:
+            # Nothing that could be tried out would have an effect.
+            self._begin(Phase.RUN)
+            return
+        self._begin(Phase.MEASURE)
+        if given is not None:
+            self._enter_run(Conclusion(given), Origin.GIVEN)
+        elif control.rank == 0:
+            self._begin_tuning(signature)
+
+    def _begin(self, phase: Phase) -> None:
+        self.state = State(phase)
+        self.story.begins(phase)
+
+    def _begin_tuning(self, signature: str) -> None:
+        options, num_workers = self._options, self._control.world_size
+        self._keeping = Keeping.of(
+            options.cache_dir,
+            self.story.log,
+            self._tensors,
+            options.strategy,
+            num_workers,
+            circumstances.of(options.engine, signature),
+        )
+        strategy = self._backend.applicable(options.strategy)
+        self._kept = self._keeping.load(self._check_plan)
+        self._tuning = tune(
+            self._tensors,
+            strategy,
+            num_workers,
+            options.tuning.budget,
+            options.tuning.max_model_error,
+            begins=self.story.busy,
+        )
 
     @property
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
-        checked = self._steps_of_plan > _CHECKED_STEPS or self._current is None
-        return self.journal.phase is Phase.RUN and checked
-
-    def _start(self) -> None:
-        if grappler.is_switched_off() or not self.tensors:
-            # Nothing that could be tried out would have an effect.
-            self.journal.phase = Phase.RUN
-            return
-        self.journal.phase = Phase.MEASURE
-        if self.given is not None:
-            self._enter_run(cache.Kept(self.given, None, None), "given")
-        elif self._rank == 0:
-            options, num_workers = self.options, self.control.world_size
-            strategy = self._backend.applicable(options.strategy)
-            self._cached = self.journal.load(
-                self.tensors, num_workers, self._circumstances(), self._check_plan
-            )
-            self._tuning = tune(
-                self.tensors,
-                strategy,
-                num_workers,
-                options.budget,
-                options.max_model_error,
-                begins=self.journal.busy,
-            )
-
-    def _circumstances(self) -> dict[str, str]:
-        """What measured times depend on, besides the model and the machines."""
-        return {
-            "tensorflow": tf.__version__,
-            "tf_libra": package_version(),
-            "engine": self.options.engine,
-            "inputs": self.signature,
-            "local_size": str(horovod.world().local_size),
-            "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-            "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        }
+        applying = self._applying
+        checked = applying.plan is None or applying.num_calls > CHECKED_STEPS
+        return self.state.is_running and checked
 
     # One step.
-
-    @property
-    def _backend(self) -> Backend:
-        return self.options.backend
-
-    @property
-    def _rank(self) -> int:
-        return self.control.rank
 
     def step(self, number: int, call: Callable[[], Any], num_steps: int = 1) -> Any:
         """Runs the training function's step of this number, or `num_steps` of them in one graph."""
         self._step = number
         traced = False
-        if self.journal.phase in (Phase.MEASURE, Phase.SAMPLE):
-            directive = self._next_directive()
-            traced = directive.traced
-            if directive.kept is not None:
-                self._enter_run(directive.kept, "kept" if self._cached is not None else "made")
-            else:
-                self._enter(directive.phase, directive.plan)
-        elif self._rank == 0 and self._current is not None and num_steps == 1:
-            checked = 0 < self._steps_of_plan <= _CHECKED_STEPS
-            traced = checked or (self._steps_of_plan > 0 and self.journal.wants_check)
+        if self.state.is_tuning:
+            traced = self._follow(self._next_directive())
+        elif self._control.rank == 0 and self._applying.plan is not None and num_steps == 1:
+            traced = self._checking.wants(self._applying.num_calls, self.story.is_written)
+        is_first = self._applying.num_calls == 0
         start = time.perf_counter()
         result = self._execute(call, traced)
-        seconds = time.perf_counter() - start
+        seconds = (time.perf_counter() - start) / num_steps
         # Neither what instantiates a plan nor what is traced is a usual step.
-        usual = self._steps_of_plan > 0 and not traced
-        self.journal.took(self._step, seconds / num_steps, usual=usual, num_steps=num_steps)
-        self._steps_of_plan += 1
+        usual = not (is_first or traced)
+        self._checking.took(seconds, usual, traced)
+        self.story.took(number, seconds, usual=usual, num_steps=num_steps)
         return result
 
     def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
-        if self._current is None:
-            return call()
-        with grappler.calling(self._call_options):
-            if self._steps_of_plan == 0:
-                return self._first_call(call)
-            if not (traced and self._rank == 0):
-                return self._untraced(call)
-            assert self._observer is not None
-            result, observation = self._observer.traced(self._step, call)
-        self._observation = observation
-        if self.journal.phase is Phase.RUN:
-            self._note_timeline(observation)
+        if self._is_written_down():
+            return self._executed_untraced(call)
+        result, self._observation = self._applying.call(self._step, call, traced)
+        if self._observation is not None and self.state.is_running:
+            self._tell_timeline(self._observation)
         return result
 
-    def _untraced(self, call: Callable[[], Any]) -> Any:
-        """A step that nobody traces; what rank 0 checks, other ranks write down as well."""
-        keeps = self._rank > 0 and self.journal.wants_steps and self.journal.phase is Phase.RUN
-        keeps = keeps and self._backend.leaves_records
-        if not (keeps and self._steps_of_plan <= _CHECKED_STEPS):
-            return call()
-        result, called_ns = timed(call)
+    def _is_written_down(self) -> bool:
+        """Whether rank 0 checks this step, which this rank then writes down without tracing."""
+        elsewhere = self._control.rank > 0 and self.state.is_running and self.story.is_written
+        has_plan = self._applying.plan is not None and self._backend.leaves_records
+        return elsewhere and has_plan and 0 < self._applying.num_calls <= CHECKED_STEPS
+
+    def _executed_untraced(self, call: Callable[[], Any]) -> Any:
+        (result, _), called_ns = timed(lambda: self._applying.call(self._step, call, traced=False))
         records = of_step(self._backend.executed(), self._step)
-        self.journal.executed(self._step, called_ns, records)
+        self.story.executed(self._step, called_ns, records)
         return result
 
-    def _note_timeline(self, observation: Observation) -> None:
-        assert self._current is not None
+    def _tell_timeline(self, observation: Observation) -> None:
+        assert self._applying.plan is not None
         timeline = None
         if observation.production is not None and not observation.records:
-            if any(self._current.num_bytes):
-                self.journal.reduced_nothing()
+            if any(self._applying.plan.num_bytes):
+                self.story.reduced_nothing()
         elif observation.production is not None:
             try:
                 timeline = measured_timeline(observation.records, observation.production)
             except ValueError as error:  # a step that computes other gradients than the first
-                self.journal.log.debug(
-                    "step %d is not compared with the plan: %s", self._step, error
-                )
-        self.journal.executed(
+                self.story.log.debug("step %d is not compared with the plan: %s", self._step, error)
+        self.story.executed(
             self._step, observation.called_ns, observation.records, observation, timeline
         )
-        if self._steps_of_plan == _CHECKED_STEPS:
-            self.journal.checked()
+        if self._applying.num_calls == 1 + CHECKED_STEPS:
+            self.story.checked()
 
-    def _first_call(self, call: Callable[[], Any]) -> Any:
-        """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
-        assert self._current is not None
-        self._backend.executed()
-        try:
-            result = self._observed_first(self._current, call) if self._rank == 0 else call()
-        except Exception as error:
-            why = self._why_not_rewritten(self._current)
-            if why:  # and so it did not do what the others did
-                raise engine_lib.EngineError(f"{why}: {error}") from error
-            raise
-        records = of_step(self._backend.executed(), self._step)
-        self._compare_rewrites(self._current)
-        self._check_executed(self._current, records)
-        return result
-
-    def _observed_first(self, plan: Plan, call: Callable[[], Any]) -> Any:
-        known = self._observers.get(plan.fingerprint)
-        if known is None:
-            known = Observer(self._backend, plan)
-            self._observers[plan.fingerprint] = known
-            result = known.first(call)
-        else:  # TensorFlow has instantiated this plan before, and leaves no graph again
-            result = call()
-        self._observer = known
-        return result
-
-    def _why_not_rewritten(self, plan: Plan) -> str:
-        """Why this rank's graph is not the plan's, in words; empty if it is."""
-        graph = grappler.report(plan).latest
-        if graph.in_force and graph.groups:
-            return ""
-        reasons = (
-            "; ".join(graph.skipped[:5]) or "TensorFlow's Grappler gave up, or ran out of time"
-        )
-        return f"rank {self._rank} could not rewrite its graph by plan {plan.short_id} ({reasons})"
-
-    def _compare_rewrites(self, plan: Plan) -> None:
-        """Sees to it that what runs from here on is the same on every rank.
-
-        Raises:
-            EngineError: on every rank: one has another graph, or a rank is gone.
-        """
-        mine = [grappler.digest(plan), self._why_not_rewritten(plan)]
-        everyone = self.control.all_gather(mine)
-        for rank, (digest, _) in enumerate(everyone):
-            if digest != everyone[0][0]:
-                whys = [one for _, one in everyone if one]
-                reason = "; ".join(whys) or f"rank {rank} groups other tensors than rank 0"
-                raise engine_lib.EngineError(
-                    f"the ranks do not run the same graph under plan {plan.short_id}: {reason}"
-                )
+    # What is done next.
 
     def _next_directive(self) -> Directive:
         """Rank 0's judgement, known to all."""
         message = None
         if self._tuning is not None:
             message = self._judge(self._tuning).to_message()
-        directive = Directive.from_message(self.control.broadcast(message))
-        if directive.function != self.name:
-            raise ValueError(
-                f"rank {self._rank} is at a step of {self.name}, rank 0 at one of"
-                f" {directive.function}: every rank must call training functions in the same order"
-            )
-        if directive.step != self._step:
-            raise ValueError(
-                f"rank {self._rank} is at step {self._step}, rank 0 at step {directive.step}: every"
-                " rank must call the training step equally often"
-            )
+        directive = Directive.from_message(self._control.broadcast(message))
+        directive.check(self._name, self._step, self._control.rank)
         return directive
 
-    def _judge(self, tuning: Tuning) -> Directive:
-        if self._cached is not None:
-            return Directive(self.name, self._step, Phase.RUN, self._cached.plan, kept=self._cached)
+    def _judge(self, tuning: Tuner) -> Directive:
+        if self._kept is not None:
+            return Directive(self._name, self._step, self._kept, Origin.KEPT)
         observation, self._observation = self._observation, None
         try:
-            experiment: Experiment = tuning.send(observation)
+            return Directive(self._name, self._step, tuning.send(observation))
         except StopIteration as finished:
-            kept = self.journal.concluded(finished.value)
-            return Directive(self.name, self._step, Phase.RUN, kept.plan, kept=kept)
-        return Directive(
-            self.name, self._step, experiment.phase, experiment.plan, experiment.traced
-        )
+            conclusion: Conclusion = finished.value
+            if self._keeping is not None:
+                self._keeping.store(conclusion)
+            return Directive(self._name, self._step, conclusion, Origin.MADE)
 
-    # Changes of plan and phase.
+    def _follow(self, directive: Directive) -> bool:
+        """Does as all ranks do; returns whether rank 0 observes the step."""
+        what = directive.what
+        if isinstance(what, Experiment):
+            self._enter(what)
+            return what.traced
+        self._enter_run(what, directive.origin)
+        return False
 
-    def _enter(self, phase: Phase, plan: Plan) -> None:
-        self.journal.entered(phase, self._step)
-        if self._current is None or plan.fingerprint != self._current.fingerprint:
-            self._apply(plan)
+    def _enter(self, experiment: Experiment) -> None:
+        self.state = State(experiment.phase)
+        self.story.entered(experiment.phase, self._step)
+        current = self._applying.plan
+        if current is None or experiment.plan.fingerprint != current.fingerprint:
+            self._applying.apply(experiment.plan)
 
-    def _enter_run(self, kept: cache.Kept, how: str) -> None:
-        self._apply(kept.plan)
+    def _enter_run(self, conclusion: Conclusion, origin: Origin) -> None:
+        self._applying.apply(conclusion.plan)
         self._tuning = None
-        self._release(all_but=kept.plan)
-        self.journal.in_force(kept, how, max(self._step, 1))
-        for warning in self._backend.warnings(kept.plan):
-            self.journal.log.warning("%s", warning)
-        self.journal.clocks(self.control.exchange_clocks())
+        self._applying.release(all_but=conclusion.plan)
+        self._checking = Checking()
+        self.state = State(Phase.RUN, conclusion, origin)
+        self.story.in_force(conclusion, origin, max(self._step, 1))
+        for warning in self._backend.warnings(conclusion.plan):
+            self.story.log.warning("%s", warning)
+        self.story.clocks(self._control.exchange_clocks())
 
     def close(self) -> None:
         """Forgets its plans; no step may follow."""
-        self._release(all_but=None)
-
-    def _release(self, all_but: Plan | None) -> None:
-        """Forgets plans that no call is going to be made under."""
-        kept = None if all_but is None else all_but.fingerprint
-        for fingerprint in [one for one in self._registered if one != kept]:
-            grappler.unregister(self._registered.pop(fingerprint))
-            self._observers.pop(fingerprint, None)
-
-    def _apply(self, plan: Plan) -> None:
-        if plan.fingerprint not in self._registered:
-            grappler.register(plan)
-            self._registered[plan.fingerprint] = plan
-        self._current = plan
-        self._call_options = grappler.call_options(plan, self._backend.op)
-        self._backend.apply(plan)
-        self._steps_of_plan = 0
-
-    def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
-        """Warns if what was executed is not the plan.
-
-        For a step that all-reduces nothing, looks at what the pass has written.
-        """
-        executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
-        graph = grappler.report(plan).latest
-        leaves_records = self._backend.leaves_records
-        if not (leaves_records and records):
-            written = graph.groups if graph.in_force else ()
-            executed = {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
-        asked = {
-            (index, group.num_threads, plan.tensor_names[i])
-            for index, group in enumerate(plan.groups)
-            for i in range(group.start, group.stop)
-            if plan.num_bytes[i] > 0
-        }
-        if executed >= asked and all(r.plan == plan.short_id for r in records):
-            if asked and not records and leaves_records:
-                self.journal.reduced_nothing()
-            return
-        self.journal.log.warning(
-            "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
-            " training is right, but slower. Reasons: %s",
-            plan.short_id,
-            len(executed & asked),
-            len(asked),
-            "; ".join(graph.skipped[:5]) or "none given by the pass",
-        )
+        self._applying.release(all_but=None)
 
     def _check_plan(self, plan: Plan) -> None:
-        check_plan_can_run(plan, self.control.world_size, self._backend)
-        check_plan_fits(plan, self.tensors)
-
-
-def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:
-    """Raises `ValueError` if the plan is for other workers, or more than the backend can do now."""
-    if plan.num_workers != num_workers:
-        raise ValueError(
-            f"plan: num_workers is {plan.num_workers}, but this job has {num_workers} workers"
-        )
-    backend.check_running(plan)
-
-
-def check_plan_fits(plan: Plan, tensors: tuple[TensorSpec, ...]) -> None:
-    """Raises `ValueError` if the plan is of another model."""
-    sizes = {tensor.name: tensor.num_bytes for tensor in tensors}
-    dtypes = {tensor.name: tensor.dtype for tensor in tensors}
-    planned = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
-    for name, num_bytes in planned.items():
-        if name not in sizes:
-            raise ValueError(
-                f"plan: tensor_names has {name!r}, of which this step computes no gradient; the"
-                " plan is of another model"
-            )
-        if sizes[name] != num_bytes:
-            raise ValueError(
-                f"plan: num_bytes of {name!r} is {num_bytes}, but its gradient has {sizes[name]}"
-            )
-    for name, dtype in zip(plan.tensor_names, plan.dtypes or (), strict=False):
-        if dtype != dtypes[name]:
-            raise ValueError(
-                f"plan: dtypes has {dtype!r} for {name!r}, but its gradient is {dtypes[name]}"
-            )
-    for name in sizes:
-        if name not in planned:
-            raise ValueError(f"plan: tensor_names lacks {name!r}; the plan is of another model")
-
-
-def package_version() -> str:
-    """The version of this package."""
-    return importlib.metadata.version("tf-libra")
+        check_plan_can_run(plan, self._control.world_size, self._backend)
+        check_plan_fits(plan, self._tensors)

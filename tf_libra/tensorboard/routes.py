@@ -16,12 +16,14 @@ from tensorboard.data import provider
 
 from tf_libra import checks, strategies
 from tf_libra.records import values as records
-from tf_libra.records.values import PLUGIN_NAME, PlanRecord, TimelineRecord
+from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord, TimelineRecord
 from tf_libra.tensorboard import views
 
 _HISTORY_POINTS = 1000
 # The whole of a series of plans is shown; it has one value per time that it came into force.
 _PLAN_POINTS = 100
+# The traced steps whose median is shown, of those that TensorBoard has kept.
+_TRACED_STEPS = 50
 # Names as long as this are shown; longer ones are no names.
 _MAX_NAME = 64 * 1024
 
@@ -115,6 +117,15 @@ class Query:
 
     def measured(self, run: str, record: PlanRecord) -> TimelineRecord | None:
         """What was measured under a plan; None where nothing was, or it cannot be read."""
+        # Of a plan that came into force again, the steps since then count.
+        since = self.dated(run, record.tag, 1)[-1][0]
+        dated = self.dated(run, record.tag_of(StepRecord.KIND), _TRACED_STEPS)
+        steps = [StepRecord.from_json(document) for written, document in dated if written >= since]
+        same = [one for one in steps if one.plan == record.plan.fingerprint]
+        return TimelineRecord.of(record.plan, same) or self._written(run, record)
+
+    def _written(self, run: str, record: PlanRecord) -> TimelineRecord | None:
+        """As a version before has computed it, whatever TensorBoard has kept of the steps."""
         found = self.documents(run, record.tag_of(TimelineRecord.KIND))
         if not found:
             return None

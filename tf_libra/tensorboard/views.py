@@ -51,7 +51,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         "threads": list(record.threads),
         "after_backward": plan.after_backward,
         "predicted_seconds": plan.predicted_seconds,
-        "notes": list(dict.fromkeys((*plan.notes, *record.notes))),
+        "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
         "summary": None,
         "compute_seconds": None,
         "bottleneck": None,
@@ -67,14 +67,14 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
             for index, group in enumerate(plan.groups)
         ],
     }
-    if record.profile is not None:
-        view["compute_seconds"] = float(record.profile.compute_after[0])
+    if record.conclusion.profile is not None:
+        view["compute_seconds"] = float(record.conclusion.profile.compute_after[0])
     if timeline is None:
         return view
-    assert record.profile is not None and record.cost_model is not None
-    view["summary"] = explain_summary(record.profile, plan, record.cost_model)
+    assert record.conclusion.profile is not None and record.conclusion.cost_model is not None
+    view["summary"] = explain_summary(record.conclusion.profile, plan, record.conclusion.cost_model)
     view["predicted_seconds"] = timeline.backward_seconds
-    costs = _costs(record.plan, timeline, record.cost_model)
+    costs = _costs(record.plan, timeline, record.conclusion.cost_model)
     for row, cost in zip(view["groups"], costs, strict=True):
         row.update(cost)
     view["totals"] = {
@@ -122,7 +122,7 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
     if not 0 <= index < len(plan.groups):
         raise ValueError(f"group must be from 0 to {len(plan.groups) - 1}, got {index}")
     group = plan.groups[index]
-    profile = record.profile
+    profile = record.conclusion.profile
     seconds = None
     if profile is not None:
         order = {tensor.name: tensor.compute_seconds for tensor in profile.tensors}
@@ -136,8 +136,8 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
         "compute_seconds": seconds,
         "why": None,
     }
-    if profile is not None and record.cost_model is not None:
-        view["why"] = _why(explain_group(profile, plan, record.cost_model, index))
+    if profile is not None and record.conclusion.cost_model is not None:
+        view["why"] = _why(explain_group(profile, plan, record.conclusion.cost_model, index))
     return view
 
 
@@ -152,9 +152,9 @@ def _why(explanation: GroupExplanation) -> dict[str, Any]:
 
 def predicted(record: PlanRecord) -> Timeline | None:
     """What the record's model says of its plan; None without profile or model."""
-    if record.profile is None or record.cost_model is None:
+    if record.conclusion.profile is None or record.conclusion.cost_model is None:
         return None
-    return simulate(record.profile, record.plan, record.cost_model)
+    return simulate(record.conclusion.profile, record.plan, record.conclusion.cost_model)
 
 
 def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None = None) -> Any:
@@ -162,7 +162,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 
     None where there is nothing to predict by.
     """
-    profile, cost = record.profile, record.cost_model
+    profile, cost = record.conclusion.profile, record.conclusion.cost_model
     if profile is None or cost is None:
         return None
     plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
@@ -260,16 +260,16 @@ def _computation(
 
 def contention_view(record: PlanRecord) -> dict[str, Any]:
     """The samples, the curves fitted to them, and how far they are apart."""
-    cost, samples = record.cost_model, record.samples
+    cost, samples = record.conclusion.cost_model, record.conclusion.samples
     view: dict[str, Any] = {
         "threads": list(record.threads),
         "num_workers": record.plan.num_workers,
-        "median_error": record.median_error,
-        "held_out_error": record.held_out_error,
+        "median_error": record.conclusion.median_error,
+        "held_out_error": record.conclusion.held_out_error,
         "model": None,
         "curves": None,
         "samples": [],
-        "notes": list(record.notes),
+        "notes": list(record.conclusion.notes),
     }
     if cost is None:
         return view
@@ -370,7 +370,7 @@ def strategies_view(
       runs: what was measured; those of other models or world sizes are left out.
       num_workers: another world size than the record's; nothing is measured for it.
     """
-    profile, cost = record.profile, record.cost_model
+    profile, cost = record.conclusion.profile, record.conclusion.cost_model
     workers = record.plan.num_workers if num_workers is None else num_workers
     view: dict[str, Any] = {"num_workers": workers, "rest_seconds": None, "rows": []}
     if profile is None or cost is None:
@@ -383,7 +383,7 @@ def strategies_view(
 
 @functools.lru_cache(maxsize=128)  # planning for thousands of tensors takes seconds
 def _rows(record: PlanRecord, num_workers: int) -> tuple[dict[str, Any], ...]:
-    profile, cost = record.profile, record.cost_model
+    profile, cost = record.conclusion.profile, record.conclusion.cost_model
     assert profile is not None and cost is not None
     model = cost.with_workers(num_workers)
     named = {str(i): one for i, one in enumerate(_all_strategies(record))}

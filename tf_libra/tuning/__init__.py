@@ -4,8 +4,8 @@ It drives nothing: `tune` yields experiments, is sent what happened, and returns
 that it can be run against a simulated machine as well.
 """
 
-from tf_libra.tuning.algorithm import Tuning, tune
-from tf_libra.tuning.conclusion import Tuned
+from tf_libra.tuning.algorithm import Tuner, tune
+from tf_libra.tuning.conclusion import Conclusion, Origin
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
@@ -18,13 +18,14 @@ from tf_libra.tuning.plans_to_try import (
 
 __all__ = [
     "Budget",
+    "Conclusion",
     "EndOfTuning",
     "Experiment",
     "Observation",
+    "Origin",
     "Phase",
     "TensorSpec",
-    "Tuned",
-    "Tuning",
+    "Tuner",
     "measuring_plans",
     "one_group_plan",
     "random_plans",

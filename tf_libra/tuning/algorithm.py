@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tf_libra import strategies
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning.conclusion import Tuned
+from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.findings import Findings
@@ -26,7 +26,7 @@ MEASURED_STEPS = 3
 SAMPLED_STEPS = 3
 SAMPLED_PLANS = 12
 
-Tuning = Generator[Experiment, Observation | None, Tuned]
+Tuner = Generator[Experiment, Observation | None, Conclusion]
 
 
 def tune(
@@ -37,7 +37,7 @@ def tune(
     max_model_error: float = 0.25,
     clock: Callable[[], float] = time.monotonic,
     begins: Callable[[Phase], None] = lambda phase: None,
-) -> Tuning:
+) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
     The generator is sent an `Observation` for every traced experiment, None for others.
@@ -62,10 +62,11 @@ def tune(
     notes = [f"{problem} ({times} times)" for problem, times in findings.problems.items()]
     if end.came_early:
         notes.append(end.note())
-    tuned = fit_and_plan(
+    conclusion = fit_and_plan(
         findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins
     )
-    return replace(tuned, is_complete=not end.came_early and tuned.cost_model is not None)
+    is_complete = not end.came_early and conclusion.cost_model is not None
+    return replace(conclusion, is_complete=is_complete)
 
 
 def _make(

@@ -1,33 +1,108 @@
-"""What tuning has come to."""
+"""What tuning has come to: made once, kept for the next job, told to all ranks, and shown."""
 
+import dataclasses
+import json
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-from tf_libra.cost_model import ContentionModel, FitResult, OverlapSample
+from tf_libra import checks
+from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
-from tf_libra.profiling.backward import MeasuredProfile
+from tf_libra.model.profile import BackwardProfile
+
+_FORMAT = "tf-libra conclusion"
+_VERSION = 1
 
 
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """What tuning has come to.
+class Origin(StrEnum):
+    """How a conclusion came to be in force."""
+
+    MADE = "made"  # by this job
+    KEPT = "kept"  # by an earlier one
+    GIVEN = "given"  # by the user: a plan alone
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A plan, and all that it rests on.
 
     Attributes:
         plan: to run under.
         profile: measured backward computation; None where the budget was too short for one.
         cost_model: fitted; None where there was too little to fit.
-        fit: how well the model fits the samples it was fitted to; None without a model.
+        median_error: median relative error of an all-reduce over the samples; None without a
+            model, and where an earlier version has kept it.
         held_out_error: median over the plans that the fit has not seen of the relative error of
             predicted backward time, against the median of a plan's steps; None without such plans.
         samples: everything the model was fitted to.
-        is_complete: whether all experiments were made and observed, and a model fitted.
         notes: what a reader should know, such as a budget that ended early.
+        is_complete: whether all experiments were made and observed, and a model fitted.
+
+    Raises:
+        ValueError: a field is out of its range; named.
     """
 
     plan: Plan
-    profile: MeasuredProfile | None
-    cost_model: ContentionModel | None
-    fit: FitResult | None
-    held_out_error: float | None
+    profile: BackwardProfile | None = None
+    cost_model: ContentionModel | None = None
+    median_error: float | None = None
+    held_out_error: float | None = None
     samples: tuple[OverlapSample, ...] = ()
     notes: tuple[str, ...] = ()
     is_complete: bool = False
+
+    def __post_init__(self) -> None:
+        checks.instance("plan", self.plan, Plan)
+        for field, kind in (("profile", BackwardProfile), ("cost_model", ContentionModel)):
+            if getattr(self, field) is not None:
+                checks.instance(field, getattr(self, field), kind)
+        for field in ("median_error", "held_out_error"):
+            value = getattr(self, field)
+            if value is not None:
+                object.__setattr__(self, field, checks.real(field, value, minimum=0))
+        object.__setattr__(self, "samples", checks.sequence("samples", self.samples))
+        for sample in self.samples:
+            checks.instance("samples", sample, OverlapSample)
+        notes = checks.sequence("notes", self.notes)
+        object.__setattr__(self, "notes", tuple(checks.text("notes", note) for note in notes))
+        checks.boolean("is_complete", self.is_complete)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a model, and it is known how well it fits."""
+        return self.cost_model is not None and self.median_error is not None
+
+    def to_document(self) -> dict[str, Any]:
+        """Its fields as JSON values; `from_document` reads them back unchanged."""
+        profile, model = self.profile, self.cost_model
+        return {
+            "plan": json.loads(self.plan.to_json()),
+            "profile": None if profile is None else json.loads(profile.to_json()),
+            "cost_model": None if model is None else json.loads(model.to_json()),
+            "median_error": self.median_error,
+            "held_out_error": self.held_out_error,
+            "samples": [dataclasses.asdict(sample) for sample in self.samples],
+            "notes": list(self.notes),
+            "is_complete": self.is_complete,
+        }
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> "Conclusion":
+        """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
+        value = dict(checks.keys("conclusion", document, *checks.field_names(cls)))
+        value["plan"] = Plan.from_json(json.dumps(value["plan"]))
+        for field, kind in (("profile", BackwardProfile), ("cost_model", ContentionModel)):
+            if value.get(field) is not None:
+                value[field] = kind.from_json(json.dumps(value[field]))
+        value["samples"] = checks.items("samples", value.get("samples", ()), OverlapSample)
+        return cls(**value)
+
+    def to_json(self) -> str:
+        """Returns it as JSON text; `from_json` reads it back unchanged."""
+        return json.dumps({"format": _FORMAT, "version": _VERSION} | self.to_document())
+
+    @classmethod
+    def from_json(cls, document: str) -> "Conclusion":
+        """Reads it from JSON text; `ValueError` names what is wrong with it."""
+        return cls.from_document(checks.json_document(_FORMAT, _VERSION, document))

@@ -23,8 +23,8 @@ class Budget:
     max_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        checks.integer("max_tuning_steps", self.max_steps, minimum=1)
-        checks.real("max_tuning_seconds", self.max_seconds, above=0)
+        checks.integer("max_steps", self.max_steps, minimum=1)
+        checks.real("max_seconds", self.max_seconds, above=0)
 
 
 class EndOfTuning:

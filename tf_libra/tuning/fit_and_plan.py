@@ -13,7 +13,7 @@ from tf_libra.planning import make_plan
 from tf_libra.profiling.backward import MeasuredProfile
 from tf_libra.profiling.samples import measured_timeline, overlap_samples, without_waiting
 from tf_libra.simulation import simulate
-from tf_libra.tuning.conclusion import Tuned
+from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.findings import Findings, ObservedStep
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
@@ -28,48 +28,56 @@ def fit_and_plan(
     max_model_error: float,
     notes: list[str],
     begins: Callable[[Phase], None],
-) -> Tuned:
+) -> Conclusion:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
     threads = strategy.allowed_threads
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
         plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
-        return Tuned(replace(plan, notes=tuple(notes)), None, None, None, None, (), tuple(notes))
+        return Conclusion(replace(plan, notes=tuple(notes)), notes=tuple(notes))
+    measured = profile.profile
     fitting, held_out = findings.split()
     samples: list[OverlapSample] = []
     begins(Phase.FIT)
     try:
-        samples += _samples(findings.after_backward, profile.profile)
-        samples += _samples(fitting, profile.profile)
+        samples += _samples(findings.after_backward, measured)
+        samples += _samples(fitting, measured)
         partial = fit(samples, num_workers)
-        error = _held_out_error(partial.model, profile.profile, held_out)
-        samples += _samples(held_out, profile.profile)
+        error = _held_out_error(partial.model, measured, held_out)
+        samples += _samples(held_out, measured)
         fitted = fit(samples, num_workers)
         notes += [*fitted.notes, *fitted.warnings]
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
-        plan = _one_group_of(profile, threads[0], num_workers, notes)
-        return Tuned(plan, profile, None, None, None, tuple(samples), tuple(notes))
+        plan = _one_group_of(measured, threads[0], num_workers, notes)
+        return Conclusion(plan, measured, samples=tuple(samples), notes=tuple(notes))
     trusted = _trusted_strategy(strategy, error, max_model_error, notes)
     begins(Phase.PLAN)
     try:
-        plan = _one_stream(make_plan(profile.profile, fitted.model, trusted), profile, fitted.model)
+        plan = _one_stream(make_plan(measured, fitted.model, trusted), measured, fitted.model)
+        plan = replace(plan, notes=(*plan.notes, *notes))
     except ValueError as problem:
         notes.append(
             f"{trusted.name} has found no plan by the model that was fitted ({problem}): one"
             " all-reduce after backward"
         )
-        plan = _one_group_of(profile, threads[0], num_workers, notes)
-        return Tuned(plan, profile, fitted.model, fitted, error, tuple(samples), tuple(notes))
-    plan = replace(plan, notes=(*plan.notes, *notes))
-    return Tuned(plan, profile, fitted.model, fitted, error, tuple(samples), tuple(notes))
+        plan = _one_group_of(measured, threads[0], num_workers, notes)
+    return Conclusion(
+        plan,
+        measured,
+        fitted.model,
+        fitted.median_error,
+        error,
+        tuple(samples),
+        tuple(notes),
+    )
 
 
 def _one_group_of(
-    profile: MeasuredProfile, num_threads: int, num_workers: int, notes: Sequence[str]
+    profile: BackwardProfile, num_threads: int, num_workers: int, notes: Sequence[str]
 ) -> Plan:
     """What training falls back to where nothing better is known."""
-    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.profile.tensors]
+    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
     plan = one_group_plan(specs, num_threads, num_workers, strategies.SynEasgd.name)
     return replace(plan, notes=tuple(notes))
 
@@ -94,14 +102,14 @@ def _trusted_strategy(
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 
-def _one_stream(plan: Plan, profile: MeasuredProfile, model: ContentionModel) -> Plan:
+def _one_stream(plan: Plan, profile: BackwardProfile, model: ContentionModel) -> Plan:
     """The plan as the engine can run it, which runs one all-reduce at a time."""
     if all(group.stream == 0 for group in plan.groups):
         return plan
     groups = tuple(replace(group, stream=0) for group in plan.groups)
     note = "simultaneous all-reduces run one after the other: the engine runs one at a time"
     plan = replace(plan, groups=groups, notes=(*plan.notes, note))
-    seconds = simulate(profile.profile, plan, model).backward_seconds
+    seconds = simulate(profile, plan, model).backward_seconds
     return replace(plan, predicted_seconds=seconds)
 
 

@@ -24,28 +24,15 @@ PLAN = Plan(
 
 
 def resolved(strategy: Any = "libra", **given: Any) -> options.Options:
-    arguments: dict[str, Any] = {
-        "engine": "auto",
-        "threads": None,
-        "plan": None,
-        "logdir": None,
-        "cache_dir": None,
-        "broadcast_variables": None,
-        "timeout_seconds": None,
-        "stall_warning_seconds": 30.0,
-        "max_tuning_steps": 100,
-        "max_tuning_seconds": 60.0,
-        "max_model_error": 0.25,
-    }
-    return options.resolve(strategy, **(arguments | given))
+    return options.resolve({"strategy": strategy, **given})
 
 
 def test_defaults() -> None:
     found = resolved()
     assert found.strategy == strategies.Libra()
     assert found.plan is None
-    assert found.budget == Budget(100, 60.0)
-    assert found.timeout_seconds == 600
+    assert found.tuning.budget == Budget(100, 60.0)
+    assert found.faults.timeout_seconds == 600
     assert options.most_threads(found) == 4
 
 
@@ -97,6 +84,8 @@ def test_defaults() -> None:
         ({"max_model_error": 0}, "max_model_error must be "),
         ({"max_model_error": float("nan")}, "max_model_error must be "),
         ({"max_model_error": "10%"}, "max_model_error must be "),
+        ({"tuning": 60}, "tuning must be a tf_libra.Tuning, got 60"),
+        ({"faults": options.Tuning()}, r"faults must be a tf_libra.Faults, got Tuning\("),
     ],
 )
 def test_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
@@ -130,8 +119,8 @@ def test_lanes_are_those_of_a_given_plan() -> None:
 
 def test_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(options.TIMEOUT_VARIABLE, "12.5")
-    assert resolved().timeout_seconds == 12.5
-    assert resolved(timeout_seconds=3).timeout_seconds == 3
+    assert resolved().faults.timeout_seconds == 12.5
+    assert resolved(timeout_seconds=3).faults.timeout_seconds == 3
     for text in ("soon", "", "0", "-3", "inf", "nan"):
         monkeypatch.setenv(options.TIMEOUT_VARIABLE, text)
         with pytest.raises(ValueError, match=options.TIMEOUT_VARIABLE):

@@ -1,0 +1,61 @@
+"""Options alone, and in their groups."""
+
+from typing import Any
+
+import pytest
+
+import tf_libra
+from tf_libra import options
+
+GROUPED = [one for one in options.declared() if one.group]
+# Something else than the default for each.
+OTHERS = {
+    "max_steps": 7,
+    "max_seconds": 8.5,
+    "max_model_error": 0.5,
+    "timeout_seconds": 90.0,
+    "stall_warning_seconds": 2.0,
+    "check_numerics": "skip",
+}
+
+
+def grouped(option: options.Option, value: Any) -> Any:
+    return getattr(tf_libra, option.group.title())(**{option.name: value})
+
+
+@pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
+def test_option_of_a_group_may_be_given_alone(option: options.Option) -> None:
+    value = OTHERS[option.name]
+    alone = options.resolve({option.alone: value})
+    together = options.resolve({option.group: grouped(option, value)})
+    assert alone == together != options.resolve({})
+    assert getattr(getattr(alone, option.group), option.name) == value
+
+
+@pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
+def test_option_alone_and_its_group_are_too_much(option: options.Option) -> None:
+    given = {option.alone: OTHERS[option.name], option.group: grouped(option, option.default)}
+    with pytest.raises(ValueError, match=f"{option.alone} is given, and {option.group}"):
+        options.resolve(given)
+    others = {one.alone: OTHERS[one.name] for one in GROUPED if one.group != option.group}
+    assert options.resolve({option.group: grouped(option, OTHERS[option.name])} | others)
+
+
+@pytest.mark.parametrize("option", GROUPED, ids=lambda one: one.name)
+def test_what_is_wrong_is_named_as_it_was_given(option: options.Option) -> None:
+    for wrong in (-1, "soon", float("nan")):
+        with pytest.raises(ValueError, match=f"^{option.alone} must be "):
+            options.resolve({option.alone: wrong})
+        with pytest.raises(ValueError, match=f"^{option.name} must be "):
+            grouped(option, wrong)
+
+
+def test_option_that_there_is_not_is_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_steps'"):
+        tf_libra.optimize("libra", max_steps=3)
+
+
+def test_options_of_options_are_the_same() -> None:
+    once = options.resolve({"threads": (2, 1), "max_tuning_steps": 4, "logdir": "somewhere"})
+    names = [one.name for one in options.declared() if not one.group]
+    assert options.Options(**{name: getattr(once, name) for name in names}) == once

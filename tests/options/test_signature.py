@@ -1,0 +1,67 @@
+"""What is declared once is what functions take and documents say."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tf_libra
+from tf_libra import options
+from tf_libra.decorator import optimize
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+ALL = tuple(options.declared())
+
+
+def functions() -> list[Any]:
+    from tf_libra.keras.fit import optimize as of_keras
+
+    return [optimize, of_keras]
+
+
+@pytest.mark.parametrize("option", ALL, ids=lambda one: one.alone or one.name)
+def test_functions_take_every_option_and_say_what_it_does(option: options.Option) -> None:
+    name = option.alone or option.name
+    for function in functions():
+        assert name in inspect.signature(function).parameters
+        told = " ".join(inspect.getdoc(function).split())
+        assert f" {name}: " in told
+        assert option.doc in told
+
+
+def test_defaults_in_signatures_are_those_declared() -> None:
+    ours, of_keras = (inspect.signature(function).parameters for function in functions())
+    assert {name: one.default for name, one in ours.items()} == {
+        one.alone or one.name: one.default for one in ALL
+    }
+    others = {name for name in ours if ours[name].default != of_keras[name].default}
+    assert others == {"progress"}
+    assert list(of_keras) == ["model", *ours]
+
+
+def test_strategy_alone_may_be_given_by_place() -> None:
+    kinds = {one.name: one.kind for one in inspect.signature(optimize).parameters.values()}
+    by_place = [name for name, kind in kinds.items() if kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert by_place == ["strategy"]
+    assert tf_libra.optimize("wfbp").keywords["options"].strategy.name == "wfbp"
+
+
+def test_docstrings_keep_to_100_columns() -> None:
+    for function in functions():
+        assert max(map(len, function.__doc__.splitlines())) <= 100
+
+
+def row(option: options.Option) -> str:
+    name = f"`{option.name}`"
+    if option.group:
+        name = f"`{option.group}.{option.name}`, alone `{option.alone}`"
+    default = option.default if isinstance(option.default, str) else repr(option.default)
+    return f"| {name} | `{default}` | {option.doc} |"
+
+
+def test_page_has_every_option_as_declared() -> None:
+    """What is expected is shown where it is not there: the table of the page, line by line."""
+    rows = re.findall(r"^\| `.*\|$", PAGE.read_text(), re.MULTILINE)
+    assert rows == [row(option) for option in ALL]

@@ -1,0 +1,80 @@
+"""What versions before have left in `cache_dir` and `logdir` is still read.
+
+`written_before` is what a job of two ranks left when a kept plan was three texts, and what it
+rested on stood in records of `logdir` alone.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.records import cache
+from tf_libra.records.values import TimelineRecord
+from tf_libra.report import answers
+from tf_libra.report.run import _documents, read_run
+from tf_libra.report.timeline import chrome_trace
+
+FOLDER = Path(__file__).parent / "written_before"
+PLAN = Plan.from_json((FOLDER / "plan.json").read_text())
+
+
+def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "kept.json", tmp_path / f"tf_libra-{'k' * 32}.json")
+    kept = cache.load(tmp_path, "k" * 64)
+    assert kept is not None
+    assert kept.plan == PLAN
+    assert kept.profile == BackwardProfile.from_json((FOLDER / "profile.json").read_text())
+    assert kept.cost_model == ContentionModel.from_json((FOLDER / "cost_model.json").read_text())
+    assert kept.is_complete
+    assert not kept.is_fitted  # how well it fits was not kept
+    assert cache.load(cache.store(tmp_path / "again", "key", kept).parent, "key") == kept
+
+
+def test_records_of_a_run_are_read() -> None:
+    run = read_run(FOLDER)
+    assert run.problems == ()
+    [record] = run.plans.values()
+    conclusion = record.conclusion
+    assert (record.origin, conclusion.plan) == ("made", PLAN)
+    assert conclusion.is_fitted
+    assert conclusion.held_out_error is not None
+    assert {sample.num_threads for sample in conclusion.samples} == {1, 2}
+    assert len(conclusion.samples) == 75
+    assert {step.rank for step in run.steps} == {0, 1}
+    assert {event["pid"] for event in chrome_trace(run)["traceEvents"]} == {0, 1}
+
+
+def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
+    """The last that was written, of every step that was traced."""
+    [written] = [
+        TimelineRecord.from_json(document)
+        for path in (FOLDER / "rank_0").iterdir()
+        for kind, document in [*_documents(path)][-1:]
+        if kind == TimelineRecord.KIND
+    ]
+    steps = [step for step in read_run(FOLDER).steps if step.rank == 0]
+    assert TimelineRecord.of(PLAN, steps) == written
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """What the tab says, by route and what is shown."""
+    found = answers.all_answers(answers.backend(FOLDER))
+    return {
+        f"{route} {parameters.get('show', '')}".strip(): one for route, parameters, one in found
+    }
+
+
+def test_tab_shows_the_run(told: dict[str, Any]) -> None:
+    assert told["runs"]["value"]["problems"] == []
+    assert [one for one in told.values() if "error" in one] == []
+    assert len(told["contention"]["value"]["samples"]) == 75
+    measured = told["timeline measured"]["value"]
+    assert [span["group"] for span in measured["spans"]] == list(range(len(PLAN.groups)))
+    assert json.loads((FOLDER / "plan.json").read_text())["strategy"] == measured["strategy"]

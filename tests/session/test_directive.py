@@ -1,0 +1,30 @@
+"""What rank 0 tells the others reaches them as it is."""
+
+import json
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra.session.directive import Directive
+from tf_libra.tuning import Experiment, Origin, Phase
+
+CONCLUSION = examples.plan_record().conclusion
+DIRECTIVES = [
+    Directive("step", 3, Experiment(Phase.SAMPLE, CONCLUSION.plan, traced=True)),
+    Directive("step", 3, Experiment(Phase.MEASURE, CONCLUSION.plan, traced=False)),
+    *(Directive("step#1", 61, CONCLUSION, origin) for origin in (Origin.MADE, Origin.KEPT)),
+]
+
+
+@pytest.mark.parametrize("directive", DIRECTIVES)
+def test_arrives_as_it_was_sent(directive: Directive) -> None:
+    message = json.loads(json.dumps(directive.to_message()))
+    assert Directive.from_message(message) == directive
+
+
+def test_rank_that_is_elsewhere_is_told_where() -> None:
+    DIRECTIVES[0].check("step", 3, rank=1)
+    with pytest.raises(ValueError, match="rank 1 is at a step of other, rank 0 at one of step"):
+        DIRECTIVES[0].check("other", 3, rank=1)
+    with pytest.raises(ValueError, match="rank 2 is at step 4, rank 0 at step 3"):
+        DIRECTIVES[0].check("step", 4, rank=2)

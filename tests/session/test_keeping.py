@@ -1,0 +1,53 @@
+"""What jobs of the same kind leave to each other."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra.model.plan import Plan
+from tf_libra.session.keeping import Keeping
+
+CONCLUSION = examples.plan_record().conclusion
+LOG = logging.getLogger("test of keeping")
+
+
+def accept(plan: Plan) -> None:
+    assert plan == CONCLUSION.plan
+
+
+def refuse(plan: Plan) -> None:
+    raise ValueError("made for 3 workers")
+
+
+def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path, "key", LOG)
+    assert keeping.load(accept) is None
+    keeping.store(replace(CONCLUSION, is_complete=False))
+    assert keeping.load(accept) is None
+    keeping.store(CONCLUSION)
+    assert keeping.load(accept) == CONCLUSION
+    assert replace(keeping, key="other").load(accept) is None
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    keeping = Keeping(None, "key", LOG)
+    keeping.store(CONCLUSION)
+    assert keeping.load(accept) is None
+
+
+def test_what_cannot_be_used_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeping = Keeping(tmp_path, "key", LOG)
+    keeping.store(CONCLUSION)
+    assert keeping.load(refuse) is None
+    assert "what is kept cannot be used, measuring anew: made for 3 workers" in caplog.text
+
+
+def test_folder_that_cannot_be_made_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    Keeping(tmp_path / "file" / "folder", "key", LOG).store(CONCLUSION)
+    assert "cache_dir: nothing could be kept" in caplog.text

@@ -1,0 +1,106 @@
+"""What is told of a training function, and kept."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tf_libra
+from tests.tensorboard import examples
+from tf_libra.model.plan import Plan
+from tf_libra.options import Options
+from tf_libra.story.story import Story
+from tf_libra.tuning import Conclusion, Origin, Phase
+
+CONCLUSION = examples.plan_record().conclusion
+
+
+def asked(**options: Any) -> Options:
+    found: Options = tf_libra.optimize(**options).keywords["options"]
+    return found
+
+
+def story(**options: Any) -> Story:
+    return Story(asked(**options))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name.split(".")[0] for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) -> None:
+    conclusion = Conclusion(three_groups)
+    early, late = story(logdir=tmp_path / "early"), story(logdir=tmp_path / "late")
+    early.close()
+    for one, folder in (early, "early"), (late, "late"):
+        one.met(0, asked(logdir=tmp_path / folder))
+        one.named("step")
+        one.in_force(conclusion, Origin.GIVEN, 1)
+    assert files(tmp_path / "early") == set()
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files(tmp_path / "late") == {"plan", "events"}
+    late.close()
+    late.in_force(conclusion, Origin.GIVEN, 2)
+    late.took(2, 0.1, usual=True)
+    late.executed(2, (0, 1), ())
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(after) == set(written)
+    assert all(after[path].startswith(text) for path, text in written.items())
+    assert late.explain()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_plan_that_is_not_used_is_named(
+    given: bool, plan_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = story(plan=plan_file if given else None)
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        one.left_to_horovod({"w": "op=Min"}, anything_else=False)
+    for told in (caplog.text, one.explain()):
+        assert "there is nothing to plan" in " ".join(told.split())
+        assert ("the plan given is not used" in " ".join(told.split())) == given
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_tells_what_a_plan_rests_on_unless_it_was_given(
+    origin: Origin, rank: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = story()
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        one.met(rank, asked())
+        logging.getLogger("tf_libra").setLevel(logging.INFO)
+        one.in_force(CONCLUSION, origin, 8)
+    told = rank == 0 and origin is not Origin.GIVEN
+    assert ("fit: g(b, r) = b /" in caplog.text) == told
+    assert ("note: a note" in caplog.text) == told
+    assert f"({origin.value}) is in force from step 8 on" in caplog.text
+
+
+def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None:
+    explained = []
+    for origin in (Origin.MADE, Origin.KEPT):
+        one = story()
+        one.in_force(CONCLUSION, origin, 1)
+        explained.append(one.explain())
+    assert explained[0] == explained[1]
+    assert "60 samples" in explained[0]
+    assert "backward of steps it has not seen is missed by 9.0%" in " ".join(explained[0].split())
+
+
+def test_conclusion_whose_errors_nobody_has_kept_is_explained_without() -> None:
+    one = story()
+    one.in_force(replace(CONCLUSION, median_error=None, samples=()), Origin.KEPT, 1)
+    assert "fitted model" not in one.explain()
+    assert "plan, in ms since the start of backward" in one.explain()
+
+
+def test_phase_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    one = story()
+    one.begins(Phase.MEASURE)
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        for step, phase in enumerate([Phase.MEASURE] * 2 + [Phase.SAMPLE] * 2, start=1):
+            one.entered(phase, step)
+    assert caplog.messages == ["measure: from step 1 on", "sample: from step 3 on"]

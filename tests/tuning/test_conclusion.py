@@ -1,0 +1,57 @@
+"""One value that is made, kept, told to all ranks and shown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.tensorboard import examples
+from tests.tuning.machine import Machine, drive
+from tf_libra.tuning import Budget, Conclusion
+
+WHOLE = examples.plan_record().conclusion
+
+
+@pytest.mark.parametrize(
+    "conclusion",
+    [
+        WHOLE,
+        Conclusion(WHOLE.plan),
+        Conclusion(WHOLE.plan, WHOLE.profile, notes=("too short",)),
+        replace(WHOLE, median_error=None, held_out_error=None),
+    ],
+)
+def test_survives_json(conclusion: Conclusion) -> None:
+    assert Conclusion.from_json(conclusion.to_json()) == conclusion
+
+
+@pytest.mark.parametrize("max_steps", [1, 10, 25, 100])
+def test_whatever_tuning_comes_to_survives_json(max_steps: int) -> None:
+    conclusion, _ = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
+    assert Conclusion.from_json(conclusion.to_json()) == conclusion
+
+
+def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
+    assert WHOLE.is_fitted
+    assert not replace(WHOLE, median_error=None).is_fitted
+    assert not replace(WHOLE, cost_model=None).is_fitted
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"plan": None}, "plan"),
+        ({"profile": []}, "profile"),
+        ({"samples": [3]}, r"samples\[0\] must be an object"),
+        ({"held_out_error": -0.1}, "held_out_error must be at least 0"),
+        ({"median_error": "low"}, "median_error must be a finite number"),
+        ({"notes": "one"}, "notes must be a list"),
+        ({"is_complete": 1}, "is_complete must be true or false"),
+        ({"more": 1}, "conclusion has unknown keys"),
+        ({"version": 2}, "version of tf-libra conclusion must be 1, got 2"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict, message: str) -> None:
+    document = json.loads(WHOLE.to_json()) | changes
+    with pytest.raises(ValueError, match=message):
+        Conclusion.from_json(json.dumps(document))

@@ -1,0 +1,20 @@
+"""What a user may ask of `optimize`, checked before anything runs."""
+
+from tf_libra.options.given import resolve
+from tf_libra.options.option import Option
+from tf_libra.options.options import Faults, Options, Tuning, declared, most_threads
+from tf_libra.options.signature import takes_all_options
+from tf_libra.options.values import TIMEOUT_VARIABLE, load_plan
+
+__all__ = [
+    "TIMEOUT_VARIABLE",
+    "Faults",
+    "Option",
+    "Options",
+    "Tuning",
+    "declared",
+    "load_plan",
+    "most_threads",
+    "resolve",
+    "takes_all_options",
+]

@@ -1,0 +1,259 @@
+"""What a user may ask of `optimize`: every option stands here, and nowhere else.
+
+From it come the signature and the documentation of `optimize` (`signature.py`), what is checked,
+and what ranks have to ask for alike. docs/options.md is checked against it.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tf_libra import checks, strategies
+from tf_libra.backends import backend
+from tf_libra.backends.backend import Backend
+from tf_libra.model.plan import Plan
+from tf_libra.options import values
+from tf_libra.options.option import Option, check_all, option
+from tf_libra.tuning import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What may go by before a plan is in force, and which model may make it.
+
+        @tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_steps=60))
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    max_steps: int = option(
+        100,
+        "int",
+        values.check_steps,
+        "steps that may go by before a plan is in force.",
+        alone="max_tuning_steps",
+    )
+    max_seconds: float = option(
+        60.0,
+        "float",
+        values.check_above_0,
+        "seconds that may, likewise; whichever comes first.",
+        alone="max_tuning_seconds",
+    )
+    max_model_error: float = option(
+        0.25,
+        "float",
+        values.check_above_0,
+        """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
+        instead.""",
+        alone="max_model_error",
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+    @property
+    def budget(self) -> Budget:
+        """What may go by."""
+        return Budget(self.max_steps, self.max_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What is done about ranks that are late, and about gradients that are no numbers.
+
+        @tf_libra.optimize("libra", faults=tf_libra.Faults(check_numerics="skip"))
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    timeout_seconds: float = option(
+        None,
+        "float | None",
+        values.check_timeout,
+        f"""how long to wait for another rank at most; by default what {values.TIMEOUT_VARIABLE}
+        says, else {values.DEFAULT_TIMEOUT_SECONDS:g}.""",
+        alone="timeout_seconds",
+    )
+    stall_warning_seconds: float = option(
+        30.0,
+        "float",
+        values.check_wait,
+        "after how long to warn that another rank has not arrived.",
+        alone="stall_warning_seconds",
+    )
+    check_numerics: str | None = option(
+        None,
+        "str | None",
+        values.one_of(None, "raise", "skip"),
+        """what happens where a gradient of any rank is NaN or infinite: "raise" raises
+        FloatingPointError, "skip" warns and goes on; either way on all ranks, in the same step,
+        which leaves no trace in any variable. None looks at nothing.""",
+        agreed=True,
+        alone="check_numerics",
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All that `optimize` is asked for: what is given, and then what it means.
+
+    Raises:
+        ValueError: names the option, its value and what is allowed.
+    """
+
+    strategy: strategies.Strategy = option(
+        "libra",
+        "strategies.Strategy | str",
+        lambda name, value: strategies.resolve(value),
+        "what plans: a name or an object of `tf_libra.strategies`.",
+        agreed=True,
+    )
+    engine: str = option(
+        "auto",
+        "str",
+        values.check_engine,
+        """what executes all-reduces: "lanes"; "horovod", for a Horovod that runs on MPI or NCCL;
+        the name of a registered backend; or "auto", which is lanes.""",
+        agreed=True,
+    )
+    threads: tuple[int, ...] | None = option(
+        None,
+        "int | Sequence[int] | None",
+        values.check_threads,
+        """the allowed thread counts R, instead of the strategy's own; one number for a strategy
+        that does not choose.""",
+    )
+    plan: Plan | None = option(
+        None,
+        "Plan | str | os.PathLike[str] | None",
+        values.check_plan,
+        "a plan, or the path of one as JSON, to follow without measuring.",
+    )
+    logdir: Path | None = option(
+        None,
+        "str | os.PathLike[str] | None",
+        values.check_folder,
+        """folder for profile, cost model and plan as JSON, written by rank 0, and for what
+        TensorBoard shows.""",
+    )
+    cache_dir: Path | None = option(
+        None,
+        "str | os.PathLike[str] | None",
+        values.check_folder,
+        """folder in which they are kept for the next job of the same model, machines and
+        versions.""",
+    )
+    broadcast_variables: bool | None = option(
+        None,
+        "bool | None",
+        values.check_optional_boolean,
+        """what happens where variables that training keeps equal differ between ranks. None copies
+        rank 0's values to all when the step first uses a variable, and refuses what differs later;
+        True copies at every trace that gets a plan of its own; False refuses.""",
+        agreed=True,
+    )
+    local_variables: tuple[Any, ...] = option(
+        (),
+        "Sequence[Any]",
+        values.check_local_variables,
+        """names, patterns such as "*/statistics", or variables that are each rank's own: never
+        compared or copied. Variables that the step computes of a rank's own data (moving averages,
+        metrics), random states, and untrainable ones that it only reads need not be named.""",
+        agreed=True,
+    )
+    sparse_as_dense: bool = option(
+        False,
+        "bool",
+        checks.boolean,
+        """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
+        gathering their rows.""",
+        agreed=True,
+    )
+    inner_gradients: str | None = option(
+        None,
+        "str | None",
+        values.one_of(None, "average", "local"),
+        """what becomes of gradients of variables that an outer tape differentiates again:
+        "average" takes those of all ranks' data, "local" leaves them as they are; None refuses
+        them.""",
+        agreed=True,
+    )
+    progress: bool = option(
+        True,
+        "bool",
+        checks.boolean,
+        """show on a terminal every phase that takes longer than a second, in a line that goes when
+        it is over.""",
+    )
+    tuning: Tuning = option(
+        None,
+        "Tuning | None",
+        values.group(Tuning),
+        "a `tf_libra.Tuning`: how long tuning may take.",
+    )
+    faults: Faults = option(
+        None,
+        "Faults | None",
+        values.group(Faults),
+        "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
+        if self.threads is not None:
+            object.__setattr__(self, "strategy", self.strategy.with_threads(self.threads))
+        if self.plan is not None:
+            self.backend.check_plan(self.plan)
+        most = self.backend.max_threads
+        for count in self.strategy.allowed_threads:
+            if not 1 <= count <= most:
+                raise ValueError(f"threads must be between 1 and {most}, got {count}")
+
+    @property
+    def backend(self) -> Backend:
+        """What executes all-reduces."""
+        return backend.resolve(self.engine)
+
+    @property
+    def default_threads(self) -> bool:
+        """Whether nobody has said which threads, so that the backend may."""
+        chosen = self.strategy
+        return self.threads is None and (chosen.allowed_threads == type(chosen)().allowed_threads)
+
+    def agreed(self) -> dict[str, Any]:
+        """What all ranks have to ask for alike, but for plans and variables, by option."""
+        return {
+            one.name: getattr(getattr(self, one.group) if one.group else self, one.name)
+            for one in declared()
+            if one.agreed
+        }
+
+
+GROUPS: dict[str, type] = {"tuning": Tuning, "faults": Faults}
+
+
+def declared() -> Iterator[Option]:
+    """All options in the order in which `optimize` takes them, those of groups last."""
+    yield from _declared(Options, "")
+    for group, kind in GROUPS.items():
+        yield from _declared(kind, group)
+
+
+def _declared(kind: type, group: str) -> Iterator[Option]:
+    for field in dataclasses.fields(kind):
+        yield Option(name=field.name, default=field.default, group=group, **field.metadata)
+
+
+def most_threads(options: Options) -> int:
+    """The most threads that any all-reduce may ask for under these options."""
+    if options.plan is not None:
+        return max(group.num_threads for group in options.plan.groups)
+    return max(options.strategy.allowed_threads)

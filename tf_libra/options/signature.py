@@ -1,0 +1,68 @@
+"""Signature and documentation of functions that take all options."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tf_libra.options.options import declared
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# What a docstring says of them where it is read without being run.
+_ENTRY = re.compile(r"\*\*options: .*?(?=\n\n)", re.DOTALL)
+
+
+def takes_all_options(**defaults: Any) -> Callable[[_Function], _Function]:
+    """Of a function with a parameter `strategy` and a last one `**options`: says which there are.
+
+    Completes its signature, and the entry for `**options` in its docstring.
+
+    Args:
+        **defaults: of this function, where they are others than those declared.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        own = inspect.signature(function)
+        kinds = inspect.Parameter
+        parameters = [one for one in own.parameters.values() if one.kind is not kinds.VAR_KEYWORD]
+        for option in declared():
+            if option.name == "strategy":  # which may be given by place
+                continue
+            parameters.append(
+                kinds(
+                    option.alone or option.name,
+                    kinds.KEYWORD_ONLY,
+                    default=defaults.get(option.name, option.default),
+                    annotation=option.kind,
+                )
+            )
+        function.__dict__["__signature__"] = own.replace(parameters=parameters)
+        text = documentation(indent=8)
+        function.__doc__ = _ENTRY.sub(lambda _: text, function.__doc__ or "", count=1)
+        return function
+
+    return decorate
+
+
+def documentation(indent: int) -> str:
+    """All but the strategy as the section `Args` of a docstring has them, in 100 columns."""
+    lines = []
+    for option in declared():
+        if option.name == "strategy":
+            continue
+        if option.group:
+            text = f"{option.alone}: `{option.name}` of `{option.group}`: {option.doc}"
+        else:
+            text = f"{option.name}: {option.doc}"
+        lines.append(
+            textwrap.fill(
+                text,
+                100,
+                initial_indent=" " * indent,
+                subsequent_indent=" " * (indent + 4),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(lines).lstrip()

@@ -1,0 +1,164 @@
+"""What may be given for an option: each function returns what a value means, or refuses it.
+
+They are called with the name by which the value was given; what they have returned they leave as it
+is. `ValueError` names the option, the value and what is allowed.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.backends import backend
+from tf_libra.model.plan import Plan
+from tf_libra.options.option import Check
+from tf_libra.planning.strategy import check_allowed_threads
+
+AUTO_ENGINE = "lanes"
+TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
+DEFAULT_TIMEOUT_SECONDS = 600.0
+# A wait of three years; what is more would overflow the clock.
+MAX_SECONDS = 1e8
+
+
+def one_of(*allowed: str | None) -> Check:
+    """One of these."""
+
+    def check(name: str, value: Any) -> str | None:
+        if value not in allowed:
+            choices = ", ".join(repr(choice) for choice in allowed)
+            raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+        return None if value is None else str(value)
+
+    return check
+
+
+def group(kind: type) -> Check:
+    """Options of a group; None is the group with what it has by default."""
+
+    def check(name: str, value: Any) -> Any:
+        if value is None:
+            return kind()
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be a tf_libra.{kind.__name__}, got {value!r}")
+        return value
+
+    return check
+
+
+def check_engine(name: str, value: Any) -> str:
+    """The name of a registered backend."""
+    if value != "auto" and value not in backend.BY_NAME:
+        allowed = ", ".join(("auto", *backend.BY_NAME))
+        raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+    return backend.resolve(AUTO_ENGINE if value == "auto" else value).name
+
+
+def check_threads(name: str, value: Any) -> tuple[int, ...] | None:
+    """Thread counts, or a single one; None for those of the strategy."""
+    if value is None:
+        return None
+    several = (value,) if isinstance(value, (int, float)) else value
+    return check_allowed_threads(name, several)
+
+
+def check_steps(name: str, value: Any) -> int:
+    """A number of steps, at least 1."""
+    return checks.integer(name, value, minimum=1)
+
+
+def check_above_0(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    return checks.real(name, value, above=0)
+
+
+def check_wait(name: str, value: Any) -> float:
+    """Seconds above 0 that the clock can count."""
+    seconds = checks.real(name, value, above=0)
+    if seconds > MAX_SECONDS:
+        raise ValueError(f"{name} must be at most {MAX_SECONDS:g}, got {value!r}")
+    return seconds
+
+
+def check_timeout(name: str, value: Any) -> float:
+    """Likewise; None for what the environment says."""
+    if value is not None:
+        return check_wait(name, value)
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}") from None
+    return check_wait(TIMEOUT_VARIABLE, seconds)
+
+
+def check_optional_boolean(name: str, value: Any) -> bool | None:
+    """True, false or None."""
+    return None if value is None else checks.boolean(name, value)
+
+
+def check_folder(name: str, value: Any) -> Path | None:
+    """A path, or None."""
+    return None if value is None else _path(name, value)
+
+
+def check_local_variables(name: str, value: Any) -> tuple[Any, ...]:
+    """Names, patterns and variables."""
+    one_alone = isinstance(value, str) or hasattr(value, "assign")
+    if one_alone or not isinstance(value, Iterable):
+        raise ValueError(
+            f"{name} must be a sequence of names, patterns or variables, such as"
+            f" ['*/statistics'], got {value!r}"
+        )
+    found = tuple(value)
+    for one in found:
+        if isinstance(one, str) and one:
+            continue
+        # A variable of TensorFlow or Keras, neither of which is needed to say so.
+        if isinstance(one, str) or not (hasattr(one, "assign") and hasattr(one, "shape")):
+            raise ValueError(
+                f"{name} must have names, patterns or variables, got {one!r} among them"
+            )
+    return found
+
+
+def check_plan(name: str, value: Any) -> Plan | None:
+    """A plan, or the path of one as JSON; None for none."""
+    return None if value is None else load_plan(value)
+
+
+def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
+    """A plan as it is, or read from a JSON file.
+
+    Raises:
+        ValueError: the file cannot be read, or is no plan.
+    """
+    if isinstance(plan, Plan):
+        return plan
+    path = _path("plan", plan)
+    try:
+        # What is no file, such as a pipe, may never come to an end.
+        size = path.stat().st_size
+        if not path.is_file():
+            raise ValueError("not a file")
+        if size > checks.MAX_JSON_CHARACTERS:
+            raise ValueError(f"has {size} bytes; at most {checks.MAX_JSON_CHARACTERS} are read")
+        return Plan.from_json(path.read_text())
+    except OSError as error:
+        raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"plan: {path} is not a text file ({error})") from error
+    except ValueError as error:
+        raise ValueError(f"plan: {path}: {error}") from error
+
+
+def _path(name: str, value: Any) -> Path:
+    try:
+        if "\0" in os.fspath(value):
+            raise ValueError(f"{name} must be a path, got {value!r}")
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a path, got {value!r}") from None

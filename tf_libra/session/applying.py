@@ -1,0 +1,166 @@
+"""Puts plans into force for the calls of one set of gradients, on all ranks alike."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_libra.backends.backend import Backend
+from tf_libra.backends.control import Control, EngineError
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord, of_step
+from tf_libra.session import grappler
+from tf_libra.session.observing import Observer
+from tf_libra.story.story import Story
+from tf_libra.tuning import Observation
+
+
+class Applying:
+    """Makes calls under one plan after the other.
+
+    Attributes:
+        plan: under which calls are made; None before the first.
+        num_calls: how many were made since it was applied.
+    """
+
+    def __init__(self, control: Control, backend: Backend, story: Story) -> None:
+        """Applies nothing yet.
+
+        Args:
+            control: reaches the other ranks.
+            backend: executes all-reduces.
+            story: is told what was not done as planned.
+        """
+        self._control = control
+        self._backend = backend
+        self._story = story
+        self.plan: Plan | None = None
+        self.num_calls = 0
+        self._registered: dict[str, Plan] = {}
+        self._observers: dict[str, Observer] = {}
+        self._call_options: Any = None
+
+    def apply(self, plan: Plan) -> None:
+        """The next calls are made under this plan."""
+        if plan.fingerprint not in self._registered:
+            grappler.register(plan)
+            self._registered[plan.fingerprint] = plan
+        self.plan = plan
+        self._call_options = grappler.call_options(plan, self._backend.op)
+        self._backend.apply(plan)
+        self.num_calls = 0
+
+    def release(self, all_but: Plan | None) -> None:
+        """Forgets plans that no call is going to be made under."""
+        kept = None if all_but is None else all_but.fingerprint
+        for fingerprint in [one for one in self._registered if one != kept]:
+            grappler.unregister(self._registered.pop(fingerprint))
+            self._observers.pop(fingerprint, None)
+
+    def call(
+        self, step: int, function: Callable[[], Any], traced: bool
+    ) -> tuple[Any, Observation | None]:
+        """Makes a call under the plan, or as it is where there is none.
+
+        Args:
+            step: its number.
+            function: what to call.
+            traced: whether to observe it, on rank 0, unless it is the first under its plan.
+
+        Raises:
+            EngineError: on every rank: the ranks would not run the same graph, or one is gone.
+        """
+        called = self._called(step, function, traced)
+        self.num_calls += 1  # a call that failed does not count
+        return called
+
+    def _called(
+        self, step: int, function: Callable[[], Any], traced: bool
+    ) -> tuple[Any, Observation | None]:
+        if self.plan is None:
+            return function(), None
+        with grappler.calling(self._call_options):
+            if self.num_calls == 0:
+                return self._first(self.plan, step, function), None
+            if traced and self._control.rank == 0:
+                return self._observers[self.plan.fingerprint].traced(step, function)
+            return function(), None
+
+    def _first(self, plan: Plan, step: int, function: Callable[[], Any]) -> Any:
+        """The first call under a plan: TensorFlow instantiates the graph and runs the pass."""
+        self._backend.executed()
+        try:
+            result = self._observed_first(plan, function)
+        except Exception as error:
+            why = self._why_not_rewritten(plan)
+            if why:  # and so it did not do what the others did
+                raise EngineError(f"{why}: {error}") from error
+            raise
+        records = of_step(self._backend.executed(), step)
+        self._compare_rewrites(plan)
+        self._check_executed(plan, records)
+        return result
+
+    def _observed_first(self, plan: Plan, function: Callable[[], Any]) -> Any:
+        if self._control.rank > 0 or plan.fingerprint in self._observers:
+            # Of a plan that it has instantiated before, TensorFlow leaves no graph again.
+            return function()
+        observer = self._observers[plan.fingerprint] = Observer(self._backend, plan)
+        return observer.first(function)
+
+    def _why_not_rewritten(self, plan: Plan) -> str:
+        """Why this rank's graph is not the plan's, in words; empty if it is."""
+        graph = grappler.report(plan).latest
+        if graph.in_force and graph.groups:
+            return ""
+        reasons = (
+            "; ".join(graph.skipped[:5]) or "TensorFlow's Grappler gave up, or ran out of time"
+        )
+        return (
+            f"rank {self._control.rank} could not rewrite its graph by plan {plan.short_id}"
+            f" ({reasons})"
+        )
+
+    def _compare_rewrites(self, plan: Plan) -> None:
+        """Sees to it that what runs from here on is the same on every rank.
+
+        Raises:
+            EngineError: on every rank: one has another graph, or a rank is gone.
+        """
+        mine = [grappler.digest(plan), self._why_not_rewritten(plan)]
+        everyone = self._control.all_gather(mine)
+        for rank, (digest, _) in enumerate(everyone):
+            if digest != everyone[0][0]:
+                whys = [one for _, one in everyone if one]
+                reason = "; ".join(whys) or f"rank {rank} groups other tensors than rank 0"
+                raise EngineError(
+                    f"the ranks do not run the same graph under plan {plan.short_id}: {reason}"
+                )
+
+    def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
+        """Warns if what was executed is not the plan.
+
+        For a step that all-reduces nothing, looks at what the pass has written.
+        """
+        executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
+        graph = grappler.report(plan).latest
+        leaves_records = self._backend.leaves_records
+        if not (leaves_records and records):
+            written = graph.groups if graph.in_force else ()
+            executed = {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
+        asked = {
+            (index, group.num_threads, plan.tensor_names[i])
+            for index, group in enumerate(plan.groups)
+            for i in range(group.start, group.stop)
+            if plan.num_bytes[i] > 0
+        }
+        if executed >= asked and all(r.plan == plan.short_id for r in records):
+            if asked and not records and leaves_records:
+                self._story.reduced_nothing()
+            return
+        self._story.log.warning(
+            "plan %s was not executed as it is: %d of %d tensors were all-reduced as planned;"
+            " training is right, but slower. Reasons: %s",
+            plan.short_id,
+            len(executed & asked),
+            len(asked),
+            "; ".join(graph.skipped[:5]) or "none given by the pass",
+        )

@@ -1,0 +1,61 @@
+"""What rank 0 tells all ranks before a step while things are tried out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra.model.plan import Plan
+from tf_libra.tuning import Conclusion, Experiment, Origin, Phase
+
+
+@dataclass(frozen=True)
+class Directive:
+    """What every rank does in the next step.
+
+    Attributes:
+        function: identity of the training function.
+        step: number of the step.
+        what: the experiment to make, or the conclusion that is in force from this step on.
+        origin: how the conclusion came to be, where it is one.
+    """
+
+    function: str
+    step: int
+    what: Experiment | Conclusion
+    origin: Origin = Origin.MADE
+
+    def to_message(self) -> dict[str, Any]:
+        """As JSON values."""
+        message: dict[str, Any] = {"function": self.function, "step": self.step}
+        if isinstance(self.what, Conclusion):
+            return message | {
+                "conclusion": self.what.to_document(),
+                "origin": self.origin.value,
+            }
+        return message | {
+            "phase": self.what.phase.value,
+            "plan": self.what.plan.to_json(),
+            "traced": self.what.traced,
+        }
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> "Directive":
+        """Reads what `to_message` wrote."""
+        function, step = message["function"], message["step"]
+        if "conclusion" in message:
+            conclusion = Conclusion.from_document(message["conclusion"])
+            return cls(function, step, conclusion, Origin(message["origin"]))
+        plan = Plan.from_json(message["plan"])
+        return cls(function, step, Experiment(Phase(message["phase"]), plan, message["traced"]))
+
+    def check(self, function: str, step: int, rank: int) -> None:
+        """Raises `ValueError` if this rank is elsewhere in its script than rank 0."""
+        if self.function != function:
+            raise ValueError(
+                f"rank {rank} is at a step of {function}, rank 0 at one of"
+                f" {self.function}: every rank must call training functions in the same order"
+            )
+        if self.step != step:
+            raise ValueError(
+                f"rank {rank} is at step {step}, rank 0 at step {self.step}: every"
+                " rank must call the training step equally often"
+            )

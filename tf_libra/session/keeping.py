@@ -1,0 +1,66 @@
+"""What jobs of the same kind leave to each other in `cache_dir`."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tf_libra.model.plan import Plan
+from tf_libra.records import cache
+from tf_libra.tuning import Conclusion, TensorSpec
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where the conclusion for one set of gradients is kept.
+
+    Attributes:
+        folder: None to keep nothing.
+        key: what has to be the same for it to be used again.
+        log: where to say what fails, which is no reason to end the training.
+    """
+
+    folder: Path | None
+    key: str
+    log: logging.Logger
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path | None,
+        log: logging.Logger,
+        tensors: Sequence[TensorSpec],
+        strategy: Any,
+        num_workers: int,
+        circumstances: Mapping[str, str],
+    ) -> "Keeping":
+        """For these gradients, in backward order, under these circumstances."""
+        key = cache.fingerprint(tensors, strategy, num_workers, dict(circumstances))
+        return cls(folder, key, log)
+
+    def load(self, check: Callable[[Plan], None]) -> Conclusion | None:
+        """What an earlier job has kept; None if there is nothing to use.
+
+        Args:
+            check: raises `ValueError` for a plan that cannot be used here.
+        """
+        if self.folder is None:
+            return None
+        try:
+            conclusion = cache.load(self.folder, self.key)
+            if conclusion is not None:
+                check(conclusion.plan)
+        except (OSError, ValueError) as error:
+            self.log.warning("cache_dir: what is kept cannot be used, measuring anew: %s", error)
+            return None
+        return conclusion
+
+    def store(self, conclusion: Conclusion) -> None:
+        """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""
+        if self.folder is None or not conclusion.is_complete:
+            return
+        try:
+            cache.store(self.folder, self.key, conclusion)
+        except OSError as error:
+            self.log.warning("cache_dir: nothing could be kept: %s", error)

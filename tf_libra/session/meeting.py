@@ -1,0 +1,197 @@
+"""How a training function meets those of the other ranks, before its first step."""
+
+import atexit
+import contextlib
+import platform
+import sys
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra import logs
+from tf_libra import options as options_lib
+from tf_libra.backends import control as control_lib
+from tf_libra.backends import horovod, side_channel
+from tf_libra.backends.agreement import agree
+from tf_libra.backends.control import Control
+from tf_libra.model.plan import Plan
+from tf_libra.session import grappler, identity, joins
+from tf_libra.session.circumstances import package_version
+from tf_libra.session.plan_checks import check_plan_can_run
+from tf_libra.story.story import Story
+from tf_libra.tracing import patches
+from tf_libra.tracing.variables import variable_name
+from tf_libra.tuning import Phase
+
+
+class Meeting:
+    """Meets the ranks of the job that there is now, and notices when there is another.
+
+    Attributes:
+        control: reaches the other ranks; None before they are met.
+        options: what the user asked for; once they are met, with the threads of the backend where
+            nobody has said which.
+        given: a plan to follow; None to make one.
+        is_alone: whether there is nobody to meet.
+    """
+
+    def __init__(self, name: str, function: str, options: options_lib.Options) -> None:
+        """Meets nobody yet.
+
+        Args:
+            name: of the training function, for messages.
+            function: its identity, the same on every rank.
+            options: what the user asked for.
+        """
+        self._name = name
+        self._identity = function
+        self.control: Control | None = None
+        self.options = self._asked = options
+        self.given = options.plan
+        self.is_alone = False
+        self._world: horovod.World | None = None
+        self._was_reset = False
+        self._joins = contextlib.ExitStack()  # what is replaced while the ranks are connected
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the ranks that were met are not those that there are now."""
+        return self._world is not None and (self._was_reset or horovod.world() != self._world)
+
+    def meet(self, story: Story) -> None:
+        """Meets them and compares what can be before tracing, unless nobody else is there.
+
+        Raises:
+            ValueError: the ranks do not agree, or a plan that is given cannot run here.
+            EngineError: a rank is gone, or did not arrive in time.
+        """
+        world = self._world = horovod.world()
+        horovod.call_on_reset(self._on_reset)
+        options = self.options = _with_default_threads(self._asked)
+        story.met(world.rank, options)
+        if world.size == 1:
+            self.is_alone = True
+            story.log.warning(
+                "one process: %s runs as it is, without all-reduce; start workers with"
+                " tf-libra run -np 2 python train.py",
+                self._name,
+            )
+            story.begins(Phase.PASS_THROUGH)
+            return
+        _warn_of_tensorflow(story)
+        self.given = _usable(options.plan, world, story)
+        story.named(self._identity)
+        story.busy(Phase.TRACE)
+        control, is_new = self._shared_control(world)
+        self.control = control
+        if not is_new:
+            # Another rank may be in the middle of another function's step.
+            self.at_the_same_place("the first step")
+        # First of all, so that what is wrong on one rank alone is not left for others to wait for.
+        agree(control, self._statement(world))
+        # Another function may have started what this one needs more of; on all ranks alike.
+        options.backend.get_ready(world, options_lib.most_threads(options))
+        if self.given is not None:
+            check_plan_can_run(self.given, world.size, options.backend)
+
+    def at_the_same_place(self, what: str) -> None:
+        """Returns when every rank has come to `what`; fails at once where one is elsewhere."""
+        side_channel.meet(f"{what}, {self._identity}", self._identity)
+
+    def end(self) -> None:
+        """The ranks are others than before: forgets them, and lets go of what reached them."""
+        world = horovod.world()
+        running = control_lib.running()
+        if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
+            self._close(running)
+        self.control = None
+        self.given = self._asked.plan
+        self.is_alone = False
+        self._world = None
+        self._was_reset = False
+
+    def _shared_control(self, world: horovod.World) -> tuple[Control, bool]:
+        """What reaches the other ranks, and whether it was started just now."""
+        running = control_lib.running()
+        if running is not None:
+            return running, False
+        options = self.options
+        terms = control_lib.Terms(
+            options.backend.num_lanes(options_lib.most_threads(options)),
+            options.faults.timeout_seconds,
+            options.faults.stall_warning_seconds,
+        )
+        running = control_lib.resolve(options.backend.control).start(world, terms)
+        atexit.register(self._close, running)
+        if patches.JOIN.exists():
+            self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
+        return running, True
+
+    def _close(self, control: Control) -> None:
+        self._joins.close()
+        try:
+            control.close()
+        except control_lib.EngineError as error:  # what hangs must not keep the process
+            logs.logger(control.rank).warning("closing: %s", error)
+
+    def _on_reset(self) -> None:
+        """Horovod's elastic mode has made a new job of the workers that there are now."""
+        running = control_lib.running()
+        if running is not None:
+            self._close(running)
+        self._was_reset = True
+        identity.count_anew()
+
+    def _statement(self, world: horovod.World) -> dict[str, Any]:
+        options = self.options
+        return {
+            "world size": world.size,
+            "version of TensorFlow": tf.__version__,
+            "version of tf_libra": package_version(),
+            "machine": f"{platform.machine()}, {sys.byteorder} endian",
+            "function": self._identity,
+            "engine": options.engine,
+            **options.backend.agreed(),
+            **options.agreed(),
+            "strategy": repr(options.strategy),
+            "plan": None if self.given is None else self.given.fingerprint,
+            "local_variables": [
+                one if isinstance(one, str) else variable_name(one)
+                for one in options.local_variables
+            ],
+            "Grappler switched off": grappler.is_switched_off(),
+        }
+
+
+def _with_default_threads(options: options_lib.Options) -> options_lib.Options:
+    """With the threads of the backend, which is prepared by now, where nobody has said which."""
+    if not options.default_threads:
+        return options
+    return replace(options, strategy=options.backend.default_threads(options.strategy))
+
+
+def _warn_of_tensorflow(story: Story) -> None:
+    """Says what of the user's settings keeps plans from having their effect."""
+    if grappler.is_switched_off():
+        story.log.warning(
+            "Grappler is switched off (disable_meta_optimizer), so no plan can take effect:"
+            " every gradient is all-reduced by itself"
+        )
+    if grappler.is_clustered_by_xla():
+        story.log.warning(
+            "XLA clusters the step's ops by itself (tf.config.optimizer.set_jit or"
+            " TF_XLA_FLAGS): gradients come when their cluster ends, and less overlaps"
+        )
+
+
+def _usable(plan: Plan | None, world: horovod.World, story: Story) -> Plan | None:
+    """The plan that was given, unless an elastic job has outlived the number of its workers."""
+    if plan is None or not horovod.is_elastic() or plan.num_workers == world.size:
+        return plan
+    story.log.warning(
+        "plan: made for %d workers, and there are %d now; measuring for another",
+        plan.num_workers,
+        world.size,
+    )
+    return None

@@ -1,0 +1,41 @@
+"""Whether a plan can be used here at all."""
+
+from collections.abc import Sequence
+
+from tf_libra.backends.backend import Backend
+from tf_libra.model.plan import Plan
+from tf_libra.tuning import TensorSpec
+
+
+def check_plan_can_run(plan: Plan, num_workers: int, backend: Backend) -> None:
+    """Raises `ValueError` if the plan is for other workers, or more than the backend can do now."""
+    if plan.num_workers != num_workers:
+        raise ValueError(
+            f"plan: num_workers is {plan.num_workers}, but this job has {num_workers} workers"
+        )
+    backend.check_running(plan)
+
+
+def check_plan_fits(plan: Plan, tensors: Sequence[TensorSpec]) -> None:
+    """Raises `ValueError` if the plan is of another model."""
+    sizes = {tensor.name: tensor.num_bytes for tensor in tensors}
+    dtypes = {tensor.name: tensor.dtype for tensor in tensors}
+    planned = dict(zip(plan.tensor_names, plan.num_bytes, strict=True))
+    for name, num_bytes in planned.items():
+        if name not in sizes:
+            raise ValueError(
+                f"plan: tensor_names has {name!r}, of which this step computes no gradient; the"
+                " plan is of another model"
+            )
+        if sizes[name] != num_bytes:
+            raise ValueError(
+                f"plan: num_bytes of {name!r} is {num_bytes}, but its gradient has {sizes[name]}"
+            )
+    for name, dtype in zip(plan.tensor_names, plan.dtypes or (), strict=False):
+        if dtype != dtypes[name]:
+            raise ValueError(
+                f"plan: dtypes has {dtype!r} for {name!r}, but its gradient is {dtypes[name]}"
+            )
+    for name in sizes:
+        if name not in planned:
+            raise ValueError(f"plan: tensor_names lacks {name!r}; the plan is of another model")

@@ -1,0 +1,30 @@
+"""Where one set of gradients is in its life: this decides what its next step does."""
+
+from dataclasses import dataclass
+
+from tf_libra.tuning import Conclusion, Origin, Phase
+
+
+@dataclass(frozen=True)
+class State:
+    """A point in the life of one set of gradients, the same on every rank.
+
+    Attributes:
+        phase: where in its life it is.
+        conclusion: what is in force; None before.
+        origin: how that came to be; None before.
+    """
+
+    phase: Phase = Phase.TRACE
+    conclusion: Conclusion | None = None
+    origin: Origin | None = None
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether every step begins with a directive, because things are tried out."""
+        return self.phase in (Phase.MEASURE, Phase.SAMPLE)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing is tried out any more: a plan is in force, or nothing can be planned."""
+        return self.phase is Phase.RUN

@@ -1,0 +1,355 @@
+"""A training function as the user's script calls it: every step that it takes, on every rank.
+
+Every set of gradients that its traces all-reduce has a session of its own, with a plan of its own.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra import options as options_lib
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod, interrupts
+from tf_libra.backends.control import Control
+from tf_libra.model.plan import Plan
+from tf_libra.session import executions, identity
+from tf_libra.session.meeting import Meeting
+from tf_libra.session.plan_checks import check_plan_fits
+from tf_libra.session.session import Session
+from tf_libra.session.sharing import Sharing
+from tf_libra.session.state import State
+from tf_libra.session.trace import Call
+from tf_libra.session.traces import Traces
+from tf_libra.story.story import Story
+from tf_libra.tracing import marked_function, numerics
+from tf_libra.tracing.marked_function import Trace
+from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
+from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tuning import Phase, TensorSpec
+
+
+class TrainingFunction:
+    """One decorated function in this process."""
+
+    def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
+        """Runs nothing before the first step.
+
+        Raises:
+            ValueError: the function is compiled by XLA.
+        """
+        self._function = function
+        self._options = options
+        self._name = marked_function.step_name(function)
+        self._identity = identity.of_another(self._name)
+        self._alone = marked_function.as_tf_function(function)
+        self._meeting = Meeting(self._name, self._identity, options)
+        self._is_closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Knows nothing of other ranks, or of traces."""
+        self._story = self._new_story()
+        self._call = marked_function.marked_function(self._function, self._on_traced, self._rules)
+        self._never_met = ""  # why, if so
+        self._watch: numerics.Watch | None = None
+        self._traces = Traces(self._name)
+        self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
+        self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
+        self._current: Session | None = None
+        self._step = 0
+
+    def _new_story(self) -> Story:
+        story = Story(self._options)
+        if self._is_closed:
+            story.close()
+        return story
+
+    # What the user asks.
+
+    @property
+    def state(self) -> State:
+        """Where the gradients that were trained last are in their life."""
+        if self._current is not None:
+            return self._current.state
+        return State(Phase.PASS_THROUGH if self._meeting.is_alone else Phase.TRACE)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is tried out or measured any more; the same step on every rank."""
+        return self._meeting.is_alone or (self._current is not None and self._current.settled)
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns."""
+        return self._story.explain()
+
+    def close(self) -> None:
+        """Says how it went, and writes nothing down any more."""
+        self._is_closed = True
+        self._close_stories()
+
+    def _close_stories(self) -> None:
+        self._story.close()
+        for session in self._sessions.values():
+            session.story.close()
+
+    def check_variables(self) -> None:
+        """Compares the variables of all traces so far with those of every other rank.
+
+        Raises:
+            ValueError: on every rank: the first variable that differs.
+        """
+        control = self._meeting.control
+        if control is None:
+            return
+        try:
+            interrupts.of_this_process().during(partial(self._compare_variables, control))
+        except BaseException as error:
+            self._fail(error, error)
+            raise
+
+    def _compare_variables(self, control: Control) -> None:
+        self._meeting.at_the_same_place("check_variables")
+        self._sharing.check(control)
+
+    # One step.
+
+    def step(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int = 1) -> Any:
+        """Runs one training step, or a graph of `num_steps` of them.
+
+        Raises:
+            ValueError: something cannot be right, such as ranks that disagree; named.
+            FloatingPointError: on every rank, with `check_numerics="raise"`: a gradient is not
+                finite. No variable was changed, and training may go on.
+            tf.errors.OutOfRangeError: every rank's data have come to an end, in the same step.
+            HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
+            EngineError, tf.errors.OpError: the same call would fail again.
+        """
+        if self._meeting.is_over:
+            self._begin_anew()
+        if self._never_met:
+            raise horovod.internal_error(self._never_met)
+        if self._meeting.is_alone:
+            return self._alone(*args, **kwargs)
+        refuse_strategies(self._name)
+        if not tf.executing_eagerly():
+            raise ValueError(
+                f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
+                " another tf.function, where no plan can follow it: call it from Python, or"
+                " decorate the outer function instead"
+            )
+        try:
+            return interrupts.of_this_process().during(
+                lambda: self._synchronous_step(args, kwargs, num_steps)
+            )
+        except numerics.NotFiniteError:
+            raise
+        except BaseException as error:
+            cause = error
+            if isinstance(error, tf.errors.OutOfRangeError) and self._meeting.control is not None:
+                elsewhere = self._end_of_data()
+                if elsewhere is None:
+                    raise
+                cause = elsewhere
+            self._fail(cause, error)
+            raise
+
+    def _begin_anew(self) -> None:
+        """The ranks are others than before: meets them, traces and measures again."""
+        self._meeting.end()
+        self._close_stories()
+        for session in self._sessions.values():
+            session.close()
+        self._forget()
+
+    def _fail(self, cause: BaseException, error: BaseException) -> None:
+        """Tells the other ranks, which wait for a step that will not come."""
+        self._story.stopped()
+        if self._meeting.control is not None:
+            self._meeting.control.abort(f"{type(cause).__name__}: {cause}")
+        if engine_lib.is_lost_rank(cause):
+            if self._meeting.control is None:  # which would repeat it to later calls
+                self._never_met = str(cause)
+            raise horovod.internal_error(str(cause)) from error
+        if cause is not error:
+            raise cause from error
+
+    def _end_of_data(self) -> tf.errors.OpError | None:
+        """None if every rank's data end here; else what says that they do not."""
+        try:
+            self._meeting.at_the_same_place("the end of the data")
+        except tf.errors.OpError as error:
+            return error
+        return None
+
+    def _synchronous_step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int
+    ) -> Any:
+        if self._meeting.control is None:
+            self._meet()
+        if self._meeting.is_alone:
+            return self._alone(*args, **kwargs)
+        assert self._meeting.control is not None
+        refuse_eager_functions(self._name)
+        self._meeting.control.set_step(self._step + 1)
+        concrete = self._call.get_concrete_function(*args, **kwargs)
+        trace = self._traces.of(concrete)
+        call = Call.of(trace, self._call.function, concrete, args, kwargs)
+        session = self._session_of(call)
+        execute = partial(self._execute, call, partial(self._call, *args, **kwargs))
+        if self._watch is None:
+            return self._run(session, execute, num_steps)
+        return self._watched(self._watch, session, call, execute, num_steps)
+
+    def _meet(self) -> None:
+        self._meeting.meet(self._story)
+        if self._options.faults.check_numerics is not None and not self._meeting.is_alone:
+            self._watch = numerics.Watch()
+
+    def _execute(self, call: Call, function: Callable[[], Any]) -> Any:
+        """Calls the function, and sees to it that what had to be all-reduced was."""
+        executions.forget(self._identity)
+        result = function()
+        executions.check(self._identity, call.trace.certain(call.concrete), self._step)
+        return result
+
+    def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
+        first = self._step + 1
+        self._step += num_steps
+        self._options.backend.begin_step()
+        return session.step(first, execute, num_steps)
+
+    def _watched(
+        self,
+        watch: numerics.Watch,
+        session: Session,
+        call: Call,
+        execute: Callable[[], Any],
+        num_steps: int,
+    ) -> Any:
+        assert self._meeting.control is not None
+        before = numerics.Snapshot(one for one in call.touched() if one.is_variable)
+        result = self._run(session, execute, num_steps)
+        found, first = watch.take()
+        if found:
+            before.restore()
+            message = (
+                f"step {self._step} of {self._name} does not count, and no variable was changed:"
+                f" {numerics.culprits(self._meeting.control, first)}"
+            )
+            if self._options.faults.check_numerics == "raise":
+                raise numerics.NotFiniteError(message)
+            self._story.log.warning("%s", message)
+        return result
+
+    # Traces, and the sessions of what they all-reduce.
+
+    def _rules(self) -> Rules:
+        return Rules(
+            function=self._identity,
+            sparse_as_dense=self._options.sparse_as_dense,
+            inner_gradients=self._options.inner_gradients,
+            place=self._place,
+            watch=self._watch,
+        )
+
+    def _place(self) -> tuple[int, int]:
+        assert self._meeting.control is not None
+        return self._meeting.control.rank, self._meeting.control.world_size
+
+    def _on_traced(self, trace: Trace) -> None:
+        meet = partial(self._meeting.at_the_same_place, "a new trace")
+        is_first = self._current is None
+        self._traces.add(trace, self._meeting.control, self._story, None if is_first else meet)
+
+    def _session_of(self, call: Call) -> Session:
+        """The session of the gradients that a trace all-reduces, perhaps a new one."""
+        marked = call.trace.marked
+        if self._current is None or marked not in self._sessions:
+            self._sessions[marked] = self._new_session(call)
+        elif call.given not in call.trace.met:
+            self._share(call, has_met=False)
+        self._current = self._sessions[marked]
+        self._story = self._current.story
+        return self._current
+
+    def _share(self, call: Call, has_met: bool) -> None:
+        """Lets variables that are new to this function start equal on all ranks.
+
+        Args:
+            call: touches them.
+            has_met: whether the other ranks are at the same place, and compare theirs.
+        """
+        assert self._meeting.control is not None
+        touched = call.touched()
+        judged = self._sharing.judge(call.trace.flow(call.concrete, touched), touched)
+        self._sharing.note(touched, judged)
+        if has_met or not self._sharing.is_known(touched, judged):
+            if not has_met:
+                self._meeting.at_the_same_place("new variables")
+            copied = self._sharing.compare(self._meeting.control, touched, judged)
+            if copied.names:
+                self._story.copied(copied.names, copied.num_compared)
+        call.trace.met.add(call.given)
+
+    def _new_session(self, call: Call) -> Session:
+        assert self._meeting.control is not None
+        marked, left = call.trace.marked, call.trace.left_to_horovod
+        if not marked and not left:
+            raise ValueError(
+                f"{self._name} computes no gradient of a trainable variable with"
+                " tf.GradientTape, so there is nothing to all-reduce"
+            )
+        # What is gathered has another size on every rank and in every step.
+        tensors = tuple(
+            TensorSpec(one.name, one.num_bytes, one.dtype) for one in marked if one.is_planned
+        )
+        is_first = not self._sessions
+        story = self._story if is_first else self._next_story(self._meeting.control)
+        if left:
+            story.left_to_horovod(left, anything_else=bool(marked))
+        given = self._given_for(tensors, story, is_first) if marked else None
+        if is_first:
+            for pattern in self._sharing.unmatched(call.touched()):
+                story.log.warning(
+                    "local_variables: %r matches no variable of %s so far", pattern, self._name
+                )
+        self._share(call, has_met=True)
+        return Session(
+            self._identity,
+            self._meeting.control,
+            self._meeting.options,
+            story,
+            tensors,
+            str(call.concrete.structured_input_signature),
+            given,
+        )
+
+    def _next_story(self, control: Control) -> Story:
+        """That of a trace which all-reduces other gradients than those before."""
+        story = self._new_story()
+        story.met(control.rank, self._meeting.options)
+        story.named(f"{self._identity}, trace {1 + len(self._sessions)}")
+        story.log.info(
+            "trace: %s has a new trace, which all-reduces other gradients than before: it"
+            " gets a plan of its own",
+            self._name,
+        )
+        return story
+
+    def _given_for(
+        self, tensors: tuple[TensorSpec, ...], story: Story, is_first: bool
+    ) -> Plan | None:
+        """The plan that was given, for these gradients; only the first trace has to fit it."""
+        plan = self._meeting.given
+        if plan is None:
+            return None
+        try:
+            check_plan_fits(plan, tensors)
+        except ValueError as error:
+            if is_first:
+                raise
+            story.log.warning("plan: the one given does not fit this trace: %s", error)
+            return None
+        return plan

@@ -1,0 +1,49 @@
+"""What there is to tell of one training function."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.tuning import Conclusion, Phase
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known so far.
+
+    Attributes:
+        function: its name; empty before it is known.
+        engine: what carries gradients.
+        phase: where in its life it is.
+        conclusion: what is in force; None before.
+        timelines: the latest measured steps under the plan.
+        remarks: what a reader should know, in the order in which it was found.
+        num_steps: how many steps there were, by phase.
+        step_seconds: wall-clock seconds of the latest steps that were neither a plan's first nor
+            traced, by phase.
+    """
+
+    function: str = ""
+    engine: str = "lanes"
+    phase: Phase = Phase.TRACE
+    conclusion: Conclusion | None = None
+    timelines: tuple[MeasuredTimeline, ...] = ()
+    remarks: tuple[str, ...] = ()
+    num_steps: Mapping[Phase, int] = field(default_factory=dict)
+    step_seconds: Mapping[Phase, tuple[float, ...]] = field(default_factory=dict)
+
+    def median_step_seconds(self, phase: Phase) -> float | None:
+        """Median of a phase's `step_seconds`; None where there are none.
+
+        In MEASURE these are the steps under one all-reduce after backward, in RUN those under the
+        plan.
+        """
+        seconds = self.step_seconds.get(phase)
+        return statistics.median(seconds) if seconds else None
+
+    def median_backward_seconds(self) -> float | None:
+        """Median of measured backward time under the plan; None where none was measured."""
+        if not self.timelines:
+            return None
+        return statistics.median(one.backward_seconds for one in self.timelines)

@@ -1,0 +1,245 @@
+"""Tells what happens to one training function: to log, terminal, journal and files.
+
+The session says what happens, in the order in which it happens; nothing here drives anything.
+Rank 0 writes files; the other ranks only warn.
+"""
+
+import atexit
+import logging
+from collections.abc import Mapping, Sequence
+
+from tf_libra import logs
+from tf_libra.cost_model import ContentionModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.options import Options
+from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.records.recorder import Recorder
+from tf_libra.records.values import PlanRecord
+from tf_libra.story.journal import Journal
+from tf_libra.story.progress import Progress
+from tf_libra.story.summary import describe, fit_line, plan_table, summary_line
+from tf_libra.tuning import Conclusion, Observation, Origin, Phase
+
+
+class Story:
+    """The story of one training function, as far as it has been told.
+
+    Attributes:
+        log: where this rank speaks.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Nothing has happened."""
+        self.log = logs.logger(rank=0)
+        self._options = options
+        self._rank = 0
+        self._function = ""
+        self._is_closed = False
+        self._journal = Journal(options.engine)
+        self._progress = Progress(self.log)
+        self._recorder: Recorder | None = None
+
+    def met(self, rank: int, options: Options) -> None:
+        """The other ranks are known, and with them who speaks, and what nobody has asked for."""
+        self._rank, self._options, self.log = rank, options, logs.logger(rank)
+        if rank == 0:
+            logs.warn_of_unknown_level(self.log)
+
+    def named(self, function: str) -> None:
+        """The function's name is known; what happens is also written if there is a `logdir`."""
+        if self._is_closed or self._function == function:  # a first step that failed is repeated
+            return
+        self._function = function
+        self._journal.named(function)
+        atexit.register(self.close)
+        if self._options.logdir is not None:
+            self._recorder = Recorder(self._options.logdir, self._rank, function, self.log)
+
+    def busy(self, phase: Phase) -> None:
+        """A phase begins that is no step, and may take a while."""
+        self._show(phase.value)
+
+    def stopped(self) -> None:
+        """An error ends the training, as far as is known here."""
+        self._progress.end()
+
+    def left_to_horovod(self, gradients: Mapping[str, str], anything_else: bool) -> None:
+        """Horovod reduces these gradients as the script says: reasons by name.
+
+        Args:
+            gradients: at least one.
+            anything_else: whether there are others, that can be planned.
+        """
+        (name, why), *others = gradients.items()
+        text = f"the gradient of {name!r}{f' and {len(others)} more' if others else ''}"
+        text = f"Horovod reduces {text} as the script says ({why})"
+        if anything_else:
+            self._remark(text, logging.INFO)
+        else:
+            unused = "" if self._options.plan is None else ", and the plan given is not used"
+            self._remark(f"{text}: there is nothing to plan, the step runs as it is{unused}")
+
+    def copied(self, names: Sequence[str], num_compared: int) -> None:
+        """Variables that differed have got rank 0's values; one rank says so."""
+        if self._rank != 0:
+            return
+        first, *others = names
+        self.log.info(
+            "variables: %d of the %d that training keeps equal differed between the ranks (%r%s);"
+            " rank 0's values were copied to all (broadcast_variables=False refuses instead)",
+            len(names),
+            num_compared,
+            first,
+            " and others" if others else "",
+        )
+
+    def reduced_nothing(self) -> None:
+        """A step has all-reduced nothing, though the graph has all that the plan asks for."""
+        self._remark(
+            "not every step all-reduces its gradients, as with backward_passes_per_step; the plan"
+            " is followed in the steps that do",
+            logging.INFO,
+        )
+
+    def _remark(self, text: str, level: int = logging.WARNING) -> None:
+        """Says something once, and whenever it is asked to explain."""
+        if self._journal.remarked(text):
+            self.log.log(level, "%s", text)
+
+    def entered(self, phase: Phase, step: int) -> None:
+        """A step begins in `phase`, which may be a new one."""
+        begins = self._journal.entered(phase) or step == 1
+        if begins:
+            self.log.info("%s: from step %d on", phase.value, step)
+        most = self._options.tuning.max_steps
+        self._show(f"{phase.value}: step {step} of at most {most}", begins)
+
+    def begins(self, phase: Phase) -> None:
+        """A phase begins, before its first step."""
+        self._journal.entered(phase)
+
+    def _show(self, text: str, anew: bool = True) -> None:
+        if self._rank == 0 and self._options.progress:
+            self._progress.show(text, anew)
+
+    def in_force(self, conclusion: Conclusion, origin: Origin, step: int) -> None:
+        """A plan is in force from `step` on."""
+        self._progress.end()
+        if self._rank == 0 and origin is not Origin.GIVEN:
+            self._tell_conclusion(conclusion)
+        self._journal.entered(Phase.RUN)
+        self._journal.in_force(conclusion)
+        if self._rank == 0 and not self._is_closed:
+            self._write_logdir(conclusion)
+        if self._recorder is not None:
+            strategy = self._options.strategy
+            self._recorder.in_force(
+                PlanRecord(
+                    function=self._function,
+                    step=step,
+                    origin=origin.value,
+                    strategy=strategy,
+                    threads=strategy.allowed_threads,
+                    conclusion=conclusion,
+                    baseline_seconds=self._journal.facts().step_seconds.get(Phase.MEASURE, ()),
+                )
+            )
+        self.log.info(
+            "run: plan %s (%s) is in force from step %d on\n%s",
+            conclusion.plan.short_id,
+            origin.value,
+            step,
+            plan_table(conclusion),
+        )
+
+    def _tell_conclusion(self, conclusion: Conclusion) -> None:
+        if conclusion.is_fitted:
+            self.log.info("fit: %s", fit_line(conclusion))
+        for note in conclusion.notes:
+            self.log.warning("note: %s", note)
+        plan = conclusion.plan
+        self.log.info(
+            "plan: %s made %d group(s) of %d tensors",
+            plan.strategy,
+            len(plan.groups),
+            len(plan.tensor_names),
+        )
+
+    def _write_logdir(self, conclusion: Conclusion) -> None:
+        documents: dict[str, Plan | BackwardProfile | ContentionModel | None] = {
+            "plan": conclusion.plan,
+            "profile": conclusion.profile,
+            "cost_model": conclusion.cost_model,
+        }
+        try:
+            if self._options.logdir is not None:
+                self._options.logdir.mkdir(parents=True, exist_ok=True)
+                for name, one in documents.items():
+                    if one is not None:
+                        (self._options.logdir / f"{name}.json").write_text(one.to_json())
+        except OSError as error:
+            self.log.warning("logdir: not everything could be written: %s", error)
+
+    def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
+        """All ranks have exchanged messages, for their clocks to be compared."""
+        if self._recorder is not None:
+            self._recorder.clocks(exchanges)
+
+    def took(self, step: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
+        """Steps took so long each; `usual` unless it was a plan's first or traced."""
+        self._journal.took(seconds, usual, num_steps)
+        if self._recorder is not None:
+            self._recorder.took(step, seconds, usual)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether anything is written down of steps, so that more of them are worth observing."""
+        return self._recorder is not None and self._recorder.is_open
+
+    def executed(
+        self,
+        step: int,
+        called_ns: tuple[int, int],
+        all_reduces: Sequence[AllReduceRecord],
+        observation: Observation | None = None,
+        timeline: MeasuredTimeline | None = None,
+    ) -> None:
+        """A step under the plan has run; `observation` and `timeline` where it was traced."""
+        if timeline is not None:
+            self._journal.measured(timeline)
+        if self._recorder is not None:
+            self._recorder.executed(step, called_ns, all_reduces, observation, timeline)
+
+    def checked(self) -> None:
+        """The first steps under the plan were observed."""
+        facts = self._journal.facts()
+        measured = facts.median_backward_seconds()
+        if measured is None:
+            return
+        predicted = None if facts.conclusion is None else facts.conclusion.plan.predicted_seconds
+        self.log.info(
+            "run: backward takes %.1f ms in the median of %d steps; predicted: %s",
+            measured * 1e3,
+            len(facts.timelines),
+            "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
+        )
+
+    def close(self) -> None:
+        """Says how it went, and writes nothing down any more; at the end of the process anyway."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self._progress.end()
+        facts = self._journal.facts()
+        if self._rank == 0 and facts.num_steps:
+            self.log.info("%s", summary_line(facts))
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+
+    def explain(self) -> str:
+        """What is known so far, as text of at most 100 columns."""
+        return describe(self._journal.facts())
