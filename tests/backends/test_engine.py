@@ -1,20 +1,11 @@
 """The engine of a process that has none, and of one that is alone."""
 
-import secrets
 import threading
 
 import pytest
 
+from tests.backends.alone import HOSTS, alone
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod
-
-HOSTS = ["127.0.0.1", engine_lib.UNIX]
-
-
-def alone(num_lanes: int = 2, host: str = HOSTS[0]) -> engine_lib.Engine:
-    address = engine_lib.listen(host)
-    secret = secrets.token_bytes(engine_lib.SECRET_BYTES)
-    return engine_lib.connect(0, [address], secret, num_lanes, 10.0, 5.0)
 
 
 def test_no_engine_runs_before_one_is_connected() -> None:
@@ -99,33 +90,3 @@ def test_address_of_an_interface() -> None:
 def test_listening_on_what_is_no_address_of_this_host_fails(host: str) -> None:
     with pytest.raises(engine_lib.EngineError):
         engine_lib.listen(host)
-
-
-# Where to listen.
-
-ONE_HOST = horovod.World(rank=0, size=4, local_size=4)
-TWO_HOSTS = horovod.World(rank=0, size=4, local_size=2)
-
-
-@pytest.fixture(autouse=True)
-def no_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_LIBRA_INTERFACE", raising=False)
-    monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
-
-
-def test_one_host_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert horovod.listening_host(ONE_HOST) == engine_lib.UNIX
-    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "no-such-interface")
-    assert horovod.listening_host(ONE_HOST) == engine_lib.UNIX
-    monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
-    assert horovod.listening_host(ONE_HOST) == "127.0.0.1"
-
-
-def test_several_hosts_need_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE nor HOROVOD_GLOO_IFACE"):
-        horovod.listening_host(TWO_HOSTS)
-    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")
-    assert horovod.listening_host(TWO_HOSTS) == "127.0.0.1"
-    monkeypatch.setenv("TF_LIBRA_INTERFACE", "no-such-interface")
-    with pytest.raises(engine_lib.EngineError, match="no-such-interface"):
-        horovod.listening_host(TWO_HOSTS)

@@ -1,0 +1,163 @@
+"""Calls under one plan after the other, of a process that is alone."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.backends.alone import alone
+from tests.tracing.traces import Traces, chain, loss_of
+from tf_libra import options
+from tf_libra.backends import backend
+from tf_libra.backends.engine import Engine, EngineError
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.session import grappler
+from tf_libra.session.applying import Applying
+from tf_libra.session.session import Session
+from tf_libra.session.state import State
+from tf_libra.story.story import Story
+from tf_libra.tracing.marked_function import marked_function
+from tf_libra.tracing.marks import Rules
+from tf_libra.tuning import Conclusion, Origin, Phase, TensorSpec
+
+NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
+INPUTS = tf.ones([2, 4])
+LANES = backend.resolve("lanes")
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = alone(num_lanes=3)
+    yield running
+    running.close()
+
+
+def step() -> Any:
+    """A marked training step of four layers."""
+    layers = chain()
+
+    def train(inputs: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        for layer, gradient in zip(layers, tape.gradient(loss, layers), strict=True):
+            layer.assign_sub(0.1 * gradient)
+        return loss
+
+    rules = Rules(function="step", place=lambda: (0, 1))
+    return marked_function(train, Traces().add, lambda: rules)
+
+
+def plan(*groups: tuple[int, int, int]) -> Plan:
+    return Plan(
+        groups=tuple(TensorGroup(*group) for group in groups),
+        tensor_names=NAMES,
+        num_bytes=(64,) * 4,
+        num_workers=1,
+        strategy="by hand",
+        dtypes=("float32",) * 4,
+    )
+
+
+ONE, TWO = plan((0, 4, 3)), plan((0, 2, 1), (2, 4, 2))
+
+
+def executed(engine: Engine) -> list[tuple[int, int, tuple[str, ...]]]:
+    return [
+        (r.group, r.num_threads, r.tensor_names)
+        for r in sorted(engine.drain_telemetry(), key=lambda r: r.sequence)
+    ]
+
+
+def expected(plan: Plan) -> list[tuple[int, int, tuple[str, ...]]]:
+    return [
+        (index, group.num_threads, NAMES[group.start : group.stop])
+        for index, group in enumerate(plan.groups)
+    ]
+
+
+def test_calls_follow_the_plan_that_was_applied_last(engine: Engine) -> None:
+    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+    applying.call(1, lambda: train(INPUTS), traced=False)
+    assert [names for _, _, names in executed(engine)] == [(name,) for name in NAMES]
+    for number, current in enumerate((ONE, TWO, ONE), start=2):
+        applying.apply(current)
+        assert (applying.plan, applying.num_calls) == (current, 0)
+        for _ in range(2):
+            engine.set_step(number)
+            result, observation = applying.call(number, lambda: train(INPUTS), traced=False)
+            assert result.dtype == tf.float32
+            assert observation is None
+        assert executed(engine)[-len(current.groups) :] == expected(current)
+        assert applying.num_calls == 2
+    assert len(grappler.report(ONE).graphs) == 1  # TensorFlow has instantiated it once
+    applying.release(all_but=ONE)
+    with pytest.raises(ValueError, match="plan"):
+        grappler.unregister(TWO)
+    applying.release(all_but=None)
+
+
+def test_call_that_fails_does_not_count(engine: Engine) -> None:
+    applying = Applying(engine, LANES, Story(options.resolve({})))
+    train = step()
+
+    def fail() -> None:
+        train(INPUTS)
+        raise RuntimeError("the disk is full")
+
+    applying.apply(ONE)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        applying.call(1, fail, traced=False)
+    assert applying.num_calls == 0
+    applying.call(1, lambda: train(INPUTS), traced=False)
+    assert applying.num_calls == 1
+    applying.release(all_but=None)
+
+
+def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(engine: Engine) -> None:
+    applying = Applying(engine, LANES, Story(options.resolve({})))
+    applying.apply(TWO)
+
+    def fail() -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(EngineError, match=r"rank 0 could not rewrite its graph .* disk is full"):
+        applying.call(1, fail, traced=False)
+    applying.release(all_but=None)
+
+
+def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    applying = Applying(engine, LANES, Story(options.resolve({})))
+    applying.apply(TWO)
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        applying.call(1, lambda: tf.constant(1.0), traced=False)
+    assert "was not executed as it is: 0 of 4 tensors were all-reduced as planned" in caplog.text
+    applying.release(all_but=None)
+
+
+def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
+    train, story = step(), Story(options.resolve({}))
+    tensors = tuple(TensorSpec(name, 64, "float32") for name in NAMES)
+    session = Session("step", engine, options.resolve({}), story, tensors, "", TWO)
+    assert session.state == State(Phase.RUN, Conclusion(TWO), Origin.GIVEN)
+    assert not session.settled
+    for number in range(1, 8):
+        engine.set_step(number)
+        session.step(number, lambda: train(INPUTS))
+    assert session.settled
+    told = story.explain()
+    assert "phase: run" in told
+    assert "backward: measured" in told
+    session.close()
+
+
+def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
+    story = Story(options.resolve({}))
+    session = Session("step", engine, options.resolve({}), story, (), "")
+    assert session.state == State(Phase.RUN)
+    assert session.settled
+    assert session.step(1, lambda: "result") == "result"
+    assert story.explain().startswith("phase: run")

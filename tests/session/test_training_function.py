@@ -1,0 +1,62 @@
+"""A decorated function before it has met other ranks; what follows is in jobs' tests."""
+
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from tf_libra import options
+from tf_libra.session import identity
+from tf_libra.session.state import State
+from tf_libra.session.training_function import TrainingFunction
+from tf_libra.tuning import Phase
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    identity.count_anew()
+    yield
+    identity.count_anew()
+
+
+def step(inputs: tf.Tensor) -> tf.Tensor:
+    return 2 * inputs
+
+
+def training() -> TrainingFunction:
+    return TrainingFunction(step, options.resolve({}))
+
+
+def test_before_the_first_step_nothing_is_known() -> None:
+    one = training()
+    assert one.state == State(Phase.TRACE)
+    assert not one.settled
+    assert one.explain() == "phase: trace"
+    one.check_variables()  # there is nothing to compare, and nobody to compare it with
+    one.close()
+    assert one.state == State(Phase.TRACE)
+
+
+def test_step_before_horovod_knows_the_job_is_refused_every_time() -> None:
+    one = training()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
+            one.step((tf.constant(1.0),), {})
+    assert one.state.phase is Phase.TRACE
+
+
+def test_call_from_inside_of_another_function_is_refused() -> None:
+    one = training()
+    outer = tf.function(lambda inputs: one.step((inputs,), {}))
+    with pytest.raises(ValueError, match=r"called from inside of another tf\.function"):
+        outer(tf.constant(1.0))
+
+
+def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
+    one = training()
+    with tf.distribute.MirroredStrategy(["cpu:0"]).scope(), pytest.raises(ValueError):
+        one.step((tf.constant(1.0),), {})
+
+
+def test_functions_of_one_name_have_identities_of_their_own() -> None:
+    assert [training()._identity for _ in range(2)] == ["step", "step#1"]

@@ -1,0 +1,61 @@
+"""What is kept of observed steps."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tuning.machine import NUM_WORKERS, PROFILE, Machine
+from tf_libra.tuning import Experiment, Observation, Phase, measuring_plans, random_plans
+from tf_libra.tuning.findings import HELD_OUT_EVERY, Findings
+
+
+def observed(num_plans: int, steps: int) -> Findings:
+    machine, findings = Machine(), Findings()
+    for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, num_plans):
+        for _ in range(steps):
+            findings.note(Experiment(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+    return findings
+
+
+@given(st.integers(1, 12), st.integers(1, 3))
+def test_whole_plans_are_held_out_and_none_is_lost(num_plans: int, steps: int) -> None:
+    findings = observed(num_plans, steps)
+    fitting, held_out = findings.split()
+    plans = [{one.plan.fingerprint for one in part} for part in (fitting, held_out)]
+    assert not plans[0] & plans[1]
+    assert len(fitting) + len(held_out) == len(findings.overlapped)
+    assert len(plans[1]) == len(plans[0] | plans[1]) // HELD_OUT_EVERY
+
+
+def test_steps_are_told_apart_by_phase() -> None:
+    machine, findings = Machine(), Findings()
+    measuring = measuring_plans(machine.specs(), (1, 2), NUM_WORKERS)
+    for plan in measuring:
+        findings.note(Experiment(Phase.MEASURE, plan, traced=True), machine.run(plan))
+    assert [step.plan for step in findings.after_backward] == measuring
+    assert findings.overlapped == []
+    profile = findings.profile(machine.specs())
+    assert profile is not None
+    assert profile.profile.names == PROFILE.names
+
+
+def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long_it_takes() -> None:
+    machine, findings = Machine(), Findings()
+    [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
+    silent = replace(machine.run(plan), records=())
+    findings.note(Experiment(Phase.MEASURE, plan, traced=True), silent)
+    findings.note(Experiment(Phase.SAMPLE, plan, traced=True), silent)
+    assert len(findings.after_backward) == 1
+    assert findings.overlapped == []
+
+
+def test_problems_are_counted_and_leave_no_profile() -> None:
+    machine, findings = Machine(), Findings()
+    [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)
+    for problem in ("busy", "busy", "lost"):
+        experiment = Experiment(Phase.MEASURE, plan, traced=True)
+        findings.note(experiment, Observation(None, (), problem))
+    assert findings.problems == {"busy": 2, "lost": 1}
+    assert findings.profile(machine.specs()) is None
+    assert len(findings.problems) == 3
