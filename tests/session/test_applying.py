@@ -2,29 +2,21 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tests.tracing.traces import Traces, chain, loss_of
+from tests.session.alone import INPUTS, LANES, NAMES, ONE, TWO, step
 from tf_libra import options
-from tf_libra.backends import backend
 from tf_libra.backends.engine import Engine, EngineError
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan
 from tf_libra.session import grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.session import Session
 from tf_libra.session.state import State
 from tf_libra.story.story import Story
-from tf_libra.tracing.marked_function import marked_function
-from tf_libra.tracing.marks import Rules
 from tf_libra.tuning import Conclusion, Origin, Phase, TensorSpec
-
-NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
-INPUTS = tf.ones([2, 4])
-LANES = backend.resolve("lanes")
 
 
 @pytest.fixture
@@ -32,35 +24,6 @@ def engine() -> Iterator[Engine]:
     running = alone(num_lanes=3)
     yield running
     running.close()
-
-
-def step() -> Any:
-    """A marked training step of four layers."""
-    layers = chain()
-
-    def train(inputs: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = loss_of(layers, inputs)
-        for layer, gradient in zip(layers, tape.gradient(loss, layers), strict=True):
-            layer.assign_sub(0.1 * gradient)
-        return loss
-
-    rules = Rules(function="step", place=lambda: (0, 1))
-    return marked_function(train, Traces().add, lambda: rules)
-
-
-def plan(*groups: tuple[int, int, int]) -> Plan:
-    return Plan(
-        groups=tuple(TensorGroup(*group) for group in groups),
-        tensor_names=NAMES,
-        num_bytes=(64,) * 4,
-        num_workers=1,
-        strategy="by hand",
-        dtypes=("float32",) * 4,
-    )
-
-
-ONE, TWO = plan((0, 4, 3)), plan((0, 2, 1), (2, 4, 2))
 
 
 def executed(engine: Engine) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -1,11 +1,20 @@
-"""Times of a step while somebody sets the clock."""
+"""What is seen of a traced step, and its times while somebody sets the clock."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+from tests.backends.alone import alone
+from tests.session.alone import INPUTS, LANES, NAMES, TWO, step
+from tf_libra import options
+from tf_libra.backends.engine import Engine
 from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.session.applying import Applying
 from tf_libra.session.observing import lie_within, timed
+from tf_libra.story.story import Story
 
 HOUR_NS = 3600 * 10**9
 CALLED_NS = (10**18, 10**18 + 50_000_000)
@@ -46,3 +55,40 @@ def test_step_in_which_the_clock_was_set_is_told_apart(shift_ns: int, within: bo
     )
     assert lie_within([record], CALLED_NS) is within
     assert lie_within([], CALLED_NS)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = alone(num_lanes=2)
+    yield running
+    running.close()
+
+
+def test_traced_step_says_when_gradients_came_and_what_was_reduced(
+    engine: Engine, tmp_path: Path
+) -> None:
+    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+    applying.apply(TWO)
+    applying.call(1, lambda: train(INPUTS), traced=True)
+    for number in (2, 3):
+        engine.set_step(number)
+        _, seen = applying.call(number, lambda: train(INPUTS), traced=True)
+        assert seen is not None and seen.production is not None, seen
+        assert seen.problem == ""
+        assert seen.production.names == NAMES
+        came_ns = seen.production.produced_ns
+        assert seen.called_ns[0] <= came_ns.min() <= came_ns.max() <= seen.called_ns[1]
+        assert [(r.step, r.group, r.num_threads) for r in seen.records] == [
+            (number, 0, 1),
+            (number, 1, 2),
+        ]
+    engine.set_step(4)
+    tf.profiler.experimental.start(str(tmp_path))
+    try:
+        _, seen = applying.call(4, lambda: train(INPUTS), traced=True)
+    finally:
+        tf.profiler.experimental.stop()
+    assert seen is not None and seen.production is None
+    assert "another profiler session is active" in seen.problem
+    assert len(seen.records) == 2
+    applying.release(all_but=None)
