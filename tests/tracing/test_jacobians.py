@@ -110,6 +110,10 @@ def decided_by_it(layers: list[tf.Variable], gradients: list[tf.Tensor]) -> None
         layers[0].assign(tf.zeros([4, 4]))
 
 
+def in_a_slice(layers: list[tf.Variable], gradients: list[tf.Tensor]) -> None:
+    layers[0][1].assign(layers[0][1] - gradients[0][1])
+
+
 def in_a_loop(layers: list[tf.Variable], gradients: list[tf.Tensor]) -> None:
     rate = tf.constant(0.0)
     for _ in tf.range(3):
@@ -137,6 +141,7 @@ def accumulator() -> Callable[..., None]:
         in_a_function,
         in_a_branch,
         decided_by_it,
+        in_a_slice,
         in_a_loop,
         accumulator(),
     ],

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.tracing.dataflow import nodes_of
+from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, marked_function
 from tf_libra.tracing.marks import MarkedGradient, Rules
 

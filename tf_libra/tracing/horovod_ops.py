@@ -26,7 +26,7 @@ from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.util import object_identity
 
 from tf_libra.tracing import patches
-from tf_libra.tracing.dataflow import nodes_of
+from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
 from tf_libra.tracing.variables import plain, variable_name
 

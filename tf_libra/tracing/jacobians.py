@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from tf_libra.tracing.dataflow import flow, nodes_of
+from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.variables import plain, variable_name, variables_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.operators import control_flow
 
-from tf_libra.tracing.dataflow import functions_of
+from tf_libra.tracing.label_flow import functions_of
 from tf_libra.tracing.marks import Marks
 
 

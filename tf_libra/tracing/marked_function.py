@@ -11,7 +11,7 @@ from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing import horovod_ops, jacobians, loops
-from tf_libra.tracing.dataflow import nodes_of
+from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing.dataflow import flow, nodes_of
+from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marks import Marks
 
 # A graph's collection; graphs that are made inside of a graph begin with what it has.

@@ -1,6 +1,7 @@
 """A trace as plain values: its nodes, and those of all functions that it calls."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ from tensorflow.core.framework import types_pb2
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 LOOPS = frozenset({"While", "StatelessWhile"})
+# Ops that write to the variable whose handle they are given.
+WRITES = re.compile(
+    r"Resource(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|Assign(Add|Sub)?VariableOp"
+)
 # A batch's size, or the shape of one.
 _MAX_ELEMENTS = 8
 

@@ -1,5 +1,7 @@
 """What a traced step writes to its variables, and from where that comes.
 
+`label_flow` answers the other question, where a few values go to while the step is being traced.
+
 A set of sources is an integer with a bit for each: sets of thousands are united in no time. Sources
 are inputs of the graph, and small constants, which is what the size of a batch becomes.
 """
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import op_def_registry
 
-from tf_libra.tracing.traced_graph import BRANCHES, CALLS, LOOPS, Body, Node, TracedGraph
+from tf_libra.tracing.traced_graph import BRANCHES, CALLS, LOOPS, WRITES, Body, Node, TracedGraph
 
 # What is the rank's own: data, iterators, random numbers, whatever cannot be looked into.
 OWN = 1
@@ -20,9 +22,6 @@ OWN = 1
 REDUCED = 2
 _FIRST_INPUT = 2
 
-_WRITES = re.compile(
-    r"Resource(Sparse)?Apply|ResourceScatter|ResourceStridedSliceAssign|Assign(Add|Sub)?VariableOp"
-)
 _REDUCES = re.compile(
     r"LibraAllReduce$|Horovod(Grouped)?All(reduce|gather)|HorovodBroadcast|"
     r"Collective(Reduce|Gather|Bcast)"
@@ -133,7 +132,7 @@ class _Walk:
         if _REDUCES.match(node.op):
             return REDUCED
         everything = _union(inputs)
-        if _WRITES.match(node.op):
+        if WRITES.match(node.op):
             value = _union(inputs[1:]) if node.op == "AssignVariableOp" else everything
             self._write(node, inputs, value | condition)
         elif _DRAWS.match(node.op):
@@ -210,7 +209,7 @@ def _is_own(op: str) -> bool:
     definition = op_def_registry.get(op)
     if definition is None:
         return True
-    return bool(definition.is_stateful) and not _NEUTRAL.match(op) and not _WRITES.match(op)
+    return bool(definition.is_stateful) and not _NEUTRAL.match(op) and not WRITES.match(op)
 
 
 def _handles(op: str, inputs: Sequence[int]) -> list[int]:

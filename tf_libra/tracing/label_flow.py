@@ -1,17 +1,15 @@
-"""What flows into the variables that a traced graph writes, through all functions that it calls."""
+"""Where values go to that a trace has labelled: into which variables, and whether out of the step.
 
-import re
+Forwards from few nodes, in a graph that may still be traced, and through what variables hold.
+`variable_flow` answers the other question, from where all that a finished trace writes has come.
+"""
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tf_libra.tracing.traced_graph import BRANCHES, CALLS, LOOPS, WRITES
 from tf_libra.tracing.variables import variables_of
-
-_WRITES = re.compile(r"Resource(Sparse)?Apply|ResourceScatter|Assign(Add|Sub)?VariableOp")
-_BRANCHES = {"If": "then_branch else_branch", "StatelessIf": "then_branch else_branch"}
-_CASES = ("Case", "StatelessCase")
-_LOOPS = ("While", "StatelessWhile")
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 Labels = frozenset[str]
 NOTHING: Labels = frozenset()
@@ -121,7 +119,7 @@ class _Walk:
         handles = [one.variable for one in inputs if one.variable is not None]
         for variable in handles:
             labels |= self.written.get(variable, NOTHING)
-        if _WRITES.match(node.op):
+        if WRITES.match(node.op):
             for variable in handles:
                 self.written[variable] = labels | condition
         handle = inputs[0].variable if node.op == "Identity" else None
@@ -130,16 +128,16 @@ class _Walk:
     def _call(
         self, node: Any, called: list[Any], inputs: list[Value], condition: Labels
     ) -> list[Value]:
-        if node.op in _CALLS:
+        if node.op in CALLS:
             return self._body(called[0], inputs, condition)
-        if node.op in _BRANCHES or node.op in _CASES:
+        if node.op in BRANCHES:
             chosen_by, given = inputs[0].labels, inputs[1:]
             results = [self._body(body, given, condition | chosen_by) for body in called]
             return [
                 Value(_united(one) | chosen_by, one[0].variable)
                 for one in zip(*results, strict=True)
             ]
-        if node.op in _LOOPS:
+        if node.op in LOOPS:
             return self._loop(node, inputs, condition)
         # Something of tf.data, say: what goes in may come out anywhere.
         labels = _united(inputs)
