@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tf_libra import OverlapSample
+from tf_libra.profiling.samples import split_at_end_of_computation
 
 # Overlaps shorter than this lie within the resolution of device events.
 _SHORTEST_OVERLAP = 2e-6
@@ -90,18 +91,21 @@ def sample(
     """
     if span.seconds <= 0:
         return None
-    overlap = 0.0 if progress is None else min(progress.end, span.end) - span.start
-    done = 0.0
-    if progress is None or overlap < _SHORTEST_OVERLAP:
-        overlap = 0.0
-    else:
-        done = max(progress.by(span.start + overlap) - progress.by(span.start), 0.0)
+    done, overlap, residual = 0.0, 0.0, span.seconds
+    if progress is not None:
+        done, overlap, residual = split_at_end_of_computation(
+            span.start,
+            span.end,
+            progress.end,
+            lambda start, stop: progress.by(stop) - progress.by(start),
+            _SHORTEST_OVERLAP,
+        )
     return OverlapSample(
         num_bytes=num_bytes,
         num_threads=num_threads,
         compute_seconds=done,
         overlap_seconds=overlap,
-        residual_seconds=span.seconds - overlap,
+        residual_seconds=residual,
         step=step,
         group=group,
         plan=plan,

@@ -6,7 +6,7 @@ Pure functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -143,6 +143,31 @@ def without_waiting(records: Sequence[AllReduceRecord]) -> tuple[AllReduceRecord
     )
 
 
+def split_at_end_of_computation(
+    start: float,
+    stop: float,
+    computed: float,
+    done: Callable[[float, float], float],
+    shortest: float,
+) -> tuple[float, float, float]:
+    """Splits an all-reduce where computation ends (LIBRA, Eqs. 9-11).
+
+    Args:
+      start: of the all-reduce; all times are of one clock, in one unit.
+      stop: likewise.
+      computed: when computation ended.
+      done: contention-free seconds of computation between two times.
+      shortest: an overlap up to this lies within the error of the clocks, and counts as none.
+
+    Returns:
+      Seconds of computation done beside it; how long it overlapped; how long it ran alone.
+    """
+    overlap = min(stop, computed) - start
+    if overlap <= shortest:
+        return 0.0, 0, stop - start
+    return max(done(start, start + overlap), 0.0), overlap, stop - start - overlap
+
+
 def overlap_samples(
     records: Sequence[AllReduceRecord], production: StepProduction, profile: BackwardProfile
 ) -> SampledStep:
@@ -166,21 +191,20 @@ def overlap_samples(
         if reason:
             dropped.append((record.group, reason))
             continue
-        overlap_end_ns = min(record.finished_ns, production.last_ns)
-        overlap_ns = overlap_end_ns - record.started_ns
-        compute_seconds = 0.0
-        if overlap_ns > _SHORTEST_OVERLAP_NS:
-            before, after = work_done([record.started_ns, overlap_end_ns], production, profile)
-            compute_seconds = max(float(after - before), 0.0)
-        else:
-            overlap_ns = 0
+        compute_seconds, overlap_ns, residual_ns = split_at_end_of_computation(
+            record.started_ns,
+            record.finished_ns,
+            production.last_ns,
+            lambda start, stop: float(np.diff(work_done([start, stop], production, profile))[0]),
+            _SHORTEST_OVERLAP_NS,
+        )
         samples.append(
             OverlapSample(
                 num_bytes=record.num_bytes,
                 num_threads=record.num_threads,
                 compute_seconds=compute_seconds,
                 overlap_seconds=overlap_ns * 1e-9,
-                residual_seconds=(record.finished_ns - record.started_ns - overlap_ns) * 1e-9,
+                residual_seconds=residual_ns * 1e-9,
                 step=record.step,
                 group=record.group,
                 plan=record.plan,
