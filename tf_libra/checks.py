@@ -4,16 +4,19 @@ Each raises `ValueError` that names the field, the value and what is allowed.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 from typing import Any, TypeVar
 
 MAX_JSON_CHARACTERS = 16 * 2**20
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 _T = TypeVar("_T")
+
+_Value = TypeVar("_Value")
 
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
@@ -76,6 +79,74 @@ def sequence(field: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def integers(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> tuple[int, ...]:
+    """Returns the items of `value` as ints in [minimum, maximum]."""
+    return tuple(integer(field, item, minimum, maximum) for item in sequence(field, value))
+
+
+def texts(field: str, value: Any) -> tuple[str, ...]:
+    """Returns the items of `value`, strings that can be encoded as UTF-8."""
+    return tuple(text(field, item) for item in sequence(field, value))
+
+
+def names(field: str, value: Any) -> tuple[str, ...]:
+    """Returns the items of `value`, strings that all differ."""
+    found = texts(field, value)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{field} must be unique")
+    return found
+
+
+def same_length(field: str, column: Sized, per: str, count: int) -> None:
+    """Checks that a column has one entry per row, of which there are `count`."""
+    if len(column) != count:
+        raise ValueError(f"{field} must have one entry per {per}: {count}, got {len(column)}")
+
+
+def objects(
+    field: str,
+    value: Any,
+    build: Callable[..., _Value],
+    required: Collection[str],
+    optional: Collection[str] = (),
+) -> tuple[_Value, ...]:
+    """Returns `build(**entry)` of every entry of a list of objects.
+
+    Args:
+      field: the list's name; errors name the entry, `field[index]`.
+      value: the list.
+      build: makes a value of an entry's keys.
+      required: keys that every entry has.
+      optional: keys that it may have.
+
+    Raises:
+      ValueError: no list, an entry lacks a key or has an unknown one, or `build` refuses it.
+    """
+    built = []
+    for index, entry in enumerate(sequence(field, value)):
+        keys(f"{field}[{index}]", entry, required, optional)
+        try:
+            built.append(build(**entry))
+        except ValueError as error:
+            raise ValueError(f"{field}[{index}]: {error}") from None
+    return tuple(built)
+
+
+def digest(kind: str, version: int, executed: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, over values in an order of their own: equal values, equal digest."""
+    value = {"format": kind, "version": version} | dict(executed)
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def same_fingerprint(given: Any, found: str) -> None:
+    """Checks the fingerprint that a plan's document gives against that of its content."""
+    if text("fingerprint", given) != found:
+        raise ValueError(
+            f"fingerprint must be that of the plan's content, {found}, got {_short(given)}"
+        )
+
+
 def keys(
     field: str, value: Any, required: Collection[str], optional: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -127,12 +198,12 @@ def items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
     )
 
 
-def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
+def json_document(kind: str, version: int | Collection[int], document: Any) -> dict[str, Any]:
     """Parses a JSON object marked with `format` and `version`, and returns its other entries.
 
     Args:
       kind: what the entry `format` must be, also the field that errors name.
-      version: what the entry `version` must be.
+      version: what the entry `version` must be, or all that it may be.
       document: the JSON text.
 
     Raises:
@@ -155,8 +226,10 @@ def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
     found = (value.pop("format", None), value.pop("version", None))
     if found[0] != kind:
         raise ValueError(f"format must be {kind!r}, got {_short(found[0])}")
-    if found[1] != version or isinstance(found[1], bool):
-        raise ValueError(f"version of {kind} must be {version}, got {_short(found[1])}")
+    known = (version,) if isinstance(version, int) else tuple(version)
+    if found[1] not in known or isinstance(found[1], bool):
+        allowed = " or ".join(map(str, known))
+        raise ValueError(f"version of {kind} must be {allowed}, got {_short(found[1])}")
     return value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra import Plan, TensorGroup
+from tf_libra.model.plan import check_whole_tensors
 
 # torch.nn.parallel.DistributedDataParallel's defaults.
 DDP_FIRST_BYTES = 1024**2
@@ -35,8 +36,9 @@ def buckets(plan: Plan, item_bytes: int) -> tuple[Bucket, ...]:
     """The all-reduces of a plan in the order of their launch.
 
     Raises:
-      ValueError: a tensor is not a whole number of elements.
+      ValueError: a tensor is not a whole number of elements, or the plan cuts one.
     """
+    check_whole_tensors(plan, "benchmarks.gpu")
     before = [0]
     for name, num_bytes in zip(plan.tensor_names, plan.num_bytes, strict=True):
         if num_bytes % item_bytes:

@@ -1,9 +1,13 @@
 import dataclasses
+import itertools
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tf_libra.model.plan import Plan, TensorGroup
+from tests.planning.data_parallel import reference
+from tf_libra.model.plan import Plan, TensorGroup, TensorPart, check_whole_tensors
 from tf_libra.model.profile import BackwardProfile
 
 PLAN = Plan(
@@ -18,9 +22,73 @@ PLAN = Plan(
     contention=1.5,
 )
 
+# The same by the version that knew whole tensors and two streams only.
+WRITTEN_BEFORE = """{
+    "format": "tf-libra plan",
+    "version": 1,
+    "fingerprint": "c08d62f3b65d876435202c3316738ed070737aa56ef29e8e4babf16fbf8475bd",
+    "groups": [{"start": 0, "stop": 2, "num_threads": 4, "stream": 0},
+        {"start": 2, "stop": 3, "num_threads": 1, "stream": 1},
+        {"start": 3, "stop": 4, "num_threads": 1, "stream": 1}],
+    "tensor_names": ["a", "b", "c", "d"],
+    "num_bytes": [8, 16, 0, 4],
+    "num_workers": 2,
+    "strategy": "by hand",
+    "predicted_seconds": 0.125,
+    "after_backward": false,
+    "notes": ["a note"],
+    "dtypes": ["float32", "float32", "half", "float32"],
+    "contention": 1.5
+}"""
 
-def test_json_returns_it_unchanged():
-    assert Plan.from_json(PLAN.to_json()) == PLAN
+# 8, 16, 0 and 4 bytes: cut within the first, within the second twice, and behind the empty one.
+PARTS = dataclasses.replace(
+    PLAN,
+    groups=(
+        TensorGroup(0, 1, 2, stop_byte=4),
+        TensorGroup(0, 2, 4, stream=5, start_byte=4, stop_byte=4),
+        TensorGroup(1, 2, 1, stream=2, start_byte=4, stop_byte=12),
+        TensorGroup(1, 3, 1, start_byte=12),
+        TensorGroup(3, 4, 1, stream=2),
+    ),
+)
+
+
+@pytest.mark.parametrize("plan", [PLAN, PARTS])
+def test_json_returns_it_unchanged(plan):
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_file_of_the_version_before_is_read_and_written_again():
+    assert Plan.from_json(WRITTEN_BEFORE) == PLAN
+    assert json.loads(PLAN.to_json()) == json.loads(WRITTEN_BEFORE)
+
+
+def test_what_groups_hold_of_tensors():
+    assert PARTS.group_bytes == (4, 8, 8, 4, 4)
+    assert [PARTS.parts(index) for index in range(5)] == [
+        (TensorPart(0, 0, 4),),
+        (TensorPart(0, 4, 8), TensorPart(1, 0, 4)),
+        (TensorPart(1, 4, 12),),
+        (TensorPart(1, 12, 16), TensorPart(2, 0, 0)),
+        (TensorPart(3, 0, 4),),
+    ]
+    assert PARTS.cuts_tensors and not PLAN.cuts_tensors
+    assert (PARTS.num_streams, PLAN.num_streams) == (3, 2)
+
+
+@given(st.data())
+def test_consecutive_parts_hold_every_byte_once(data):
+    profile = data.draw(reference.profiles())
+    plan = data.draw(reference.part_plans(profile))
+    assert Plan.from_json(plan.to_json()) == plan
+    held = [part for index in range(len(plan.groups)) for part in plan.parts(index)]
+    for tensor, num_bytes in enumerate(plan.num_bytes):
+        parts = [(part.start_byte, part.stop_byte) for part in held if part.tensor == tensor]
+        assert parts[0][0] == 0 and parts[-1][1] == num_bytes
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(parts))
+    assert sum(plan.group_bytes) == sum(plan.num_bytes)
+    assert len(plan.tensor_kinds) == len(plan.num_bytes)
 
 
 def test_for_profile_keeps_dtypes_only_where_all_are_known():
@@ -33,6 +101,14 @@ def test_for_profile_keeps_dtypes_only_where_all_are_known():
 
 def test_kinds():
     assert PLAN.tensor_kinds == ("merged", "normal", "simultaneous", "normal")
+    # The group that ends a tensor counts: "a" ends inside of the second, "b" of the fourth.
+    assert PARTS.tensor_kinds == ("merged", "merged", "simultaneous", "simultaneous")
+
+
+def test_who_cannot_run_parts_says_so():
+    check_whole_tensors(PLAN, "x")
+    with pytest.raises(ValueError, match=r"groups\[0\] must be of whole tensors.* x .*'a'"):
+        check_whole_tensors(PARTS, "x")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +121,14 @@ def test_kinds():
         {"num_bytes": (8, 16, 0, 5)},
         {"dtypes": None},
         {"num_workers": 3},
+        {"groups": PARTS.groups},
+        {
+            "groups": (
+                PARTS.groups[0],
+                dataclasses.replace(PARTS.groups[1], stop_byte=None),
+                *PLAN.groups[1:],
+            )
+        },
         {"after_backward": True},
     ],
 )
@@ -65,6 +149,29 @@ def test_the_fingerprint_is_of_nothing_else(change):
         ({"groups": ()}, "groups must cover 4 tensors"),
         ({"groups": PLAN.groups[:2]}, "they cover 3"),
         ({"groups": PLAN.groups[1:]}, r"groups\[0\].start must be 0"),
+        (
+            {"groups": (TensorGroup(0, 2, 4, stop_byte=4), *PLAN.groups[1:])},
+            r"groups\[1\].start must be 1, got 2",
+        ),
+        (
+            {"groups": (TensorGroup(0, 2, 4, stop_byte=4), TensorGroup(1, 4, 1))},
+            r"groups\[1\].start_byte must be 4, got 0",
+        ),
+        (
+            {"groups": (TensorGroup(0, 2, 4), TensorGroup(2, 4, 1, start_byte=4))},
+            r"groups\[1\].start_byte must be 0, got 4",
+        ),
+        (
+            {"groups": (TensorGroup(0, 2, 4, stop_byte=16), *PLAN.groups[1:])},
+            r"groups\[0\].stop_byte must be below 16, .*got 16",
+        ),
+        (
+            {"groups": (TensorGroup(0, 2, 4, stop_byte=6), TensorGroup(1, 4, 1, 0, 6))},
+            r"groups\[0\].stop_byte must be a multiple of 4, .*float32, got 6",
+        ),
+        ({"groups": (TensorGroup(0, 4, 4, stop_byte=2),)}, "multiple of 4"),
+        ({"groups": (TensorGroup(0, 4, 4, stop_byte=4),)}, "must be below 4"),
+        ({"groups": (TensorGroup(0, 5, 4),)}, "they cover 5"),
         ({"groups": (1,)}, r"groups\[0\] must be a TensorGroup"),
         ({"tensor_names": ("a", "b", "c", "a")}, "tensor_names must be unique"),
         ({"num_bytes": (1, 2)}, "num_bytes must have one entry per tensor name"),
@@ -90,7 +197,10 @@ def test_bad_fields_are_named(change, word):
         ((-1, 2, 1), "start must be from 0"),
         ((0, 1, 0), "num_threads must be from 1"),
         ((0, 1, 2**31), "num_threads must be from 1 to 2147483647"),
-        ((0, 1, 1, 2), "stream must be from 0 to 1"),
+        ((0, 1, 1, -1), "stream must be from 0"),
+        ((0, 1, 1, 0, -4), "start_byte must be from 0"),
+        ((0, 2, 1, 0, 0, 0), "stop_byte must be from 1"),
+        ((0, 1, 1, 0, 8, 8), "stop_byte must be from 9"),
     ],
 )
 def test_bad_groups_are_named(arguments, word):
@@ -101,7 +211,7 @@ def test_bad_groups_are_named(arguments, word):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"version": 99}, "version of tf-libra plan must be 1, got 99"),
+        ({"version": 99}, "version of tf-libra plan must be 1 or 2, got 99"),
         ({"fingerprint": "00"}, "fingerprint must be that of the plan's content"),
         ({"num_workers": 4}, "fingerprint must be that of the plan's content"),
         ({"groups": [{"start": 0, "stop": 4}]}, r"groups\[0\] lacks the keys \['num_threads'\]"),

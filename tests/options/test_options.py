@@ -213,6 +213,18 @@ def test_plan_of_two_streams_is_refused(tmp_path: Path) -> None:
         resolved(plan=path)
 
 
+@pytest.mark.parametrize("engine", ["lanes", "horovod"])
+def test_plan_that_cuts_tensors_is_refused(engine: str, tmp_path: Path) -> None:
+    groups = (TensorGroup(0, 2, 1, stop_byte=4), TensorGroup(1, 2, 1, start_byte=4))
+    plan = Plan(
+        groups=groups, tensor_names=("a", "b"), num_bytes=(4, 8), num_workers=2, strategy="by hand"
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json())
+    with pytest.raises(ValueError, match=rf"groups\[0\] must be of whole tensors, as .*{engine}"):
+        resolved(plan=path, engine=engine)
+
+
 def test_waits_that_overflow_the_clock_are_refused() -> None:
     with pytest.raises(ValueError, match="timeout_seconds must be at most 1e"):
         resolved(timeout_seconds=1e11)

@@ -31,6 +31,19 @@ def test_explains_every_plan_within_100_columns(profile, cost, name):
     assert (explanation.one_group is None) == (len(plan.groups) > 1)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data(), reference.profiles(max_tensors=8), reference.any_costs((1, 2, 4, 12)))
+def test_explains_plans_that_cut_tensors(data, profile, cost):
+    plan = data.draw(reference.part_plans(profile, (1, 2), (0, 3, 4)))
+    explanation = explain(profile, plan, cost)
+    assert max(map(len, str(explanation).splitlines())) <= 100
+    assert [entry.num_bytes for entry in explanation.groups] == list(plan.group_bytes)
+    for entry in explanation.groups:
+        assert (f"from byte {entry.group.start_byte}" in str(explanation)) or (
+            entry.group.start_byte == 0
+        )
+
+
 def test_alternatives_are_what_simulate_says():
     plan = tf_libra.make_plan(PROFILE, COST, strategies.Libra(threads=(1, 2, 4)))
     assert len(plan.groups) > 2

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +64,65 @@ def test_both_take_threads_from_computation():
     assert timeline.computation_end_seconds == pytest.approx(1 + 1 / 0.75 + 2 / 0.5)
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_all_reduce_more_adds_as_much(count):
+    timeline = simulate([4] * count, [2] + [0] * (count - 1), [10 * i for i in range(count)])
+    each = 1 + (1 + (count - 1) * (GAMMA - 1)) * 4
+    assert [span.end_seconds for span in timeline.groups] == pytest.approx([2 + each] * count)
+
+
+def pieces(profile, plan):
+    """The same with every part of a tensor as a tensor of its own, produced at the same time."""
+    num_bytes, compute_seconds, stops = [], [], []
+    for index in range(len(plan.groups)):
+        for part in plan.parts(index):
+            num_bytes.append(part.num_bytes)
+            first = part.start_byte == 0
+            compute_seconds.append(float(profile.compute_seconds[part.tensor]) if first else 0.0)
+        stops.append(len(num_bytes))
+    groups = tuple(
+        TensorGroup(start, stop, group.num_threads, group.stream)
+        for start, stop, group in zip([0, *stops], stops, plan.groups, strict=False)
+    )
+    other = tf_libra.BackwardProfile.from_arrays(num_bytes, compute_seconds)
+    return other, Plan.for_profile(
+        other, groups, 2, "by hand", after_backward=plan.after_backward, contention=GAMMA
+    )
+
+
+def assert_alike(one, other):
+    tolerance = 1e-9 * one.backward_seconds
+    for first, second in [
+        *zip(one.groups, other.groups, strict=True),
+        *zip(one.stages, other.stages, strict=True),
+    ]:
+        assert vars(second) == pytest.approx(vars(first), rel=1e-9, abs=tolerance)
+    assert other.backward_seconds == pytest.approx(one.backward_seconds, rel=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS), st.booleans())
+def test_parts_on_one_stream_are_the_same_as_tasks_and_in_sequence(
+    data, profile, cost, after_backward
+):
+    plan = data.draw(reference.part_plans(profile, THREADS))
+    plan = replace(plan, after_backward=after_backward)
+    fast = simulate_sequential(profile, plan, cost)
+    assert_alike(fast, simulate_streams(profile, plan, cost))
+    assert_alike(fast, tf_libra.simulate(*pieces(profile, plan), cost))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), reference.profiles(), reference.any_costs((5,)))
+def test_parts_on_several_streams_are_tensors_of_their_own(data, profile, cost):
+    # At most five of one thread at once: rates are positive at r = 5.
+    plan = data.draw(reference.part_plans(profile, (1,), (0, 1, 2, 7, 9)))
+    plan = replace(plan, contention=GAMMA)
+    assert_alike(
+        tf_libra.simulate(profile, plan, cost), tf_libra.simulate(*pieces(profile, plan), cost)
+    )
+
+
 def test_stages_add_up():
     timeline = simulate([4, 0, 3, 2], [2, 1, 0, 3], [0, 1, 1, 0])
     assert len(timeline.stages) == 5
@@ -88,11 +149,4 @@ def test_one_stream_as_tasks_is_the_sequential_simulator(data, profile, cost, af
         [g.num_threads for g in plan.groups],
         after_backward=after_backward,
     )
-    fast, tasks = simulate_sequential(profile, plan, cost), simulate_streams(profile, plan, cost)
-    tolerance = 1e-9 * fast.backward_seconds
-    for one, other in [
-        *zip(fast.groups, tasks.groups, strict=True),
-        *zip(fast.stages, tasks.stages, strict=True),
-    ]:
-        assert vars(other) == pytest.approx(vars(one), rel=1e-9, abs=tolerance)
-    assert tasks.backward_seconds == pytest.approx(fast.backward_seconds, rel=1e-9)
+    assert_alike(simulate_sequential(profile, plan, cost), simulate_streams(profile, plan, cost))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tf_libra.backends import backend, control
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import horovod as horovod_lib
-from tf_libra.model.plan import Plan
+from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
@@ -49,7 +49,8 @@ class Lanes:
     leaves_records: ClassVar[bool] = True
 
     def check_plan(self, plan: Plan) -> None:
-        """Lanes have a limit, and run one all-reduce at a time."""
+        """Lanes have a limit, and run one all-reduce of whole tensors at a time."""
+        check_whole_tensors(plan, f"engine={self.name!r}")
         for index, group in enumerate(plan.groups):
             if group.num_threads > MAX_LANES:
                 raise ValueError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from tf_libra import checks, logs
 from tf_libra.backends import horovod_fusion, tuner_library
 from tf_libra.backends.horovod_fusion import Fusion
-from tf_libra.model.plan import Plan
+from tf_libra.model.plan import Plan, check_whole_tensors
 
 PATH = Path(__file__).resolve().parent.parent / "libnccl-tuner-libra.so"
 
@@ -305,8 +305,10 @@ def all_reduces(plan: Plan, threads_per_channel: int, fusion: Fusion) -> tuple[A
     it tensor by tensor, as often as it takes. Groups of 0 bytes are not launched.
 
     Raises:
-        ValueError: a group's threads are not a multiple of `threads_per_channel`.
+        ValueError: a group's threads are not a multiple of `threads_per_channel`, or the plan cuts
+            tensors.
     """
+    check_whole_tensors(plan, "Horovod on NCCL")
     asked = []
     for index, group in enumerate(plan.groups):
         if group.num_threads % threads_per_channel:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra.backends import backend
 from tf_libra.backends import engine as engine_lib
-from tf_libra.model.plan import Plan
+from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
@@ -30,7 +30,8 @@ class OtherLibrary:
     leaves_records: ClassVar[bool] = False
 
     def check_plan(self, plan: Plan) -> None:
-        """One all-reduce at a time."""
+        """One all-reduce of whole tensors at a time."""
+        check_whole_tensors(plan, f"engine={self.name!r}")
         backend.check_one_at_a_time(plan)
 
     def check_running(self, plan: Plan) -> None:

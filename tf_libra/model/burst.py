@@ -1,6 +1,5 @@
 """A burst plan: on how many devices each layer runs, on which, and when (DeepPool 4)."""
 
-import hashlib
 import itertools
 import json
 from dataclasses import asdict, dataclass
@@ -52,8 +51,7 @@ class BurstSpan:
             checks.integer("source", self.source)
         start = checks.real("start_seconds", self.start_seconds, minimum=0)
         checks.real("stop_seconds", self.stop_seconds, minimum=start)
-        after = (checks.integer("after", i) for i in checks.sequence("after", self.after))
-        object.__setattr__(self, "after", tuple(after))
+        object.__setattr__(self, "after", checks.integers("after", self.after))
 
     @property
     def seconds(self) -> float:
@@ -105,38 +103,22 @@ class BurstPlan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = tuple(
-            checks.text("layer_names", n) for n in checks.sequence("layer_names", self.layer_names)
-        )
-        if not names or len(set(names)) < len(names):
-            raise ValueError("layer_names must be unique, at least 1")
-        counts = tuple(
-            checks.integer("device_counts", n, 1, checks.MAX_INT32)
-            for n in checks.sequence("device_counts", self.device_counts)
-        )
+        names = checks.names("layer_names", self.layer_names)
+        if not names:
+            raise ValueError("layer_names must hold at least one layer, got none")
+        counts = checks.integers("device_counts", self.device_counts, 1, checks.MAX_INT32)
         if not counts or counts[0] != 1 or any(b <= a for a, b in itertools.pairwise(counts)):
             raise ValueError(f"device_counts must be ascending from 1, got {counts}")
         columns: dict[str, tuple[Any, ...]] = {
-            "num_devices": tuple(
-                checks.integer("num_devices", n, 1)
-                for n in checks.sequence("num_devices", self.num_devices)
-            ),
-            "first_devices": tuple(
-                checks.integer("first_devices", n)
-                for n in checks.sequence("first_devices", self.first_devices)
-            ),
-            "lanes": tuple(
-                checks.integer("lanes", n) for n in checks.sequence("lanes", self.lanes)
-            ),
+            "num_devices": checks.integers("num_devices", self.num_devices, 1),
+            "first_devices": checks.integers("first_devices", self.first_devices),
+            "lanes": checks.integers("lanes", self.lanes),
             "amplification": tuple(
                 _amplification(a) for a in checks.sequence("amplification", self.amplification)
             ),
         }
         for field, column in columns.items():
-            if len(column) != len(names):
-                raise ValueError(
-                    f"{field} must have one entry per layer: {len(names)}, got {len(column)}"
-                )
+            checks.same_length(field, column, "layer", len(names))
         for count, first in zip(columns["num_devices"], columns["first_devices"], strict=True):
             if count not in counts:
                 raise ValueError(f"num_devices must be of {counts}, got {count}")
@@ -167,7 +149,7 @@ class BurstPlan:
             "spans": spans,
             "strategy": checks.text("strategy", self.strategy),
             "profile_fingerprint": checks.text("profile_fingerprint", self.profile_fingerprint),
-            "notes": tuple(checks.text("notes", n) for n in checks.sequence("notes", self.notes)),
+            "notes": checks.texts("notes", self.notes),
         }
         if self.max_amplification is not None:
             frozen["max_amplification"] = checks.real(
@@ -222,16 +204,13 @@ class BurstPlan:
         times nor notes.
         """
         executed = {
-            "format": _FORMAT,
-            "version": _VERSION,
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
             "first_devices": self.first_devices,
             "lanes": self.lanes,
             "order": [[span.kind, span.layer, span.source, span.after] for span in self.spans],
         }
-        canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return checks.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
         """Returns JSON text with the fingerprint; `from_json` reads it back unchanged."""
@@ -255,21 +234,12 @@ class BurstPlan:
             required=({"fingerprint"} | fields) - {"notes"},
             optional=("notes",),
         )
-        fingerprint = checks.text("fingerprint", value.pop("fingerprint"))
-        spans = []
-        for index, entry in enumerate(checks.sequence("spans", value["spans"])):
-            field = f"spans[{index}]"
-            checks.keys(field, entry, tuple(BurstSpan.__dataclass_fields__))
-            try:
-                spans.append(BurstSpan(**entry))
-            except ValueError as error:
-                raise ValueError(f"{field}: {error}") from None
-        plan = cls(**(value | {"spans": tuple(spans)}))
-        if plan.fingerprint != fingerprint:
-            raise ValueError(
-                f"fingerprint must be that of the plan's content, {plan.fingerprint}, "
-                f"got {fingerprint!r}"
-            )
+        fingerprint = value.pop("fingerprint")
+        value["spans"] = checks.objects(
+            "spans", value["spans"], BurstSpan, tuple(BurstSpan.__dataclass_fields__)
+        )
+        plan = cls(**value)
+        checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
 
 

@@ -257,19 +257,14 @@ class LayerGraph:
             ("layers", "activation_bytes"),
             ("input_shares",),
         )
-        layers = []
-        for index, entry in enumerate(checks.sequence("layers", value["layers"])):
-            checks.keys(
-                f"layers[{index}]",
-                entry,
-                ("name", "forward_seconds", "backward_seconds", "parameter_bytes"),
-                ("forward_seconds_by_share", "backward_seconds_by_share"),
-            )
-            try:
-                layers.append(Layer(**entry))
-            except ValueError as error:
-                raise ValueError(f"layers[{index}]: {error}") from None
-        return cls(**(value | {"layers": tuple(layers)}))
+        value["layers"] = checks.objects(
+            "layers",
+            value["layers"],
+            Layer,
+            ("name", "forward_seconds", "backward_seconds", "parameter_bytes"),
+            ("forward_seconds_by_share", "backward_seconds_by_share"),
+        )
+        return cls(**value)
 
 
 def _column(values: Sequence[float]) -> NDArray[np.float64]:

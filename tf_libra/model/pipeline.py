@@ -1,11 +1,10 @@
 """A pipeline plan: which layers run on which devices, and in which order microbatches pass."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from tf_libra import checks
 
@@ -94,12 +93,7 @@ class PipelinePlan:
 
     def __post_init__(self) -> None:
         stages = checks.sequence("stages", self.stages)
-        names = tuple(
-            checks.text("layer_names", name)
-            for name in checks.sequence("layer_names", self.layer_names)
-        )
-        if len(set(names)) < len(names):
-            raise ValueError("layer_names must be unique")
+        names = checks.names("layer_names", self.layer_names)
         devices = checks.integer("num_devices", self.num_devices, minimum=1)
         covered = 0
         stage_of: dict[int, int] = {}
@@ -130,7 +124,7 @@ class PipelinePlan:
             "layer_names": names,
             "num_devices": devices,
             "strategy": checks.text("strategy", self.strategy),
-            "notes": tuple(checks.text("notes", n) for n in checks.sequence("notes", self.notes)),
+            "notes": checks.texts("notes", self.notes),
         }
         if self.predicted_seconds is not None:
             frozen["predicted_seconds"] = checks.real(
@@ -151,14 +145,11 @@ class PipelinePlan:
         It covers layers, stages, devices and orders; neither the prediction nor the notes.
         """
         executed = {
-            "format": _FORMAT,
-            "version": _VERSION,
             "layer_names": self.layer_names,
             "num_devices": self.num_devices,
             "stages": [_stage_entry(stage) for stage in self.stages],
         }
-        canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return checks.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
         """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
@@ -194,22 +185,12 @@ class PipelinePlan:
             required=("fingerprint", "stages", "layer_names", "num_devices", "strategy"),
             optional=("predicted_seconds", "notes"),
         )
-        fingerprint = checks.text("fingerprint", value.pop("fingerprint"))
-        stages = []
-        for index, entry in enumerate(checks.sequence("stages", value["stages"])):
-            field = f"stages[{index}]"
-            checks.keys(field, entry, ("start", "stop", "devices", "order"))
-            try:
-                order = _order_from_text(checks.text("order", entry["order"]))
-                stages.append(PipelineStage(**(entry | {"order": order})))
-            except ValueError as error:
-                raise ValueError(f"{field}: {error}") from None
-        plan = cls(**(value | {"stages": tuple(stages)}))
-        if plan.fingerprint != fingerprint:
-            raise ValueError(
-                f"fingerprint must be that of the plan's content, {plan.fingerprint}, "
-                f"got {fingerprint!r}"
-            )
+        fingerprint = value.pop("fingerprint")
+        value["stages"] = checks.objects(
+            "stages", value["stages"], _stage_of_entry, ("start", "stop", "devices", "order")
+        )
+        plan = cls(**value)
+        checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
 
 
@@ -221,6 +202,10 @@ def _stage_entry(stage: PipelineStage) -> dict[str, object]:
         "devices": stage.devices,
         "order": order,
     }
+
+
+def _stage_of_entry(order: object, **entry: Any) -> PipelineStage:
+    return PipelineStage(order=_order_from_text(checks.text("order", order)), **entry)
 
 
 def _order_from_text(text: str) -> tuple[Computation, ...]:

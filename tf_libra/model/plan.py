@@ -1,28 +1,32 @@
 """A plan: which gradients are all-reduced together, with how many threads, in which order."""
 
-import hashlib
+import itertools
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from tf_libra import checks
+from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.profile import BackwardProfile
 
 _FORMAT = "tf-libra plan"
-_VERSION = 1
-_MAX_STREAM = 1
+_VERSION = 1  # of plans whose groups hold whole tensors
+_VERSION_OF_PARTS = 2
 _SHORT_ID_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Tensors all-reduced together.
+    """Bytes all-reduced together: a range of tensors, of which the first and last may be cut.
 
     Attributes:
       start: index of the first tensor, in backward order.
       stop: one past the last.
       num_threads: communication threads r.
-      stream: 0 or 1. Groups of one stream run one after the other; two streams run at once.
+      stream: groups of one stream run one after the other, those of several at once.
+      start_byte: where in the first tensor the group begins.
+      stop_byte: where in the last tensor it ends; None: at that tensor's end.
 
     Raises:
       ValueError: the range is empty or a number lies outside its range.
@@ -32,14 +36,50 @@ class TensorGroup:
     stop: int
     num_threads: int
     stream: int = 0
+    start_byte: int = 0
+    stop_byte: int | None = None
 
     def __post_init__(self) -> None:
         start = checks.integer("start", self.start)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "stop", checks.integer("stop", self.stop, minimum=start + 1))
-        threads = checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
-        object.__setattr__(self, "num_threads", threads)
-        object.__setattr__(self, "stream", checks.integer("stream", self.stream, 0, _MAX_STREAM))
+        stop = checks.integer("stop", self.stop, minimum=start + 1)
+        start_byte = checks.integer("start_byte", self.start_byte)
+        frozen: dict[str, Any] = {
+            "start": start,
+            "stop": stop,
+            "num_threads": checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32),
+            "stream": checks.integer("stream", self.stream, 0, checks.MAX_INT32),
+            "start_byte": start_byte,
+        }
+        if self.stop_byte is not None:
+            least = start_byte + 1 if stop == start + 1 else 1
+            frozen["stop_byte"] = checks.integer("stop_byte", self.stop_byte, least)
+        for field, value in frozen.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def cuts_tensors(self) -> bool:
+        """Whether it holds a part of its first or of its last tensor only."""
+        return self.start_byte > 0 or self.stop_byte is not None
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """A byte range of one tensor.
+
+    Attributes:
+      tensor: its index, in backward order.
+      start_byte: the first byte.
+      stop_byte: one past the last.
+    """
+
+    tensor: int
+    start_byte: int
+    stop_byte: int
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes."""
+        return self.stop_byte - self.start_byte
 
 
 @dataclass(frozen=True)
@@ -50,7 +90,8 @@ class Plan:
     before it on its own stream has ended.
 
     Attributes:
-      groups: contiguous half-open ranges that cover all tensors, in backward order.
+      groups: consecutive byte ranges that cover all tensors, in backward order. A tensor that is
+        cut is cut between two elements.
       tensor_names: names of the L tensors, in backward order.
       num_bytes: their sizes.
       num_workers: N, the world size the plan was made for.
@@ -60,10 +101,12 @@ class Plan:
       notes: what a reader should know of how the plan was made.
       dtypes: dtype names of the tensors; None where not all are known.
       contention: gamma of ASC-WFBP, Eq. 9: how many times longer a byte takes while two all-reduces
-        run at once. Of no effect where all groups are on one stream.
+        run at once. The paper has no more than two; k at once are taken to add the same each, so
+        that a byte takes 1 + (k - 1)·(gamma - 1) times as long. Of no effect on one stream.
 
     Raises:
-      ValueError: the groups do not cover the tensors, or a field is out of its range.
+      ValueError: the groups do not cover every byte of the tensors once, cut one within an
+        element, or a field is out of its range.
     """
 
     groups: tuple[TensorGroup, ...]
@@ -78,52 +121,28 @@ class Plan:
     contention: float = 1.0
 
     def __post_init__(self) -> None:
-        groups = checks.sequence("groups", self.groups)
-        names = tuple(
-            checks.text("tensor_names", n)
-            for n in checks.sequence("tensor_names", self.tensor_names)
-        )
-        if len(set(names)) < len(names):
-            raise ValueError("tensor_names must be unique")
-        sizes = tuple(
-            checks.integer("num_bytes", n) for n in checks.sequence("num_bytes", self.num_bytes)
-        )
-        if len(sizes) != len(names):
-            raise ValueError(
-                f"num_bytes must have one entry per tensor name: {len(names)}, got {len(sizes)}"
-            )
-        covered = 0
-        for index, group in enumerate(groups):
-            if not isinstance(group, TensorGroup):
-                raise ValueError(f"groups[{index}] must be a TensorGroup, got {group!r}")
-            if group.start != covered:
-                raise ValueError(f"groups[{index}].start must be {covered}, got {group.start}")
-            covered = group.stop
-        if not names or covered != len(names):
-            raise ValueError(
-                f"groups must cover {len(names)} tensors, at least 1; they cover {covered}"
-            )
-        frozen = {
-            "groups": groups,
+        names = checks.names("tensor_names", self.tensor_names)
+        sizes = checks.integers("num_bytes", self.num_bytes)
+        checks.same_length("num_bytes", sizes, "tensor name", len(names))
+        frozen: dict[str, Any] = {
             "tensor_names": names,
             "num_bytes": sizes,
             "num_workers": checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32),
             "strategy": checks.text("strategy", self.strategy),
             "after_backward": checks.boolean("after_backward", self.after_backward),
-            "notes": tuple(checks.text("notes", n) for n in checks.sequence("notes", self.notes)),
+            "notes": checks.texts("notes", self.notes),
             "contention": checks.real("contention", self.contention, minimum=1),
         }
         if self.predicted_seconds is not None:
             frozen["predicted_seconds"] = checks.real(
                 "predicted_seconds", self.predicted_seconds, minimum=0
             )
+        dtypes: tuple[str | None, ...] = (None,) * len(names)
         if self.dtypes is not None:
-            dtypes = tuple(checks.text("dtypes", d) for d in checks.sequence("dtypes", self.dtypes))
-            if len(dtypes) != len(names):
-                raise ValueError(
-                    f"dtypes must have one entry per tensor name: {len(names)}, got {len(dtypes)}"
-                )
-            frozen["dtypes"] = dtypes
+            frozen["dtypes"] = dtypes = checks.texts("dtypes", self.dtypes)
+            checks.same_length("dtypes", dtypes, "tensor name", len(names))
+        frozen["groups"] = groups = checks.sequence("groups", self.groups)
+        _check_cover(groups, sizes, dtypes)
         for field, value in frozen.items():
             object.__setattr__(self, field, value)
 
@@ -162,41 +181,84 @@ class Plan:
         It covers names, sizes, dtypes, groups, threads, streams, world size and `after_backward`;
         neither the prediction nor the notes.
         """
-        executed = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "num_workers": self.num_workers,
-            "after_backward": self.after_backward,
-            "groups": [[g.start, g.stop, g.num_threads, g.stream] for g in self.groups],
-            "tensor_names": self.tensor_names,
-            "num_bytes": self.num_bytes,
-            "dtypes": self.dtypes,
-        }
-        canonical = json.dumps(executed, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        groups: list[list[int | None]] = []
+        for group in self.groups:
+            groups.append([group.start, group.stop, group.num_threads, group.stream])
+            if self.cuts_tensors:
+                groups[-1] += [group.start_byte, group.stop_byte]
+        return checks.digest(
+            _FORMAT,
+            self._version,
+            {
+                "num_workers": self.num_workers,
+                "after_backward": self.after_backward,
+                "groups": groups,
+                "tensor_names": self.tensor_names,
+                "num_bytes": self.num_bytes,
+                "dtypes": self.dtypes,
+            },
+        )
+
+    @property
+    def cuts_tensors(self) -> bool:
+        """Whether a group holds a part of a tensor only."""
+        return any(group.cuts_tensors for group in self.groups)
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams its groups are on."""
+        return len({group.stream for group in self.groups})
+
+    @cached_property
+    def group_bytes(self) -> tuple[int, ...]:
+        """Bytes of each group."""
+        before = [0, *itertools.accumulate(self.num_bytes)]
+        starts = [before[group.start] + group.start_byte for group in self.groups]
+        return tuple(b - a for a, b in itertools.pairwise([*starts, before[-1]]))
+
+    def parts(self, index: int) -> tuple[TensorPart, ...]:
+        """What a group holds of each of its tensors, in backward order."""
+        group = self.groups[index]
+        parts = [TensorPart(i, 0, self.num_bytes[i]) for i in range(group.start, group.stop)]
+        if group.stop_byte is not None:
+            parts[-1] = TensorPart(group.stop - 1, 0, group.stop_byte)
+        if group.start_byte:
+            parts[0] = TensorPart(group.start, group.start_byte, parts[0].stop_byte)
+        return tuple(parts)
 
     @property
     def tensor_kinds(self) -> tuple[str, ...]:
         """What each tensor is, "normal", "merged" or "simultaneous" (ASC-WFBP, Definitions 1-3).
 
         A tensor is merged into its group's last one; that one is simultaneous where its group is on
-        another stream than the group before, and so does not wait for it.
+        another stream than the group before, and so does not wait for it. A tensor that is cut is
+        what the group of its last byte makes of it.
         """
-        kinds = []
+        kinds: list[str] = []
         stream = self.groups[0].stream
         for group in self.groups:
-            kinds += ["merged"] * (group.stop - group.start - 1)
-            kinds.append("normal" if group.stream == stream else "simultaneous")
+            whole = group.stop - (group.stop_byte is not None)  # tensors that end in it, or before
+            kinds += ["merged"] * (min(whole, group.stop - 1) - len(kinds))
+            if whole == group.stop:
+                kinds.append("normal" if group.stream == stream else "simultaneous")
             stream = group.stream
         return tuple(kinds)
 
     def to_json(self) -> str:
-        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged."""
-        return json.dumps(
-            {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
-            | asdict(self),
-            indent=1,
-        )
+        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
+
+        Only plans that cut tensors differ from what older versions read.
+        """
+        value = {"format": _FORMAT, "version": self._version, "fingerprint": self.fingerprint}
+        value |= asdict(self)
+        if not self.cuts_tensors:
+            for entry in value["groups"]:
+                del entry["start_byte"], entry["stop_byte"]
+        return json.dumps(value, indent=1)
+
+    @property
+    def _version(self) -> int:
+        return _VERSION_OF_PARTS if self.cuts_tensors else _VERSION
 
     @property
     def short_id(self) -> str:
@@ -213,7 +275,7 @@ class Plan:
         """
         value = checks.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, _VERSION, document),
+            checks.json_document(_FORMAT, (_VERSION, _VERSION_OF_PARTS), document),
             required=(
                 "fingerprint",
                 "groups",
@@ -224,19 +286,66 @@ class Plan:
             ),
             optional=("predicted_seconds", "after_backward", "notes", "dtypes", "contention"),
         )
-        fingerprint = checks.text("fingerprint", value.pop("fingerprint"))
-        groups = []
-        for index, entry in enumerate(checks.sequence("groups", value["groups"])):
-            field = f"groups[{index}]"
-            checks.keys(field, entry, ("start", "stop", "num_threads"), ("stream",))
-            try:
-                groups.append(TensorGroup(**entry))
-            except ValueError as error:
-                raise ValueError(f"{field}: {error}") from None
-        plan = cls(**(value | {"groups": tuple(groups)}))
-        if plan.fingerprint != fingerprint:
-            raise ValueError(
-                f"fingerprint must be that of the plan's content, {plan.fingerprint}, "
-                f"got {fingerprint!r}"
-            )
+        fingerprint = value.pop("fingerprint")
+        value["groups"] = checks.objects(
+            "groups",
+            value["groups"],
+            TensorGroup,
+            ("start", "stop", "num_threads"),
+            ("stream", "start_byte", "stop_byte"),
+        )
+        plan = cls(**value)
+        checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
+
+
+def check_whole_tensors(plan: Plan, executor: str) -> None:
+    """Raises `ValueError` for a plan that cuts tensors.
+
+    Args:
+      plan: what is to be executed.
+      executor: who cannot, for the message.
+    """
+    for index, group in enumerate(plan.groups):
+        if group.cuts_tensors:
+            cut = group.start if group.start_byte else group.stop - 1
+            raise ValueError(
+                f"plan: groups[{index}] must be of whole tensors, as {executor} cannot all-reduce "
+                f"parts; it cuts {plan.tensor_names[cut]!r}"
+            )
+
+
+def _check_cover(
+    groups: tuple[Any, ...], sizes: tuple[int, ...], dtypes: tuple[str | None, ...]
+) -> None:
+    """Raises `ValueError` unless the groups are consecutive and end with the last tensor."""
+    tensor, byte = 0, 0  # where the next group has to begin
+    for index, group in enumerate(groups):
+        if not isinstance(group, TensorGroup):
+            raise ValueError(f"groups[{index}] must be a TensorGroup, got {group!r}")
+        if group.start != tensor:
+            raise ValueError(f"groups[{index}].start must be {tensor}, got {group.start}")
+        if group.start_byte != byte:
+            raise ValueError(f"groups[{index}].start_byte must be {byte}, got {group.start_byte}")
+        tensor, byte = group.stop, 0
+        if tensor > len(sizes):
+            break
+        if group.stop_byte is not None:
+            tensor, byte = group.stop - 1, group.stop_byte
+            field = f"groups[{index}].stop_byte"
+            if byte >= sizes[tensor]:
+                raise ValueError(
+                    f"{field} must be below {sizes[tensor]}, the tensor's num_bytes, or None for "
+                    f"its end, got {byte}"
+                )
+            item = item_bytes(dtypes[tensor]) or 1
+            if byte % item:
+                raise ValueError(
+                    f"{field} must be a multiple of {item}, an element of {dtypes[tensor]}, got "
+                    f"{byte}"
+                )
+    if not sizes or (tensor, byte) != (len(sizes), 0):
+        covered = f"{tensor} of them" + (f" and {byte} bytes of the next" if byte else "")
+        raise ValueError(
+            f"groups must cover {len(sizes)} tensors, at least 1; they cover {covered}"
+        )

@@ -140,15 +140,14 @@ class BackwardProfile:
         value = checks.keys(
             _FORMAT, checks.json_document(_FORMAT, _VERSION, document), required=("tensors",)
         )
-        tensors = []
-        for index, entry in enumerate(checks.sequence("tensors", value["tensors"])):
-            field = f"tensors[{index}]"
-            checks.keys(field, entry, ("name", "num_bytes", "compute_seconds"), ("dtype",))
-            try:
-                tensors.append(GradientTensor(**entry))
-            except ValueError as error:
-                raise ValueError(f"{field}: {error}") from None
-        return cls(tuple(tensors))
+        tensors = checks.objects(
+            "tensors",
+            value["tensors"],
+            GradientTensor,
+            ("name", "num_bytes", "compute_seconds"),
+            ("dtype",),
+        )
+        return cls(tensors)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

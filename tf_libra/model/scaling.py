@@ -52,11 +52,9 @@ class ScalingProfile:
 
     def __post_init__(self) -> None:
         counts = _device_counts(self.device_counts)
-        names = tuple(checks.text("names", n) for n in checks.sequence("names", self.names))
+        names = checks.names("names", self.names)
         if not names:
             raise ValueError("names must hold at least one layer, got none")
-        if len(set(names)) < len(names):
-            raise ValueError("names must be unique")
         edges = _edges(self.edges, len(names))
         L, G, E = len(names), len(counts), len(edges)
         frozen: dict[str, Any] = {
@@ -247,10 +245,7 @@ class ScalingProfile:
 
 
 def _device_counts(value: Any) -> tuple[int, ...]:
-    counts = tuple(
-        checks.integer("device_counts", n, 1, checks.MAX_INT32)
-        for n in checks.sequence("device_counts", value)
-    )
+    counts = checks.integers("device_counts", value, 1, checks.MAX_INT32)
     if not counts or counts[0] != 1:
         raise ValueError(f"device_counts must begin with 1, got {counts}")
     for before, after in itertools.pairwise(counts):

@@ -79,13 +79,16 @@ class Explanation:
         lines = [line for text in paragraphs for line in textwrap.wrap(text, _COLUMNS)]
         for entry in self.groups:
             first, last = map(_shortened, entry.tensors)
-            names = first if entry.group.stop - entry.group.start == 1 else f"{first} .. {last}"
+            group = entry.group
+            names = first if group.stop - group.start == 1 else f"{first} .. {last}"
             lines += ["", f"group {entry.index}: {names}"[:_COLUMNS]]
             lines.append(
-                f"  tensors {entry.group.start}-{entry.group.stop - 1}, "
-                f"{entry.num_bytes / 2**20:.3f} MiB, r = {entry.group.num_threads}, "
+                f"  tensors {group.start}-{group.stop - 1}, "
+                f"{entry.num_bytes / 2**20:.3f} MiB, r = {group.num_threads}, "
                 f"{_ms(entry.span.start_seconds)} to {_ms(entry.span.end_seconds)}"
             )
+            if group.cuts_tensors:
+                lines.append(f"  {_cut_at(group)}")
             for text in (entry.starts, entry.merged, entry.threads):
                 lines += textwrap.wrap(
                     text, _COLUMNS, initial_indent="  ", subsequent_indent="    "
@@ -166,7 +169,8 @@ class _Explainer:
     def one_group(self) -> str:
         [group] = self._plan.groups
         cut = self._best_cut(0)
-        alone = float(self._cost.exclusive_all_reduce(self._bytes(group), group.num_threads))
+        [num_bytes] = self._plan.group_bytes
+        alone = float(self._cost.exclusive_all_reduce(num_bytes, group.num_threads))
         if cut is None:
             return "There is one tensor, hence one group."
         after, seconds = cut
@@ -199,7 +203,7 @@ class _Explainer:
             index=index,
             group=group,
             tensors=(names[group.start], names[group.stop - 1]),
-            num_bytes=self._bytes(group),
+            num_bytes=self._plan.group_bytes[index],
             span=self._timeline.groups[index],
             starts=self._why_then(index),
             merged=self._why_merged(index, cut, merges),
@@ -223,7 +227,8 @@ class _Explainer:
         group = self._plan.groups[index]
         words = []
         if cut is None:
-            words.append("It is a single tensor")
+            what = "a part of one tensor" if group.cuts_tensors else "a single tensor"
+            words.append(f"It is {what}")
         elif cut[1] >= 0:
             words.append(
                 f"Its {group.stop - group.start} tensors are merged, as the best cut (at tensor "
@@ -246,7 +251,7 @@ class _Explainer:
     ) -> str:
         group = self._plan.groups[index]
         r = group.num_threads
-        size = self._bytes(group)
+        size = self._plan.group_bytes[index]
         overlaps = self._timeline.stages[index + 1].overlap_seconds > 0
         all_reduce = (
             self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
@@ -273,12 +278,12 @@ class _Explainer:
     def _merged(self, first: int, second: int) -> Alternative:
         """Merged with the threads of whichever of the two is better."""
         groups = self._plan.groups
-        stop = groups[second].stop
+        union = replace(groups[first], stop=groups[second].stop, stop_byte=groups[second].stop_byte)
         differences = [
             self._difference(
                 [
                     *groups[:first],
-                    replace(groups[first], stop=stop, num_threads=groups[kept].num_threads),
+                    replace(union, num_threads=groups[kept].num_threads),
                     *groups[second + 1 :],
                 ]
             )
@@ -293,7 +298,10 @@ class _Explainer:
         group = groups[index]
         cuts = []
         for tensor in range(group.start + 1, group.stop):
-            parts = [replace(group, stop=tensor), replace(group, start=tensor)]
+            parts = [
+                replace(group, stop=tensor, stop_byte=None),
+                replace(group, start=tensor, start_byte=0),
+            ]
             seconds = self._difference([*groups[:index], *parts, *groups[index + 1 :]])
             if seconds is not None:
                 cuts.append((seconds, tensor))
@@ -311,8 +319,12 @@ class _Explainer:
         difference = other.backward_seconds - now
         return 0.0 if abs(difference) <= _SAME_SECONDS * now else difference
 
-    def _bytes(self, group: TensorGroup) -> int:
-        return sum(self._plan.num_bytes[group.start : group.stop])
+
+def _cut_at(group: TensorGroup) -> str:
+    """Where a group begins and ends within its tensors."""
+    ends = [f"from byte {group.start_byte} of the first"] if group.start_byte else []
+    ends += [] if group.stop_byte is None else [f"up to byte {group.stop_byte} of the last"]
+    return ", ".join(ends)
 
 
 def _shortened(name: str) -> str:

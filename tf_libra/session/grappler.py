@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 from tf_libra.backends import library
-from tf_libra.model.plan import Plan
+from tf_libra.model.plan import Plan, check_whole_tensors
 
 OPTIMIZER = "tf_libra"
 
@@ -117,8 +117,9 @@ def register(plan: Plan) -> None:
     Each call counts: as many calls of `unregister` undo it.
 
     Raises:
-        ValueError: the library refuses it.
+        ValueError: it cuts tensors, or the library refuses it.
     """
+    check_whole_tensors(plan, "the graph's all-reduces")
     c = library.load().c
     sizes = [group.stop - group.start for group in plan.groups]
     code = c.TfLibraRegisterPlan(

@@ -6,7 +6,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.simulation.timeline import Timeline
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
-_STREAMS = ("#f58518", "#e45756")
+_STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")
 
 
 def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) -> None:
@@ -26,20 +26,19 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
         overlapped = 1e3 * stage.overlap_seconds
         bars = [(begin, overlapped), (begin + overlapped, 1e3 * stage.residual_compute_seconds)]
         axes.broken_barh(bars, (0.1, 0.8), facecolors=(_OVERLAPPED, _ALONE), edgecolor="white")
+    rows = {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
     for index, (group, span) in enumerate(zip(plan.groups, timeline.groups, strict=True)):
         begin, length = 1e3 * span.start_seconds, 1e3 * (span.end_seconds - span.start_seconds)
-        row = 1 + group.stream
-        axes.broken_barh(
-            [(begin, length)], (row + 0.1, 0.8), color=_STREAMS[group.stream], edgecolor="white"
-        )
+        row = 1 + rows[group.stream]
+        color = _STREAMS[rows[group.stream] % len(_STREAMS)]
+        axes.broken_barh([(begin, length)], (row + 0.1, 0.8), color=color, edgecolor="white")
         if length > 0.03e3 * timeline.backward_seconds:
             axes.text(
                 begin + length / 2, row + 0.5, f"{index}\nr={group.num_threads}",
                 ha="center", va="center", fontsize=7,
             )  # fmt: skip
-    streams = max(group.stream for group in plan.groups) + 1
-    names = ["all-reduce"] if streams == 1 else [f"all-reduce, stream {i}" for i in range(streams)]
-    axes.set_yticks([0.5 + row for row in range(streams + 1)], ["computation", *names])
+    names = ["all-reduce"] if len(rows) == 1 else [f"all-reduce, stream {i}" for i in rows]
+    axes.set_yticks([0.5 + row for row in range(len(rows) + 1)], ["computation", *names])
     axes.invert_yaxis()
     axes.set_xlim(0, 1e3 * timeline.backward_seconds or 1)
     axes.set_xlabel("ms since the start of backward (light: overlapped computation)")

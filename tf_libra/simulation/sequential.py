@@ -28,9 +28,7 @@ def stage_times(
 
 def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
     """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
-    starts = [group.start for group in plan.groups]
-    stops = [group.stop for group in plan.groups]
-    sizes = profile.bytes_before[stops] - profile.bytes_before[starts]
+    sizes = np.array(plan.group_bytes)
     threads = np.array([group.num_threads for group in plan.groups])
     overlapped = cost.overlapped_all_reduce(sizes, threads)
     exclusive = cost.exclusive_all_reduce(sizes, threads)

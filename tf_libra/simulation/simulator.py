@@ -22,6 +22,6 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Tim
             f"plan must be of the profile's {len(sizes)} tensors (same names and num_bytes, in "
             f"the same order), got one of {len(plan.num_bytes)} tensors"
         )
-    if any(group.stream != plan.groups[0].stream for group in plan.groups):
+    if plan.num_streams > 1:
         return simulate_streams(profile, plan, cost)
     return simulate_sequential(profile, plan, cost)

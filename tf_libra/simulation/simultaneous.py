@@ -3,8 +3,9 @@
 Every all-reduce progresses uniformly, as LIBRA assumes. Alone it takes p + a beside computation
 and q + a after it; while another runs, transmission takes gamma times as long: a + gamma·p and
 a + gamma·q (ASC-WFBP, Eq. 9). What is left of an all-reduce when the next arrives is then the
-message of Eq. 12, and what it pays is the penalty of Eq. 13. All of them take threads from
-computation, which keeps the rate alpha1 - alpha2·(r1 + r2).
+message of Eq. 12, and what it pays is the penalty of Eq. 13. The paper has no more than two at
+once; each one more is taken to cost the others as much again, (k - 1)·(gamma - 1) for k. All of
+them take threads from computation, which keeps the rate alpha1 - alpha2·(r1 + r2 + ...).
 """
 
 import itertools
@@ -21,10 +22,21 @@ from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 
 @dataclass(frozen=True)
 class _AllReduce:
-    """Seconds of one all-reduce, by (computation runs, another all-reduce runs)."""
+    """What one all-reduce takes, each by whether computation runs beside it.
+
+    Attributes:
+      num_threads: r.
+      alone: seconds where no other runs.
+      penalty: seconds that each other one adds.
+    """
 
     num_threads: int
-    seconds: dict[tuple[bool, bool], float]
+    alone: dict[bool, float]
+    penalty: dict[bool, float]
+
+    def pace(self, computing: bool, others: int) -> float:
+        """The share of it that is done in a second."""
+        return 1 / (self.alone[computing] + others * self.penalty[computing])
 
 
 def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
@@ -35,7 +47,7 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel
     """
     groups = plan.groups
     count = len(groups)
-    all_reduces = [_all_reduce(profile, plan, cost, index) for index in range(count)]
+    all_reduces = [_all_reduce(plan, cost, index) for index in range(count)]
     # Tasks 0 to K - 1: the computation until each group is complete. K to 2K - 1: the groups.
     left = [float(profile.compute_after[0]), *left_when_ready(profile, plan)]
     tasks = [
@@ -43,7 +55,7 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel
         for index, (before, after) in enumerate(itertools.pairwise(left))
     ]
     for index, group in enumerate(groups):
-        launched = max(all_reduces[index].seconds.values()) > 0
+        launched = max(all_reduces[index].alone.values()) > 0
         tasks.append(
             Task(
                 "all_reduce",
@@ -57,8 +69,8 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel
     def rates(running: Collection[int]) -> Mapping[int, float]:
         reducing = [index - count for index in running if index >= count]
         computing = len(reducing) < len(running)
-        state = computing, len(reducing) > 1
-        paces = {count + index: 1 / all_reduces[index].seconds[state] for index in reducing}
+        others = len(reducing) - 1
+        paces = {count + index: all_reduces[index].pace(computing, others) for index in reducing}
         if computing:
             threads = sum(all_reduces[index].num_threads for index in reducing)
             pace = float(cost.compute_rate(threads)) if reducing else 1.0
@@ -91,22 +103,17 @@ def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple
     return tuple(Stage(start, *seconds) for start, seconds in zip(starts, times, strict=True))
 
 
-def _all_reduce(
-    profile: BackwardProfile, plan: Plan, cost: ContentionModel, index: int
-) -> _AllReduce:
-    group = plan.groups[index]
-    size = int(profile.bytes_before[group.stop] - profile.bytes_before[group.start])
-    overlapped = float(cost.overlapped_all_reduce(size, group.num_threads))
-    exclusive = float(cost.exclusive_all_reduce(size, group.num_threads))
+def _all_reduce(plan: Plan, cost: ContentionModel, index: int) -> _AllReduce:
+    size, threads = plan.group_bytes[index], plan.groups[index].num_threads
     shared = plan.contention - 1
     return _AllReduce(
-        group.num_threads,
+        threads,
         {
-            (True, False): overlapped,
-            (True, True): overlapped
-            + shared * float(cost.overlapped_seconds(size, group.num_threads)),
-            (False, False): exclusive,
-            (False, True): exclusive
-            + shared * float(cost.exclusive_seconds(size, group.num_threads)),
+            True: float(cost.overlapped_all_reduce(size, threads)),
+            False: float(cost.exclusive_all_reduce(size, threads)),
+        },
+        {
+            True: shared * float(cost.overlapped_seconds(size, threads)),
+            False: shared * float(cost.exclusive_seconds(size, threads)),
         },
     )

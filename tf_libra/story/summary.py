@@ -143,7 +143,7 @@ def plan_table(conclusion: Conclusion, timelines: Sequence[MeasuredTimeline] = (
     if profile is not None and cost_model is not None:
         spans = simulate(profile, plan, cost_model).groups
     for index, group in enumerate(plan.groups):
-        megabytes = sum(plan.num_bytes[group.start : group.stop]) / 1e6
+        megabytes = plan.group_bytes[index] / 1e6
         predicted = ("-", "-")
         if spans is not None:
             span = spans[index]

@@ -60,9 +60,11 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
                 "group": index,
                 "start": group.start,
                 "stop": group.stop,
+                "start_byte": group.start_byte,
+                "stop_byte": group.stop_byte,
                 "num_threads": group.num_threads,
                 "stream": group.stream,
-                "num_bytes": sum(plan.num_bytes[group.start : group.stop]),
+                "num_bytes": plan.group_bytes[index],
             }
             for index, group in enumerate(plan.groups)
         ],
@@ -132,7 +134,7 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
         "start": group.start,
         "num_threads": group.num_threads,
         "names": list(plan.tensor_names[group.start : group.stop]),
-        "num_bytes": list(plan.num_bytes[group.start : group.stop]),
+        "num_bytes": [part.num_bytes for part in plan.parts(index)],
         "compute_seconds": seconds,
         "why": None,
     }
@@ -167,6 +169,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
         return None
     plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
     timeline = simulate(profile, plan, cost)
+    rows = _stream_rows(plan)
     return {
         "kind": "predicted",
         "strategy": plan.strategy,
@@ -178,10 +181,10 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
             {
                 "group": index,
                 "num_threads": group.num_threads,
-                "num_bytes": sum(plan.num_bytes[group.start : group.stop]),
+                "num_bytes": plan.group_bytes[index],
                 "start": group.start,
                 "stop": group.stop,
-                "stream": group.stream,
+                "stream": rows[group.stream],
                 "from": _exactly(span.start_seconds),
                 "to": _exactly(span.end_seconds),
                 "ready": _exactly(span.ready_seconds),
@@ -194,6 +197,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str, Any]:
     """What the steps under the plan did, median and quartiles."""
     plan = record.plan
+    rows = _stream_rows(plan)
     spans = []
     for span in measured.spans:
         known = span.group < len(plan.groups)
@@ -205,7 +209,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
                 "num_bytes": span.num_bytes,
                 "start": None if group is None else group.start,
                 "stop": None if group is None else group.stop,
-                "stream": 0 if group is None else group.stream,
+                "stream": 0 if group is None else rows[group.stream],
                 "from": dataclasses.asdict(span.start),
                 "to": dataclasses.asdict(span.end),
                 "ready": dataclasses.asdict(span.ready),
@@ -226,6 +230,11 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
         ],
         "spans": spans,
     }
+
+
+def _stream_rows(plan: Plan) -> dict[int, int]:
+    """Each stream's row of a timeline: their numbers need not follow each other."""
+    return {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
 
 
 def _exactly(seconds: float) -> dict[str, float]:

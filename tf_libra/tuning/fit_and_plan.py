@@ -7,7 +7,7 @@ import numpy as np
 
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
-from tf_libra.model.plan import Plan
+from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.profiling.backward import MeasuredProfile
@@ -103,7 +103,12 @@ def _trusted_strategy(
 
 
 def _one_stream(plan: Plan, profile: BackwardProfile, model: ContentionModel) -> Plan:
-    """The plan as the engine can run it, which runs one all-reduce at a time."""
+    """The plan as the engine can run it, which runs one all-reduce of whole tensors at a time.
+
+    Raises:
+        ValueError: the plan cuts tensors.
+    """
+    check_whole_tensors(plan, "the engine")
     if all(group.stream == 0 for group in plan.groups):
         return plan
     groups = tuple(replace(group, stream=0) for group in plan.groups)

@@ -6,6 +6,7 @@ import math
 from hypothesis import strategies as st
 
 import tf_libra
+from tf_libra.model.plan import Plan, TensorGroup
 
 
 def simulate(profile, cost, stops, threads):
@@ -136,6 +137,26 @@ def profiles(draw, max_tensors=5):
         draw(st.lists(sizes, min_size=count, max_size=count)),
         draw(st.lists(seconds, min_size=count, max_size=count)),
     )
+
+
+@st.composite
+def part_plans(draw, profile, threads=(1, 2, 5), streams=(0,)):
+    """Plans that cut tensors anywhere, some of them in several places."""
+    bytes_before = profile.bytes_before.tolist()
+    ends = [(tensor + 1, None) for tensor in range(len(profile.tensors))]
+    for _ in range(draw(st.integers(0, 6))):
+        tensor = draw(st.integers(0, len(profile.tensors) - 1))
+        num_bytes = bytes_before[tensor + 1] - bytes_before[tensor]
+        if num_bytes > 1:
+            ends.append((tensor + 1, draw(st.integers(1, num_bytes - 1))))
+    ends = sorted(set(ends), key=lambda end: (end[0], math.inf if end[1] is None else end[1]))
+    kept = [end for end in ends[:-1] if draw(st.booleans())]
+    groups, start, start_byte = [], 0, 0
+    for stop, stop_byte in [*kept, ends[-1]]:
+        r, stream = draw(st.sampled_from(threads)), draw(st.sampled_from(streams))
+        groups.append(TensorGroup(start, stop, r, stream, start_byte, stop_byte))
+        start, start_byte = (stop, 0) if stop_byte is None else (stop - 1, stop_byte)
+    return Plan.for_profile(profile, tuple(groups), 2, "by hand")
 
 
 @st.composite
