@@ -198,12 +198,12 @@ def items(field: str, values: Any, kind: type[_T]) -> tuple[_T, ...]:
     )
 
 
-def json_document(kind: str, version: int | Collection[int], document: Any) -> dict[str, Any]:
+def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
     """Parses a JSON object marked with `format` and `version`, and returns its other entries.
 
     Args:
       kind: what the entry `format` must be, also the field that errors name.
-      version: what the entry `version` must be, or all that it may be.
+      version: what the entry `version` must be.
       document: the JSON text.
 
     Raises:
@@ -226,10 +226,8 @@ def json_document(kind: str, version: int | Collection[int], document: Any) -> d
     found = (value.pop("format", None), value.pop("version", None))
     if found[0] != kind:
         raise ValueError(f"format must be {kind!r}, got {_short(found[0])}")
-    known = (version,) if isinstance(version, int) else tuple(version)
-    if found[1] not in known or isinstance(found[1], bool):
-        allowed = " or ".join(map(str, known))
-        raise ValueError(f"version of {kind} must be {allowed}, got {_short(found[1])}")
+    if found[1] != version or isinstance(found[1], bool):
+        raise ValueError(f"version of {kind} must be {version}, got {_short(found[1])}")
     return value
 
 

@@ -43,8 +43,22 @@ def test_another_world_size_changes_startup_and_bytes_only():
     assert dataclasses.replace(other, num_workers=8) == MODEL
 
 
-def test_one_worker_communicates_in_no_time():
-    assert float(MODEL.with_workers(1).exclusive_all_reduce(10**9, 1)) == 0
+@pytest.mark.parametrize("hops", [None, 2])
+def test_one_worker_communicates_in_no_time(hops):
+    alone = dataclasses.replace(MODEL, hops=hops).with_workers(1)
+    assert float(alone.exclusive_all_reduce(10**9, 1)) == 0
+
+
+def test_what_makes_two_hops_makes_two_among_any_number_of_workers():
+    lanes = dataclasses.replace(MODEL, num_workers=2, hops=2, exclusive_hop_latency=3e-5)
+    ring = dataclasses.replace(lanes, hops=None)
+    assert lanes.startup_seconds == ring.startup_seconds == pytest.approx(2e-5)
+    for workers in (2, 3, 8, 500):
+        more = lanes.with_workers(workers)
+        assert more.startup_seconds == pytest.approx(2e-5)
+        assert more.exclusive_startup_seconds == pytest.approx(6e-5)
+        sent = ring.with_workers(workers).transmitted_bytes(100)
+        assert more.transmitted_bytes(100) == sent
 
 
 def test_contention_free():
@@ -55,9 +69,10 @@ def test_contention_free():
     assert free.startup_seconds == free.exclusive_startup_seconds == pytest.approx(28e-6)
 
 
+@pytest.mark.parametrize("hops", [None, 2])
 @pytest.mark.parametrize("latency", [None, 2e-6])
-def test_json_returns_it_unchanged(latency):
-    model = dataclasses.replace(MODEL, exclusive_hop_latency=latency)
+def test_json_returns_it_unchanged(latency, hops):
+    model = dataclasses.replace(MODEL, exclusive_hop_latency=latency, hops=hops)
     assert ContentionModel.from_json(model.to_json()) == model
 
 
@@ -75,6 +90,7 @@ def test_json_returns_it_unchanged(latency):
         ({"exclusive": (1, -1, 0)}, "exclusive: gamma2 must be at least 0"),
         ({"exclusive": 3}, "exclusive must be a list"),
         ({"exponent": 0}, "exponent must be greater than 0"),
+        ({"hops": 0}, "hops must be from 1"),
         ({"exclusive_hop_latency": "1"}, "exclusive_hop_latency must be a finite number"),
     ],
 )

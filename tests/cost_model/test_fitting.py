@@ -162,6 +162,53 @@ def test_is_finite_and_positive_whatever_the_samples(true, threads, count, seed)
     assert math.isfinite(result.median_error)
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    reference.any_costs((1, 2, 4, 64)),
+    st.lists(st.sampled_from([1, 2, 4, 64]), min_size=1, max_size=4, unique=True),
+    st.integers(1, 60),
+    st.integers(0, 9),
+    st.sampled_from([0.0, 0.2, 2.0]),
+)
+def test_keeps_assumptions_2_and_3_whatever_the_samples(true, threads, count, seed, noise):
+    samples = draw(true.with_workers(3), count, threads, seed, noise)
+    result = fit(samples, 3)
+    assert reference.obeys_assumptions(result.model, {s.num_threads for s in samples})
+
+
+@settings(max_examples=30, deadline=None)
+@given(reference.lawful_costs((1, 2, 4)), st.integers(0, 9))
+def test_models_that_keep_the_assumptions_are_found(true, seed):
+    true = true.with_workers(max(true.num_workers, 2))
+    samples = draw(true, 60, (1, 2, 4), seed)
+    result = fit(samples, true.num_workers)
+    assert result.median_error < 1e-2
+
+
+def test_what_breaks_an_assumption_is_fitted_as_closely_as_it_allows():
+    # Beside computation everything is twice as fast as alone: the best is a rate in between.
+    twice = tuple(2 * g for g in TRUE.exclusive[:2])
+    fast = dataclasses.replace(TRUE, compute=(1.0, 0.0), overlapped=(*twice, TRUE.exclusive[2]))
+    samples = draw(fast, 200, (1, 2, 4))
+    result = fit(samples, 2)
+    assert any("Assumption 2" in warning for warning in result.warnings)
+    assert any("fitted again" in note for note in result.notes)
+    p, q = result.model.overlapped_rate((1, 2, 4)), result.model.exclusive_rate((1, 2, 4))
+    assert p == pytest.approx(q, rel=1e-3)
+    assert np.all(q > TRUE.exclusive_rate((1, 2, 4)))
+    assert np.all(p < fast.overlapped_rate((1, 2, 4)))
+    assert result.median_error < 0.5
+
+
+def test_hops_are_kept():
+    lanes = dataclasses.replace(TRUE, hops=2).with_workers(4)
+    result = fit(draw(lanes, 100, (1, 2, 4)), 4, hops=2)
+    assert result.model.hops == 2
+    assert result.model.hop_latency == pytest.approx(TRUE.hop_latency, rel=1e-3)
+    held_out = draw(lanes.with_workers(16), 50, (1, 2, 4), seed=1)
+    assert median_error(result.model.with_workers(16), held_out) < 1e-3
+
+
 def test_bad_arguments_are_named():
     samples = draw(TRUE, 5, (1, 2))
     with pytest.raises(ValueError, match="samples must hold at least one"):

@@ -211,7 +211,7 @@ def test_bad_groups_are_named(arguments, word):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"version": 99}, "version of tf-libra plan must be 1 or 2, got 99"),
+        ({"version": 99}, "version of tf-libra plan must be 1, got 99"),
         ({"fingerprint": "00"}, "fingerprint must be that of the plan's content"),
         ({"num_workers": 4}, "fingerprint must be that of the plan's content"),
         ({"groups": [{"start": 0, "stop": 4}]}, r"groups\[0\] lacks the keys \['num_threads'\]"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tf_libra.simulation.tasks import Task, simulate_tasks
 
 many = settings(max_examples=300, deadline=None)
-seconds = st.one_of(st.just(0.0), st.integers(0, 6).map(float), st.floats(0, 10))
+seconds = st.one_of(st.just(0.0), st.integers(0, 6).map(float), st.floats(1e-6, 10))
 
 
 @st.composite

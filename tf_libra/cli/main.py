@@ -43,12 +43,15 @@ _INTEGERS = {
     "num_threads": "communication threads r, for strategies with a fixed number",
     "max_groups": "K, the largest number of tensor groups (libra)",
     "chunks": "Z, the chunks that backward computation is divided into (libra, libra-m)",
+    "chunks_per_group": "Z is at least this times K - 1 (libra-m)",
+    "min_elements": "groups with fewer elements take in the next tensor (mg-wfbp, libra-m)",
     "buffer_bytes": "fusion buffer (horovod-fusion)",
 }
 _FLOATS = {
     "cycle_seconds": "cycle time (horovod-fusion)",
     "contention": "gamma, the slowdown of two all-reduces at once (asc-wfbp)",
 }
+_TEXTS = {"rule": "published-code or equation-40 (asc-wfbp)"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,6 +121,8 @@ def _define_arguments(values: flags.FlagValues) -> None:
         flags.DEFINE_integer(name, None, text, flag_values=values)
     for name, text in _FLOATS.items():
         flags.DEFINE_float(name, None, text, flag_values=values)
+    for name, text in _TEXTS.items():
+        flags.DEFINE_string(name, None, text, flag_values=values)
 
 
 def _define_plan(values: flags.FlagValues) -> None:
@@ -245,7 +250,7 @@ def _given(values: flags.FlagValues) -> dict[str, Any]:
     """The arguments of strategies that were given as flags."""
     given: dict[str, Any] = {
         name: values[name].value
-        for name in (*_INTEGERS, *_FLOATS)
+        for name in (*_INTEGERS, *_FLOATS, *_TEXTS)
         if values[name].value is not None
     }
     if values["threads"].value is not None:

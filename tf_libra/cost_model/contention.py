@@ -21,13 +21,15 @@ class ContentionModel:
 
     Attributes:
       num_workers: N.
-      hop_latency: alpha, seconds; the startup overhead is a = 2(N-1)·alpha (Eq. 4).
+      hop_latency: alpha, seconds; the startup overhead is a = hops·alpha.
       compute: (alpha1, alpha2) of Eq. 5.
       overlapped: (gamma1, gamma2, gamma3) of Eq. 6 for p; gamma1 and gamma2 in bytes per second.
       exclusive: the same for q, all-reduces that no computation overlaps.
       exponent: gamma4 of Eq. 6.
       exclusive_hop_latency: alpha of all-reduces that no computation overlaps, where it differs (a
         busy processor may be slower to start one); None: `hop_latency`.
+      hops: that a message of an all-reduce makes one after the other. None: 2(N-1), as in a ring
+        (Eq. 4). Lanes exchange with all ranks at once and make 2 whatever N is.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -40,6 +42,7 @@ class ContentionModel:
     exclusive: tuple[float, float, float]
     exponent: float = 0.6
     exclusive_hop_latency: float | None = None
+    hops: int | None = None
 
     def __post_init__(self) -> None:
         workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
@@ -64,18 +67,28 @@ class ContentionModel:
         if self.exclusive_hop_latency is not None:
             latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
             object.__setattr__(self, "exclusive_hop_latency", latency)
+        if self.hops is not None:
+            hops = checks.integer("hops", self.hops, 1, checks.MAX_INT32)
+            object.__setattr__(self, "hops", hops)
+
+    @property
+    def num_hops(self) -> int:
+        """Hops of an all-reduce among N workers; none where there is one."""
+        if self.hops is None or self.num_workers == 1:
+            return 2 * (self.num_workers - 1)
+        return self.hops
 
     @property
     def startup_seconds(self) -> float:
         """Startup overhead a of an all-reduce that computation overlaps (Eq. 4)."""
-        return 2 * (self.num_workers - 1) * self.hop_latency
+        return self.num_hops * self.hop_latency
 
     @property
     def exclusive_startup_seconds(self) -> float:
         """Startup overhead a of an all-reduce that no computation overlaps."""
         if self.exclusive_hop_latency is None:
             return self.startup_seconds
-        return 2 * (self.num_workers - 1) * self.exclusive_hop_latency
+        return self.num_hops * self.exclusive_hop_latency
 
     def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
         """c_hat, what a ring all-reduce of c bytes sends per worker (Eq. 4)."""
@@ -131,7 +144,10 @@ class ContentionModel:
         return np.where(launched, transmission + self.exclusive_startup_seconds, 0.0)
 
     def with_workers(self, num_workers: int) -> "ContentionModel":
-        """The same hardware with another number of workers: only a and c_hat change (Eq. 4)."""
+        """The same hardware with another number of workers: only a and c_hat change (Eq. 4).
+
+        With `hops` given, a stays, too, but for one worker.
+        """
         return replace(self, num_workers=num_workers)
 
     def contention_free(self) -> "ContentionModel":
@@ -147,7 +163,10 @@ class ContentionModel:
 
     def to_json(self) -> str:
         """Returns the model as JSON text; `from_json` reads it back unchanged."""
-        return json.dumps({"format": _FORMAT, "version": _VERSION} | asdict(self), indent=1)
+        value = {"format": _FORMAT, "version": _VERSION} | asdict(self)
+        if self.hops is None:
+            del value["hops"]
+        return json.dumps(value, indent=1)
 
     @classmethod
     def from_json(cls, document: str) -> "ContentionModel":
@@ -156,7 +175,7 @@ class ContentionModel:
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),
             required=("num_workers", "hop_latency", "compute", "overlapped", "exclusive"),
-            optional=("exponent", "exclusive_hop_latency"),
+            optional=("exponent", "exclusive_hop_latency", "hops"),
         )
         return cls(**value)
 

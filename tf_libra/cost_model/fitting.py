@@ -2,12 +2,13 @@
 
 Residuals are logarithms of predicted over measured time under a robust loss, so that neither the
 largest all-reduces nor a few disturbed ones decide. Rates are parametrised by their values at the
-fewest and the most sampled threads, which keeps them positive and monotone in between.
+fewest and the most sampled threads, which keeps them positive and monotone in between. The model
+keeps LIBRA's Assumptions 2 and 3 whatever the samples say: planners rely on them.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ _NOTABLE = 1.1  # deviations below 10 % are left to noise
 _BETTER = 10.0  # fall of n·log(cost) that pays for one more parameter
 _DISTINCT = 1.25  # startups closer than this are one
 _TINY = 1e-12
+_MARGIN = 1e-6  # by which the assumptions hold, of the logarithm: rounding is less
+_CHECKED = 33  # thread counts, over the sampled range, at which they are looked at
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,12 @@ def computation_errors(
     return predicted / columns.overlap[some] - 1
 
 
-def fit(samples: Sequence[OverlapSample], num_workers: int, exponent: float = 0.6) -> FitResult:
+def fit(
+    samples: Sequence[OverlapSample],
+    num_workers: int,
+    exponent: float = 0.6,
+    hops: int | None = None,
+) -> FitResult:
     """Fits g, p, q and the startup overhead to measured all-reduces.
 
     Exclusive, overlapped and mixed all-reduces are fitted together: each is to satisfy
@@ -115,10 +123,16 @@ def fit(samples: Sequence[OverlapSample], num_workers: int, exponent: float = 0.
     samples cannot determine takes its simplest value, and `notes` say so; the model is always
     finite and its rates are positive over the sampled threads.
 
+    There, and for all sizes, it keeps LIBRA's Assumption 2, an all-reduce is no faster beside
+    computation than alone, and Assumption 3, overlapping is no slower than one after the other.
+    Where the samples contradict one, `warnings` say by how much, and the closest model that keeps
+    both is taken.
+
     Args:
       samples: measured on `num_workers` workers; some tens to hundreds, over several r and sizes.
       num_workers: N >= 2.
       exponent: gamma4 of Eq. 6, not fitted.
+      hops: as for `ContentionModel`; None: those of a ring.
 
     Raises:
       ValueError: no samples, or an argument out of its range.
@@ -129,8 +143,8 @@ def fit(samples: Sequence[OverlapSample], num_workers: int, exponent: float = 0.
     notes: list[str] = []
     warnings: list[str] = []
     compute = _fit_computation(columns, notes, warnings)
-    model = _fit_communication(columns, num_workers, exponent, compute, notes)
-    _check_assumptions(model, columns, warnings)
+    shape = ContentionModel(num_workers, 0.0, compute, (1, 0, 0), (1, 0, 0), exponent, hops=hops)
+    model = _fit_communication(columns, shape, notes, warnings)
     errors = np.abs(computation_errors(model, samples))
     return FitResult(
         model=model,
@@ -237,16 +251,12 @@ class _Solution:
 
 
 def _fit_communication(
-    columns: _Samples,
-    num_workers: int,
-    exponent: float,
-    compute: tuple[float, float],
-    notes: list[str],
+    columns: _Samples, shape: ContentionModel, notes: list[str], warnings: list[str]
 ) -> ContentionModel:
-    """Fits p, q and the startup overhead (Eqs. 3, 4 and 6)."""
-    transmitted = columns.num_bytes * (2 * (num_workers - 1) / num_workers)
+    """Fits p, q and the startup overhead (Eqs. 3, 4 and 6); the rest of the model is `shape`'s."""
+    transmitted = shape.transmitted_bytes(columns.num_bytes)
     wall = columns.overlap + columns.residual
-    u = columns.threads**exponent
+    u = columns.threads**shape.exponent
     rate = _Rate(float(u.min()), float(u.max()))
     spent = {"overlapped": columns.overlap, "exclusive": columns.residual}
     fitted = [kind for kind, seconds in spent.items() if seconds.any()]
@@ -303,22 +313,117 @@ def _fit_communication(
             )
     _note_undetermined(solution, notes)
 
-    gammas = {kind: rate.gammas(*_rate_values(solution.values, kind)) for kind in fitted}
+    model = _model_of(solution.values, rate, fitted, shape)
+    _check_assumptions(model, columns, warnings)
     for kind, other_kind in (("overlapped", "exclusive"), ("exclusive", "overlapped")):
-        if kind not in gammas:
+        if kind not in fitted:
             notes.append(f"{kind}: no sample; taken to be as {other_kind}")
-            gammas[kind] = gammas[other_kind]
-    hops = 2 * (num_workers - 1)
-    alone = solution.values.get("exclusive.startup")
-    return ContentionModel(
-        num_workers=num_workers,
-        hop_latency=math.exp(solution.values["startup"]) / hops,
-        compute=compute,
-        overlapped=gammas["overlapped"],
-        exclusive=gammas["exclusive"],
-        exponent=exponent,
-        exclusive_hop_latency=None if alone is None else math.exp(alone) / hops,
+    if _keeps_assumptions(model, columns.threads):
+        return model
+    notes.append("p and q as fitted break Assumption 2 or 3; both are fitted again to keep them")
+    return _fit_within_assumptions(solution.values, columns, rate, shape)
+
+
+def _model_of(
+    values: dict[str, float], rate: "_Rate", fitted: Sequence[str], shape: ContentionModel
+) -> ContentionModel:
+    """The model of fitted values; a kind that no sample tells of is as the other."""
+    gammas = {kind: rate.gammas(*_rate_values(values, kind)) for kind in fitted}
+    [some, *_] = gammas.values()
+    alone = values.get("exclusive.startup")
+    return replace(
+        shape,
+        hop_latency=math.exp(values["startup"]) / shape.num_hops,
+        overlapped=gammas.get("overlapped", some),
+        exclusive=gammas.get("exclusive", some),
+        exclusive_hop_latency=None if alone is None else math.exp(alone) / shape.num_hops,
     )
+
+
+def _checked_threads(threads: _Array) -> _Array:
+    """The sampled thread counts, and some in between."""
+    return np.union1d(threads, np.linspace(threads.min(), threads.max(), _CHECKED))
+
+
+def _keeps_assumptions(model: ContentionModel, threads: _Array) -> bool:
+    """Whether Assumptions 2 and 3 hold for every size: both are linear in it."""
+    r = _checked_threads(threads)
+    lost = 1 - model.compute_rate(r)
+    startups = model.startup_seconds, model.exclusive_startup_seconds
+    rates = model.overlapped_seconds(1, r), model.exclusive_seconds(1, r)
+    return all(np.all(p >= q) and np.all(p * lost <= q) for p, q in (startups, rates))
+
+
+def _fit_within_assumptions(
+    values: dict[str, float], columns: _Samples, rate: "_Rate", shape: ContentionModel
+) -> ContentionModel:
+    """Fits p as a multiple of q that is at least 1 and at most 1 / (1 - rate beside r threads).
+
+    Both have the same gamma3. Then p / q lies, at any r in between, between what it is at the
+    fewest and at the most threads. The least 1 / (1 - rate) is that at the most threads; as long as
+    p / q falls with r no faster than it, p / q may be larger at the fewest.
+    """
+    r = np.array([columns.threads.min(), columns.threads.max()])
+    lost = np.maximum(1 - shape.compute_rate(r), math.exp(-_MOST_GAIN))
+    limits = (-np.log(lost)).tolist()
+    transmitted = shape.transmitted_bytes(columns.num_bytes)
+    u = columns.threads**shape.exponent
+
+    def times(limit: float, now: float) -> _Parameter:
+        """The logarithm of p over q, above 0 and below the limit."""
+        lower = min(_MARGIN, limit / 3)
+        upper = max(limit - _MARGIN, 2 * limit / 3)
+        return _Parameter(min(max(now, lower), upper), lower, upper)
+
+    def models(found: dict[str, float]) -> dict[str, float]:
+        """Values as `_model_of` and `_rate_values` take them."""
+        first, gain = found["first"], found["gain"]
+        rise = max(0.0, gain + found["first.times"] - found["last.times"])
+        slower = first - found["first.times"]
+        alone = found["startup"] - found["startup.times"]
+        return {
+            "startup": found["startup"],
+            "exclusive.startup": alone,
+            "exclusive.first": first,
+            "exclusive.gain": gain,
+            "exclusive.shape": found["shape"],
+            "overlapped.first": slower,
+            "overlapped.gain": rise,
+            "overlapped.shape": found["shape"],
+        }
+
+    def residuals(found: dict[str, float]) -> _Array:
+        named = models(found)
+        done = np.zeros_like(transmitted)
+        for kind, spent, startup in (
+            ("overlapped", columns.overlap, named["startup"]),
+            ("exclusive", columns.residual, named["exclusive.startup"]),
+        ):
+            per_byte = rate.seconds_per_byte(u, *_rate_values(named, kind))
+            done += spent / (math.exp(startup) + per_byte * transmitted)
+        return np.log(done)
+
+    low, high = (math.log(limit) for limit in rate.shapes())
+    first = values["exclusive.first"]
+    gain = values["exclusive.gain"]
+    ratios = first - values["overlapped.first"]
+    ratios = ratios, ratios + gain - values["overlapped.gain"]
+    alone = values.get("exclusive.startup", values["startup"])
+    free = {
+        "startup": _Parameter(values["startup"], values["startup"] - 20, values["startup"] + 20),
+        "first": _Parameter(first, first - 2 * _MOST_GAIN, first + 2 * _MOST_GAIN),
+        "gain": _Parameter(gain, 0.0, _MOST_GAIN),
+        "shape": _Parameter(values["exclusive.shape"], low, high),
+        "startup.times": times(limits[1], values["startup"] - alone),
+    }
+    # Where p / q falls too fast in between, it may nowhere be more than at the most threads.
+    for limit in limits[0], limits[1]:
+        ends = {"first.times": times(limit, ratios[0]), "last.times": times(limits[1], ratios[1])}
+        found = _minimise(free | ends, {}, residuals).values
+        model = _model_of(models(found), rate, ("overlapped", "exclusive"), shape)
+        if _keeps_assumptions(model, columns.threads):
+            break
+    return model
 
 
 def _rate_values(values: dict[str, float], kind: str) -> tuple[float, float, float]:

@@ -11,8 +11,7 @@ from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.profile import BackwardProfile
 
 _FORMAT = "tf-libra plan"
-_VERSION = 1  # of plans whose groups hold whole tensors
-_VERSION_OF_PARTS = 2
+_VERSION = 1
 _SHORT_ID_LENGTH = 16
 
 
@@ -188,7 +187,7 @@ class Plan:
                 groups[-1] += [group.start_byte, group.stop_byte]
         return checks.digest(
             _FORMAT,
-            self._version,
+            _VERSION,
             {
                 "num_workers": self.num_workers,
                 "after_backward": self.after_backward,
@@ -247,18 +246,14 @@ class Plan:
     def to_json(self) -> str:
         """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
 
-        Only plans that cut tensors differ from what older versions read.
+        Where a tensor is cut stands in the groups of plans that cut some, and in no others.
         """
-        value = {"format": _FORMAT, "version": self._version, "fingerprint": self.fingerprint}
-        value |= asdict(self)
+        value = asdict(self)
         if not self.cuts_tensors:
             for entry in value["groups"]:
                 del entry["start_byte"], entry["stop_byte"]
-        return json.dumps(value, indent=1)
-
-    @property
-    def _version(self) -> int:
-        return _VERSION_OF_PARTS if self.cuts_tensors else _VERSION
+        header = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
+        return json.dumps(header | value, indent=1)
 
     @property
     def short_id(self) -> str:
@@ -275,7 +270,7 @@ class Plan:
         """
         value = checks.keys(
             _FORMAT,
-            checks.json_document(_FORMAT, (_VERSION, _VERSION_OF_PARTS), document),
+            checks.json_document(_FORMAT, _VERSION, document),
             required=(
                 "fingerprint",
                 "groups",

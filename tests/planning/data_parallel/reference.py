@@ -73,6 +73,18 @@ def best_threads(profile, cost, stops, allowed):
     )
 
 
+def communication_starts(profile, cost, merged, num_threads):
+    """When each all-reduce could start that waits for the one before; by what is merged so far."""
+    starts, free, size = [], 0.0, 0
+    for index, ready in enumerate(profile.compute_seconds.cumsum()):
+        size += int(profile.num_bytes[index])
+        starts.append(max(free, float(ready)))
+        if not merged[index]:
+            free = starts[-1] + float(cost.exclusive_all_reduce(size, num_threads))
+            size = 0
+    return starts
+
+
 def algorithm1(profile, cost, K, Z, R):
     """T(K, L, Z) by LIBRA's Algorithm 1; chunk edges are compared to a relative 1e-9."""
     b = [float(x) for x in profile.compute_seconds]

@@ -1,5 +1,6 @@
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
@@ -32,27 +33,43 @@ def test_looks_at_no_contention():
     assert merge_stops(profile, slow, 2) == merge_stops(profile, COST, 2)
 
 
-@settings(max_examples=200, deadline=None)
-@given(reference.profiles(max_tensors=12), reference.any_costs((1, 2)))
-def test_follows_the_rule_pair_by_pair(profile, cost):
+@settings(max_examples=300, deadline=None)
+@given(
+    reference.profiles(max_tensors=12),
+    reference.any_costs((1, 2)),
+    st.sampled_from([0, 20, 8192, 10**6]),
+)
+def test_follows_the_rule_pair_by_pair(profile, cost, min_elements):
     """MG-WFBP's own loop: merge one, then recompute when every all-reduce starts."""
     produced = profile.compute_seconds.cumsum()
     count = len(produced)
     merged = [False] * count
+    elements = 0
     for index in range(count - 1):
-        starts = communication_starts(profile, cost, produced, merged)
-        merged[index] = produced[index + 1] < starts[index] + cost.exclusive_startup_seconds
+        starts = reference.communication_starts(profile, cost, merged, 2)
+        elements += int(profile.num_bytes[index]) // 4
+        merged[index] = elements < min_elements or bool(
+            produced[index + 1] < starts[index] + cost.exclusive_startup_seconds
+        )
+        elements *= merged[index]
     expected = [i + 1 for i in range(count) if not merged[i]]
-    plan = tf_libra.make_plan(profile, cost, strategies.MgWfbp(num_threads=2))
+    strategy = strategies.MgWfbp(num_threads=2, min_elements=min_elements)
+    plan = tf_libra.make_plan(profile, cost, strategy)
     assert [g.stop for g in plan.groups] == expected
 
 
-def communication_starts(profile, cost, produced, merged):
-    starts, free, size = [], 0.0, 0
-    for index, num_bytes in enumerate(profile.num_bytes):
-        size += int(num_bytes)
-        starts.append(max(free, produced[index]))
-        if not merged[index]:
-            free = starts[-1] + float(cost.exclusive_all_reduce(size, 2))
-            size = 0
-    return starts
+@pytest.mark.parametrize(("dtype", "item"), [(None, 4), ("float32", 4), ("bfloat16", 2), ("x", 4)])
+def test_fewer_than_8192_elements_take_in_the_next_tensor(dtype, item):
+    dtypes = None if dtype is None else [dtype] * 4
+    profile = tf_libra.BackwardProfile.from_arrays(
+        [8191 * item, item, 8192 * item, item], [5.0] * 4, dtypes=dtypes
+    )
+    quick = tf_libra.ContentionModel(2, 0.5, (1.0, 0), (1e9, 0, 0), (1e9, 0, 0))
+    assert [g.stop for g in tf_libra.make_plan(profile, quick, "mg-wfbp").groups] == [2, 3, 4]
+    alone = strategies.MgWfbp(min_elements=0)
+    assert [g.stop for g in tf_libra.make_plan(profile, quick, alone).groups] == [1, 2, 3, 4]
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="min_elements must be from 0"):
+        strategies.MgWfbp(min_elements=-1)

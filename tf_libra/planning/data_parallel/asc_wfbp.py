@@ -1,4 +1,11 @@
-"""ASC-WFBP: each tensor normal, merged or simultaneous, at a fixed number of threads."""
+"""ASC-WFBP: each tensor normal, merged or simultaneous, at a fixed number of threads.
+
+Two rules are known. The paper derives Eq. 40 with two misprints. Eq. 27, Q3, counts from tau_c(l)
+where Eqs. 17 and 29 count from tau_b(l); as printed it cannot hold beside Q2, because an all-reduce
+takes at least its startup overhead. Eq. 32 has tau_b(l) + t_b(l), when this tensor is produced; in
+Eq. 31's maximum it is that of l - 1, the next, and with that merging is not always better where the
+next tensor must be waited for (Q4). The authors' public code only merges what need not wait.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +16,8 @@ from tf_libra.model.plan import TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import FixedThreads, register
+
+RULES = ("published-code", "equation-40")
 
 
 @dataclass(frozen=True)
@@ -28,25 +37,67 @@ class _AllReduce:
 
 
 def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp") -> Draft:
-    """Sets each tensor's type by ASC-WFBP's Theorem 1 (Eq. 40).
+    """Sets each tensor's type, in the order of production (the paper's layers L to 1).
 
     All-reduces take a + q(c, r), the paper's a + b·m; computation takes no longer for being
-    overlapped. Tensors are visited in the order of their production (the paper's layers L to 1). A
-    tensor is normal where its all-reduce ends before the next tensor is produced (Q1, Eq. 21);
-    else merged into the next where that is produced within a startup overhead of the all-reduce's
-    start (Q2, Eq. 24); else simultaneous. Q3 (Eq. 27) cannot be true beside Q2, as an all-reduce
-    takes at least its startup overhead; so it never decides. The last tensor is simultaneous.
-
-    A normal all-reduce waits for the one before (Definition 1), a simultaneous one does not
-    (Definition 3) and takes the penalty of Eq. 13, never below 0.
-
-    A plan holds the types as streams: a group on another stream than the group before it does not
-    wait for it. Where two all-reduces at once would leave computation no resources, no tensor is
-    simultaneous, and a note says so.
+    overlapped. A plan holds the types as streams: a group on another stream than the group before
+    it does not wait for it. Where two all-reduces at once would leave computation no resources, no
+    tensor is simultaneous, and a note says so.
     """
     threads = strategy.num_threads
     alpha1, alpha2 = cost.compute
     two_at_once = alpha1 - alpha2 * 2 * threads > 0
+    rule = _by_published_code if strategy.rule == "published-code" else _by_equation_40
+    groups = rule(profile, cost, strategy, two_at_once)
+    notes: tuple[str, ...] = ()
+    if not two_at_once:
+        notes = (
+            f"no tensor is simultaneous: two all-reduces of {threads} threads at once would leave "
+            "backward computation no resources under this cost model",
+        )
+    return Draft(groups, notes, strategy.contention)
+
+
+def _by_published_code(
+    profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp", two_at_once: bool
+) -> tuple[TensorGroup, ...]:
+    """The rule of the code that ASC-WFBP's authors publish.
+
+    A tensor is merged into the next where that one is produced before the all-reduce of what is
+    merged so far could start, if each waited for the one before; no all-reduce waits for a tensor.
+    All others go as soon as they are produced: at once with the one before, if that is not done.
+    """
+    threads = strategy.num_threads
+    produced = profile.compute_seconds.cumsum().tolist()
+    groups: list[TensorGroup] = []
+    ends, stream, group_start = 0.0, 0, 0
+    for index, ready in enumerate(produced):
+        stop = index + 1
+        starts = max(ready, ends)
+        if stop < len(produced) and produced[stop] < starts:
+            continue  # merged
+        if groups and two_at_once and ends > ready:
+            stream = 1 - stream
+        size = int(profile.bytes_before[stop] - profile.bytes_before[group_start])
+        groups.append(TensorGroup(group_start, stop, threads, stream))
+        group_start = stop
+        ends = starts + float(cost.exclusive_all_reduce(size, threads))
+    return tuple(groups)
+
+
+def _by_equation_40(
+    profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp", two_at_once: bool
+) -> tuple[TensorGroup, ...]:
+    """Theorem 1 as it is printed.
+
+    A tensor is normal where its all-reduce ends before the next tensor is produced (Q1, Eq. 21);
+    else merged into the next where that is produced within a startup overhead of the all-reduce's
+    start (Q2, Eq. 24); else simultaneous. Q3 never decides. The last tensor is simultaneous.
+
+    A normal all-reduce waits for the one before (Definition 1), a simultaneous one does not
+    (Definition 3) and takes the penalty of Eq. 13, never below 0.
+    """
+    threads = strategy.num_threads
     startup = cost.exclusive_startup_seconds
     produced = profile.compute_seconds.cumsum().tolist()
     groups: list[TensorGroup] = []
@@ -74,13 +125,7 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "As
         before = _AllReduce(starts, starts + duration, alone, transmission)
         groups.append(TensorGroup(group_start, stop, threads, stream))
         group_start = stop
-    notes: tuple[str, ...] = ()
-    if not two_at_once:
-        notes = (
-            f"no tensor is simultaneous: two all-reduces of {threads} threads at once would leave "
-            "backward computation no resources under this cost model",
-        )
-    return Draft(tuple(groups), notes, strategy.contention)
+    return tuple(groups)
 
 
 @register
@@ -91,17 +136,22 @@ class AscWfbp(FixedThreads):
     Attributes:
       contention: gamma >= 1, how many times longer a byte takes while two all-reduces run at once
         (the paper measured 1 < gamma <= 2).
+      rule: "published-code", what the authors' public code does, or "equation-40", Theorem 1 as it
+        is printed.
     """
 
     name: ClassVar[str] = "asc-wfbp"
     contention: float = 1.5
+    rule: str = RULES[0]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(
             self, "contention", checks.real("contention", self.contention, minimum=1)
         )
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
 
     def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
-        """By Theorem 1."""
+        """By the rule."""
         return plan_asc_wfbp(profile, cost, self)

@@ -11,21 +11,24 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
-from tf_libra.planning.data_parallel.mg_wfbp import merge_stops
+from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, check_threads, register
 from tf_libra.simulation import simulate
+
+_TABLE = 2**24  # entries: groups times chunks; 8 bytes each
 
 
 def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "LibraM") -> Draft:
     """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
 
-    With more groups than chunks Eq. 17's bound says nothing, and one r for all groups may be
-    faster: then that is taken, and a note says so.
+    Eq. 17's threads are within 1 + (K - 1)/Z of the best for these K groups; Z grows with K. One r
+    for all groups may be faster all the same: then that is taken, and a note says so.
     """
     merged_for = strategy.num_threads or strategy.threads[0]
-    stops = merge_stops(profile, cost, merged_for)
-    costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
+    stops = merge_stops(profile, cost, merged_for, strategy.min_elements)
+    chunks = strategy.chunks_for(len(stops))
+    costs = ChunkedCosts(profile, cost, strategy.threads, chunks)
     _, found = allocate_threads(profile, costs, stops)
     notes = [f"merged as MG-WFBP merges at r = {merged_for}"]
     candidates = [found, *([r] * len(stops) for r in strategy.threads)]
@@ -42,7 +45,7 @@ def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "Lib
     else:
         notes.append(
             f"r = {candidates[best][0]} for all {len(stops)} groups beats what Eq. 17 finds on "
-            f"{strategy.chunks} chunks"
+            f"{chunks} chunks"
         )
     return Draft(drafts[best], tuple(notes))
 
@@ -57,15 +60,15 @@ def allocate_threads(
     Z = costs.chunks
     extra = np.zeros(Z + 1)  # T(i, z) - z·w
     # For each group, where the stage that ends at z began, and the index of its threads.
-    began: list[NDArray[np.int64]] = []
-    chosen: list[NDArray[np.int64]] = []
+    began: list[NDArray[np.int32]] = []
+    chosen: list[NDArray[np.int32]] = []
     start = 0
     for stop in stops:
         size = int(profile.bytes_before[stop] - profile.bytes_before[start])
         start = stop
         first = int(costs.first_chunk[stop])
         best = np.full(Z + 1, np.inf)
-        source, index = np.zeros(Z + 1, np.int64), np.zeros(Z + 1, np.int64)
+        source, index = np.zeros(Z + 1, np.int32), np.zeros(Z + 1, np.int32)
         sizes = np.array([size])
         base, per_chunk = costs.residual_extra(sizes)
         hidden_chunks, hidden_extra = costs.hidden_chunks(sizes), costs.hidden_extra(sizes)
@@ -93,8 +96,8 @@ def allocate_threads(
 
 def _improve(
     best: NDArray[np.float64],
-    source: NDArray[np.int64],
-    index: NDArray[np.int64],
+    source: NDArray[np.int32],
+    index: NDArray[np.int32],
     z: NDArray[np.int64],
     began: NDArray[np.int64],
     candidates: NDArray[np.float64],
@@ -113,19 +116,36 @@ class LibraM(ChosenThreads):
     """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each.
 
     Attributes:
-      chunks: Z, the parts that backward computation is divided into.
+      chunks: Z, the parts that backward computation is divided into, at the least.
       num_threads: the fixed r that MG-WFBP merges for; None: the smallest of `threads`.
+      chunks_per_group: Z is at least this times K - 1 for K groups, so that the threads that Eq. 17
+        finds are within 1 + 1/`chunks_per_group` of the best. 0: Z does not grow.
+      min_elements: as for `MgWfbp`.
     """
 
     name: ClassVar[str] = "libra-m"
     chunks: int = 150
     num_threads: int | None = None
+    chunks_per_group: int = 10
+    min_elements: int = MIN_ELEMENTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, minimum=1))
+        per_group = checks.integer("chunks_per_group", self.chunks_per_group)
+        object.__setattr__(self, "chunks_per_group", per_group)
+        object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
         if self.num_threads is not None:
             object.__setattr__(self, "num_threads", check_threads("num_threads", self.num_threads))
+
+    def chunks_for(self, num_groups: int) -> int:
+        """Z for that many groups.
+
+        It stops growing where a table of all groups and chunks would fill memory, which begins
+        beyond 1300 groups at 10 chunks each.
+        """
+        grown = min(self.chunks_per_group * (num_groups - 1), _TABLE // num_groups)
+        return max(self.chunks, grown)
 
     def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
         """MG-WFBP's groups, with threads for each."""

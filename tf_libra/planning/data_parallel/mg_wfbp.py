@@ -3,47 +3,74 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
+from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 
+MIN_ELEMENTS = 8192
+_ITEM_BYTES = 4  # of dtypes that are not known
+
 
 def plan_mg_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "MgWfbp") -> Draft:
-    """Merges by MG-WFBP's rule, as ASC-WFBP's paper gives it in Eq. 5."""
-    stops = merge_stops(profile, cost, strategy.num_threads)
+    """Merges by MG-WFBP's rule, as ASC-WFBP's paper gives it in Eq. 5, and what is small."""
+    stops = merge_stops(profile, cost, strategy.num_threads, strategy.min_elements)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
 
 
-def merge_stops(profile: BackwardProfile, cost: ContentionModel, num_threads: int) -> list[int]:
+def merge_stops(
+    profile: BackwardProfile, cost: ContentionModel, num_threads: int, min_elements: int = 0
+) -> list[int]:
     """Returns where MG-WFBP's groups end.
 
     In backward order, a group takes in the next tensor if that is produced less than a startup
     overhead after the group's all-reduce could start: tau_b + t_b < tau_c + a. An all-reduce takes
-    a + q(c, r), and computation no longer for being overlapped.
+    a + q(c, r), and computation no longer for being overlapped. It also takes in the next tensor,
+    however late that is, while it has fewer than `min_elements` elements, as the authors' public
+    code does; where a dtype is not known, an element has 4 bytes.
     """
     produced = profile.compute_seconds.cumsum().tolist()
     startup = cost.exclusive_startup_seconds
     stops: list[int] = []
     channel_free = 0.0
     group_start = 0
-    for index in range(len(produced)):
+    elements = 0
+    for index, tensor in enumerate(profile.tensors):
+        elements += tensor.num_bytes // (item_bytes(tensor.dtype) or _ITEM_BYTES)
         starts = max(channel_free, produced[index])
         last = index + 1 == len(produced)
-        if last or produced[index + 1] >= starts + startup:
+        if last or (elements >= min_elements and produced[index + 1] >= starts + startup):
             size = int(profile.bytes_before[index + 1] - profile.bytes_before[group_start])
             channel_free = starts + float(cost.exclusive_all_reduce(size, num_threads))
             stops.append(index + 1)
             group_start = index + 1
+            elements = 0
     return stops
+
+
+def check_min_elements(min_elements: int) -> int:
+    """Returns the size below which groups are merged, an int of at least 0, else `ValueError`."""
+    return checks.integer("min_elements", min_elements)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class MgWfbp(FixedThreads):
-    """MG-WFBP: the next tensor is merged when it is produced within a startup overhead."""
+    """MG-WFBP: the next tensor is merged when it is produced within a startup overhead.
+
+    Attributes:
+      min_elements: a group with fewer elements takes in the next tensor in any case; 8192 in the
+        authors' public code. 0: by the startup overhead alone, as the paper has it.
+    """
 
     name: ClassVar[str] = "mg-wfbp"
+    min_elements: int = MIN_ELEMENTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
 
     def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
         """By MG-WFBP's merge rule."""
