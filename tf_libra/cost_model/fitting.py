@@ -406,8 +406,8 @@ def _fit_within_assumptions(
     low, high = (math.log(limit) for limit in rate.shapes())
     first = values["exclusive.first"]
     gain = values["exclusive.gain"]
-    ratios = first - values["overlapped.first"]
-    ratios = ratios, ratios + gain - values["overlapped.gain"]
+    slower = first - values["overlapped.first"]
+    ratios = slower, slower + gain - values["overlapped.gain"]
     alone = values.get("exclusive.startup", values["startup"])
     free = {
         "startup": _Parameter(values["startup"], values["startup"] - 20, values["startup"] + 20),
