@@ -2,9 +2,10 @@
 
     python -m benchmarks.paper [--parameters FILE_OR_FOLDER] [--document docs/paper.md]
 
-Without flags it rewrites the tables in docs/paper.md, with pictures in docs/images and all numbers
-in docs/paper.json. With other parameters it writes a document of its own for them: a file
-(`Parameters.to_json`), or the folder that `benchmarks.gpu` left its results in.
+Without flags it rewrites the tables in docs/paper.md, of LIBRA's parameters by what its paper says
+and by published throughputs, with pictures in docs/images and all numbers in docs/paper.json. With
+other parameters it writes a document of its own for them: a file (`Parameters.to_json`), or the
+folder that `benchmarks.gpu` left its results in.
 `--print_parameters` shows LIBRA's as such a file.
 """
 
@@ -16,10 +17,23 @@ from absl import app, flags
 
 from benchmarks.paper import document, evaluation, pictures
 from benchmarks.paper.gpu import of_gpu
-from benchmarks.paper.parameters import Parameters, of_asc_wfbp, of_libra
+from benchmarks.paper.parameters import (
+    FITTED_CLAIM,
+    Parameters,
+    of_asc_wfbp,
+    of_libra,
+    of_published_throughputs,
+)
 
 
-def run(parameters: Parameters, path: Path, *, with_asc: bool, points: int) -> None:
+def run(
+    parameters: Parameters,
+    path: Path,
+    *,
+    with_asc: bool,
+    points: int,
+    beside: Parameters | None = None,
+) -> None:
     """Computes everything; writes the document, its pictures and its JSON file.
 
     Args:
@@ -27,6 +41,7 @@ def run(parameters: Parameters, path: Path, *, with_asc: bool, points: int) -> N
       path: the document, filled in if it is there, else made.
       with_asc: also ASC-WFBP's evaluation, whose parameters are its own.
       points: of each sweep of the sensitivity.
+      beside: another set, of which `FITTED_CLAIM` was fitted; its testbed goes beside the first's.
     """
     images = path.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -40,13 +55,7 @@ def run(parameters: Parameters, path: Path, *, with_asc: bool, points: int) -> N
     testbed = evaluation.on_testbed(parameters)
     scaled = evaluation.scaled_out(parameters)
     names = [workload.name for workload in parameters.workloads]
-    largest = [
-        row
-        for row in scaled
-        if row.workers == max(evaluation.CLUSTERS)
-        and row.network == ("VGG16" if "VGG16" in names else names[0])
-    ]
-    compared = evaluation.claims(testbed, largest)
+    compared = evaluation.claims(testbed, evaluation.largest(parameters))
     sweeps = evaluation.sensitivity(parameters, points)
     pictures.throughput(testbed, image("throughput"))
     pictures.breakdown(testbed, image("breakdown"))
@@ -75,6 +84,21 @@ def run(parameters: Parameters, path: Path, *, with_asc: bool, points: int) -> N
         pictures.iterations(rows, image("asc_wfbp"))
         blocks["asc_wfbp"] = document.asc_wfbp(rows) + shown("Iteration times", "asc_wfbp")
         found["asc_wfbp"] = rows
+    if beside is not None:
+        rows = evaluation.on_testbed(beside)
+        again = evaluation.claims(rows, evaluation.largest(beside))
+        pictures.throughput(rows, image("throughput_published"))
+        blocks |= {
+            "published_sources": document.sources(beside),
+            "published_testbed": document.testbed(rows)
+            + shown("Throughput, by published throughputs", "throughput_published"),
+            "published_claims": document.claims(again, (FITTED_CLAIM,)),
+        }
+        found["published"] = {
+            "parameters": json.loads(beside.to_json()) | {"workloads": names},
+            "testbed": rows,
+            "claims": again,
+        }
     text = path.read_text() if path.exists() else document.skeleton(parameters, blocks)
     path.write_text(document.fill(text, blocks))
     path.with_suffix(".json").write_text(json.dumps(found, indent=1, default=_plain) + "\n")
@@ -101,7 +125,8 @@ def main(argv: list[str]) -> None:
             parameters = Parameters.from_json(source.read_text())
     default = f"docs/paper_{Path(given).stem}.md" if given else "docs/paper.md"
     path = Path(_DOCUMENT.value or default)
-    run(parameters, path, with_asc=not given, points=_POINTS.value)
+    beside = None if given else of_published_throughputs()
+    run(parameters, path, with_asc=not given, points=_POINTS.value, beside=beside)
     print(path.read_text())
 
 

@@ -5,11 +5,11 @@ A mark is a line `<!-- begin NAME -->`; what follows up to `<!-- end NAME -->` i
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.paper.evaluation import ASC_PAPER, AscRow, Claim, Row, Sweep, per_node
-from benchmarks.paper.parameters import Parameters
+from benchmarks.paper.parameters import ASC_GAMMA, Parameters, asc_gamma
 
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
@@ -97,8 +97,8 @@ def testbed(rows: Sequence[Row]) -> str:
     return table(head, lines)
 
 
-def claims(found: Sequence[Claim]) -> str:
-    """The paper's figures beside ours."""
+def claims(found: Sequence[Claim], fitted: Collection[str] = ()) -> str:
+    """The paper's figures beside ours; those whose text is in `fitted` say that they were."""
     lines = []
     for claim in found:
         differences = [
@@ -106,7 +106,7 @@ def claims(found: Sequence[Claim]) -> str:
         ]
         lines.append(
             (
-                claim.text,
+                f"{claim.text} (fitted)" if claim.text in fitted else claim.text,
                 claim.where,
                 _range(claim.paper),
                 _range(claim.ours),
@@ -150,7 +150,7 @@ def asc_wfbp(rows: Sequence[AscRow]) -> str:
     """ASC-WFBP's Tables IV and V, each number beside the paper's."""
     head = (
         "network", "WFBP, s", "MG-WFBP, s", "ASC-WFBP, s", "ASC over WFBP", "ASC over MG-WFBP",
-        "S", "S_max",
+        "S", "S_max", f"ASC-WFBP at gamma = {ASC_GAMMA}, s", "ASC-WFBP by Eq. 40, s",
     )  # fmt: skip
     lines = []
     for row in rows:
@@ -165,8 +165,11 @@ def asc_wfbp(rows: Sequence[AscRow]) -> str:
             (row.largest_speedup, paper.largest_speedup),
         ]
         cells = [f"{ours:.3g} ({theirs:.3g}, {ours / theirs - 1:+.0%})" for ours, theirs in values]
-        lines.append((row.network, *cells))
-    return table(head, lines) + "\nIn brackets: the paper's, and the difference to it.\n"
+        lines.append((row.network, *cells, f"{row.measured_gamma:.3g}", f"{row.equation_40:.3g}"))
+    return table(head, lines) + (
+        f"\nIn brackets: the paper's, and the difference to it. gamma = {asc_gamma():.3f}, but for "
+        "the column that says otherwise.\n"
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

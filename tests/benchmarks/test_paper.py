@@ -68,7 +68,37 @@ def test_largest_speedups_are_those_of_table_5():
     for name, row in rows.items():
         paper = evaluation.ASC_PAPER[name]
         assert row.largest_speedup == pytest.approx(paper.largest_speedup, rel=0.02)
+        assert row.speedup <= row.largest_speedup
         assert row.asc_wfbp <= row.mg_wfbp * (1 + 1e-9) <= row.wfbp * (1 + 2e-9)
+
+
+def test_two_at_once_send_no_more_than_the_link_carries():
+    per_byte = float(parameters.asc_cost().exclusive_seconds(1, 1))
+    gamma = parameters.asc_gamma()
+    assert parameters.ASC_GAMMA < gamma <= 2
+    # Bits of a gradient byte, sent and received, over the seconds that two at once take for it.
+    assert 2 * 8 / (gamma / 2 * per_byte) == pytest.approx(parameters.ASC_BANDWIDTH)
+
+
+def test_published_throughputs_are_what_the_second_set_computes_in():
+    found = parameters.of_published_throughputs()
+    published = {"ResNet-152": 167, "VGG16": 249}
+    rates = []
+    for workload in found.workloads:
+        alone = workload.forward_seconds + float(workload.profile.compute_after[0])
+        if workload.name in published:
+            assert workload.batch / alone == pytest.approx(published[workload.name])
+        cost = workload.cost
+        # p is the same multiple of q for all threads, and more.
+        ratios = cost.exclusive_rate(found.threads) / cost.overlapped_rate(found.threads)
+        assert ratios == pytest.approx([ratios[0]] * len(ratios))
+        rates.append(ratios[0])
+    assert min(rates) == max(rates) > 1
+    claims = evaluation.claims(evaluation.on_testbed(found), evaluation.largest(found))
+    [fitted] = [claim for claim in claims if claim.text == parameters.FITTED_CLAIM]
+    assert fitted.ours == pytest.approx(fitted.paper, abs=0.05)
+    table = document.claims(claims, (parameters.FITTED_CLAIM,))
+    assert table.count("(fitted)") == 1
 
 
 def test_rows_are_what_simulate_says():
