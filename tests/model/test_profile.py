@@ -27,6 +27,19 @@ def test_json_returns_it_unchanged():
     assert BackwardProfile.from_json(PROFILE.to_json()) == PROFILE
 
 
+def test_updates_are_optional():
+    assert not PROFILE.has_updates
+    assert "update_seconds" not in PROFILE.to_json()
+    profile = BackwardProfile.from_arrays([1, 2], [0, 0], update_seconds=[0, 0.25])
+    assert profile.updates_before.tolist() == [0, 0, 0.25]
+    assert profile.has_updates
+    assert BackwardProfile.from_json(profile.to_json()) == profile
+    with pytest.raises(ValueError, match="update_seconds must have one entry per tensor"):
+        BackwardProfile.from_arrays([1, 2], [0, 0], update_seconds=[0])
+    with pytest.raises(ValueError, match="update_seconds must be at least 0"):
+        BackwardProfile.from_arrays([1], [0], update_seconds=[-1])
+
+
 def test_from_arrays_takes_numpy_and_makes_up_names():
     profile = BackwardProfile.from_arrays(np.array([1, 2]), np.array([0.5, 1.5]))
     assert profile.names == ("gradient_0", "gradient_1")

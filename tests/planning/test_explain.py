@@ -44,6 +44,26 @@ def test_explains_plans_that_cut_tensors(data, profile, cost):
         )
 
 
+def test_with_updates_the_step_is_told_and_alternatives_are_judged_by_it():
+    updates = [2e-3] * len(PROFILE.tensors)
+    profile = tf_libra.BackwardProfile.from_arrays(
+        PROFILE.num_bytes, PROFILE.compute_seconds, PROFILE.names, update_seconds=updates
+    )
+    plan = tf_libra.make_plan(profile, COST, strategies.Wfbp(num_threads=2))
+    explanation = explain(profile, plan, COST)
+    seconds = tf_libra.simulate(profile, plan, COST).step_seconds
+    assert f"the step ends at {1e3 * seconds:.4g} ms" in explanation.summary
+    assert "updates" not in explain(PROFILE, plan, COST).summary
+    last = len(plan.groups) - 1
+    joined = (
+        *plan.groups[: last - 1],
+        dataclasses.replace(plan.groups[last - 1], stop=plan.groups[last].stop),
+    )
+    other = tf_libra.simulate(profile, dataclasses.replace(plan, groups=joined), COST)
+    [merge] = [a for a in explanation.groups[last].alternatives if "merged" in a.change]
+    assert merge.seconds == pytest.approx(other.step_seconds - seconds)
+
+
 def test_alternatives_are_what_simulate_says():
     plan = tf_libra.make_plan(PROFILE, COST, strategies.Libra(threads=(1, 2, 4)))
     assert len(plan.groups) > 2

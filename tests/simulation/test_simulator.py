@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,44 @@ def test_streams_without_a_meeting_are_one_stream(data, profile, cost):
     assert timeline.backward_seconds == pytest.approx(
         reference.simulate(profile, cost, stops, threads), rel=1e-9
     )
+
+
+@many
+@given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
+def test_updates_wait_for_their_group_and_for_backward(data, profile, cost, after_backward):
+    """Without contention: Johnson's two machines, the link and the processor, in one order."""
+    plan = replace(data.draw(plans(profile)), after_backward=after_backward)
+    free = cost.contention_free()
+    timeline = tf_libra.simulate(profile, plan, free)
+    without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
+    for one, other in zip(
+        tf_libra.simulate(without, plan, free).groups, timeline.groups, strict=True
+    ):
+        assert vars(other) == pytest.approx(vars(one), rel=1e-9, abs=1e-12)
+    clock = float(profile.compute_after[0])
+    for group, span in zip(plan.groups, timeline.groups, strict=True):
+        tensors = profile.tensors[group.start : group.stop]
+        clock = max(clock, span.end_seconds) + sum(tensor.update_seconds for tensor in tensors)
+    assert timeline.step_seconds == pytest.approx(clock, rel=1e-9)
+
+
+@many
+@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
+def test_without_updates_the_step_ends_with_backward(data, profile, cost):
+    timeline = tf_libra.simulate(profile, data.draw(plans(profile)), cost)
+    assert timeline.step_seconds == timeline.backward_seconds
+
+
+def test_updates_contend_with_what_is_left_of_communication():
+    # The second group is sent while the first is updated: 2 s at half the speed.
+    profile = tf_libra.BackwardProfile.from_arrays([1, 6], [1, 2], update_seconds=[2, 3])
+    cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1.0, 0, 0), (2.0, 0, 0))
+    timeline = tf_libra.simulate(profile, plan_of(profile, [1, 2], [1, 1]), cost)
+    # Backward: 1 s, 1 s beside the first group (half a second of work), 1.5 s.
+    assert timeline.computation_end_seconds == pytest.approx(3.5)
+    # 4 of the 6 bytes beside the update, 2 alone at twice the rate; then its own update.
+    assert timeline.backward_seconds == pytest.approx(3.5 + 4 + 1)
+    assert timeline.step_seconds == pytest.approx(8.5 + 3)
 
 
 def test_mg_cf_is_free_of_contention():

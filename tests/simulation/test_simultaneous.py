@@ -73,18 +73,23 @@ def test_each_all_reduce_more_adds_as_much(count):
 
 def pieces(profile, plan):
     """The same with every part of a tensor as a tensor of its own, produced at the same time."""
-    num_bytes, compute_seconds, stops = [], [], []
+    num_bytes, compute_seconds, update_seconds, stops = [], [], [], []
     for index in range(len(plan.groups)):
         for part in plan.parts(index):
             num_bytes.append(part.num_bytes)
             first = part.start_byte == 0
             compute_seconds.append(float(profile.compute_seconds[part.tensor]) if first else 0.0)
+            tensor = profile.tensors[part.tensor]
+            last = part.stop_byte == tensor.num_bytes
+            update_seconds.append(tensor.update_seconds if last else 0.0)
         stops.append(len(num_bytes))
     groups = tuple(
         TensorGroup(start, stop, group.num_threads, group.stream)
         for start, stop, group in zip([0, *stops], stops, plan.groups, strict=False)
     )
-    other = tf_libra.BackwardProfile.from_arrays(num_bytes, compute_seconds)
+    other = tf_libra.BackwardProfile.from_arrays(
+        num_bytes, compute_seconds, update_seconds=update_seconds
+    )
     return other, Plan.for_profile(
         other, groups, 2, "by hand", after_backward=plan.after_backward, contention=GAMMA
     )
@@ -98,10 +103,11 @@ def assert_alike(one, other):
     ]:
         assert vars(second) == pytest.approx(vars(first), rel=1e-9, abs=tolerance)
     assert other.backward_seconds == pytest.approx(one.backward_seconds, rel=1e-9)
+    assert other.step_seconds == pytest.approx(one.step_seconds, rel=1e-9)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS), st.booleans())
+@given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
 def test_parts_on_one_stream_are_the_same_as_tasks_and_in_sequence(
     data, profile, cost, after_backward
 ):
@@ -123,6 +129,19 @@ def test_parts_on_several_streams_are_tensors_of_their_own(data, profile, cost):
     )
 
 
+def test_a_tensor_is_updated_when_all_its_parts_are_there():
+    profile = tf_libra.BackwardProfile.from_arrays([8, 0], [1, 0], update_seconds=[2, 0])
+    groups = (
+        TensorGroup(0, 1, 1, 0, stop_byte=7),
+        TensorGroup(0, 2, 1, 1, start_byte=7),
+    )
+    plan = Plan.for_profile(profile, groups, 2, "by hand")
+    first, second = tf_libra.simulate(profile, plan, COST).groups
+    assert first.end_seconds == pytest.approx(1 + 1 + 7)
+    assert second.end_seconds < 4
+    assert tf_libra.simulate(profile, plan, COST).step_seconds == pytest.approx(9 + 2)
+
+
 def test_stages_add_up():
     timeline = simulate([4, 0, 3, 2], [2, 1, 0, 3], [0, 1, 1, 0])
     assert len(timeline.stages) == 5
@@ -140,7 +159,7 @@ def test_computation_without_resources_is_refused():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS), st.booleans())
+@given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
 def test_one_stream_as_tasks_is_the_sequential_simulator(data, profile, cost, after_backward):
     plan = data.draw(plans(profile))
     plan = plan_of(

@@ -288,6 +288,7 @@ def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any
     threads = sorted({group.num_threads for group in plan.groups})
     return first | {
         "backward_seconds": timeline.backward_seconds,
+        "step_seconds": timeline.step_seconds,
         "computation_end_seconds": timeline.computation_end_seconds,
         "residual_communication_seconds": sum(
             stage.residual_communication_seconds for stage in timeline.stages
@@ -302,12 +303,16 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(rows, indent=1))
         return
     key = next(iter(rows[0]))
-    print(f"{key:<16}{'backward':>14}{'computation':>14}{'residual':>14}{'groups':>8}  threads")
+    print(
+        f"{key:<16}{'backward':>14}{'with updates':>14}{'computation':>14}{'residual':>14}"
+        f"{'groups':>8}  threads"
+    )
     for row in rows:
         times = "".join(
             f"{1e3 * row[name]:>11.3f} ms"
             for name in (
                 "backward_seconds",
+                "step_seconds",
                 "computation_end_seconds",
                 "residual_communication_seconds",
             )

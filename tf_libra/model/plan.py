@@ -56,6 +56,11 @@ class TensorGroup:
             object.__setattr__(self, field, value)
 
     @property
+    def ended(self) -> int:
+        """One past the last tensor that is all-reduced to its end once this group is."""
+        return self.stop - (self.stop_byte is not None)
+
+    @property
     def cuts_tensors(self) -> bool:
         """Whether it holds a part of its first or of its last tensor only."""
         return self.start_byte > 0 or self.stop_byte is not None
@@ -236,9 +241,8 @@ class Plan:
         kinds: list[str] = []
         stream = self.groups[0].stream
         for group in self.groups:
-            whole = group.stop - (group.stop_byte is not None)  # tensors that end in it, or before
-            kinds += ["merged"] * (min(whole, group.stop - 1) - len(kinds))
-            if whole == group.stop:
+            kinds += ["merged"] * (min(group.ended, group.stop - 1) - len(kinds))
+            if group.ended == group.stop:
                 kinds.append("normal" if group.stream == stream else "simultaneous")
             stream = group.stream
         return tuple(kinds)

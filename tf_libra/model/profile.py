@@ -25,6 +25,8 @@ class GradientTensor:
       compute_seconds: contention-free seconds b of backward computation between the production of
         the tensor before it and its own (for the first: from the start of backward); zero allowed.
       dtype: its TensorFlow dtype's name, such as "float32"; None where unknown.
+      update_seconds: contention-free seconds of the optimizer's update that follows its all-reduce;
+        zero allowed, also where unknown.
 
     Raises:
       ValueError: a size or a time is negative or not finite.
@@ -34,6 +36,7 @@ class GradientTensor:
     num_bytes: int
     compute_seconds: float
     dtype: str | None = None
+    update_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         checks.text("name", self.name)
@@ -42,6 +45,8 @@ class GradientTensor:
         object.__setattr__(self, "compute_seconds", seconds)
         if self.dtype is not None:
             checks.text("dtype", self.dtype)
+        update = checks.real("update_seconds", self.update_seconds, minimum=0)
+        object.__setattr__(self, "update_seconds", update)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class BackwardProfile:
             seen.add(tensor.name)
         checks.integer("the sum of num_bytes", sum(t.num_bytes for t in self.tensors))
         checks.real("the sum of compute_seconds", sum(t.compute_seconds for t in self.tensors))
+        checks.real("the sum of update_seconds", sum(t.update_seconds for t in self.tensors))
 
     @classmethod
     def from_arrays(
@@ -73,6 +79,7 @@ class BackwardProfile:
         compute_seconds: ArrayLike,
         names: Sequence[str] | None = None,
         dtypes: Sequence[str] | None = None,
+        update_seconds: ArrayLike | None = None,
     ) -> "BackwardProfile":
         """Builds a profile of L tensors from columns, in backward order.
 
@@ -81,6 +88,7 @@ class BackwardProfile:
           compute_seconds: contention-free seconds of backward computation, shape [L].
           names: unique names; "gradient_0" and so on where None.
           dtypes: dtype names, where known.
+          update_seconds: contention-free seconds of updates, shape [L]; None: zero.
 
         Raises:
           ValueError: columns of different lengths, or a value that `GradientTensor` refuses.
@@ -89,13 +97,21 @@ class BackwardProfile:
         seconds = checks.sequence("compute_seconds", compute_seconds)
         labels = [f"gradient_{i}" for i in range(len(sizes))] if names is None else list(names)
         kinds: list[Any] = [None] * len(sizes) if dtypes is None else list(dtypes)
-        for field, column in (("compute_seconds", seconds), ("names", labels), ("dtypes", kinds)):
+        updates: Sequence[Any] = [0.0] * len(sizes)
+        if update_seconds is not None:
+            updates = checks.sequence("update_seconds", update_seconds)
+        for field, column in (
+            ("compute_seconds", seconds),
+            ("names", labels),
+            ("dtypes", kinds),
+            ("update_seconds", updates),
+        ):
             if len(column) != len(sizes):
                 raise ValueError(
                     f"{field} must have one entry per tensor: num_bytes has {len(sizes)}, "
                     f"got {len(column)}"
                 )
-        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds)))
+        return cls(tuple(map(GradientTensor, labels, sizes, seconds, kinds, updates)))
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
@@ -120,6 +136,16 @@ class BackwardProfile:
         """
         return _read_only(np.concatenate([np.cumsum(self.compute_seconds[::-1])[::-1], [0.0]]))
 
+    @cached_property
+    def updates_before(self) -> NDArray[np.float64]:
+        """Seconds of updates of the first l tensors for l = 0..L, shape [L + 1]."""
+        return _read_only(np.cumsum([0.0, *(t.update_seconds for t in self.tensors)]))
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether updates take any time."""
+        return bool(self.updates_before[-1] > 0)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names in backward order."""
@@ -130,6 +156,7 @@ class BackwardProfile:
         tensors = [
             {"name": t.name, "num_bytes": t.num_bytes, "compute_seconds": t.compute_seconds}
             | ({} if t.dtype is None else {"dtype": t.dtype})
+            | ({"update_seconds": t.update_seconds} if t.update_seconds else {})
             for t in self.tensors
         ]
         return json.dumps({"format": _FORMAT, "version": _VERSION, "tensors": tensors}, indent=1)
@@ -145,7 +172,7 @@ class BackwardProfile:
             value["tensors"],
             GradientTensor,
             ("name", "num_bytes", "compute_seconds"),
-            ("dtype",),
+            ("dtype", "update_seconds"),
         )
         return cls(tensors)
 

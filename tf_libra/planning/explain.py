@@ -19,8 +19,8 @@ class Alternative:
 
     Attributes:
         change: what is changed, in words.
-        seconds: how much longer the whole of backward gets by it; negative: shorter. None where
-            the cost model does not allow it.
+        seconds: how much longer the whole step gets by it (backward, where the profile has no
+            updates); negative: shorter. None where the cost model does not allow it.
     """
 
     change: str
@@ -159,12 +159,19 @@ class _Explainer:
         residual = sum(s.residual_communication_seconds for s in self._timeline.stages)
         slowed = max(0.0, total - computation - residual)
         count = len(self._plan.groups)
-        return (
+        words = (
             f"{self._plan.strategy}: {count} group{'s' if count > 1 else ''} of "
             f"{len(self._plan.tensor_names)} tensors, {self._cost.num_workers} workers. Backward "
             f"takes {_ms(total)}: {_ms(computation)} of computation, {_ms(slowed)} lost to "
             f"contention and {_ms(residual)} of communication that nothing overlaps."
         )
+        if self._profile.has_updates:
+            updates = float(self._profile.updates_before[-1])
+            words += (
+                f" With {_ms(updates)} of updates, beside and after the last all-reduces, the step "
+                f"ends at {_ms(self._timeline.step_seconds)}."
+            )
+        return words
 
     def one_group(self) -> str:
         [group] = self._plan.groups
@@ -315,8 +322,8 @@ class _Explainer:
             other = simulate(self._profile, replace(self._plan, groups=tuple(groups)), self._cost)
         except ValueError:  # a rate that is not positive at these threads
             return None
-        now = self._timeline.backward_seconds
-        difference = other.backward_seconds - now
+        now = self._timeline.step_seconds
+        difference = other.step_seconds - now
         return 0.0 if abs(difference) <= _SAME_SECONDS * now else difference
 
 

@@ -1,4 +1,9 @@
-"""The timeline of all-reduces one after the other: LIBRA, section III-B, Eqs. 8-15."""
+"""The timeline of all-reduces one after the other: LIBRA, section III-B, Eqs. 8-15.
+
+LIBRA's time ends with the last all-reduce. Here an update may run as soon as its group is
+all-reduced, but backward computation goes first: so updates begin when that is over, beside the
+all-reduces that are left, contend with them as backward computation does, and end the step.
+"""
 
 import numpy as np
 
@@ -39,12 +44,20 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionMo
     wait = max(0.0, left - left_at_start[0])
     stages = [Stage(clock, 0.0, wait, 0.0)]
     clock, left = wait, left_at_start[0]
+    updates = updates_of_groups(profile, plan)
+    pending = 0.0  # updates of groups that are all-reduced
     spans, ready = [], [clock]
     for index in range(len(plan.groups)):
         before = left
         overlap, left, residual = stage_times(
-            float(overlapped[index]), float(exclusive[index]), left, float(rates[index])
+            float(overlapped[index]), float(exclusive[index]), before + pending, float(rates[index])
         )
+        if pending:
+            # What is not done of both is of updates first: backward computation goes before them.
+            left, pending = max(0.0, left - pending), min(left, pending)
+            beside_backward = min(overlap, before / float(rates[index]))
+            overlap, residual = beside_backward, residual + overlap - beside_backward
+        pending += updates[index]
         # Groups whose last tensor is produced while this all-reduce runs.
         while len(ready) < len(plan.groups) and left_at_start[len(ready)] >= left:
             done = before - left_at_start[len(ready)]
@@ -59,7 +72,14 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionMo
         clock = end + wait
         if len(ready) == index + 1:
             ready.append(clock)
-    return Timeline(tuple(stages), tuple(spans))
+    updated = spans[-1].end_seconds + pending if profile.has_updates else 0.0
+    return Timeline(tuple(stages), tuple(spans), updated)
+
+
+def updates_of_groups(profile: BackwardProfile, plan: Plan) -> list[float]:
+    """Contention-free seconds of the updates that each group lets begin."""
+    done = profile.updates_before[[0, *(group.ended for group in plan.groups)]]
+    return np.diff(done).tolist()  # type: ignore[no-any-return]
 
 
 def left_when_ready(profile: BackwardProfile, plan: Plan) -> list[float]:

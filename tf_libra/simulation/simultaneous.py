@@ -5,7 +5,8 @@ and q + a after it; while another runs, transmission takes gamma times as long: 
 a + gamma·q (ASC-WFBP, Eq. 9). What is left of an all-reduce when the next arrives is then the
 message of Eq. 12, and what it pays is the penalty of Eq. 13. The paper has no more than two at
 once; each one more is taken to cost the others as much again, (k - 1)·(gamma - 1) for k. All of
-them take threads from computation, which keeps the rate alpha1 - alpha2·(r1 + r2 + ...).
+them take threads from computation, which keeps the rate alpha1 - alpha2·(r1 + r2 + ...). Updates
+are computation that follows all-reduces and waits for the end of backward.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation.sequential import left_when_ready
+from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
 from tf_libra.simulation.tasks import Task, TaskSpan, simulate_tasks
 from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 
@@ -66,26 +67,48 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel
             )
         )
 
+    # Tasks 2K to 3K - 1: the updates that each group lets begin, one after the other.
+    for index, seconds in enumerate(updates_of_groups(profile, plan)):
+        holders = range(_first_holder(plan, index), index + 1)
+        tasks.append(
+            Task(
+                "update",
+                seconds,
+                resources=("updates",),
+                after=(count - 1, *(count + holder for holder in holders)),
+                priority=index,
+            )
+        )
+
     def rates(running: Collection[int]) -> Mapping[int, float]:
-        reducing = [index - count for index in running if index >= count]
+        reducing = [index - count for index in running if count <= index < 2 * count]
         computing = len(reducing) < len(running)
         others = len(reducing) - 1
         paces = {count + index: all_reduces[index].pace(computing, others) for index in reducing}
         if computing:
             threads = sum(all_reduces[index].num_threads for index in reducing)
             pace = float(cost.compute_rate(threads)) if reducing else 1.0
-            paces.update((index, pace) for index in running if index < count)
+            paces.update((i, pace) for i in running if not count <= i < 2 * count)
         return paces
 
     spans = simulate_tasks(tasks, rates)
-    computed, reduced = spans[:count], spans[count:]
+    computed, reduced, updated = spans[:count], spans[count : 2 * count], spans[2 * count :]
     return Timeline(
         _stages(reduced, computed[-1].stop_seconds),
         tuple(
             GroupSpan(produced.stop_seconds, span.start_seconds, span.stop_seconds)
             for produced, span in zip(computed, reduced, strict=True)
         ),
+        max(span.stop_seconds for span in updated) if profile.has_updates else 0.0,
     )
+
+
+def _first_holder(plan: Plan, index: int) -> int:
+    """The first group that holds bytes of a tensor that ends in this one."""
+    tensor, first = plan.groups[index].start, index
+    while plan.groups[first].start == tensor and plan.groups[first].start_byte:
+        first -= 1
+    return first
 
 
 def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple[Stage, ...]:

@@ -11,7 +11,8 @@ class Stage:
       start_seconds: when it begins. Stage 0 begins with backward, stage k + 1 with group k.
       overlap_seconds: t_o, computation and communication at once.
       residual_compute_seconds: t_b, computation alone.
-      residual_communication_seconds: t_c, communication alone.
+      residual_communication_seconds: t_c, communication without backward computation; updates may
+        run beside it.
     """
 
     start_seconds: float
@@ -56,10 +57,20 @@ class Timeline:
     Attributes:
       stages: one more than groups; stage 0 is the computation before group 0 is complete.
       groups: one span per group, in the plan's order.
+      updates_end_seconds: when the optimizer's last update ends, where the profile has updates.
     """
 
     stages: tuple[Stage, ...]
     groups: tuple[GroupSpan, ...]
+    updates_end_seconds: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """From the start of backward until all is all-reduced and updated.
+
+        Where the profile has no updates, `backward_seconds`.
+        """
+        return max(self.backward_seconds, self.updates_end_seconds)
 
     @property
     def backward_seconds(self) -> float:

@@ -81,6 +81,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         row.update(cost)
     view["totals"] = {
         "backward_seconds": timeline.backward_seconds,
+        "step_seconds": timeline.step_seconds,
         "computation_end_seconds": timeline.computation_end_seconds,
         "slowed_seconds": timeline.computation_end_seconds - view["compute_seconds"],
         "residual_communication_seconds": sum(

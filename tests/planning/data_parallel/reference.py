@@ -140,7 +140,7 @@ def stage_time(cost, c, z, began, Z, w, r):
 
 
 @st.composite
-def profiles(draw, max_tensors=5):
+def profiles(draw, max_tensors=5, updates=False):
     """Profiles with tensors of 0 bytes and of 0 seconds among others."""
     count = draw(st.integers(1, max_tensors))
     sizes = st.one_of(st.just(0), st.integers(1, 100), st.integers(1, 5_000_000))
@@ -148,6 +148,7 @@ def profiles(draw, max_tensors=5):
     return tf_libra.BackwardProfile.from_arrays(
         draw(st.lists(sizes, min_size=count, max_size=count)),
         draw(st.lists(seconds, min_size=count, max_size=count)),
+        update_seconds=draw(st.lists(seconds, min_size=count, max_size=count)) if updates else None,
     )
 
 

@@ -10,6 +10,7 @@ from tf_libra import checks
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.step import Choice, even_groups, least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, register
 
@@ -22,6 +23,29 @@ def plan_libra(profile: BackwardProfile, cost: ContentionModel, strategy: "Libra
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     _, stops, threads = solve(profile, costs, min(strategy.max_groups, len(profile.tensors)))
     return Draft(groups_from_stops(stops, threads))
+
+
+def shorten_step(
+    profile: BackwardProfile, cost: ContentionModel, strategy: "Libra", draft: Draft
+) -> Draft:
+    """Returns a draft whose step is no longer, updates included; see `step.least_step`.
+
+    It begins with the draft, with what Eq. 23 finds for fewer groups, and with even groups.
+    """
+    costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
+    K = min(strategy.max_groups, len(profile.tensors))
+    beginnings: list[Choice] = [
+        (tuple(g.stop for g in draft.groups), tuple(g.num_threads for g in draft.groups))
+    ]
+    for fewer in sorted({1, 2, K // 2} & set(range(1, K))):
+        _, stops, threads = solve(profile, costs, fewer)
+        beginnings.append((tuple(stops), tuple(threads)))
+    beginnings += [even_groups(profile, K, r) for r in strategy.threads]
+    found = least_step(profile, cost, beginnings, strategy.threads, K)
+    if found == beginnings[0]:
+        return draft
+    note = "the step, updates included, is shorter than with the groups of the least backward"
+    return Draft(groups_from_stops(*found), (*draft.notes, note))
 
 
 def solve(
@@ -321,9 +345,11 @@ class Libra(ChosenThreads):
         checks.boolean("exact", self.exact)
 
     def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
-        """By the dynamic program, or exactly."""
+        """By the dynamic program, or exactly; then for the step, where updates take time."""
         if self.exact:
             from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
 
-            return plan_libra_exact(profile, cost, self)
-        return plan_libra(profile, cost, self)
+            draft = plan_libra_exact(profile, cost, self)
+        else:
+            draft = plan_libra(profile, cost, self)
+        return shorten_step(profile, cost, self, draft) if profile.has_updates else draft

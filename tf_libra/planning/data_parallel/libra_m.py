@@ -12,6 +12,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
+from tf_libra.planning.data_parallel.step import least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, check_threads, register
 from tf_libra.simulation import simulate
@@ -36,7 +37,7 @@ def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "Lib
     seconds = [
         simulate(
             profile, Plan.for_profile(profile, groups, cost.num_workers, strategy.name), cost
-        ).backward_seconds
+        ).step_seconds
         for groups in drafts
     ]
     best = min(range(len(drafts)), key=seconds.__getitem__)
@@ -47,6 +48,10 @@ def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "Lib
             f"r = {candidates[best][0]} for all {len(stops)} groups beats what Eq. 17 finds on "
             f"{chunks} chunks"
         )
+    if profile.has_updates:
+        choices = [(tuple(stops), tuple(threads)) for threads in (candidates[best], *candidates)]
+        found = least_step(profile, cost, choices, strategy.threads, None)
+        return Draft(groups_from_stops(*found), tuple(notes))
     return Draft(drafts[best], tuple(notes))
 
 

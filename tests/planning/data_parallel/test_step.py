@@ -1,0 +1,118 @@
+"""Plans for the step, updates included, against brute force."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning.data_parallel import reference
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.planning.data_parallel.step import even_groups, least_step
+from tf_libra.planning.draft import groups_from_stops
+
+THREADS = (1, 2, 5)
+K = 3
+
+
+def step(profile, cost, stops, threads):
+    plan = Plan.for_profile(profile, groups_from_stops(stops, threads), cost.num_workers, "x")
+    return tf_libra.simulate(profile, plan, cost).step_seconds
+
+
+def step_of(profile, cost, plan):
+    return tf_libra.simulate(profile, plan, cost).step_seconds
+
+
+def problem(seed):
+    rng = random.Random(seed)
+    count = rng.randint(2, 5)
+    profile = tf_libra.BackwardProfile.from_arrays(
+        [rng.choice([0, *(rng.randint(1, 5_000_000) for _ in range(2))]) for _ in range(count)],
+        [rng.choice([0, rng.uniform(1e-4, 1e-2)]) for _ in range(count)],
+        update_seconds=[rng.choice([0, rng.uniform(1e-4, 3e-3)]) for _ in range(count)],
+    )
+    alpha1, slower = rng.uniform(0.3, 1), rng.uniform(1, 1.5)
+    rate, share, gamma3 = rng.uniform(1e8, 5e9), rng.uniform(0, 0.95), rng.uniform(0, 2)
+    cost = tf_libra.ContentionModel(
+        rng.choice([2, 8]),
+        rng.choice([0, 1e-5, 1e-4]),
+        (alpha1, rng.uniform(0, 0.95) * alpha1 / max(THREADS)),
+        (rate / slower, share * rate / slower, gamma3),
+        (rate, share * rate, gamma3),
+    )
+    return profile, cost
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_libra_finds_the_least_step_of_small_problems(exact):
+    strategy = strategies.Libra(threads=THREADS, max_groups=K, exact=exact)
+    over = []
+    for seed in range(40):
+        profile, cost = problem(seed)
+        plan = tf_libra.make_plan(profile, cost, strategy)
+        best = min(
+            step(profile, cost, stops, threads)
+            for stops in reference.all_stops(len(profile.tensors), K)
+            for threads in itertools.product(THREADS, repeat=len(stops))
+        )
+        over.append(step_of(profile, cost, plan) / best - 1)
+    assert sorted(over)[35] < 1e-9  # nine of ten
+    assert max(over) < 0.05
+
+
+@settings(max_examples=60, deadline=None)
+@given(reference.profiles(updates=True), reference.lawful_costs(THREADS), st.integers(1, 4))
+def test_the_step_is_no_longer_than_that_of_the_least_backward(profile, cost, max_groups):
+    without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
+    strategy = strategies.Libra(threads=THREADS, max_groups=max_groups)
+    plan = tf_libra.make_plan(profile, cost, strategy)
+    blind = tf_libra.make_plan(without, cost, strategy)
+    assert len(plan.groups) <= max_groups
+    assert step_of(profile, cost, plan) <= step_of(profile, cost, blind) * (1 + 1e-9)
+    timeline = tf_libra.simulate(profile, plan, cost)
+    assert plan.predicted_seconds == timeline.backward_seconds
+
+
+@settings(max_examples=60, deadline=None)
+@given(reference.profiles(max_tensors=4, updates=True), reference.lawful_costs((1, 5)))
+def test_libra_m_chooses_threads_by_the_step(profile, cost):
+    plan = tf_libra.make_plan(profile, cost, strategies.LibraM(threads=(1, 5), min_elements=0))
+    stops = [group.stop for group in plan.groups]
+    one_for_all = (step(profile, cost, stops, [r] * len(stops)) for r in (1, 5))
+    assert step_of(profile, cost, plan) <= min(one_for_all) * (1 + 1e-9)
+    # No single group is better with other threads.
+    threads = [group.num_threads for group in plan.groups]
+    for index, r in itertools.product(range(len(stops)), (1, 5)):
+        other = [*threads[:index], r, *threads[index + 1 :]]
+        assert step_of(profile, cost, plan) <= step(profile, cost, stops, other) * (1 + 1e-8)
+
+
+def test_what_is_updated_meanwhile_pays_for_another_group():
+    # Everything is produced at once: without updates one group is best, a startup for each more.
+    cost = tf_libra.ContentionModel(2, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
+    sizes, seconds = [10**7, 10**7], [1e-3, 0.0]
+    blind = tf_libra.BackwardProfile.from_arrays(sizes, seconds)
+    seeing = tf_libra.BackwardProfile.from_arrays(sizes, seconds, update_seconds=[5e-3, 5e-3])
+    assert len(tf_libra.make_plan(blind, cost, strategies.Libra(threads=(1,))).groups) == 1
+    plan = tf_libra.make_plan(seeing, cost, strategies.Libra(threads=(1,)))
+    assert [group.stop for group in plan.groups] == [1, 2]
+    assert "the step, updates included" in plan.notes[0]
+
+
+def test_groups_of_about_equal_bytes():
+    profile = tf_libra.BackwardProfile.from_arrays([10] * 100, [1.0] * 100)
+    stops, threads = even_groups(profile, 4, 2)
+    assert stops == (25, 50, 75, 100)
+    assert threads == (2,) * 4
+    assert even_groups(profile, 1, 2)[0] == (100,)
+
+
+def test_given_groups_are_kept():
+    profile, cost = problem(3)
+    count = len(profile.tensors)
+    stops, _ = least_step(profile, cost, [((1, count), (1, 1))], THREADS, None)
+    assert stops == (1, count)
