@@ -54,6 +54,7 @@ class Backend(Protocol):
         control: name of the carrier that reaches the other ranks.
         max_threads: the most that an all-reduce may be asked to use.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
+        hops: that an all-reduce makes one after the other; None: those of a ring, 2(N-1).
     """
 
     name: ClassVar[str]
@@ -61,6 +62,7 @@ class Backend(Protocol):
     control: ClassVar[str]
     max_threads: ClassVar[int]
     leaves_records: ClassVar[bool]
+    hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:
         """Raises `ValueError` for a plan that no job of its could execute."""

@@ -13,7 +13,6 @@ from tf_libra.backends.control import LostRankError as LostRankError
 from tf_libra.model.telemetry import AllReduceRecord, parse_records
 
 SECRET_BYTES = 64
-HOPS = 2  # of an all-reduce: a direct reduce-scatter, a direct all-gather (ops/lanes/exchange.h)
 UNIX = "unix:"
 
 

@@ -47,6 +47,8 @@ class Lanes:
     control: ClassVar[str] = LanesControl.name
     max_threads: ClassVar[int] = MAX_LANES
     leaves_records: ClassVar[bool] = True
+    # A direct reduce-scatter and a direct all-gather (ops/lanes/exchange.h).
+    hops: ClassVar[int | None] = 2
 
     def check_plan(self, plan: Plan) -> None:
         """Lanes have a limit, and run one all-reduce of whole tensors at a time."""
