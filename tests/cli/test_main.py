@@ -75,6 +75,25 @@ def test_compare_has_every_strategy(inputs, capsys):
     assert seconds["libra, exact"] <= min(seconds["libra"], seconds["libra-m"], seconds["wfbp"])
 
 
+def test_simulate_says_when_backward_and_when_the_step_end(inputs, tmp_path, capsys):
+    profile = tf_libra.BackwardProfile.from_arrays(
+        PROFILE.num_bytes,
+        PROFILE.compute_seconds,
+        PROFILE.names,
+        update_seconds=[1e-3] * len(PROFILE.tensors),
+    )
+    path = tmp_path / "with_updates.json"
+    path.write_text(profile.to_json())
+    given = [f"--profile={path}", *(one for one in inputs if not one.startswith("--profile"))]
+    assert main(["simulate", *given, "--strategy=wfbp", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    timeline = tf_libra.simulate(profile, tf_libra.make_plan(profile, COST, "wfbp"), COST)
+    assert row["backward_seconds"] == timeline.backward_seconds
+    assert row["step_seconds"] == timeline.step_seconds > timeline.backward_seconds
+    assert main(["simulate", *given, "--strategy=wfbp"]) == 0
+    assert f"{1e3 * timeline.step_seconds:.3f} ms" in capsys.readouterr().out
+
+
 def test_explain_prints_the_explanation(inputs, tmp_path, capsys):
     plan = tf_libra.make_plan(PROFILE, COST, "libra")
     (tmp_path / "plan.json").write_text(plan.to_json())
@@ -103,6 +122,8 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
         (["plan", "--threads=1,100"], 1, "compute: alpha1 - alpha2*r must be positive at r = 100"),
         (["plan", "--strategy=wfbp", "--chunks=3"], 1, "chunks is no argument of wfbp"),
         (["plan", "--strategy=asc-wfbp", "--contention=nan"], 1, "contention must be a finite"),
+        (["plan", "--strategy=asc-wfbp", "--rule=eq"], 1, "rule must be one of published-code"),
+        (["plan", "--strategy=mg-wfbp", "--min_elements=-1"], 1, "min_elements must be from 0"),
         (["plan", "--workers=0"], 1, "workers must be from 1"),
         (["plan", "extra"], 1, "no arguments are taken"),
         (["plan", "--unknown=1"], 2, "unknown"),
