@@ -79,7 +79,7 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionMo
 def updates_of_groups(profile: BackwardProfile, plan: Plan) -> list[float]:
     """Contention-free seconds of the updates that each group lets begin."""
     done = profile.updates_before[[0, *(group.ended for group in plan.groups)]]
-    return np.diff(done).tolist()  # type: ignore[no-any-return]
+    return [float(seconds) for seconds in np.diff(done)]
 
 
 def left_when_ready(profile: BackwardProfile, plan: Plan) -> list[float]:

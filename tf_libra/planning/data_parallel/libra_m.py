@@ -50,8 +50,8 @@ def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "Lib
         )
     if profile.has_updates:
         choices = [(tuple(stops), tuple(threads)) for threads in (candidates[best], *candidates)]
-        found = least_step(profile, cost, choices, strategy.threads, None)
-        return Draft(groups_from_stops(*found), tuple(notes))
+        chosen = least_step(profile, cost, choices, strategy.threads, None)
+        return Draft(groups_from_stops(*chosen), tuple(notes))
     return Draft(drafts[best], tuple(notes))
 
 
