@@ -8,15 +8,13 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Any, TypeVar
 
 MAX_JSON_CHARACTERS = 16 * 2**20
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 _T = TypeVar("_T")
-
-_Value = TypeVar("_Value")
 
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
@@ -101,35 +99,6 @@ def same_length(field: str, column: Sized, per: str, count: int) -> None:
     """Checks that a column has one entry per row, of which there are `count`."""
     if len(column) != count:
         raise ValueError(f"{field} must have one entry per {per}: {count}, got {len(column)}")
-
-
-def objects(
-    field: str,
-    value: Any,
-    build: Callable[..., _Value],
-    required: Collection[str],
-    optional: Collection[str] = (),
-) -> tuple[_Value, ...]:
-    """Returns `build(**entry)` of every entry of a list of objects.
-
-    Args:
-      field: the list's name; errors name the entry, `field[index]`.
-      value: the list.
-      build: makes a value of an entry's keys.
-      required: keys that every entry has.
-      optional: keys that it may have.
-
-    Raises:
-      ValueError: no list, an entry lacks a key or has an unknown one, or `build` refuses it.
-    """
-    built = []
-    for index, entry in enumerate(sequence(field, value)):
-        keys(f"{field}[{index}]", entry, required, optional)
-        try:
-            built.append(build(**entry))
-        except ValueError as error:
-            raise ValueError(f"{field}[{index}]: {error}") from None
-    return tuple(built)
 
 
 def digest(kind: str, version: int, executed: Mapping[str, Any]) -> str:

@@ -235,9 +235,7 @@ class BurstPlan:
             optional=("notes",),
         )
         fingerprint = value.pop("fingerprint")
-        value["spans"] = checks.objects(
-            "spans", value["spans"], BurstSpan, tuple(BurstSpan.__dataclass_fields__)
-        )
+        value["spans"] = checks.items("spans", value["spans"], BurstSpan)
         plan = cls(**value)
         checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan

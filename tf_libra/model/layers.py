@@ -257,13 +257,7 @@ class LayerGraph:
             ("layers", "activation_bytes"),
             ("input_shares",),
         )
-        value["layers"] = checks.objects(
-            "layers",
-            value["layers"],
-            Layer,
-            ("name", "forward_seconds", "backward_seconds", "parameter_bytes"),
-            ("forward_seconds_by_share", "backward_seconds_by_share"),
-        )
+        value["layers"] = checks.items("layers", value["layers"], Layer)
         return cls(**value)
 
 

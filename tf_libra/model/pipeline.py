@@ -186,9 +186,8 @@ class PipelinePlan:
             optional=("predicted_seconds", "notes"),
         )
         fingerprint = value.pop("fingerprint")
-        value["stages"] = checks.objects(
-            "stages", value["stages"], _stage_of_entry, ("start", "stop", "devices", "order")
-        )
+        entries = checks.sequence("stages", value["stages"])
+        value["stages"] = tuple(_stage_of(f"stages[{i}]", entry) for i, entry in enumerate(entries))
         plan = cls(**value)
         checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan
@@ -204,16 +203,20 @@ def _stage_entry(stage: PipelineStage) -> dict[str, object]:
     }
 
 
-def _stage_of_entry(order: object, **entry: Any) -> PipelineStage:
-    return PipelineStage(order=_order_from_text(checks.text("order", order)), **entry)
+def _stage_of(field: str, entry: Any) -> PipelineStage:
+    checks.keys(field, entry, *checks.field_names(PipelineStage))
+    order = checks.text(f"{field}: order", entry["order"])
+    return checks.built(field, entry | {"order": _order_from_text(field, order)}, PipelineStage)
 
 
-def _order_from_text(text: str) -> tuple[Computation, ...]:
+def _order_from_text(field: str, text: str) -> tuple[Computation, ...]:
     order = []
     for word in text.split():
         kind, number = _LETTERS.get(word[0]), word[1:]
         if kind is None or not (number.isascii() and number.isdigit()):
-            raise ValueError(f"order must be of words such as F0 and B12, got {word[:40]!r}")
+            raise ValueError(
+                f"{field}: order must be of words such as F0 and B12, got {word[:40]!r}"
+            )
         order.append((kind, int(number[:18])))
     return tuple(order)  # type: ignore[arg-type]
 

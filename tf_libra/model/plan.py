@@ -286,13 +286,7 @@ class Plan:
             optional=("predicted_seconds", "after_backward", "notes", "dtypes", "contention"),
         )
         fingerprint = value.pop("fingerprint")
-        value["groups"] = checks.objects(
-            "groups",
-            value["groups"],
-            TensorGroup,
-            ("start", "stop", "num_threads"),
-            ("stream", "start_byte", "stop_byte"),
-        )
+        value["groups"] = checks.items("groups", value["groups"], TensorGroup)
         plan = cls(**value)
         checks.same_fingerprint(fingerprint, plan.fingerprint)
         return plan

@@ -167,13 +167,7 @@ class BackwardProfile:
         value = checks.keys(
             _FORMAT, checks.json_document(_FORMAT, _VERSION, document), required=("tensors",)
         )
-        tensors = checks.objects(
-            "tensors",
-            value["tensors"],
-            GradientTensor,
-            ("name", "num_bytes", "compute_seconds"),
-            ("dtype", "update_seconds"),
-        )
+        tensors = checks.items("tensors", value["tensors"], GradientTensor)
         return cls(tensors)
 
 

@@ -110,6 +110,7 @@ class Session:
             options.tuning.budget,
             options.tuning.max_model_error,
             begins=self.story.busy,
+            hops=self._backend.hops,
         )
 
     @property

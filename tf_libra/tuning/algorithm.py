@@ -37,6 +37,7 @@ def tune(
     max_model_error: float = 0.25,
     clock: Callable[[], float] = time.monotonic,
     begins: Callable[[Phase], None] = lambda phase: None,
+    hops: int | None = None,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -51,6 +52,7 @@ def tune(
             trusted to choose threads, and MG-WFBP plans instead of LIBRA.
         clock: seconds.
         begins: called when FIT and PLAN begin, which are no steps.
+        hops: that an all-reduce makes one after the other; None: those of a ring.
     """
     findings = Findings()
     threads = strategy.allowed_threads
@@ -63,7 +65,7 @@ def tune(
     if end.came_early:
         notes.append(end.note())
     conclusion = fit_and_plan(
-        findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins
+        findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins, hops
     )
     is_complete = not end.came_early and conclusion.cost_model is not None
     return replace(conclusion, is_complete=is_complete)

@@ -28,6 +28,7 @@ def fit_and_plan(
     max_model_error: float,
     notes: list[str],
     begins: Callable[[Phase], None],
+    hops: int | None = None,
 ) -> Conclusion:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
     threads = strategy.allowed_threads
@@ -42,10 +43,10 @@ def fit_and_plan(
     try:
         samples += _samples(findings.after_backward, measured)
         samples += _samples(fitting, measured)
-        partial = fit(samples, num_workers)
+        partial = fit(samples, num_workers, hops=hops)
         error = _held_out_error(partial.model, measured, held_out)
         samples += _samples(held_out, measured)
-        fitted = fit(samples, num_workers)
+        fitted = fit(samples, num_workers, hops=hops)
         notes += [*fitted.notes, *fitted.warnings]
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
