@@ -70,6 +70,30 @@ def accumulating_tuned() -> Any:
     return {"phase": step.phase, "explained": step.explain()}
 
 
+def accumulating_in_several() -> Any:
+    """Graphs of three steps, one or two of which all-reduce, beside the script as it is."""
+    plain, ours = Accumulating(), Accumulating()
+    single, once = tf.function(plain.step), tf.function(ours.step)
+
+    def steps(batches: Any) -> None:
+        for batch in batches:
+            once(*batch)
+
+    step = tf_libra.optimize("mg-wfbp", threads=1, max_tuning_steps=4)(tf.function(steps))
+    shards = [models.part(models.batch(n, SIZE, "float64"), RANK, SIZE) for n in range(60)]
+    number = 0
+    while not step.settled:
+        step((shards[number],))
+        number += 1
+    for _ in range(3):
+        step.several(3, tuple(shards[number : number + 3]))
+        number += 3
+    for shard in shards[:number]:
+        single(*shard)
+    pairs = zip(ours.variables, plain.variables, strict=True)
+    return {"phase": step.phase, "error": max(float(tf.reduce_max(abs(a - b))) for a, b in pairs)}
+
+
 if __name__ == "__main__":
     hvd.init(process_sets=horovod_scripts.OWN_SETS)
     for name, kind in {"minimizing": Minimizing, "minimizing_legacy": MinimizingLegacy}.items():
@@ -80,6 +104,7 @@ if __name__ == "__main__":
             ),
         )
     cases.add("accumulating_tuned", accumulating_tuned)
+    cases.add("accumulating_in_several", accumulating_in_several)
     cases.add("accumulating", lambda: horovod_scripts.compare(Accumulating, plain=Accumulating))
     cases.add(
         "minimizing_in_process_set",

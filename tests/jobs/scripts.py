@@ -807,29 +807,19 @@ def gradients_per_example_that_nobody_averages() -> Any:
     optimized()(step)(*part(batch(0)))
 
 
-@cases
-def loop_over_a_dataset() -> Any:
-    """With a state from batch to batch, and one that is left early."""
+def looping_over_a_dataset(loop: Callable[[Any, Any], Any]) -> Any:
+    """Three batches in each call, from a dataset that the step is given."""
 
     def train(wrap: Wrap, share: Share) -> Any:
         model = hand_written()
 
-        def steps(dataset: Any) -> Any:
-            total = tf.constant(0.0, DTYPE)
-            for inputs, labels in dataset:
-                with tf.GradientTape() as tape:
-                    loss = model.loss(inputs, labels)
-                model.update(tape.gradient(loss, model.variables))
-                total += loss
-            for number, (inputs, labels) in enumerate(dataset):
-                if number > 0:
-                    break
-                with tf.GradientTape() as tape:
-                    loss = model.loss(inputs, labels)
-                model.update(tape.gradient(loss, model.variables))
-            return total
+        def train_on(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = model.loss(inputs, labels)
+            model.update(tape.gradient(loss, model.variables))
+            return loss
 
-        stepping = wrap(steps)
+        stepping = wrap(lambda dataset: loop(dataset, train_on))
         for number in range(STEPS):
             shares = [share(batch(3 * number + one)) for one in range(3)]
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *shares)
@@ -837,32 +827,41 @@ def loop_over_a_dataset() -> Any:
         return model.variables, None
 
     return compared(train)
+
+
+@cases
+def loop_over_a_dataset() -> Any:
+    def steps(dataset: Any, train_on: Any) -> Any:
+        total = tf.constant(0.0, DTYPE)
+        for inputs, labels in dataset:
+            total += train_on(inputs, labels)
+        return total
+
+    return looping_over_a_dataset(steps)
+
+
+@cases
+def loop_over_a_dataset_that_is_left_early() -> Any:
+    def steps(dataset: Any, train_on: Any) -> Any:
+        for number, (inputs, labels) in enumerate(dataset):
+            if number > 1:
+                break
+            train_on(inputs, labels)
+
+    return looping_over_a_dataset(steps)
 
 
 @cases
 def loop_over_a_dataset_that_only_tf_data_can_run() -> Any:
     """What is kept from batch to batch changes its shape."""
 
-    def train(wrap: Wrap, share: Share) -> Any:
-        model = hand_written()
+    def steps(dataset: Any, train_on: Any) -> Any:
+        losses = tf.zeros([0], DTYPE)
+        for inputs, labels in dataset:
+            losses = tf.concat([losses, [train_on(inputs, labels)]], 0)
+        return losses
 
-        def steps(dataset: Any) -> Any:
-            losses = tf.zeros([0], DTYPE)
-            for inputs, labels in dataset:
-                with tf.GradientTape() as tape:
-                    loss = model.loss(inputs, labels)
-                model.update(tape.gradient(loss, model.variables))
-                losses = tf.concat([losses, [loss]], 0)
-            return losses
-
-        stepping = wrap(steps)
-        for number in range(STEPS):
-            shares = [share(batch(3 * number + one)) for one in range(3)]
-            stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *shares)
-            stepping(tf.data.Dataset.from_tensor_slices(stacked))
-        return model.variables, None
-
-    return compared(train)
+    return looping_over_a_dataset(steps)
 
 
 class Trainer:

@@ -490,9 +490,49 @@ def reduces_nothing_on_one_rank() -> Any:
     forgets(4, (LAST,))
 
 
+def several(function: Callable[..., Any]) -> Any:
+    """A graph of as many steps as it gets batches, as `steps_per_execution` makes one."""
+    once = tf.function(function)
+
+    def steps(batches: Any) -> None:
+        for inputs, labels in batches:
+            once(inputs, labels)
+
+    return tf_libra.optimize(**BRIEFLY)(tf.function(steps))
+
+
+def train_several(step: Any, rounds: int = 2, each: int = 3) -> None:
+    """Single steps until a plan is settled, and then several in one graph."""
+    number = 0
+    while not step.settled:
+        step((shard(number),))
+        number += 1
+    for _ in range(rounds):
+        step.several(each, tuple(shard(number + i) for i in range(each)))
+        number += each
+
+
+@cases
+def one_of_several_steps_reduces_nothing() -> Any:
+    model = hand_written(seed=1)
+    step = several(model.step)
+    training: TrainingFunction = step._training
+    marked = training._call
+
+    def all_but_the_last(batches: Any) -> None:
+        marked(batches[:-1])
+        model.step(*batches[-1])
+
+    training._call = Forgetful(marked, all_but_the_last, lambda: step.settled)
+    train_several(step)
+
+
 @cases
 def reduces_under_a_condition() -> Any:
-    """As with backward_passes_per_step: every other step all-reduces, and that is right."""
+    """As with backward_passes_per_step: every other step all-reduces, and that is right.
+
+    Then in graphs of three steps, and of one, that may have no such step at all.
+    """
     model = hand_written(seed=1)
     count = tf.Variable(0, trainable=False, name="count")
 
@@ -504,9 +544,26 @@ def reduces_under_a_condition() -> Any:
         count.assign_add(1)
         return tf.cond(count % 2 == 0, lambda: update(inputs, labels), lambda: 0.0)
 
-    step = tf_libra.optimize(**BRIEFLY)(tf.function(step))
-    train(step, steps=8)
+    stepping = several(step)
+    train_several(stepping)
+    for number in range(3):
+        stepping.several(1, (shard(number),))
     return bits(model.variables)
+
+
+@cases
+def reduces_partly_under_a_condition() -> Any:
+    """A critic that is trained in every step, and a generator in every third."""
+    critic, generator = hand_written(seed=1), hand_written(seed=2)
+    count = tf.Variable(0, trainable=False, name="count")
+
+    def step(inputs: Any, labels: Any) -> Any:
+        critic.step(inputs, labels)
+        count.assign_add(1)
+        tf.cond(count % 3 == 0, lambda: generator.step(inputs, labels), lambda: 0.0)
+
+    train_several(several(step))
+    return bits([*critic.variables, *generator.variables])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_libra.keras
 from tests.launching import Job, worker_environment
@@ -229,8 +230,10 @@ tf_libra.keras.optimize(model)
 
 
 def test_what_is_no_keras_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be a Keras 3 model, got int"):
+    with pytest.raises(ValueError, match=r"must be a Keras 3 model, got int$"):
         tf_libra.keras.optimize(3)
+    with pytest.raises(ValueError, match="got Sequential of tf_keras; decorate a training step"):
+        tf_libra.keras.optimize(tf_keras.Sequential())
     with pytest.raises(ValueError, match="strategy must be one of"):
         tf_libra.keras.optimize(compiled(), "horowod")
 

@@ -1,10 +1,13 @@
 """Plans in force: in the graph after optimisation, and in what was executed."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.launching import Job
 from tf_libra.model.plan import Plan
+from tf_libra.session import grappler
 
 CONFIGURED = [
     "another_batch_size",
@@ -115,3 +118,25 @@ def test_every_rank_ends_with_the_same_bits(plans: Job, case: str) -> None:
 @pytest.mark.parametrize("case", ["two_updates_in_one_step", "loop_inside_of_the_step"])
 def test_plan_is_made_where_a_step_updates_several_times(plans: Job, case: str) -> None:
     assert plans.value(case) == "run"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", True),
+        ("--tf_xla_cpu_global_jit --tf_xla_auto_jit=fusible", True),
+        ("--tf_xla_auto_jit=0", False),
+        ("--tf_xla_auto_jit=-1 --tf_xla_clustering_debug", False),
+        ("--tf_xla_enable_xla_devices", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_flags_of_auto_clustering(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, expected: bool, in_file: bool
+) -> None:
+    if in_file:  # which TensorFlow reads where the variable begins with no dash
+        (tmp_path / "flags").write_text(flags)
+        flags = str(tmp_path / "flags")
+    monkeypatch.setenv("TF_XLA_FLAGS", flags)
+    assert grappler.is_clustered_by_xla() is expected

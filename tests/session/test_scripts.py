@@ -35,6 +35,7 @@ EQUAL = [
     "recomputed_in_backward",
     "gradients_per_example",
     "loop_over_a_dataset",
+    "loop_over_a_dataset_that_is_left_early",
     "loop_over_a_dataset_that_only_tf_data_can_run",
     "steps_that_are_objects",
     "clustered_by_xla",
@@ -192,14 +193,19 @@ def test_jacobians_that_are_returned_are_said_to_be_local(scripts: Job) -> None:
     assert log.count("the jacobian of 'b0', 'b1', 'b2', 'w0', 'w1' and 1 more") == 1
 
 
-def test_a_loop_over_a_dataset_is_planned_or_said_not_to_be(scripts: Job) -> None:
-    cases = ("loop_over_a_dataset", "loop_over_a_dataset_that_only_tf_data_can_run")
-    planned, alone = (scripts.log(case) for case in cases)
-    assert planned.count("in force") == 1
-    assert planned.count("in a function of tf.data") == 0
-    assert alone.count("in force") == 0
-    assert alone.count("in a function of tf.data, which no plan reaches") == 1
-    assert "was not executed as it is" not in alone
+@pytest.mark.parametrize("case", ["loop_over_a_dataset", "loop_over_a_dataset_that_is_left_early"])
+def test_a_loop_over_a_dataset_is_executed_as_planned(scripts: Job, case: str) -> None:
+    log = scripts.log(case)
+    assert log.count("in force") == 1
+    assert "in a function of tf.data" not in log
+    assert "was not executed as it is" not in log
+
+
+def test_a_loop_that_only_tf_data_can_run_is_said_not_to_be_planned(scripts: Job) -> None:
+    log = scripts.log("loop_over_a_dataset_that_only_tf_data_can_run")
+    assert log.count("in force") == 0
+    assert log.count("in a function of tf.data, which no plan reaches") == 1
+    assert "was not executed as it is" not in log
 
 
 def test_clipping_was_at_work(scripts: Job) -> None:
@@ -236,7 +242,19 @@ def test_a_loss_scale_that_begins_too_high_falls_alike_on_all_ranks(scripts: Job
 
 def test_auto_clustering_is_said(scripts: Job) -> None:
     assert scripts.log("clustered_by_xla").count("XLA clusters the step's ops") == 1
-    assert "XLA clusters" not in scripts.log("short_last_batch")
+    assert "XLA clusters" not in scripts.log("clipping_after_averaging")
+
+
+def test_auto_clustering_by_the_environment_is_right_and_said(
+    run_job: Callable[..., Job], plan_file: Path
+) -> None:
+    case = "clipping_after_averaging"
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
+    env = {"TF_XLA_FLAGS": flags, "TF_LIBRA_JOB_CASES": case}
+    job = run_job("scripts.py", 2, str(plan_file), env=env)
+    assert job.log(case).count("XLA clusters the step's ops") == 1
+    assert_equal(job, case)
+    assert_same_bits(job, case)
 
 
 def test_ranks_may_join_where_all_do(scripts: Job) -> None:

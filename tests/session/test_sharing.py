@@ -1,5 +1,6 @@
 """Which variables two real ranks compare and copy, and what a step must have executed."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -38,6 +39,7 @@ def test_trains_as_one_process_from_the_weights_of_rank_0(job: Job, case: str) -
         "keras_compiled_twice",
         "gradients_accumulated_by_each_rank",
         "reduces_under_a_condition",
+        "reduces_partly_under_a_condition",
     ],
 )
 def test_ranks_end_with_the_same_bits(job: Job, case: str) -> None:
@@ -153,3 +155,12 @@ def test_step_without_its_all_reduces_is_an_error(
     message = job.error(case, rank)
     assert f"step {step} of " in message
     assert "has ended without 6 of the 6 all-reduces" in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_a_graph_of_several_steps_that_lacks_the_all_reduces_of_one_is_an_error(
+    job: Job, rank: int
+) -> None:
+    message = job.error("one_of_several_steps_reduces_nothing", rank)
+    assert re.search(r"steps (\d+) to \d+ of .*which are one graph, have", message)
+    assert "ended without 6 of the 18 all-reduces" in message

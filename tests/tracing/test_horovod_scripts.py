@@ -175,6 +175,13 @@ def test_plan_is_followed_in_the_steps_that_all_reduce(
     assert tf_keras_scripts.log(case, rank).count(ACCUMULATES) == (rank == 0)
 
 
+@pytest.mark.parametrize("rank", RANKS)
+def test_several_steps_in_one_graph_may_accumulate(tf_keras_scripts: Job, rank: int) -> None:
+    value = tf_keras_scripts.value("accumulating_in_several", rank)
+    assert value["phase"] == "run"
+    assert value["error"] < 1e-12
+
+
 def test_explain_says_that_not_every_step_all_reduces(tf_keras_scripts: Job) -> None:
     explained = tf_keras_scripts.value("accumulating_tuned")["explained"]
     assert ACCUMULATES in " ".join(explained.split())

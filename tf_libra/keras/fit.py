@@ -134,7 +134,12 @@ def optimize(
     """
     decorate = decorator.optimize(strategy, **({"progress": False} | options))
     if not isinstance(model, keras.Model):
-        raise ValueError(f"model must be a Keras 3 model, got {type(model).__name__}")
+        kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
+        advice = "; decorate a training step of your own with tf_libra.optimize instead"
+        raise ValueError(
+            f"model must be a Keras 3 model, got {kind}"
+            + (f" of tf_keras{advice}" if of == "tf_keras" else "")
+        )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"model trains with {keras.backend.backend()}; TF-Libra plans TensorFlow's graphs:"

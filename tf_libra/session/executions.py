@@ -5,6 +5,7 @@ A graph that was rewritten wrongly may leave them out in silence, and train noth
 
 import ctypes
 import json
+from collections import Counter
 
 from tensorflow.python.eager import context as tf_context
 
@@ -22,13 +23,14 @@ def forget(function: str) -> None:
     library.load().c.TfLibraTakeExecuted(function.encode(), None)
 
 
-def check(function: str, certain: Certain, step: int) -> None:
+def check(function: str, certain: Certain, step: int, num_steps: int = 1) -> None:
     """Checks what was executed since `forget`, which takes microseconds if all is well.
 
     Args:
         function: identity of the training function.
         certain: what had to be.
-        step: number of the step, for the message.
+        step: number of the step, or of the last one in the graph, for the message.
+        num_steps: how many the graph has.
 
     Raises:
         EngineError: an all-reduce that nothing makes conditional was not executed.
@@ -42,12 +44,17 @@ def check(function: str, certain: Certain, step: int) -> None:
     text = ctypes.c_char_p()
     c.TfLibraTakeExecuted(function.encode(), ctypes.byref(text))
     executed: dict[str, int] = json.loads(text.value or b"{}")
-    missing = [name for name, times in certain.times.items() if executed.get(name, 0) < times]
+    missing = Counter(certain.times) - Counter(executed)
     if missing:
+        steps = f"step {step} of {function} has"
+        if num_steps > 1:
+            first = step - num_steps + 1
+            steps = f"steps {first} to {step} of {function}, which are one graph, have"
         raise EngineError(
-            f"step {step} of {function} has ended without {len(missing)} of the"
-            f" {len(certain.times)} all-reduces that nothing in its graph makes conditional"
-            f" ({missing[0]!r} first), so that nothing, or not the same everywhere, was trained:"
-            " the graph that ran is not the one that was traced. Without plans, and right, it runs"
+            f"{steps} ended without {missing.total()} of the {certain.num_tensors} all-reduces"
+            " that nothing in the graph makes conditional"
+            f" ({next(iter(missing))!r} first), so that nothing, or not the same everywhere, was"
+            " trained: the graph that ran is not the one that was traced. Without plans, and right,"
+            " it runs"
             " after tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})"
         )

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -191,7 +192,10 @@ def is_switched_off() -> bool:
 
 def is_clustered_by_xla() -> bool:
     """Whether the user has asked for auto-clustering, by TensorFlow's options or its flags."""
-    flag = re.search(r"--tf_xla_auto_jit[= ](\S+)", os.environ.get("TF_XLA_FLAGS", ""))
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    if flags and not flags.startswith("-"):  # the name of a file that has them
+        flags = Path(flags).read_text() if Path(flags).is_file() else ""
+    flag = re.search(r"--tf_xla_auto_jit[= ](\S+)", flags)
     return bool(tf.config.optimizer.get_jit()) or bool(flag and flag[1] not in ("0", "-1"))
 
 

@@ -197,7 +197,8 @@ class TrainingFunction:
         trace = self._traces.of(concrete)
         call = Call.of(trace, self._call.function, concrete, args, kwargs)
         session = self._session_of(call)
-        execute = partial(self._execute, call, partial(self._call, *args, **kwargs))
+        function = partial(self._call, *args, **kwargs)
+        execute = partial(self._execute, call, function, num_steps)
         if self._watch is None:
             return self._run(session, execute, num_steps)
         return self._watched(self._watch, session, call, execute, num_steps)
@@ -207,11 +208,12 @@ class TrainingFunction:
         if self._options.faults.check_numerics is not None and not self._meeting.is_alone:
             self._watch = numerics.Watch()
 
-    def _execute(self, call: Call, function: Callable[[], Any]) -> Any:
+    def _execute(self, call: Call, function: Callable[[], Any], num_steps: int) -> Any:
         """Calls the function, and sees to it that what had to be all-reduced was."""
         executions.forget(self._identity)
         result = function()
-        executions.check(self._identity, call.trace.certain(call.concrete), self._step)
+        certain = call.trace.certain(call.concrete)
+        executions.check(self._identity, certain, self._step, num_steps)
         return result
 
     def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
