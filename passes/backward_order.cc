@@ -66,34 +66,14 @@ std::vector<bool> NoComputation(const IndexedGraph& graph) {
   return idle;
 }
 
-// For each node, those that TensorFlow may make one op of with it although neither reads the other:
-// the gradients of a convolution's bias and filter, which read the same gradient.
-std::unordered_map<int, std::vector<int>> MergedLater(const IndexedGraph& graph) {
-  static const auto& filter_gradients = *new std::unordered_set<absl::string_view>{
-      "Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"};
-  std::map<std::pair<int, int>, std::pair<std::vector<int>, std::vector<int>>> readers;
-  for (size_t i = 0; i < graph.fanins.size(); ++i) {
-    const NodeDef& node = graph.def->node(static_cast<int>(i));
-    const auto key = [&](size_t input) {
-      const Fanin& fanin = graph.fanins[i][input];
-      return std::make_pair(fanin.node, fanin.port);
-    };
-    if (node.op() == "BiasAddGrad" && !graph.fanins[i].empty()) {
-      readers[key(0)].first.push_back(static_cast<int>(i));
-    } else if (IsOneOf(node, filter_gradients) && graph.fanins[i].size() > 2) {
-      readers[key(2)].second.push_back(static_cast<int>(i));
-    }
+// For each node, those that may become one op with it.
+std::unordered_map<int, std::vector<int>> Partners(const IndexedGraph& graph) {
+  std::unordered_map<int, std::vector<int>> partners;
+  for (const auto& [one, other] : graph.merged_later) {
+    partners[one].push_back(other);
+    partners[other].push_back(one);
   }
-  std::unordered_map<int, std::vector<int>> merged;
-  for (const auto& [key, nodes] : readers) {
-    for (const int bias : nodes.first) {
-      for (const int filter : nodes.second) {
-        merged[bias].push_back(filter);
-        merged[filter].push_back(bias);
-      }
-    }
-  }
-  return merged;
+  return partners;
 }
 
 // One gradient of a copy of the step.
@@ -112,7 +92,7 @@ class BackwardOrder {
       : graph_(graph),
         is_all_reduce_(is_all_reduce),
         idle_(NoComputation(graph)),
-        merged_(MergedLater(graph)),
+        partners_(Partners(graph)),
         position_(graph.fanins.size()),
         level_(graph.fanins.size(), kNone),
         held_(graph.fanins.size(), kNone) {
@@ -170,8 +150,8 @@ class BackwardOrder {
           level_[node] = number;
           production.claimed.push_back(node);
           for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
-          const auto partners = merged_.find(node);
-          if (partners == merged_.end()) continue;
+          const auto partners = partners_.find(node);
+          if (partners == partners_.end()) continue;
           pending.insert(pending.end(), partners->second.begin(), partners->second.end());
         }
         std::sort(production.claimed.begin(), production.claimed.end(),
@@ -233,11 +213,12 @@ class BackwardOrder {
       }
       if (is_beyond) {
         HoldEntries(production, due_, late, kFull);
-        production.is_held = held_[production.node] == stage_ + kFull;
+        production.is_held =
+            held_[production.node] == stage_ + kFull || HoldGradient(begin, production.node, late);
       } else {
         HoldEntries(production, early, {}, kHalf);
-        production.is_held = HoldGradient(i, production.node, late);
-        for (const int node : production.also) HoldGradient(i, node, late);
+        production.is_held = HoldGradient(begin, production.node, late);
+        for (const int node : production.also) HoldGradient(begin, node, late);
       }
     }
     // What leads on has waited for all that was due, or for all but the last layer; or nothing
@@ -279,7 +260,9 @@ class BackwardOrder {
                    const std::vector<int>& rest, int how) {
     for (const int node : production.claimed) {
       int held = kNone;
-      for (const Fanin& fanin : graph_.fanins[node]) held = std::max(held, held_[fanin.node]);
+      for (const Fanin& fanin : graph_.fanins[node]) {
+        if (fanin.port != kOnceMerged) held = std::max(held, held_[fanin.node]);
+      }
       held_[node] = held >= stage_ ? held : kNone;
       if (held_[node] >= stage_ + how || idle_[node]) continue;
       if (how == kHalf && node == production.node) continue;  // HoldGradient's
@@ -287,24 +270,27 @@ class BackwardOrder {
     }
   }
 
-  // Makes a gradient of production `number` wait for `late`, and for all that is due where nothing
-  // before it has waited for the others. Where it comes out of a loop or a conditional, the nodes
-  // before that wait. False if none does.
-  bool HoldGradient(int number, int gradient, const std::vector<int>& late) {
+  // Makes a gradient of the group that begins with production `begin` wait for `late`, and for all
+  // that is due where nothing before it has waited for the others. Where it comes out of a loop or
+  // a conditional, the nodes before that wait, whichever production of the group has claimed them.
+  // False if none does.
+  bool HoldGradient(int begin, int gradient, const std::vector<int>& late) {
     bool is_held = false;
     std::unordered_set<int> seen;
     std::vector<int> pending = {gradient};
     while (!pending.empty()) {
       const int node = pending.back();
       pending.pop_back();
-      if (level_[node] != number || idle_[node] || !seen.insert(node).second) continue;
+      if (level_[node] < begin || idle_[node] || !seen.insert(node).second) continue;
       if (held_[node] == stage_ + kFull ||
           Hold(node, held_[node] == stage_ + kHalf ? late : due_)) {
         held_[node] = stage_ + kFull;
         is_held = true;
         continue;
       }
-      for (const Fanin& fanin : graph_.fanins[node]) pending.push_back(fanin.node);
+      for (const Fanin& fanin : graph_.fanins[node]) {
+        if (fanin.port != kOnceMerged) pending.push_back(fanin.node);
+      }
     }
     if (is_held) held_[gradient] = stage_ + kFull;
     return is_held;
@@ -346,7 +332,7 @@ class BackwardOrder {
   const IndexedGraph& graph_;
   const std::vector<bool>& is_all_reduce_;
   const std::vector<bool> idle_;
-  const std::unordered_map<int, std::vector<int>> merged_;
+  const std::unordered_map<int, std::vector<int>> partners_;
   std::vector<size_t> position_;  // in topological order
   std::vector<int> level_;        // number of the first production that a node leads to
   std::vector<int> held_;         // how far a node is held up: stage of its group + kHalf or kFull

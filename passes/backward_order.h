@@ -42,11 +42,10 @@ struct Wait {
 // Why no cycle can come of it. Number the producers in the plan's order, and let a node's level be
 // the number of the first producer that it leads to. No edge of the graph leads from a level to a
 // lower one, and every wait leads from a producer to nodes of a higher level, or to readers of
-// reduced gradients that lead to no producer. A while loop counts as one node (IndexedGraph). What
-// TensorFlow merges after Grappler is of one level, so the merged node is, too: a node and the only
-// one that reads it are by themselves, and BiasAddGrad and the gradient of the filter of the same
-// convolution, which oneDNN's layout pass makes one op of if their control inputs are equal, count
-// as one here.
+// reduced gradients that lead to no producer. A while loop counts as one node (IndexedGraph). Where
+// TensorFlow merges a node with the only one that reads it, the merged node waits for nothing that
+// the reader did not wait for. What it merges besides counts as one node here, of one level
+// (merged_later.h).
 //
 // `steps` are the copies in `graph`, none before one that it depends on; nodes that `graph` does
 // not have are passed over. O(n log n) in nodes and edges, however many copies there are.

@@ -146,6 +146,24 @@ void ALoopIsHeldUpWhereItBegins() {
   EXPECT_SAME(Controls(def, "loop/body"), Names{});
 }
 
+// Another gradient of the group needs the loop, and does not hold it up for itself.
+void ALoopIsHeldUpForEachValueThatIsAGradient() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "first", {"x"});
+  graph.AddLoop("loop", "x");
+  graph.Add("Exit", "second_exit", {"loop/switch"});
+  graph.Add("Neg", "second", {"x", "^loop/exit"});
+  graph.Add("Neg", "third", {"x"});
+  Names all_reduces;
+  for (const char* name : {"first", "second", "third", "second_exit"}) {
+    all_reduces.push_back(std::string("r_") + name);
+    graph.Add("LibraAllReduce", all_reduces.back(), {name});
+  }
+  const auto def = Ordered(graph, {{"first"}, {"second", "third", "second_exit"}}, all_reduces);
+  EXPECT_SAME(Controls(def, "loop/enter"), Names{"first"});
+}
+
 void WhatALoopNeedsDoesNotWaitForWhatItPutsOut() {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
@@ -190,6 +208,7 @@ int main() {
        AGradientThatIsConstantDoesNotStandForOthers},
       {"WhatIsMergedLaterIsOfOneLevel", WhatIsMergedLaterIsOfOneLevel},
       {"ALoopIsHeldUpWhereItBegins", ALoopIsHeldUpWhereItBegins},
+      {"ALoopIsHeldUpForEachValueThatIsAGradient", ALoopIsHeldUpForEachValueThatIsAGradient},
       {"WhatALoopNeedsDoesNotWaitForWhatItPutsOut", WhatALoopNeedsDoesNotWaitForWhatItPutsOut},
       {"EdgesStayOnOneDevice", EdgesStayOnOneDevice},
       {"AnOrderAgainstTheGraphClosesNoCycle", AnOrderAgainstTheGraphClosesNoCycle},

@@ -16,9 +16,7 @@
 namespace tf_libra {
 namespace {
 
-// A condition is a branch (predicate node, its port, branch taken) or a loop frame (name).
-using Condition = std::tuple<int, int, int, std::string>;
-using Conditions = std::set<Condition>;
+constexpr int kLoop = -1;  // stands for the predicate
 
 bool IsSwitchOp(const tensorflow::NodeDef& node) {
   return tensorflow::grappler::IsSwitch(node) || node.op() == "_SwitchN";
@@ -49,10 +47,13 @@ class Interner {
 
   int Intersection(int a, int b) {
     if (a == b) return a;
-    Conditions both;
-    std::set_intersection(by_id_[a]->begin(), by_id_[a]->end(), by_id_[b]->begin(),
-                          by_id_[b]->end(), std::inserter(both, both.begin()));
-    return Intern(std::move(both));
+    return Intern(Common(*by_id_[a], *by_id_[b]));
+  }
+
+  std::vector<Conditions> All() const {
+    std::vector<Conditions> all;
+    for (const Conditions* conditions : by_id_) all.push_back(*conditions);
+    return all;
   }
 
  private:
@@ -74,6 +75,7 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
   ControlFlowContexts found;
   found.of_outputs.assign(graph.node_size(), 0);
   found.of_inputs.assign(graph.node_size(), 0);
+  found.conditions = {Conditions{}};
   std::vector<int>& contexts = found.of_outputs;
   if (std::none_of(graph.node().begin(), graph.node().end(), [](const tensorflow::NodeDef& node) {
         return IsSwitchOp(node) || tensorflow::grappler::ModifiesFrameInfo(node);
@@ -120,14 +122,38 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
       int& outside = outside_of_frame.emplace(frame, context).first->second;
       outside = interner.Union(outside, context);
       frames[i] = frame;
-      context = interner.Union(context, interner.Intern({Condition(-1, -1, -1, frame)}));
+      context = interner.Union(context, interner.Intern({Condition(kLoop, kLoop, kLoop, frame)}));
     } else if (tensorflow::grappler::IsExit(node)) {
       context = outside_of_frame[frames[i]];
       frames[i] = parent_of_frame[frames[i]];
     }
     contexts[i] = context;
   }
+  found.conditions = interner.All();
   return found;
+}
+
+Conditions Common(const Conditions& a, const Conditions& b) {
+  Conditions both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::inserter(both, both.begin()));
+  return both;
+}
+
+bool Exclude(const Conditions& a, const Conditions& b) {
+  return std::any_of(a.begin(), a.end(), [&b](const Condition& one) {
+    const auto& [node, port, branch, frame] = one;
+    return node != kLoop && std::any_of(b.begin(), b.end(), [&](const Condition& other) {
+             return std::get<0>(other) == node && std::get<1>(other) == port &&
+                    std::get<2>(other) != branch;
+           });
+  });
+}
+
+bool IsBranchOf(const Conditions& inner, const Conditions& outer) {
+  return std::includes(inner.begin(), inner.end(), outer.begin(), outer.end()) &&
+         std::all_of(inner.begin(), inner.end(), [&outer](const Condition& one) {
+           return std::get<0>(one) != kLoop || outer.count(one) > 0;
+         });
 }
 
 }  // namespace tf_libra

@@ -3,16 +3,27 @@
 #ifndef TF_LIBRA_PASSES_CONTROL_FLOW_CONTEXTS_H_
 #define TF_LIBRA_PASSES_CONTROL_FLOW_CONTEXTS_H_
 
+#include <set>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace tf_libra {
 
+// Ports of what is no data.
+constexpr int kControl = -1;
+constexpr int kOnceMerged = -2;  // is waited for once TensorFlow has merged ops, see merged_later.h
+
 struct Fanin {
   int node;
-  int port;  // -1 for control edges
+  int port;
 };
+
+// A branch of a conditional (predicate's node, its port, branch taken) or a loop (frame's name).
+using Condition = std::tuple<int, int, int, std::string>;
+using Conditions = std::set<Condition>;
 
 // Contexts, one per node, as small integers: 0 outside of all control flow. Two nodes with the same
 // context run under the same branches of the same conditionals (lowered to Switch and Merge) and in
@@ -24,6 +35,7 @@ struct Fanin {
 struct ControlFlowContexts {
   std::vector<int> of_outputs;
   std::vector<int> of_inputs;
+  std::vector<Conditions> conditions;  // of each context
 };
 
 // `fanins[i]` are what node i consumes, without the back edges of loops but with what loop_frames.h
@@ -31,6 +43,13 @@ struct ControlFlowContexts {
 ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
                                             const std::vector<std::vector<Fanin>>& fanins,
                                             const std::vector<int>& order);
+
+// Under all conditions that both are under.
+Conditions Common(const Conditions& a, const Conditions& b);
+// Whether nodes of both never run together: they are in two branches of one conditional.
+bool Exclude(const Conditions& a, const Conditions& b);
+// Whether both are in the same loops, and `inner` is under all conditions that `outer` is under.
+bool IsBranchOf(const Conditions& inner, const Conditions& outer);
 
 }  // namespace tf_libra
 

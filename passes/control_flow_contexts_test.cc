@@ -57,6 +57,18 @@ void AFrameIsAContext() {
   EXPECT_SAME(puts_out("inner/exit"), takes("inner/enter"));
 }
 
+void ConditionsAreCompared() {
+  const Condition then(1, 0, 1, ""), otherwise(1, 0, 0, ""), other(2, 0, 1, "");
+  const Condition loop(-1, -1, -1, "loop");
+  EXPECT_THAT_TRUE(Exclude({then, other}, {loop, otherwise}));
+  EXPECT_THAT_TRUE(!Exclude({then}, {then, other}));
+  EXPECT_THAT_TRUE(!Exclude({loop}, {Condition(-1, -1, -1, "another")}));
+  EXPECT_THAT_TRUE(Common({then, loop}, {other, loop}) == Conditions{loop});
+  EXPECT_THAT_TRUE(IsBranchOf({then, loop}, {loop}));
+  EXPECT_THAT_TRUE(!IsBranchOf({then, loop}, {then}));
+  EXPECT_THAT_TRUE(!IsBranchOf({then}, {other}));
+}
+
 }  // namespace
 }  // namespace tf_libra
 
@@ -65,5 +77,6 @@ int main() {
   return testing::RunTests({
       {"BranchesOfOneConditionAreOneContext", BranchesOfOneConditionAreOneContext},
       {"AFrameIsAContext", AFrameIsAContext},
+      {"ConditionsAreCompared", ConditionsAreCompared},
   });
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "passes/loop_frames.h"
+#include "passes/merged_later.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/op_types.h"
 
@@ -99,6 +100,10 @@ std::optional<IndexedGraph> IndexGraph(const GraphDef& def, std::string* reason)
   ControlFlowContexts found = FindControlFlowContexts(def, graph.fanins, graph.order);
   graph.contexts = std::move(found.of_outputs);
   graph.input_contexts = std::move(found.of_inputs);
+  graph.conditions = std::move(found.conditions);
+  graph.merged_later = JoinMergedLater(def, graph.contexts, graph.order, &graph.fanins);
+  // No pair has a path between its nodes, so there is an order.
+  if (!graph.merged_later.empty()) graph.order = TopologicalOrder(graph.fanins);
   return graph;
 }
 

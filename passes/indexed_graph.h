@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -19,16 +20,19 @@ struct IndexedGraph {
   const tensorflow::GraphDef* def = nullptr;
   std::unordered_map<absl::string_view, int> index;
   // The inputs as they stand in `def`, but without the back edges of loops; for these, Exits have
-  // further ones (loop_frames.h).
+  // further ones (loop_frames.h). So has what TensorFlow may merge (merged_later.h).
   std::vector<std::vector<Fanin>> fanins;
   std::vector<int> order;  // topological
   // Of what a node puts out, and of what it takes: an Enter takes what is outside of the loop.
   std::vector<int> contexts;
   std::vector<int> input_contexts;
+  std::vector<Conditions> conditions;             // of each context
+  std::vector<std::pair<int, int>> merged_later;  // by pairs
 };
 
 // Nullopt, with the reason, for a graph that is not well-formed, or in which nodes wait for each
-// other. A while loop counts as one node for all that is outside of it. O(nodes + edges).
+// other. A while loop counts as one node for all that is outside of it. O(nodes + edges), but for
+// what is merged later.
 std::optional<IndexedGraph> IndexGraph(const tensorflow::GraphDef& def, std::string* reason);
 
 // Whether TensorFlow's executor reaches all nodes of `graph`, as far as edges decide that; else

@@ -2,19 +2,23 @@
 
 Ready nodes run in an order that the caller chooses, so one graph can be run in its worst order.
 Dead tensors, frames and iterations are kept as `tensorflow/core/common_runtime/executor.cc` keeps
-them, for loops that are not nested and that no untaken branch leads to.
+them, for loops that are not nested and that no untaken branch leads to. Values are symbols: two are
+equal if the same was computed of the same.
 """
 
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
 from tensorflow.core.framework import graph_pb2
 
-from tests.passes.graphs import node_name, nodes
+from tests.passes.graphs import node_name, nodes, tensor_names
 
 # Where a node runs: the frame's name ("" outside of loops) and the iteration.
 Place = tuple[str, int]
 Run = tuple[str, Place]
+# Ops that hand on one of their inputs.
+HAND_ON = ("Identity", "Enter", "Exit", "NextIteration", "Switch")
 
 
 class Execution:
@@ -24,12 +28,18 @@ class Execution:
         graph: what to execute.
         taken: whether the Switches that read this predicate (a node's name) take their branch 1.
         trips: how often each loop (a frame's name) goes round.
+
+    Attributes:
+        nodes: of the graph, by name.
+        ran: what has run, in order.
+        values: what each run of a node got to compute with.
+        reduced: how often each tensor was all-reduced of each value.
     """
 
     def __init__(
         self, graph: graph_pb2.GraphDef, taken: Mapping[str, bool], trips: Mapping[str, int]
     ) -> None:
-        self._nodes = nodes(graph)
+        self.nodes = nodes(graph)
         self._taken = taken
         self._trips = trips
         self._consumers: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
@@ -37,15 +47,19 @@ class Execution:
             for slot, text in enumerate(node.input):
                 self._consumers[node_name(text)].append((node.name, slot, text))
         self._arrived: dict[Run, dict[int, bool]] = defaultdict(dict)  # slot -> whether alive
+        self._inputs: dict[Run, dict[int, int]] = defaultdict(dict)  # slot -> value
+        self._outputs: dict[Run, list[int]] = {}
         self._done: set[Run] = set()
-        self._constants: dict[str, list[tuple[str, bool]]] = defaultdict(list)  # of loops
+        self._constants: dict[str, list[tuple[Run, bool]]] = defaultdict(list)  # of loops
         self._iterations: dict[str, int] = defaultdict(int)
         self.ran: list[Run] = []
+        self.values: dict[Run, tuple[int, ...]] = {}
+        self.reduced: Counter[tuple[str, int]] = Counter()
 
     def run(self, choose: Callable[[list[str]], int]) -> list[Run]:
         """Executes all there is; `choose` picks the next of the nodes that are ready."""
         self._ready: list[tuple[Run, bool]] = []
-        for name, node in self._nodes.items():
+        for name, node in self.nodes.items():
             if not node.input:
                 self._start((name, ("", 0)), alive=True)
         while self._ready:
@@ -53,8 +67,26 @@ class Execution:
             run, alive = self._ready.pop(index)
             if alive:
                 self.ran.append(run)
+                self._compute(run)
             self._finish(run, alive)
         return self.ran
+
+    def _compute(self, run: Run) -> None:
+        node = self.nodes[run[0]]
+        got = self._inputs[run]  # as they came
+        slots = [i for i, text in enumerate(node.input) if not text.startswith("^")]
+        if node.op == "Merge":
+            self.values[run] = (next(got[i] for i in got if i in slots),)
+        else:
+            self.values[run] = tuple(got[i] for i in slots)
+        if node.op in (*HAND_ON, "Merge"):
+            self._outputs[run] = [self.values[run][0]] * 2
+        elif node.op == "LibraAllReduce":
+            reduced = list(zip(tensor_names(node), self.values[run], strict=True))
+            self.reduced.update(reduced)
+            self._outputs[run] = [hash(("reduced", *one)) for one in reduced]
+        else:
+            self._outputs[run] = [hash((node.op, node.name, self.values[run]))] * 2
 
     def _start(self, run: Run, alive: bool) -> None:
         if run not in self._done:
@@ -63,14 +95,14 @@ class Execution:
 
     def _finish(self, run: Run, alive: bool) -> None:
         name, (frame, iteration) = run
-        node = self._nodes[name]
+        node = self.nodes[name]
         place = (frame, iteration)
         if node.op == "Enter":
             place = (node.attr["frame_name"].s.decode(), 0)
             if node.attr["is_constant"].b:
                 for i in range(self._iterations[place[0]] + 1):
-                    self._send(name, alive, (place[0], i))
-                self._constants[place[0]].append((name, alive))
+                    self._send(run, alive, (place[0], i))
+                self._constants[place[0]].append((run, alive))
                 return
         elif node.op == "Exit":
             if not alive:  # the executor drops those while the loop goes on
@@ -84,25 +116,28 @@ class Execution:
                 self._iterations[frame] = iteration + 1
                 for constant, is_alive in self._constants[frame]:
                     self._send(constant, is_alive, place)
-        self._send(name, alive, place, switched=self._branch(node, frame, iteration))
+        self._send(run, alive, place, switched=self._branch(node, frame, iteration))
 
     def _branch(self, node, frame: str, iteration: int) -> int | None:
         if node.op != "Switch":
             return None
         predicate = node_name(node.input[1])
-        if self._nodes[predicate].op == "LoopCond":
+        if self.nodes[predicate].op == "LoopCond":
             return int(iteration < self._trips[frame])
         return int(self._taken[predicate])
 
-    def _send(self, name: str, alive: bool, place: Place, switched: int | None = None) -> None:
-        for consumer, slot, text in self._consumers[name]:
+    def _send(self, run: Run, alive: bool, place: Place, switched: int | None = None) -> None:
+        for consumer, slot, text in self._consumers[run[0]]:
             arrives = alive
-            if switched is not None and not text.startswith("^"):
-                arrives = alive and int(text.partition(":")[2] or 0) == switched
+            if not text.startswith("^"):
+                port = int(text.partition(":")[2] or 0)
+                arrives = alive and switched in (None, port)
+                if arrives:
+                    self._inputs[consumer, place][slot] = self._outputs[run][port]
             self._arrive((consumer, place), slot, arrives)
 
     def _arrive(self, run: Run, slot: int, alive: bool) -> None:
-        node = self._nodes[run[0]]
+        node = self.nodes[run[0]]
         arrived = self._arrived[run]
         arrived[slot] = alive
         data = [i for i, text in enumerate(node.input) if not text.startswith("^")]
@@ -116,3 +151,28 @@ class Execution:
             self._start(run, True)
         elif all(i in arrived for i in data):
             self._start(run, False)
+
+
+def execute(
+    graph: graph_pb2.GraphDef, seed: int, worst: Mapping[str, int] | None = None, dice: int = 0
+) -> Execution:
+    """Runs in random order, or what has the highest number in `worst` first.
+
+    Args:
+        graph: what to execute.
+        seed: which branches are taken, and how often loops go round.
+        worst: by node.
+        dice: another random order.
+    """
+    random_choice = random.Random(dice)
+
+    def choose(ready: list[str]) -> int:
+        if worst is None:
+            return random_choice.randrange(len(ready))
+        return max(range(len(ready)), key=lambda i: worst.get(ready[i], 0))
+
+    taken = {node.name: (len(node.name) + seed) % 2 == 1 for node in graph.node}
+    trips = {node.name.partition("/")[0]: seed % 3 for node in graph.node if node.op == "LoopCond"}
+    execution = Execution(graph, taken, trips)
+    execution.run(choose)
+    return execution

@@ -1,0 +1,110 @@
+#include "passes/merged_later.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "passes/indexed_graph.h"
+#include "passes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+// A convolution's gradients of bias and filter, from "g"; `activation` may be any node.
+testing::Graph Convolution(const std::string& activation) {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Neg", "g", {"x"});
+  graph.Add("BiasAddGrad", "bias", {"g"});
+  graph.Add("Neg", "of_bias", {"bias"});
+  graph.Add("Const", "shape");
+  graph.Add("Conv2DBackpropFilter", "filter", {activation, "shape", "g"});
+  return graph;
+}
+
+IndexedGraph Index(const testing::Graph& graph) {
+  std::string why;
+  const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
+  EXPECT_SAME(why, std::string());
+  return *indexed;
+}
+
+std::vector<std::string> Fanins(const IndexedGraph& graph, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Fanin& fanin : graph.fanins[graph.index.at(name)]) {
+    const std::string prefix = fanin.port == kOnceMerged ? "merged:" : "";
+    names.push_back(prefix + graph.def->node(fanin.node).name());
+  }
+  return names;
+}
+
+void EachWaitsForWhatTheOtherReads() {
+  const testing::Graph graph = Convolution("x");
+  const IndexedGraph indexed = Index(graph);
+  EXPECT_SAME(indexed.merged_later.size(), 1u);
+  EXPECT_SAME(Fanins(indexed, "bias"),
+              (std::vector<std::string>{"g", "merged:x", "merged:shape", "merged:g"}));
+  EXPECT_SAME(Fanins(indexed, "filter"), (std::vector<std::string>{"x", "shape", "g", "merged:g"}));
+  EXPECT_SAME(indexed.order.size(), 6u);
+}
+
+void WhatDependsOnEachOtherIsNotMerged() {
+  const testing::Graph graph = Convolution("of_bias");
+  const IndexedGraph indexed = Index(graph);
+  EXPECT_THAT_TRUE(indexed.merged_later.empty());
+  EXPECT_SAME(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
+}
+
+// Of two biases one leads to the filter: the other may still be merged with it.
+void EachPairIsLookedAtByItself() {
+  testing::Graph graph = Convolution("of_bias");
+  graph.Add("BiasAddGrad", "another", {"g"});
+  const IndexedGraph indexed = Index(graph);
+  EXPECT_SAME(indexed.merged_later.size(), 1u);
+  EXPECT_SAME(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
+  EXPECT_SAME(Fanins(indexed, "another"),
+              (std::vector<std::string>{"g", "merged:of_bias", "merged:shape", "merged:g"}));
+}
+
+// Two pairs that could be merged one by one, but not both: whichever is, the other then waits for
+// itself.
+void WhatAnotherPairForbidsIsNotMerged() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Const", "shape");
+  graph.Add("Neg", "g1", {"x"});
+  graph.Add("Neg", "g2", {"x"});
+  graph.Add("BiasAddGrad", "bias1", {"g1"});
+  graph.Add("BiasAddGrad", "bias2", {"g2"});
+  graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g1"});
+  graph.Add("Conv2DBackpropFilter", "filter2", {"bias1", "shape", "g2"});
+  EXPECT_SAME(Index(graph).merged_later.size(), 1u);
+  EXPECT_SAME(Index(graph).order.size(), 8u);
+}
+
+void AnotherGradientOrContextIsNoPair() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Placeholder", "if");
+  graph.Add("Switch", "switch", {"x", "if"});
+  graph.Add("Const", "shape");
+  graph.Add("BiasAddGrad", "bias", {"switch:1"});
+  graph.Add("Conv2DBackpropFilter", "other", {"x", "shape", "switch"});
+  graph.Add("Switch", "nested", {"x", "switch"});
+  graph.Add("Conv2DBackpropFilter", "inside", {"nested", "shape", "switch:1"});
+  EXPECT_THAT_TRUE(Index(graph).merged_later.empty());
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({
+      {"EachWaitsForWhatTheOtherReads", EachWaitsForWhatTheOtherReads},
+      {"WhatDependsOnEachOtherIsNotMerged", WhatDependsOnEachOtherIsNotMerged},
+      {"EachPairIsLookedAtByItself", EachPairIsLookedAtByItself},
+      {"WhatAnotherPairForbidsIsNotMerged", WhatAnotherPairForbidsIsNotMerged},
+      {"AnotherGradientOrContextIsNoPair", AnotherGradientOrContextIsNoPair},
+  });
+}
