@@ -44,9 +44,9 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   if (marked.empty()) return false;
   const std::vector<int> all_reduces = FindAllReduces(*graph);
   std::vector<bool> between = NodesBetween(*graph, all_reduces);
-  LeaveOtherContexts(*graph, between, &marked, skipped);
+  SetAside(*graph, &marked);
   if (!FindCopies(*graph, between, &marked, &reason)) return give_up(std::move(reason));
-  ReportMissing(plan, marked, skipped);
+  ReportMissing(*graph, plan, marked, skipped);
 
   std::vector<int> copy_of(def.node_size(), kNoCopy);
   for (const Marked& m : marked) copy_of[m.node] = m.copy;
@@ -68,8 +68,10 @@ bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const Node
   ContractedDag dag = PathsBetween(*graph, between, decisions.dropped);
   const NodeNames names(*graph, plan.id);
   decisions.fusions = DecideFusions(*graph, marked, &dag, names, skipped);
-  decisions.waits =
+  std::optional<Waits> waits =
       OrderAllReduces(*graph, staying, decisions.dropped, &dag, &decisions.fusions, skipped);
+  if (!waits) return give_up("has no order that branches and loops would keep");
+  decisions.waits = *std::move(waits);
   if (plan.after_backward) {
     decisions.barriers = WaitForBackward(*graph, &dag, names, &decisions.fusions, skipped);
   }

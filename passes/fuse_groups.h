@@ -16,7 +16,8 @@ namespace tf_libra {
 // Returns true and fills `rewritten` if there was something to do; otherwise `rewritten` is not
 // touched. Either way `report` says what was done and what was left out, and why.
 //
-// 1. All-reduces in another branch or loop than the rest of their step stay as they are.
+// 1. All-reduces in another branch or loop than the rest of their step are fused there, with those
+//    of their group that are in the same.
 // 2. Copies of the step in one graph are told apart: all-reduces of the same tensor of the same
 //    training function in the same branch or loop body have to lie one behind the other, and the
 //    i-th of each tensor makes up copy i. Where that leaves a doubt, nothing is changed.

@@ -1,6 +1,7 @@
 #include "passes/fusions.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -9,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/op_types.h"
 
 namespace tf_libra {
@@ -16,23 +18,12 @@ namespace {
 
 int NodeOf(const Fusion& fusion) { return fusion.members.front()->node; }
 
-// For every node, the number of nodes on the longest path that leads to it.
-std::vector<int> Depths(const IndexedGraph& graph) {
-  std::vector<int> depths(graph.fanins.size(), 0);
-  for (const int node : graph.order) {
-    for (const Fanin& fanin : graph.fanins[node]) {
-      depths[node] = std::max(depths[node], depths[fanin.node] + 1);
-    }
-  }
-  return depths;
-}
-
-// For every node, whether a path leads from there to one that is to be fused.
-std::vector<bool> LeadsToFusion(const IndexedGraph& graph, const DroppedEdge& dropped,
-                                const std::vector<Fusion>& fusions) {
+// For every node, whether a path leads from there to one of the step that is to be fused.
+std::vector<bool> LeadsToStep(const IndexedGraph& graph, const DroppedEdge& dropped,
+                              const std::vector<Fusion>& fusions) {
   std::vector<bool> leads(graph.fanins.size(), false);
   for (const Fusion& fusion : fusions) {
-    for (const Marked* m : fusion.members) leads[m->node] = true;
+    for (const Marked* m : fusion.members) leads[m->node] = !m->aside;
   }
   for (auto node = graph.order.rbegin(); node != graph.order.rend(); ++node) {
     if (!leads[*node]) continue;
@@ -43,27 +34,56 @@ std::vector<bool> LeadsToFusion(const IndexedGraph& graph, const DroppedEdge& dr
   return leads;
 }
 
+// All-reduces that have no place among the groups of the step: one that stays, or what is fused
+// aside in one branch or loop.
+struct Aside {
+  bool leads;  // whether anything of the step depends on it
+  int depth;
+  std::string name;
+  std::vector<int> nodes;  // one of each all-reduce, in order
+};
+
 // The order in which all-reduces are wanted, by one node of each.
-std::vector<int> Preference(const IndexedGraph& graph, std::vector<int> staying,
+std::vector<int> Preference(const IndexedGraph& graph, const std::vector<int>& staying,
                             const DroppedEdge& dropped, const std::vector<Fusion>& fusions) {
   const std::vector<int> depths = Depths(graph);
-  const std::vector<bool> leads = LeadsToFusion(graph, dropped, fusions);
-  // By name where depths are equal: numbers of nodes may differ between ranks.
-  std::stable_sort(staying.begin(), staying.end(), [&](int a, int b) {
-    return std::make_tuple(!leads[a], depths[a], graph.def->node(a).name()) <
-           std::make_tuple(!leads[b], depths[b], graph.def->node(b).name());
-  });
-  std::vector<int> preference;
-  auto next = staying.begin();
-  for (const Fusion& fusion : fusions) {
+  const auto depth_of = [&](const Fusion& fusion) {
     int depth = 0;
     for (const Marked* m : fusion.members) depth = std::max(depth, depths[m->node]);
-    for (; next != staying.end() && leads[*next] && depths[*next] < depth; ++next) {
-      preference.push_back(*next);
-    }
+    return depth;
+  };
+  const std::vector<bool> leads = LeadsToStep(graph, dropped, fusions);
+  std::vector<Aside> others;
+  for (const int node : staying) {
+    others.push_back({leads[node], depths[node], graph.def->node(node).name(), {node}});
+  }
+  std::map<int, Aside> by_copy;
+  for (const Fusion& fusion : fusions) {
+    if (!fusion.members.front()->aside) continue;
+    const auto [found, is_new] = by_copy.emplace(fusion.copy, Aside{false, 0, fusion.name, {}});
+    Aside& aside = found->second;
+    for (const Marked* m : fusion.members) aside.leads = aside.leads || leads[m->node];
+    aside.depth = std::max(aside.depth, depth_of(fusion));
+    aside.nodes.push_back(NodeOf(fusion));
+  }
+  for (auto& entry : by_copy) others.push_back(std::move(entry.second));
+  // By name where depths are equal: numbers of nodes may differ between ranks.
+  std::sort(others.begin(), others.end(), [](const Aside& a, const Aside& b) {
+    return std::make_tuple(!a.leads, a.depth, a.name) < std::make_tuple(!b.leads, b.depth, b.name);
+  });
+  std::vector<int> preference;
+  auto next = others.begin();
+  const auto add_next = [&] {
+    preference.insert(preference.end(), next->nodes.begin(), next->nodes.end());
+    ++next;
+  };
+  for (const Fusion& fusion : fusions) {
+    if (fusion.members.front()->aside) continue;
+    const int depth = depth_of(fusion);
+    while (next != others.end() && next->leads && next->depth < depth) add_next();
     preference.push_back(NodeOf(fusion));
   }
-  preference.insert(preference.end(), next, staying.end());
+  while (next != others.end()) add_next();
   return preference;
 }
 
@@ -93,38 +113,40 @@ class Waiting {
     return seen;
   }
 
-  // Where branches and loops end into `context`, behind `node`.
-  std::vector<int> EndsBehind(int node, int context) const {
-    std::vector<int> ends;
-    std::vector<bool> reached(graph_.fanins.size(), false);
+  // Where branches and loops end into `context`, and wait for `node` if that runs.
+  std::vector<int> EndsBehind(int node, const Conditions& context) const {
+    const Conditions& given = graph_.conditions[graph_.contexts[node]];
+    std::unordered_set<int> seen;
+    std::vector<int> pending, ends;
+    Push({node}, &seen, &pending);
     const auto fusion = fusion_of_.find(node);
-    reached[node] = true;
     if (fusion != fusion_of_.end()) {
-      for (const Marked* m : fusion->second->members) reached[m->node] = true;
+      for (const Marked* m : fusion->second->members) Push({m->node}, &seen, &pending);
     }
-    for (const int next : graph_.order) {
-      for (const Fanin& fanin : graph_.fanins[next]) {
-        if (reached[fanin.node] && !dropped_(fanin, next)) reached[next] = true;
-      }
-      const tensorflow::NodeDef& def = graph_.def->node(next);
+    for (size_t i = 0; i < pending.size(); ++i) {
+      const tensorflow::NodeDef& def = graph_.def->node(pending[i]);
       const bool is_end = tensorflow::grappler::IsMerge(def) || tensorflow::grappler::IsExit(def);
-      if (reached[next] && is_end && graph_.contexts[next] == context) ends.push_back(next);
+      if (is_end && graph_.conditions[graph_.contexts[pending[i]]] == context) {
+        ends.push_back(pending[i]);
+      }
+      for (const int next : Fanouts(pending[i], given)) Push({next}, &seen, &pending);
     }
     return ends;
   }
 
-  // The nodes of `context` that `node` waits for whatever else runs, the nearest first.
-  std::vector<int> WaitedFor(int node, int context) const {
+  // The nodes with inputs of `context` that `node` waits for whatever else runs, the nearest first.
+  std::vector<int> WaitedFor(int node, const Conditions& context) const {
     std::unordered_set<int> seen;
     std::vector<int> pending, found;
     Push({node}, &seen, &pending);
     for (size_t i = 0; i < pending.size(); ++i) {
-      if (graph_.contexts[pending[i]] == context) found.push_back(pending[i]);
-      // A Merge waits for one of its inputs: that of `context`, if it is from there.
-      const bool is_merge = tensorflow::grappler::IsMerge(graph_.def->node(pending[i])) &&
-                            graph_.fanins[pending[i]].size() > 1;
-      const std::vector<int> fanins = Fanins(pending[i], [&](const Fanin& fanin) {
-        return !is_merge || fanin.port < 0 || graph_.contexts[fanin.node] == context;
+      const int from = pending[i];
+      if (graph_.conditions[graph_.input_contexts[from]] == context) found.push_back(from);
+      const std::vector<int> fanins = Fanins(from, [&](const Fanin& fanin) {
+        // An Exit leaves before other values of the loop have (loop_frames.h takes them for one).
+        const bool is_exit = tensorflow::grappler::IsExit(graph_.def->node(from));
+        if (fanin.port == kOnceMerged || (is_exit && fanin.port < 0)) return false;
+        return !IsChoice(from) || fanin.port < 0 || IsTaken(fanin.node, context);
       });
       Push(fanins, &seen, &pending);
     }
@@ -132,6 +154,43 @@ class Waiting {
   }
 
  private:
+  // What waits for `node` under the conditions `given`, in later iterations, too.
+  std::vector<int> Fanouts(int node, const Conditions& given) const {
+    if (fanouts_.empty()) fanouts_ = AllFanouts();
+    std::vector<int> fanouts;
+    for (const auto& [next, port] : fanouts_[node]) {
+      if (dropped_({node, port}, next)) continue;
+      // A Merge waits for the branch that was taken.
+      if (IsChoice(next) && port >= 0 && !IsTaken(node, given)) continue;
+      fanouts.push_back(next);
+    }
+    return fanouts;
+  }
+
+  std::vector<std::vector<Fanin>> AllFanouts() const {
+    std::vector<std::vector<Fanin>> fanouts(graph_.fanins.size());
+    for (int next = 0; next < graph_.def->node_size(); ++next) {
+      const tensorflow::NodeDef& def = graph_.def->node(next);
+      for (const std::string& input : def.input()) {
+        const tensorflow::TensorId id = tensorflow::ParseTensorName(input);
+        fanouts[graph_.index.at(id.node())].push_back({next, id.index()});
+      }
+    }
+    return fanouts;
+  }
+
+  // Whether it waits for one of its inputs.
+  bool IsChoice(int node) const {
+    return tensorflow::grappler::IsMerge(graph_.def->node(node)) && graph_.fanins[node].size() > 1;
+  }
+
+  // Whether a data input of a Merge is there under the conditions `given`.
+  bool IsTaken(int fanin, const Conditions& given) const {
+    if (tensorflow::grappler::IsSwitch(graph_.def->node(fanin))) return false;  // one of its ports
+    const Conditions& needed = graph_.conditions[graph_.contexts[fanin]];
+    return std::includes(given.begin(), given.end(), needed.begin(), needed.end());
+  }
+
   static void Push(const std::vector<int>& nodes, std::unordered_set<int>* seen,
                    std::vector<int>* pending) {
     for (const int node : nodes) {
@@ -161,11 +220,13 @@ class Waiting {
   const DroppedEdge& dropped_;
   std::unordered_map<int, const Fusion*> fusion_of_;
   std::unordered_map<int, std::vector<int>> added_;
+  mutable std::vector<std::vector<Fanin>> fanouts_;  // made when asked for
 };
 
-// A node that may get a control input: one that runs in the frame of what feeds it, and is no input
-// of the graph.
+// A node that may get a control input from the context of its inputs: no input of the graph, and
+// nothing that control flow is made of but where it begins.
 bool CanWait(const tensorflow::NodeDef& node) {
+  if (tensorflow::grappler::IsEnter(node)) return true;
   return !tensorflow::grappler::ModifiesFrameInfo(node) &&
          !tensorflow::grappler::IsPlaceholder(node) && !tensorflow::grappler::IsMerge(node) &&
          node.op() != "_Arg" && node.op() != "LibraAllReduce";
@@ -251,9 +312,9 @@ std::vector<Fusion> DecideFusions(const IndexedGraph& graph, const std::vector<M
   return fusions;
 }
 
-Waits OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
-                      const DroppedEdge& dropped, ContractedDag* dag, std::vector<Fusion>* fusions,
-                      std::vector<Skipped>* skipped) {
+std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
+                                     const DroppedEdge& dropped, ContractedDag* dag,
+                                     std::vector<Fusion>* fusions, std::vector<Skipped>* skipped) {
   std::unordered_map<int, size_t> number;  // in `fusions`, by NodeOf
   for (size_t i = 0; i < fusions->size(); ++i) number[NodeOf((*fusions)[i])] = i;
   const auto fusion_of = [&](int node) -> Fusion* {
@@ -273,30 +334,55 @@ Waits OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying
     dag->AddEdge(earlier, later);
     waiting.Add(earlier, later);
   };
-  // In different contexts: something of the earlier one's context on the way to the later one
-  // waits.
-  const auto wait_across = [&](size_t earlier, int later) {
-    const int from = order[earlier];
-    const std::vector<int> candidates = waiting.WaitedFor(later, graph.contexts[from]);
-    if (std::find(candidates.begin(), candidates.end(), from) != candidates.end()) return;
-    // Nothing that must run before may wait.
-    const std::unordered_set<int> before =
-        waiting.LeadingTo({order.begin(), order.begin() + earlier + 1});
-    for (const int candidate : candidates) {
-      if (before.count(candidate) > 0 || !CanWait(graph.def->node(candidate))) continue;
-      wait(from, candidate);
-      return;
+  // In different contexts: what is on the way to the later one waits for where the earlier one's
+  // branch or loop ends, in the context that both are in. False where there is no such edge.
+  const auto wait_across = [&](size_t earlier, size_t later) {
+    const Conditions& of_earlier = graph.conditions[graph.contexts[order[earlier]]];
+    const Conditions& of_later = graph.conditions[graph.contexts[order[later]]];
+    const Conditions common = Common(of_earlier, of_later);
+    std::vector<int> ends = {order[earlier]};
+    if (common != of_earlier) ends = waiting.EndsBehind(order[earlier], common);
+    for (const int end : ends) {
+      // Nothing that must run before may wait.
+      std::vector<int> done(order.begin(), order.begin() + earlier + 1);
+      done.push_back(end);
+      const std::unordered_set<int> before = waiting.LeadingTo(done);
+      if (std::any_of(order.begin() + later, order.end(),
+                      [&](int node) { return before.count(node) > 0; })) {
+        continue;
+      }
+      if (common == of_later) {
+        wait(end, order[later]);
+        return true;
+      }
+      const std::vector<int> candidates = waiting.WaitedFor(order[later], common);
+      if (std::find(candidates.begin(), candidates.end(), end) != candidates.end()) return true;
+      for (const int candidate : candidates) {
+        if (before.count(candidate) > 0 || !CanWait(graph.def->node(candidate))) continue;
+        wait(end, candidate);
+        return true;
+      }
+      if (IsBranchOf(of_later, common)) {  // which may wait for what is outside
+        wait(end, order[later]);
+        return true;
+      }
     }
-    for (const int end : waiting.EndsBehind(from, graph.contexts[later])) {
-      const std::unordered_set<int> leading = waiting.LeadingTo({end});
-      const bool is_free = std::none_of(order.begin() + earlier + 1, order.end(),
-                                        [&](int node) { return leading.count(node) > 0; });
-      if (!is_free) continue;
-      wait(end, later);
-      return;
-    }
+    return false;
   };
 
+  // By positions in `order`: which come before each, for sure. What has waited for others passes
+  // that on only if it runs.
+  std::vector<std::vector<bool>> follows;
+  if (!one_context) follows.assign(order.size(), std::vector<bool>(order.size(), false));
+  const auto follow = [&](size_t earlier, size_t later) {
+    follows[later][earlier] = true;
+    const Conditions& needed = graph.conditions[graph.contexts[order[earlier]]];
+    const Conditions& given = graph.conditions[graph.contexts[order[later]]];
+    if (!std::includes(given.begin(), given.end(), needed.begin(), needed.end())) return;
+    for (size_t i = 0; i < earlier; ++i) {
+      if (follows[earlier][i]) follows[later][i] = true;
+    }
+  };
   std::map<int, size_t> last_of_context;        // context -> position in `order`
   std::map<int, const Fusion*> latest_of_copy;  // copy -> what comes last in the plan
   for (size_t i = 0; i < order.size(); ++i) {
@@ -313,11 +399,20 @@ Waits OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying
     }
     const int context = graph.contexts[node];
     const auto own = last_of_context.find(context);
-    if (own != last_of_context.end()) wait(order[own->second], node);
+    if (own != last_of_context.end()) {
+      wait(order[own->second], node);
+      if (!one_context) follow(own->second, i);
+    }
     if (!one_context) {
-      for (const auto& [other, position] : last_of_context) {
-        const bool is_new = own == last_of_context.end() || position > own->second;
-        if (other != context && is_new) wait_across(position, node);
+      std::vector<size_t> latest;
+      for (const auto& entry : last_of_context) latest.push_back(entry.second);
+      std::sort(latest.rbegin(), latest.rend());
+      for (const size_t position : latest) {
+        const int other = graph.contexts[order[position]];
+        if (other == context || follows[i][position]) continue;
+        if (Exclude(graph.conditions[other], graph.conditions[context])) continue;
+        if (!wait_across(position, i)) return std::nullopt;
+        follow(position, i);
       }
     }
     last_of_context[context] = i;

@@ -4,6 +4,7 @@
 #define TF_LIBRA_PASSES_FUSIONS_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,17 +58,20 @@ using Waits = std::map<int, std::vector<std::string>>;
 // the order in which they start. Sorts `fusions` by it. The order is
 //
 // - that of the plan as far as the graph allows it;
-// - what stays comes last, where it holds nothing up, unless something planned depends on it: then
-//   it comes before the first that is further from the graph's inputs, by the longest path.
+// - what stays, and what is fused aside in another branch or loop, comes last, where it holds
+//   nothing up, unless something of the step depends on it: then it comes before the first that is
+//   further from the graph's inputs, by the longest path.
 //
 // All-reduces of one context are chained by control edges. One in a branch or a loop is ordered
-// against those outside by edges that stay within one context: the earlier all-reduce is waited for
-// by what the later one waits for in any case, or where the branch or loop ends is waited for.
+// against those outside by an edge in the context that both are in: from the earlier all-reduce or
+// where its branch or loop ends, to the later one or what that waits for in any case. Those of two
+// branches of one conditional have no order. Nullopt where there is no such edge: then the ranks
+// might not start all-reduces alike.
 //
 // `dropped` are the edges that `dag` was built without.
-Waits OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
-                      const DroppedEdge& dropped, ContractedDag* dag, std::vector<Fusion>* fusions,
-                      std::vector<Skipped>* skipped);
+std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vector<int>& staying,
+                                     const DroppedEdge& dropped, ContractedDag* dag,
+                                     std::vector<Fusion>* fusions, std::vector<Skipped>* skipped);
 
 // Makes all nodes of each copy wait for all gradients of that copy.
 std::vector<Barrier> WaitForBackward(const IndexedGraph& graph, ContractedDag* dag,

@@ -126,6 +126,45 @@ void OrderIsThatOfThePlanUnlessTheGraphForbidsIt() {
   EXPECT_SAME(Fuse(builder, {{"c"}, {"a"}, {"b"}}).Order(), "a | b | c");
 }
 
+// Two conditionals that know nothing of each other.
+void BranchesOfTwoConditionalsHaveAnOrder() {
+  Graph builder;
+  builder.Add("Placeholder", "x");
+  builder.Reduce("a", "grad_a");
+  for (const std::string name : {"first", "second"}) {
+    builder.Add("Placeholder", name + "/if");
+    builder.Add("Switch", name + "/switch", {"x", name + "/if"});
+    builder.Add("Neg", name + "/grad", {name + "/switch:1"});
+    builder.Reduce(name, name + "/grad");
+    builder.Add("Merge", name + "/merge", {name + "/switch", name});
+  }
+  builder.Reduce("b", "grad_b");
+  const Result result = Fuse(builder, {{"a", "first", "second", "b"}});
+  EXPECT_SAME(result.Order(), "a b | first | second");
+  EXPECT_THAT_TRUE(result.HasInput("second/switch", "^first/merge"));
+  EXPECT_THAT_TRUE(result.HasInput("first/switch", "^" + Group(0)));
+  EXPECT_SAME(result.report.skipped.size(), 0u);
+}
+
+// oneDNN makes one op of the gradients of a bias and a filter: that of the bias, which depends on
+// no all-reduce itself, then waits for what the filter's depends on.
+void WhatBecomesOneOpHasItsPathsTogether() {
+  for (const bool reads_the_same : {true, false}) {
+    Graph builder;
+    builder.Add("Placeholder", "x");
+    builder.Add("Neg", "other", {"x"});
+    builder.Reduce("a", "grad_a");
+    builder.Add("Identity", "activation", {"a"});
+    builder.Add("Const", "shape");
+    builder.Add("BiasAddGrad", "bias", {reads_the_same ? "x" : "other"});
+    builder.Add("Conv2DBackpropFilter", "filter", {"activation", "shape", "x"});
+    builder.Reduce("b", "bias");
+    builder.Reduce("c", "filter");
+    EXPECT_SAME(Fuse(builder, {{"a", "b"}, {"c"}}).Order(),
+                reads_the_same ? "a | b | c" : "a b | c");
+  }
+}
+
 }  // namespace
 }  // namespace tf_libra
 
@@ -137,6 +176,7 @@ int main() {
        {"DtypesReductionsAndFunctionsAreApart", DtypesReductionsAndFunctionsAreApart},
        {"APathForbidsFusingAndTheOrderOfTracingDoesNot",
         APathForbidsFusingAndTheOrderOfTracingDoesNot},
-       {"OrderIsThatOfThePlanUnlessTheGraphForbidsIt",
-        OrderIsThatOfThePlanUnlessTheGraphForbidsIt}});
+       {"OrderIsThatOfThePlanUnlessTheGraphForbidsIt", OrderIsThatOfThePlanUnlessTheGraphForbidsIt},
+       {"BranchesOfTwoConditionalsHaveAnOrder", BranchesOfTwoConditionalsHaveAnOrder},
+       {"WhatBecomesOneOpHasItsPathsTogether", WhatBecomesOneOpHasItsPathsTogether}});
 }

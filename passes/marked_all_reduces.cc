@@ -173,20 +173,44 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
   return marked;
 }
 
-void ReportMissing(const RegisteredPlan& plan, const std::vector<Marked>& marked,
-                   std::vector<Skipped>* skipped) {
-  std::map<int, std::unordered_set<std::string>> there;
-  for (const Marked& m : marked) there[m.copy].insert(m.tensor);
-  for (const auto& [copy, tensors] : there) {
-    for (size_t k = 0; k < plan.groups.size(); ++k) {
-      for (const std::string& name : plan.groups[k].tensor_names) {
-        if (tensors.count(name) > 0) continue;
-        skipped->push_back(
-            {Skipped::Kind::kTensor, name,
-             absl::StrCat("group ", k, ": has no all-reduce in copy ", copy, " of the step")});
+void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
+                   const std::vector<Marked>& marked, std::vector<Skipped>* skipped) {
+  std::unordered_set<std::string> in_graph;
+  std::map<int, std::set<std::string>> in_context;
+  std::map<int, std::set<std::string>> in_copy;
+  std::map<int, int> context_of;  // of a copy
+  for (const Marked& m : marked) {
+    in_graph.insert(m.tensor);
+    in_context[graph.contexts[m.node]].insert(m.tensor);
+    in_copy[m.copy].insert(m.tensor);
+    context_of[m.copy] = graph.contexts[m.node];
+  }
+  for (size_t k = 0; k < plan.groups.size(); ++k) {
+    for (const std::string& name : plan.groups[k].tensor_names) {
+      const auto skip = [&](const std::string& reason) {
+        skipped->push_back({Skipped::Kind::kTensor, name, absl::StrCat("group ", k, ": ", reason)});
+      };
+      if (in_graph.count(name) == 0) {
+        skip("has no all-reduce");
+        continue;
+      }
+      for (const auto& [copy, tensors] : in_copy) {
+        if (tensors.count(name) == 0 && in_context[context_of[copy]].count(name) > 0) {
+          skip(absl::StrCat("has no all-reduce in copy ", copy, " of the step"));
+        }
       }
     }
   }
+}
+
+std::vector<int> Depths(const IndexedGraph& graph) {
+  std::vector<int> depths(graph.fanins.size(), 0);
+  for (const int node : graph.order) {
+    for (const Fanin& fanin : graph.fanins[node]) {
+      depths[node] = std::max(depths[node], depths[fanin.node] + 1);
+    }
+  }
+  return depths;
 }
 
 std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces) {
@@ -224,65 +248,38 @@ bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes) {
   });
 }
 
-void LeaveOtherContexts(const IndexedGraph& graph, const std::vector<bool>& between,
-                        std::vector<Marked>* marked, std::vector<Skipped>* skipped) {
-  std::vector<int> contexts;  // as they come in the graph
-  std::unordered_map<int, size_t> number;
-  std::vector<std::set<std::string>> tensors;
-  std::vector<int> sizes;
+void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked) {
+  struct Context {
+    std::set<std::string> tensors;
+    int size = 0;
+    int first_slot = 0;
+  };
+  std::map<int, Context> contexts;
   for (const Marked& m : *marked) {
-    const int context = graph.contexts[m.node];
-    if (number.emplace(context, contexts.size()).second) {
-      contexts.push_back(context);
-      tensors.emplace_back();
-      sizes.push_back(0);
-    }
-    tensors[number[context]].insert(m.tensor);
-    ++sizes[number[context]];
+    Context& context = contexts[graph.contexts[m.node]];
+    context.first_slot = context.size == 0 ? m.slot : std::min(context.first_slot, m.slot);
+    context.tensors.insert(m.tensor);
+    ++context.size;
   }
-  if (contexts.size() < 2) return;
-
-  // For every context: which others' all-reduces lead to its own.
-  std::vector<std::vector<bool>> leads(contexts.size(), std::vector<bool>(contexts.size(), false));
-  for (size_t first = 0; first < contexts.size(); first += 64) {
-    std::vector<uint64_t> from(graph.fanins.size(), 0);
-    std::vector<uint64_t> own(graph.fanins.size(), 0);
-    for (const Marked& m : *marked) {
-      const size_t c = number[graph.contexts[m.node]];
-      if (c >= first && c < first + 64) own[m.node] = uint64_t{1} << (c - first);
-    }
-    for (const int node : graph.order) {
-      if (!between[node]) continue;
-      for (const Fanin& fanin : graph.fanins[node])
-        from[node] |= from[fanin.node] | own[fanin.node];
-    }
-    for (const Marked& m : *marked) {
-      const size_t to = number[graph.contexts[m.node]];
-      for (size_t c = first; c < std::min(first + 64, contexts.size()); ++c) {
-        if (from[m.node] >> (c - first) & 1) leads[c][to] = true;
-      }
+  std::vector<std::pair<int, const Context*>> by_size;
+  for (const auto& [number, context] : contexts) by_size.emplace_back(number, &context);
+  std::sort(by_size.begin(), by_size.end(), [](const auto& a, const auto& b) {
+    return std::make_tuple(-a.second->size, a.second->first_slot) <
+           std::make_tuple(-b.second->size, b.second->first_slot);
+  });
+  std::set<std::string> of_step;
+  std::set<int> aside;
+  for (const auto& [number, context] : by_size) {
+    const bool is_copy =
+        of_step.empty() || std::any_of(context->tensors.begin(), context->tensors.end(),
+                                       [&](const auto& name) { return of_step.count(name) > 0; });
+    if (is_copy) {
+      of_step.insert(context->tensors.begin(), context->tensors.end());
+    } else {
+      aside.insert(number);
     }
   }
-
-  std::vector<int> beside(contexts.size(), -1);  // the context that one stays out beside
-  for (size_t a = 0; a < contexts.size(); ++a) {
-    for (size_t b = 0; b < contexts.size(); ++b) {
-      const bool is_less = sizes[a] < sizes[b] || (sizes[a] == sizes[b] && b < a);
-      if (a == b || !is_less || beside[b] >= 0 || !(leads[a][b] || leads[b][a])) continue;
-      const bool is_copy = std::any_of(tensors[a].begin(), tensors[a].end(), [&](const auto& name) {
-        return tensors[b].count(name) > 0;
-      });
-      if (!is_copy) beside[a] = static_cast<int>(b);
-    }
-  }
-  const auto stays = [&](const Marked& m) { return beside[number[graph.contexts[m.node]]] >= 0; };
-  for (const Marked& m : *marked) {
-    if (!stays(m)) continue;
-    skipped->push_back(
-        {Skipped::Kind::kNode, graph.def->node(m.node).name(),
-         absl::StrCat("group ", m.group, ": is in another branch or loop than most of its step")});
-  }
-  marked->erase(std::remove_if(marked->begin(), marked->end(), stays), marked->end());
+  for (Marked& m : *marked) m.aside = aside.count(graph.contexts[m.node]) > 0;
 }
 
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
@@ -319,11 +316,35 @@ bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
       }
     }
   }
-  // Copies are numbered as they come in the graph.
-  std::map<std::tuple<int, std::string, int>, int> copies;
+  // Copies are numbered as they come, by what does not depend on the numbers of nodes.
+  const std::vector<int> depths = Depths(graph);
+  struct Copy {
+    bool aside = false;
+    int depth = 0;
+    int slot = 0;
+    std::string name;  // of the all-reduce of that slot
+    std::vector<Marked*> members;
+  };
+  std::map<std::tuple<int, std::string, int>, Copy> copies;
   for (Marked& m : *marked) {
-    const auto key = std::make_tuple(graph.contexts[m.node], m.kind.function, nth[&m]);
-    m.copy = copies.emplace(key, static_cast<int>(copies.size())).first->second;
+    Copy& copy = copies[{graph.contexts[m.node], m.kind.function, nth[&m]}];
+    const bool is_first = copy.members.empty();
+    copy.aside = m.aside;
+    copy.depth = is_first ? depths[m.node] : std::min(copy.depth, depths[m.node]);
+    if (is_first || m.slot < copy.slot) {
+      copy.slot = m.slot;
+      copy.name = graph.def->node(m.node).name();
+    }
+    copy.members.push_back(&m);
+  }
+  std::vector<const Copy*> in_order;
+  for (const auto& entry : copies) in_order.push_back(&entry.second);
+  std::sort(in_order.begin(), in_order.end(), [](const Copy* a, const Copy* b) {
+    return std::tie(a->aside, a->depth, a->slot, a->name) <
+           std::tie(b->aside, b->depth, b->slot, b->name);
+  });
+  for (size_t number = 0; number < in_order.size(); ++number) {
+    for (Marked* m : in_order[number]->members) m->copy = static_cast<int>(number);
   }
   return true;
 }

@@ -45,6 +45,7 @@ struct Marked {
   int slot;  // position of the tensor in the plan
   Kind kind;
   int copy = 0;
+  bool aside = false;  // in another branch or loop than most of its step
 };
 
 // All all-reduces, whether a plan is about them or not, by name.
@@ -56,9 +57,14 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
                                const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
                                std::vector<Skipped>* skipped);
 
-// Says which tensors of the plan each copy of the step lacks.
-void ReportMissing(const RegisteredPlan& plan, const std::vector<Marked>& marked,
-                   std::vector<Skipped>* skipped);
+// Says which tensors of the plan the graph lacks, and which a copy of the step lacks that others in
+// the same branch or loop have.
+void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
+                   const std::vector<Marked>& marked, std::vector<Skipped>* skipped);
+
+// For every node, the number of nodes on the longest path that leads to it. The same on all ranks,
+// as numbers of nodes need not be.
+std::vector<int> Depths(const IndexedGraph& graph);
 
 // For every node, whether it lies on a path between two of `all_reduces`, ends included.
 std::vector<bool> NodesBetween(const IndexedGraph& graph, const std::vector<int>& all_reduces);
@@ -74,15 +80,15 @@ ContractedDag PathsBetween(const IndexedGraph& graph, const std::vector<bool>& b
 // Whether all of `nodes` run under the same conditions and in the same loop.
 bool ShareContext(const IndexedGraph& graph, const std::vector<int>& nodes);
 
-// Takes out of `marked` what runs in another branch or loop than the rest of its step: if paths
-// lead between the all-reduces of two contexts that have no tensor in common, they are parts of one
-// step, and the context with fewer of them stays out. Contexts that share tensors are copies.
-// O(nodes + edges) for up to 64 contexts.
-void LeaveOtherContexts(const IndexedGraph& graph, const std::vector<bool>& between,
-                        std::vector<Marked>* marked, std::vector<Skipped>* skipped);
+// Tells in `marked` what runs in another branch or loop than most of its step. Contexts that share
+// tensors are copies; of those that share none, the one with most tensors is the step, and what is
+// in the others is aside: it is fused there, and belongs to no place among the groups of the step.
+void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked);
 
-// Numbers the copies of the step, of each training function its own. False, with the reason, where
-// they cannot be told apart. O((nodes + edges) * tensors), whatever the number of copies.
+// Numbers the copies of the step, of each training function and each context its own; what is aside
+// comes last. The numbers do not depend on the order of the nodes in the graph. False, with the
+// reason, where they cannot be told apart. O((nodes + edges) * tensors), whatever the number of
+// copies.
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<Marked>* marked, std::string* reason);
 

@@ -106,7 +106,8 @@ void TwoFunctionsAreNoCopiesOfOneStep() {
                    found.marked[1].kind < found.marked[0].kind);
 }
 
-std::vector<std::string> PlannedWith(int inside, int outside) {
+// Tensors that are aside, of a step with some all-reduces in a branch.
+std::vector<std::string> AsideWith(int inside, int outside) {
   Graph builder;
   std::vector<std::string> tensors;
   for (int i = 0; i < outside; ++i) {
@@ -117,28 +118,95 @@ std::vector<std::string> PlannedWith(int inside, int outside) {
   AddBranch("outside_out0", "in", inside, &builder);
   for (int i = 0; i < inside; ++i) tensors.push_back("in" + std::to_string(i));
   Found found = FindIn(builder, tensors);
-  LeaveOtherContexts(*found.graph, found.between, &found.marked, &found.skipped);
-  std::vector<std::string> planned;
-  for (const Marked& m : found.marked) planned.push_back(m.tensor);
-  EXPECT_SAME(planned.size() + found.skipped.size(), tensors.size());
-  return planned;
+  SetAside(*found.graph, &found.marked);
+  std::string reason;
+  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  std::vector<std::string> aside;
+  for (const Marked& m : found.marked) {
+    if (m.aside) aside.push_back(m.tensor);
+    EXPECT_SAME(m.copy, m.aside ? 1 : 0);
+  }
+  const RegisteredPlan plan{"plan", "digest", {{tensors, 1, 0}}, false};
+  ReportMissing(*found.graph, plan, found.marked, &found.skipped);
+  EXPECT_SAME(found.skipped.size(), 0u);
+  return aside;
 }
 
-void TheSmallerPartOfAStepStaysOut() {
-  for (const std::string& tensor : PlannedWith(2, 3)) EXPECT_CONTAINS(tensor, "out");
-  for (const std::string& tensor : PlannedWith(3, 3)) EXPECT_CONTAINS(tensor, "out");
-  for (const std::string& tensor : PlannedWith(4, 3)) EXPECT_CONTAINS(tensor, "in");
-  EXPECT_SAME(PlannedWith(3, 3).size(), 3u);
-  EXPECT_SAME(PlannedWith(4, 3).size(), 4u);
+void TheSmallerPartOfAStepIsAside() {
+  for (const std::string& tensor : AsideWith(2, 3)) EXPECT_CONTAINS(tensor, "in");
+  for (const std::string& tensor : AsideWith(3, 3)) EXPECT_CONTAINS(tensor, "in");
+  for (const std::string& tensor : AsideWith(4, 3)) EXPECT_CONTAINS(tensor, "out");
+  EXPECT_SAME(AsideWith(2, 3).size(), 2u);
+  EXPECT_SAME(AsideWith(3, 3).size(), 3u);
+  EXPECT_SAME(AsideWith(4, 3).size(), 3u);
 }
 
-void CopiesInABranchStay() {
+void CopiesInABranchAreNotAside() {
   Graph builder;
   builder.Reduce("outside", "grad", "in0");
   AddBranch("outside", "in", 1, &builder);
   Found found = FindIn(builder, {"in0"});
-  LeaveOtherContexts(*found.graph, found.between, &found.marked, &found.skipped);
-  EXPECT_SAME(found.marked.size(), 2u);
+  SetAside(*found.graph, &found.marked);
+  EXPECT_THAT_TRUE(!found.marked[0].aside && !found.marked[1].aside);
+}
+
+void WhatIsMissingIsSaidOnce() {
+  Graph builder;
+  builder.Reduce("a", "grad_a");
+  builder.Add("Identity", "next", {"a"});
+  builder.Reduce("a_1", "next", "a");
+  builder.Reduce("b", "grad_b");
+  Found found = FindIn(builder, {"a", "b", "c"});
+  std::string reason;
+  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  const RegisteredPlan plan{"plan", "digest", {{{"a", "b", "c"}, 1, 0}}, false};
+  ReportMissing(*found.graph, plan, found.marked, &found.skipped);
+  std::vector<std::string> reasons;
+  for (const Skipped& one : found.skipped) reasons.push_back(one.name + ": " + one.reason);
+  EXPECT_SAME(reasons,
+              (std::vector<std::string>{"b: group 0: has no all-reduce in copy 1 of the step",
+                                        "c: group 0: has no all-reduce"}));
+}
+
+// The ranks number the nodes of a graph differently, and name what is written by copies.
+void CopiesAreNumberedAlikeWhateverTheOrderOfNodes() {
+  Graph builder;
+  builder.Add("Placeholder", "x");
+  builder.Add("Placeholder", "if");
+  builder.Add("Switch", "switch", {"x", "if"});
+  for (const int port : {0, 1}) {
+    const std::string branch = port == 0 ? "else" : "then";
+    builder.Add("Neg", "grad_" + branch, {"switch:" + std::to_string(port)});
+    builder.Reduce(branch, "grad_" + branch, "a");
+  }
+  Graph backwards;
+  for (int i = builder.def.node_size() - 1; i >= 0; --i) {
+    *backwards.def.add_node() = builder.def.node(i);
+  }
+  for (const Graph* graph : {&builder, &backwards}) {
+    Found found = FindIn(*graph, {"a"});
+    std::string reason;
+    EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+    for (const Marked& m : found.marked) {
+      EXPECT_SAME(m.copy, graph->def.node(m.node).name() == "else" ? 0 : 1);
+    }
+  }
+}
+
+// Rows that are gathered name something in place of a plan, in a group of no number, which may be
+// written out.
+void GatheredRowsAreNeitherMarkedNorWritten() {
+  Graph builder;
+  tensorflow::NodeDef* rows = builder.Reduce("rows", "local_rows");
+  EXPECT_THAT_TRUE(IsMarked(*rows));
+  tensorflow::AddNodeAttr("plan", "-", rows);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT_TRUE(!IsMarked(*rows));
+    EXPECT_THAT_TRUE(!IsWritten(*rows));
+    tensorflow::SetAttrValue(-1, &(*rows->mutable_attr())["group"]);
+  }
+  tensorflow::SetAttrValue(0, &(*rows->mutable_attr())["group"]);
+  EXPECT_THAT_TRUE(IsWritten(*rows));
 }
 
 }  // namespace
@@ -146,10 +214,15 @@ void CopiesInABranchStay() {
 
 int main() {
   using namespace tf_libra;
-  return testing::RunTests({{"CopiesLieOneBehindTheOther", CopiesLieOneBehindTheOther},
-                            {"CopiesWithoutAnOrderAreADoubt", CopiesWithoutAnOrderAreADoubt},
-                            {"ManyTensorsInManyCopies", ManyTensorsInManyCopies},
-                            {"TwoFunctionsAreNoCopiesOfOneStep", TwoFunctionsAreNoCopiesOfOneStep},
-                            {"TheSmallerPartOfAStepStaysOut", TheSmallerPartOfAStepStaysOut},
-                            {"CopiesInABranchStay", CopiesInABranchStay}});
+  return testing::RunTests(
+      {{"CopiesLieOneBehindTheOther", CopiesLieOneBehindTheOther},
+       {"CopiesWithoutAnOrderAreADoubt", CopiesWithoutAnOrderAreADoubt},
+       {"ManyTensorsInManyCopies", ManyTensorsInManyCopies},
+       {"TwoFunctionsAreNoCopiesOfOneStep", TwoFunctionsAreNoCopiesOfOneStep},
+       {"TheSmallerPartOfAStepIsAside", TheSmallerPartOfAStepIsAside},
+       {"CopiesInABranchAreNotAside", CopiesInABranchAreNotAside},
+       {"WhatIsMissingIsSaidOnce", WhatIsMissingIsSaidOnce},
+       {"CopiesAreNumberedAlikeWhateverTheOrderOfNodes",
+        CopiesAreNumberedAlikeWhateverTheOrderOfNodes},
+       {"GatheredRowsAreNeitherMarkedNorWritten", GatheredRowsAreNeitherMarkedNorWritten}});
 }

@@ -19,6 +19,7 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
+from tf_libra.model.telemetry import UNPLANNED
 
 
 def test_groups_threads_and_order_of_a_plan_are_written() -> None:
@@ -289,6 +290,26 @@ def late(builder: GraphBuilder, name: str, *inputs: str) -> str:
     for i in range(9):
         inputs = (builder.add(f"{name}_{i}", *inputs),)
     return builder.add(name, *inputs)
+
+
+def test_gathered_rows_stay_and_are_no_plan_that_was_written() -> None:
+    builder = GraphBuilder()
+    builder.step("ab")
+    for name in ("rows", "values"):
+        builder.reduce(name, builder.source(f"local_{name}"))
+        builder.graph.node[-1].attr["plan"].s = UNPLANNED.encode()
+    plan = register([Group("ab")])
+
+    graph = fuse(builder.graph, plan)
+
+    name = f"tf_libra/{plan}/group_0"
+    by_name = nodes(graph)
+    assert tensor_names(by_name[name]) == ["a", "b"]
+    assert reasons(plan) == {}
+    # They come behind the group, in one order.
+    assert controls(by_name["rows"]) == [name]
+    assert controls(by_name["values"]) == ["rows"]
+    assert fuse(graph, plan) == graph
 
 
 def test_an_all_reduce_that_stays_keeps_a_place_in_the_order() -> None:

@@ -23,7 +23,7 @@ IN_PARTS = (
     "soft_actor_critic",
     "wasserstein_with_gradient_penalty",
 )
-# Scripts with gradients in branches of `tf.cond`, which no plan can join with others: it says so.
+# Scripts with gradients in branches of `tf.cond`: what a plan joins of several is, likewise.
 IN_BRANCHES = ("auxiliary_head_under_a_condition", "step_under_a_condition")
 
 
@@ -75,12 +75,20 @@ def plans(name: str, values: Sequence[Any]) -> list[str]:
 
 
 def _are_parts(executed: Sequence[Any], planned: Sequence[Any]) -> bool:
-    """Whether the planned groups were executed, some of them as several."""
-    within = all(
-        any(threads == r and set(part) <= set(names) for r, names in planned)
-        for threads, part in executed
+    """Whether the planned groups were executed, each as one or two.
+
+    The scripts take two gradients, of which none can be joined with the other; all of one can.
+    """
+    parts = [
+        [part for r, part in executed if r == threads and set(part) <= set(names)]
+        for threads, names in planned
+    ]
+    return (
+        sum(map(len, parts)) == len(executed)
+        and all(len(one) <= 2 for one in parts)
+        and sorted(n for _, part in executed for n in part)
+        == sorted(n for _, names in planned for n in names)
     )
-    return within and {n for _, p in executed for n in p} == {n for _, p in planned for n in p}
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

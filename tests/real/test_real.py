@@ -171,8 +171,7 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
     job = job_of(place)
     assert judging.plans(name, values(job, name)) == []
     for rank in RANKS:
-        said = "was not executed as it is" in job.log(name, rank)
-        assert said == (name in judging.IN_BRANCHES)
+        assert "was not executed as it is" not in job.log(name, rank)
 
 
 @pytest.mark.parametrize(

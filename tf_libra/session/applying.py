@@ -138,14 +138,14 @@ class Applying:
     def _check_executed(self, plan: Plan, records: tuple[AllReduceRecord, ...]) -> None:
         """Warns if what was executed is not the plan.
 
-        For a step that all-reduces nothing, looks at what the pass has written.
+        Of what this step did not come to, such as a branch that was not taken, it looks at what
+        the pass has written.
         """
         executed = {(r.group, r.num_threads, name) for r in records for name in r.tensor_names}
         graph = grappler.report(plan).latest
         leaves_records = self._backend.leaves_records
-        if not (leaves_records and records):
-            written = graph.groups if graph.in_force else ()
-            executed = {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
+        written = graph.groups if graph.in_force else ()
+        executed |= {(g.index, g.num_threads, name) for g in written for name in g.tensor_names}
         asked = {
             (index, group.num_threads, plan.tensor_names[i])
             for index, group in enumerate(plan.groups)
