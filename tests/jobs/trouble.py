@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -18,7 +19,8 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 import tf_libra
-from tf_libra.model.plan import Plan
+from tf_libra.backends import library
+from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler, meeting
 from tf_libra.tracing import marking
 
@@ -388,6 +390,65 @@ def one_rank_cannot_rewrite() -> Any:
         one_step(plan=PLAN_FILE)
     finally:
         grappler.call_options = original
+
+
+@cases
+def ranks_group_differently() -> Any:
+    """One has other groups under the same name. The step itself succeeds: it all-reduces nothing
+    as yet.
+    """
+    model = models.HandWritten("float32", "sgd")
+
+    @tf_libra.optimize(plan=PLAN_FILE)
+    @tf.function
+    def some_steps(inputs: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> None:
+        for _ in tf.range(count):
+            model.step(inputs, labels)
+
+    original = grappler.register
+
+    def register(plan: Plan) -> None:
+        groups = (TensorGroup(0, len(plan.tensor_names), 1),)
+        fields = ("short_id", "fingerprint", "tensor_names", "after_backward")
+        other = SimpleNamespace(groups=groups, **{name: getattr(plan, name) for name in fields})
+        original(other if RANK == LAST else plan)
+
+    grappler.register = register
+    try:
+        some_steps(*shard(), tf.constant(0))
+    finally:
+        grappler.register = original
+
+
+@cases
+def plans_that_were_tried() -> Any:
+    """How often the library still has each plan that it ever got."""
+    tried: dict[str, Plan] = {}
+    original = grappler.register
+
+    def register(plan: Plan) -> None:
+        tried[plan.short_id] = plan
+        original(plan)
+
+    grappler.register = register
+    try:
+        model = models.HandWritten("float32", "sgd")
+        step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(
+            tf.function(model.step)
+        )
+        for number in range(14):
+            step(*shard(number))
+    finally:
+        grappler.register = original
+    unregister = library.load().c.TfLibraUnregisterPlan
+    held = dict.fromkeys(tried, 0)
+    for name, plan in tried.items():
+        while unregister(name.encode()) == 0:
+            held[name] += 1
+        for _ in range(held[name]):
+            original(plan)
+    step(*shard())
+    return {"in_force": step.plan.short_id, "held": held}
 
 
 # Surroundings.

@@ -129,6 +129,21 @@ def test_rank_that_could_not_rewrite_is_named_with_the_reason(trouble: Job) -> N
 
 
 @pytest.mark.parametrize("rank", RANKS)
+def test_ranks_that_group_differently_say_so_before_it_matters(trouble: Job, rank: int) -> None:
+    message = trouble.error("ranks_group_differently", rank)
+    assert message.startswith("EngineError: the ranks do not run the same graph under plan")
+    assert message.endswith("rank 1 groups other tensors than rank 0")
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_plans_that_were_tried_are_forgotten(trouble: Job, rank: int) -> None:
+    value = trouble.value("plans_that_were_tried", rank)
+    assert len(value["held"]) > 2
+    assert {name for name, count in value["held"].items() if count} == {value["in_force"]}
+    assert value["held"][value["in_force"]] == 1
+
+
+@pytest.mark.parametrize("rank", RANKS)
 def test_random_generators_may_differ(trouble: Job, rank: int) -> None:
     assert trouble.value("random_generator_of_each_rank", rank) == "run"
 
