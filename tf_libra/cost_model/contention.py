@@ -7,17 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks
+from tf_libra.cost_model.cost import CostModel
 
 _FORMAT = "tf-libra cost model"
 _VERSION = 1
 
 
 @dataclass(frozen=True)
-class ContentionModel:
-    """What all-reduces and backward computation cost, alone and overlapped.
-
-    Methods take scalars or arrays, which broadcast, and return float64. A rate that is not positive
-    at the asked number of threads raises `ValueError`; with one worker communication takes 0.
+class ContentionModel(CostModel):
+    """LIBRA's model, in which threads that communicate are lost to computation.
 
     Attributes:
       num_workers: N.
@@ -90,11 +88,6 @@ class ContentionModel:
             return self.startup_seconds
         return self.num_hops * self.exclusive_hop_latency
 
-    def transmitted_bytes(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
-        """c_hat, what a ring all-reduce of c bytes sends per worker (Eq. 4)."""
-        factor = 2 * (self.num_workers - 1) / self.num_workers
-        return np.asarray(factor * np.asarray(num_bytes, np.float64))
-
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """alpha1 - alpha2·r, the share of its speed that overlapped computation keeps (Eq. 5)."""
         alpha1, alpha2 = self.compute
@@ -108,40 +101,6 @@ class ContentionModel:
     def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """The denominator of q in bytes per second (Eq. 6)."""
         return self._rate("exclusive", self.exclusive, num_threads)
-
-    def computation_seconds(
-        self, compute_seconds: ArrayLike, num_threads: ArrayLike
-    ) -> NDArray[np.float64]:
-        """g(b, r): computation of b contention-free seconds, fully overlapped (Eq. 5)."""
-        return np.asarray(compute_seconds, np.float64) / self.compute_rate(num_threads)
-
-    def overlapped_seconds(
-        self, num_bytes: ArrayLike, num_threads: ArrayLike
-    ) -> NDArray[np.float64]:
-        """p(c, r): transmission of c bytes, fully overlapped (Eq. 6), without startup overhead."""
-        return self.transmitted_bytes(num_bytes) / self.overlapped_rate(num_threads)
-
-    def exclusive_seconds(
-        self, num_bytes: ArrayLike, num_threads: ArrayLike
-    ) -> NDArray[np.float64]:
-        """q(c, r): transmission of c bytes without any overlap, without startup overhead."""
-        return self.transmitted_bytes(num_bytes) / self.exclusive_rate(num_threads)
-
-    def overlapped_all_reduce(
-        self, num_bytes: ArrayLike, num_threads: ArrayLike
-    ) -> NDArray[np.float64]:
-        """p(c, r) + a, or 0 for 0 bytes: nothing is launched."""
-        transmission = self.overlapped_seconds(num_bytes, num_threads)
-        launched = np.asarray(num_bytes) > 0
-        return np.where(launched, transmission + self.startup_seconds, 0.0)
-
-    def exclusive_all_reduce(
-        self, num_bytes: ArrayLike, num_threads: ArrayLike
-    ) -> NDArray[np.float64]:
-        """q(c, r) + a, or 0 for 0 bytes: nothing is launched."""
-        transmission = self.exclusive_seconds(num_bytes, num_threads)
-        launched = np.asarray(num_bytes) > 0
-        return np.where(launched, transmission + self.exclusive_startup_seconds, 0.0)
 
     def with_workers(self, num_workers: int) -> "ContentionModel":
         """The same hardware with another number of workers: only a and c_hat change (Eq. 4).
@@ -159,6 +118,15 @@ class ContentionModel:
             overlapped=self.exclusive,
             hop_latency=self.hop_latency if alone is None else alone,
             exclusive_hop_latency=None,
+        )
+
+    def formula(self) -> str:
+        """G and a with their parameters (Eqs. 4 and 5)."""
+        alpha1, alpha2 = self.compute
+        return (
+            f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
+            f" a = {self.startup_seconds * 1e3:.2f} ms overlapped,"
+            f" {self.exclusive_startup_seconds * 1e3:.2f} ms alone"
         )
 
     def to_json(self) -> str:

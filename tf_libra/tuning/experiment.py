@@ -13,7 +13,7 @@ class Experiment:
     """What the next training step tries; it trains as well.
 
     Attributes:
-        phase: MEASURE or SAMPLE.
+        phase: MEASURE, SAMPLE or RACE.
         plan: what it runs under.
         traced: whether rank 0 is to observe it.
     """
@@ -25,10 +25,10 @@ class Experiment:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What rank 0 saw of a traced step.
+    """What rank 0 saw of a step.
 
     Attributes:
-        production: when gradients were produced; None where the step could not be traced.
+        production: when gradients were produced; None where it was not, or could not be, traced.
         records: the all-reduces that were executed.
         problem: why there is no production, else empty.
         called_ns: when the step was called and when it returned, nanoseconds since the epoch.
@@ -38,3 +38,8 @@ class Observation:
     records: tuple[AllReduceRecord, ...]
     problem: str = ""
     called_ns: tuple[int, int] = (0, 0)
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of the step."""
+        return (self.called_ns[1] - self.called_ns[0]) * 1e-9

@@ -11,5 +11,6 @@ class Phase(StrEnum):
     SAMPLE = "sample"
     FIT = "fit"
     PLAN = "plan"
+    RACE = "race"
     RUN = "run"
     PASS_THROUGH = "pass-through"

@@ -32,6 +32,15 @@ def one_group_plan(
     return _plan(tensors, [0, len(tensors)], [num_threads], num_workers, strategy)
 
 
+def one_by_one_plan(
+    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, most: int = 32
+) -> Plan:
+    """Many small all-reduces, which tell their startup overhead: one per tensor, `most` at most."""
+    edges = np.unique(np.linspace(0, len(tensors), min(most, len(tensors)) + 1).astype(int))
+    threads = [num_threads] * (len(edges) - 1)
+    return _plan(tensors, edges.tolist(), threads, num_workers, "sample")
+
+
 def measuring_plans(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> list[Plan]:

@@ -1,0 +1,113 @@
+"""The model of processors whose cores computation and lanes share."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_libra.cost_model import ContentionModel, ProcessorModel, cost_model_from_json
+
+models = st.builds(
+    ProcessorModel,
+    num_workers=st.integers(2, 64),
+    startup=st.floats(0, 1e-2),
+    work_per_byte=st.floats(1e-11, 1e-7),
+    wire_per_byte=st.floats(0, 1e-7),
+    lane_weight=st.floats(0.1, 10),
+    lane_gap=st.floats(0, 2),
+)
+threads = st.integers(1, 64)
+
+
+@given(models, threads, st.integers(1, 10**9))
+def test_work_is_conserved(model: ProcessorModel, num_threads: int, num_bytes: int) -> None:
+    """What computation loses beside an all-reduce is the work of the all-reduce."""
+    seconds = float(model.overlapped_seconds(num_bytes, num_threads))
+    lost = seconds * (1 - float(model.compute_rate(num_threads)))
+    work = model.work_per_byte * float(model.transmitted_bytes(num_bytes))
+    assert lost == pytest.approx(work, rel=1e-6)
+
+
+@given(models, threads, st.integers(1, 10**9))
+def test_assumptions_2_and_3_hold(model: ProcessorModel, num_threads: int, num_bytes: int) -> None:
+    overlapped = float(model.overlapped_all_reduce(num_bytes, num_threads))
+    exclusive = float(model.exclusive_all_reduce(num_bytes, num_threads))
+    kept = float(model.compute_rate(num_threads))
+    assert 0 < kept < 1
+    assert overlapped >= exclusive
+    one_after_the_other = overlapped * kept + exclusive
+    assert overlapped <= one_after_the_other * (1 + 1e-9)
+
+
+@given(models, threads)
+def test_more_lanes_are_never_slower(model: ProcessorModel, num_threads: int) -> None:
+    fewer, more = np.array([num_threads, num_threads + 1])
+    assert model.overlapped_rate(more) >= model.overlapped_rate(fewer) * (1 - 1e-12)
+    assert model.exclusive_rate(more) >= model.exclusive_rate(fewer) * (1 - 1e-12)
+
+
+def test_overlap_hides_the_wire_and_nothing_else() -> None:
+    slow_wire = ProcessorModel(2, 0.0, work_per_byte=1e-9, wire_per_byte=8e-9)
+    assert float(slow_wire.compute_rate(1)) == pytest.approx(1 - 1 / 8)
+    assert float(slow_wire.overlapped_seconds(10**6, 1)) == pytest.approx(8e-3)
+    no_wire = ProcessorModel(2, 0.0, work_per_byte=1e-9)
+    assert float(no_wire.compute_rate(1)) == pytest.approx(1 / 2)
+    assert float(no_wire.overlapped_seconds(10**6, 1)) == pytest.approx(2e-3)
+    assert float(no_wire.exclusive_seconds(10**6, 1)) == pytest.approx(1e-3)
+
+
+@given(models)
+def test_json_brings_it_back(model: ProcessorModel) -> None:
+    assert cost_model_from_json(model.to_json()) == model
+
+
+def test_json_of_the_other_form_is_read_as_such() -> None:
+    model = ContentionModel(4, 1e-5, (1.0, 0.1), (1e9, 0.0, 0.0), (2e9, 0.0, 0.0))
+    assert cost_model_from_json(model.to_json()) == model
+
+
+@pytest.mark.parametrize("document", ["", "[]", "{", None, json.dumps({"format": "plan"})])
+def test_what_is_no_cost_model_is_named(document: object) -> None:
+    with pytest.raises(ValueError, match="cost model"):
+        cost_model_from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_workers", 0),
+        ("startup", -1e-3),
+        ("work_per_byte", 0.0),
+        ("wire_per_byte", float("nan")),
+        ("lane_weight", 0.0),
+        ("lane_gap", -0.1),
+    ],
+)
+def test_bad_parameters_are_named(field: str, value: float) -> None:
+    good = {"num_workers": 2, "startup": 1e-4, "work_per_byte": 1e-9}
+    with pytest.raises(ValueError, match=field):
+        ProcessorModel(**(good | {field: value}))  # type: ignore[arg-type]
+
+
+def test_threads_are_positive() -> None:
+    with pytest.raises(ValueError, match="num_threads must be positive"):
+        ProcessorModel(2, 0.0, 1e-9).compute_rate([1, 0])
+
+
+def test_one_worker_communicates_in_no_time() -> None:
+    alone = ProcessorModel(4, 1e-3, 1e-9, 2e-9).with_workers(1)
+    assert float(alone.overlapped_all_reduce(10**6, 2)) == 0
+    assert float(alone.exclusive_all_reduce(10**6, 2)) == 0
+
+
+@given(models, threads, st.integers(1, 10**9))
+def test_contention_free_takes_what_an_all_reduce_takes_alone(
+    model: ProcessorModel, num_threads: int, num_bytes: int
+) -> None:
+    ideal = model.contention_free()
+    alone = float(ideal.exclusive_all_reduce(num_bytes, num_threads))
+    assert float(ideal.compute_rate(num_threads)) == 1
+    assert float(ideal.overlapped_all_reduce(num_bytes, num_threads)) == pytest.approx(alone)
+    assert alone <= float(model.exclusive_all_reduce(num_bytes, num_threads)) * (1 + 1e-9)

@@ -1,0 +1,122 @@
+"""The processor model against machines whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra.cost_model import ProcessorModel
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation import simulate
+from tf_libra.tuning import TensorSpec, random_plans
+from tf_libra.tuning.calibration import calibrate
+from tf_libra.tuning.plans_to_try import one_by_one_plan, one_group_plan
+from tf_libra.tuning.step_times import StepTimes
+
+THREADS = (1, 2, 4)
+BEFORE, AFTER = 0.03, 0.006
+WORK = ProcessorModel(2, 2e-4, work_per_byte=6e-10, lane_weight=0.7)
+WIRE = ProcessorModel(2, 3e-4, work_per_byte=5e-10, wire_per_byte=8e-9, lane_gap=0.15)
+BOTH = ProcessorModel(2, 1e-4, work_per_byte=1.2e-9, wire_per_byte=1.6e-9)
+MACHINES = {"work": WORK, "wire": WIRE, "both": BOTH}
+
+
+def a_profile(seed: int, num_tensors: int = 24) -> BackwardProfile:
+    """Tensors as a model has them: a few are large, half are small, some need no computation."""
+    random = np.random.default_rng(seed)
+    num_bytes = (10 ** random.uniform(2, 6.9, num_tensors)).astype(int)
+    compute = random.exponential(2e-3, num_tensors) * (random.random(num_tensors) > 0.3)
+    return BackwardProfile.from_arrays(num_bytes.tolist(), compute + 1e-5)
+
+
+def measured(
+    profile: BackwardProfile, plan: Plan, truth: ProcessorModel, random: np.random.Generator
+) -> StepTimes:
+    """The usual step on a machine that obeys `truth`, but for what two ranks' lags add."""
+    timeline = simulate(profile, plan, truth)
+    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    seconds = BEFORE + timeline.backward_seconds + AFTER
+    noise = 1 + 0.01 * random.standard_normal()
+    # Ends, other than starts, wait for the rank that is behind.
+    spans[:, 1] += random.exponential(0.002 * seconds, len(spans))
+    return StepTimes(plan, seconds * noise, spans * noise, 3)
+
+
+def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
+    specs = [TensorSpec(t.name, t.num_bytes, "float32") for t in profile.tensors]
+    return [
+        *random_plans(profile, THREADS, 2, 6, seed=seed),
+        one_by_one_plan(specs, 1, 2),
+        one_group_plan(specs, 1, 2, "syneasgd"),
+    ]
+
+
+@pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("seed", range(3))
+def test_predicts_steps_of_plans_it_has_not_seen(truth: ProcessorModel, seed: int) -> None:
+    profile, random = a_profile(seed), np.random.default_rng(seed)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, seed)]
+    calibration = calibrate(profile, steps, 2)
+    unseen = random_plans(profile, THREADS, 2, 12, seed=100 + seed)
+    errors = [
+        calibration.step_seconds(profile, plan)
+        / (BEFORE + simulate(profile, plan, truth).backward_seconds + AFTER)
+        - 1
+        for plan in unseen
+    ]
+    assert np.median(np.abs(errors)) < 0.02
+    assert np.max(np.abs(errors)) < 0.06
+    assert abs(np.mean(errors)) < 0.02
+
+
+@pytest.mark.parametrize("truth", MACHINES.values(), ids=MACHINES)
+def test_every_parameter_that_shows_is_recovered(truth: ProcessorModel) -> None:
+    profile, random = a_profile(7), np.random.default_rng(7)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
+    found = calibrate(profile, steps, 2)
+    if truth.work_per_byte > truth.wire_per_byte / 2:  # else it hides behind the wire
+        assert found.model.work_per_byte == pytest.approx(truth.work_per_byte, rel=0.25)
+    slowest = max(truth.wire_per_byte, truth.work_per_byte)
+    alone = 1 / float(found.model.exclusive_rate(2))
+    assert alone == pytest.approx(1 / float(truth.exclusive_rate(2)), rel=0.1)
+    if truth.wire_per_byte == slowest:
+        assert found.model.wire_per_byte == pytest.approx(truth.wire_per_byte, rel=0.15)
+    assert found.model.startup == pytest.approx(truth.startup, rel=0.6)
+    assert found.before_seconds == pytest.approx(BEFORE, rel=0.1)
+    assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
+    for r in THREADS:
+        if truth.work_per_byte > truth.wire_per_byte / 2:
+            kept = float(truth.compute_rate(r))
+            assert float(found.model.compute_rate(r)) == pytest.approx(kept, abs=0.12)
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 10**6), st.floats(0.01, 100))
+def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: float) -> None:
+    """Everything takes `pace` times as long, and so does what is predicted."""
+    profile, random = a_profile(seed, 8), np.random.default_rng(seed)
+    steps = [measured(profile, plan, WIRE, random) for plan in tried(profile, seed)]
+    slow_profile = BackwardProfile.from_arrays(
+        profile.num_bytes.tolist(), profile.compute_seconds * pace
+    )
+    slow_steps = [
+        StepTimes(one.plan, one.seconds * pace, one.spans * pace, one.num_steps) for one in steps
+    ]
+    one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
+    for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
+        expected = one.step_seconds(profile, plan) * pace
+        assert other.step_seconds(slow_profile, plan) == pytest.approx(expected, rel=0.02)
+
+
+def test_one_step_alone_is_reproduced() -> None:
+    profile, random = a_profile(3), np.random.default_rng(3)
+    [plan, *_] = tried(profile, 3)
+    step = measured(profile, plan, WIRE, random)
+    found = calibrate(profile, [step], 2)
+    assert found.step_seconds(profile, plan) == pytest.approx(step.seconds, rel=0.02)
+
+
+def test_without_steps_there_is_nothing_to_fit() -> None:
+    with pytest.raises(ValueError, match="steps must hold at least one"):
+        calibrate(a_profile(0), [], 2)

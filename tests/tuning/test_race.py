@@ -1,0 +1,126 @@
+"""Races between plans whose steps are known."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.tuning import Budget, EndOfTuning, Experiment, Observation, Phase
+from tf_libra.tuning.race import MAX_ROUNDS, Contender, Race, race
+
+
+def plan(index: int) -> Plan:
+    return Plan((TensorGroup(0, 1, index + 1),), ("t",), (8,), 2, f"plan {index}")
+
+
+def run(
+    seconds_of: Callable[[int, int], float], count: int, budget: Budget | None = None, seed: int = 0
+) -> tuple[Race, list[int]]:
+    """Races `count` plans; `seconds_of(plan, step)` is what a step takes."""
+    proposed = [(plan(index), None) for index in range(count)]
+    racing = race(proposed, EndOfTuning(budget or Budget(max_steps=1000)), seed)
+    order: list[int] = []
+    observation = None
+    while True:
+        try:
+            experiment: Experiment = racing.send(observation)
+        except StopIteration as finished:
+            return finished.value, order
+        assert experiment.phase is Phase.RACE
+        assert not experiment.traced
+        index = experiment.plan.groups[0].num_threads - 1
+        order.append(index)
+        took = round(seconds_of(index, len(order)) * 1e9)
+        observation = Observation(None, (), called_ns=(10**18, 10**18 + took))
+
+
+def winners(result: Race) -> list[int]:
+    return [one.plan.groups[0].num_threads - 1 for one in result.contenders]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0.05, 0.5), min_size=1, max_size=6), st.integers(0, 100))
+def test_without_noise_the_fastest_wins_and_every_round_is_fair(
+    seconds: list[float], seed: int
+) -> None:
+    result, order = run(lambda index, _: seconds[index], len(seconds), seed=seed)
+    assert round(seconds[winners(result)[0]], 9) == round(min(seconds), 9)
+    assert sorted(winners(result)) == list(range(len(seconds)))
+    ranked = [round(seconds[index], 9) for index in winners(result)]
+    assert ranked == sorted(ranked)
+    if len(seconds) > 1:
+        assert sorted(order[: len(seconds)]) == list(range(len(seconds)))
+        assert sorted(order[len(seconds) : 2 * len(seconds)]) == list(range(len(seconds)))
+
+
+def test_one_plan_alone_wins_without_a_step() -> None:
+    result, order = run(lambda *_: 1.0, 1)
+    assert winners(result) == [0]
+    assert order == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    true = 0.1 * (1 + 0.05 * random.random(5))
+    noise = 0.01
+
+    def seconds(index: int, step: int) -> float:
+        disturbed = 2.0 if step % 17 == 0 else 1.0  # somebody else's program, now and then
+        return float(true[index] * disturbed * (1 + noise * random.standard_normal()))
+
+    result, _ = run(seconds, 5, seed=seed)
+    assert true[winners(result)[0]] <= 1.02 * true.min()
+
+
+def test_what_is_clearly_slower_takes_no_more_steps() -> None:
+    random = np.random.default_rng(0)
+    result, order = run(
+        lambda index, _: (1.0, 1.0, 1.5, 2.0)[index] * (1 + 0.01 * random.random()), 4
+    )
+    assert order.count(3) <= 5 and order.count(2) <= 5
+    assert winners(result)[2:] == [2, 3]
+    assert len(result.contenders[-1].seconds) < result.num_rounds <= MAX_ROUNDS
+
+
+def test_a_drift_of_the_machine_decides_nothing() -> None:
+    """Everything gets slower all the time; a plan that is always 3 % better is found."""
+    result, _ = run(lambda index, step: (1.03, 1.0)[index] * 1.05**step, 2)
+    assert winners(result)[0] == 1
+
+
+@pytest.mark.parametrize("max_steps", range(12))
+def test_an_end_that_comes_early_leaves_whole_rounds(max_steps: int) -> None:
+    if max_steps == 0:
+        return
+    result, order = run(lambda index, _: (3.0, 1.0, 2.0)[index], 3, Budget(max_steps=max_steps))
+    assert len(order) == min(max_steps, 12)
+    assert {len(one.seconds) for one in result.contenders} == {max(0, max_steps // 3 - 1)}
+    # Before anything was measured, the most promising is first.
+    assert winners(result)[0] == (0 if max_steps < 6 else 1)
+
+
+def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
+    def contender(index: int, predicted: float | None, seconds: Sequence[float]) -> Contender:
+        return Contender(plan(index), predicted, tuple(seconds))
+
+    best = contender(0, 1.1, [1.0, 1.0, 1.0, 1.0])
+    near = contender(1, 1.0, [1.02, 0.99, 1.01, 1.0])
+    far = contender(2, None, [1.5, 1.52, 1.49])
+    result = Race((best, near, far))
+    assert result.median_error == pytest.approx((0.1 + (1 - 1 / 1.005)) / 2)
+    assert result.lead(best) is None
+    ratio, chance = result.lead(near)  # type: ignore[misc]
+    assert ratio == pytest.approx(1.005)
+    assert chance > 0.1
+    ratio, chance = result.lead(far)  # type: ignore[misc]
+    assert ratio == pytest.approx(1.5)
+    assert chance < 0.01
+
+
+def test_nothing_proposed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="proposed must hold"):
+        next(race([], EndOfTuning(Budget())))

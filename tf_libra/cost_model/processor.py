@@ -1,0 +1,135 @@
+"""A cost model for processors whose cores computation and lanes share.
+
+LIBRA's model (section III-A) is of GPUs, where threads that communicate are threads lost to
+computation. Processors divide their cores by time instead, so that work is conserved: what a lane
+spends on a byte is missing to computation, whatever the number of lanes, and overlap hides waiting
+alone.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tf_libra import checks
+from tf_libra.cost_model.contention import ContentionModel
+from tf_libra.cost_model.cost import CostModel
+
+FORMAT = "tf-libra processor model"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ProcessorModel(CostModel):
+    """All-reduces whose lanes take turns with computation.
+
+    With u the seconds of work per byte, w(r) = w·(1 + e/r) those on the wire, and
+    s(r) = h·r/(1 + h·r) the share of the cores that r lanes get beside computation, a byte takes
+
+      p = max(w(r), u / s(r))   beside computation, which keeps 1 - u/p of its speed, and
+      q = max(w(r), u)          alone.
+
+    Attributes:
+      num_workers: N.
+      startup: startup overhead a of an all-reduce, seconds.
+      work_per_byte: u, seconds of a rank's cores per byte of c_hat.
+      wire_per_byte: w, seconds per byte of c_hat; 0 where nothing but work limits.
+      lane_weight: h, how a lane counts beside computation where both want a core; 1 is what a
+        scheduler that is fair to one lane and one computing thread gives.
+      lane_gap: e, what of the wire's time one lane leaves unused between two pieces, as a share.
+
+    Raises:
+      ValueError: a parameter is not finite or lies outside its range.
+    """
+
+    num_workers: int
+    startup: float
+    work_per_byte: float
+    wire_per_byte: float = 0.0
+    lane_weight: float = 1.0
+    lane_gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
+        object.__setattr__(self, "num_workers", workers)
+        for field in ("startup", "wire_per_byte", "lane_gap"):
+            object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
+        for field in ("work_per_byte", "lane_weight"):
+            object.__setattr__(self, field, checks.real(field, getattr(self, field), above=0))
+
+    @property
+    def startup_seconds(self) -> float:
+        """Startup overhead a; lanes make two hops, however many workers there are."""
+        return self.startup if self.num_workers > 1 else 0.0
+
+    @property
+    def exclusive_startup_seconds(self) -> float:
+        """The same: overlap does not change it."""
+        return self.startup_seconds
+
+    def lane_share(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """s(r), the share of the cores that r lanes get at most beside computation."""
+        weight = self.lane_weight * _positive(num_threads)
+        return np.asarray(weight / (1 + weight))
+
+    def wire_seconds(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """w(r), seconds per byte on the wire."""
+        return np.asarray(self.wire_per_byte * (1 + self.lane_gap / _positive(num_threads)))
+
+    def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """1 - u/p, what lanes leave of the cores."""
+        return 1 - self.work_per_byte * self.overlapped_rate(num_threads)
+
+    def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """1/p."""
+        return 1 / np.maximum(
+            self.wire_seconds(num_threads), self.work_per_byte / self.lane_share(num_threads)
+        )
+
+    def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        """1/q."""
+        return 1 / np.maximum(self.wire_seconds(num_threads), self.work_per_byte)
+
+    def with_workers(self, num_workers: int) -> "ProcessorModel":
+        """The same hardware with another number of workers: only c_hat changes."""
+        return replace(self, num_workers=num_workers)
+
+    def contention_free(self) -> ContentionModel:
+        """The ideal in which lanes take nothing from computation."""
+        rate = 1 / max(self.wire_per_byte, self.work_per_byte)
+        hops = max(1, 2 * (self.num_workers - 1))
+        return ContentionModel(
+            self.num_workers, self.startup / hops, (1.0, 0.0), (rate, 0.0, 0.0), (rate, 0.0, 0.0)
+        )
+
+    def formula(self) -> str:
+        """The parameters in words."""
+        return (
+            f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
+            f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; beside"
+            f" computation r lanes get at most s/(1 + s) of the cores,"
+            f" s = {self.lane_weight:.2f} r; a = {self.startup_seconds * 1e3:.2f} ms"
+        )
+
+    def to_json(self) -> str:
+        """Returns the model as JSON text; `from_json` reads it back unchanged."""
+        return json.dumps({"format": FORMAT, "version": _VERSION} | asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, document: str) -> "ProcessorModel":
+        """Reads a model from JSON text; `ValueError` names what is wrong with it."""
+        value = checks.keys(
+            FORMAT,
+            checks.json_document(FORMAT, _VERSION, document),
+            required=("num_workers", "startup", "work_per_byte"),
+            optional=("wire_per_byte", "lane_weight", "lane_gap"),
+        )
+        return cls(**value)
+
+
+def _positive(num_threads: ArrayLike) -> NDArray[np.float64]:
+    threads = np.asarray(num_threads, np.float64)
+    if not np.all(threads > 0):
+        raise ValueError(f"num_threads must be positive, got {num_threads!r}")
+    return threads

@@ -1,0 +1,19 @@
+"""Reads a cost model of any form."""
+
+import json
+from typing import Any
+
+from tf_libra.cost_model.contention import ContentionModel
+from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.processor import FORMAT, ProcessorModel
+
+
+def cost_model_from_json(document: Any) -> CostModel:
+    """Reads what `to_json` of a cost model wrote; `ValueError` names what is wrong with it."""
+    try:
+        parsed = json.loads(document)
+    except (TypeError, ValueError, RecursionError):
+        parsed = None  # the reader below says what is wrong
+    if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
+        return ProcessorModel.from_json(document)
+    return ContentionModel.from_json(document)

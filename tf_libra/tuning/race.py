@@ -1,0 +1,178 @@
+"""The model proposes, measurement disposes: the best few plans by prediction are run in turns.
+
+Every step of a race trains. Plans take turns, so that what disturbs the machine for a while disturbs
+all of them: a round holds one step of each, in an order that is drawn for every other round and
+reversed in the next, for a drift to cancel out. A plan that is clearly slower than the best drops
+out.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from tf_libra.model.plan import Plan
+from tf_libra.tuning.end_of_tuning import EndOfTuning
+from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.phase import Phase
+
+MAX_ROUNDS = 8
+# Rounds before a plan may drop out, and how sure it must be then that it is slower. Every round
+# asks again, so that a plan as good as the best drops out more often than that; what is lost with
+# it is little.
+_LEAST_ROUNDS = 3
+_SURE = 0.05
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A plan in a race.
+
+    Attributes:
+      plan: which.
+      predicted_seconds: its step, as the model says; None without a model.
+      seconds: its step's seconds in every round it took part in.
+    """
+
+    plan: Plan
+    predicted_seconds: float | None
+    seconds: tuple[float, ...]
+
+    @property
+    def median_seconds(self) -> float | None:
+        """Of its steps; None if it had none."""
+        return float(np.median(self.seconds)) if self.seconds else None
+
+
+@dataclass(frozen=True)
+class Race:
+    """How a race went.
+
+    Attributes:
+      contenders: the winner first, then those that took part as long, then those that dropped out,
+        the last to go first.
+    """
+
+    contenders: tuple[Contender, ...]
+
+    @property
+    def winner(self) -> Contender:
+        """The plan with the shortest step."""
+        return self.contenders[0]
+
+    @property
+    def num_rounds(self) -> int:
+        """Complete rounds."""
+        return len(self.winner.seconds)
+
+    @property
+    def median_error(self) -> float | None:
+        """Median over the plans of |predicted / measured step - 1|; None where nothing is known."""
+        errors = [
+            abs(one.predicted_seconds / one.median_seconds - 1)
+            for one in self.contenders
+            if one.predicted_seconds is not None and one.median_seconds
+        ]
+        return float(np.median(errors)) if errors else None
+
+    def lead(self, contender: Contender) -> tuple[float, float] | None:
+        """How much longer a contender's step takes than the winner's, and how sure that is.
+
+        Returns:
+          The median over the rounds that both ran of the ratio of their seconds, and the
+          probability of such a lead between plans that are equal; None with fewer than two rounds.
+        """
+        rounds = min(len(contender.seconds), self.num_rounds)
+        if rounds < 2 or contender is self.winner:
+            return None
+        ratios = np.divide(contender.seconds[:rounds], self.winner.seconds[:rounds])
+        return float(np.median(ratios)), _chance(np.log(ratios))
+
+
+def race(
+    proposed: Sequence[tuple[Plan, float | None]], end: EndOfTuning, seed: int = 0
+) -> Generator[Experiment, Observation | None, Race]:
+    """Yields steps under the proposed plans in turns until one is left, or the end has come.
+
+    Is sent what was observed of each step. A round that the end cuts short does not count.
+
+    Args:
+      proposed: different plans, the most promising first, each with its predicted step; at least
+        one. One alone wins without a step.
+      end: asked before every step.
+      seed: of the order within rounds.
+    """
+    if not proposed:
+        raise ValueError("proposed must hold at least one plan, got none")
+    random = np.random.default_rng(seed)
+    seconds: list[list[float]] = [[] for _ in proposed]
+    running = list(range(len(proposed)))
+    gone: list[int] = []
+    # The first step of a plan pays for its instantiation.
+    over = len(running) == 1 or not (yield from _round(proposed, running, end))
+    order: list[int] = []
+    while not over:
+        num_rounds = len(seconds[running[0]])
+        if num_rounds % 2 == 0:
+            order = random.permutation(running).tolist()
+        else:
+            order = [index for index in reversed(order) if index in running]
+        measured = yield from _round(proposed, order, end)
+        if measured is None:
+            break
+        for index in running:
+            seconds[index].append(measured[index])
+        running, slower = _judge(running, seconds)
+        gone = slower + gone
+        over = len(running) == 1 or num_rounds + 1 >= MAX_ROUNDS
+    ranked = [*_ranked(running, seconds), *gone]
+    return Race(tuple(Contender(*proposed[index], tuple(seconds[index])) for index in ranked))
+
+
+def _round(
+    proposed: Sequence[tuple[Plan, float | None]], order: Sequence[int], end: EndOfTuning
+) -> Generator[Experiment, Observation | None, dict[int, float] | None]:
+    """One step of each; None if the end came before all had theirs."""
+    measured = {}
+    for index in order:
+        if end.has_come():
+            return None
+        observation = yield Experiment(Phase.RACE, proposed[index][0], traced=False)
+        assert observation is not None
+        measured[index] = observation.seconds
+    return measured
+
+
+def _judge(
+    running: Sequence[int], seconds: Sequence[Sequence[float]]
+) -> tuple[list[int], list[int]]:
+    """Who goes on, and who is clearly slower than the best, the slowest last."""
+    best, *others = _ranked(running, seconds)
+    if len(seconds[best]) < _LEAST_ROUNDS:
+        return list(running), []
+    slower = [
+        index
+        for index in others
+        if _chance(np.log(np.divide(seconds[index], seconds[best]))) < _SURE
+    ]
+    return [index for index in running if index not in slower], slower
+
+
+def _ranked(running: Sequence[int], seconds: Sequence[Sequence[float]]) -> list[int]:
+    """The fastest first, by the median over the rounds of how a plan compares with all.
+
+    Those who run have run every round. By medians: one disturbed step loses nobody the race.
+    """
+    if not seconds[running[0]]:
+        return list(running)
+    logarithms = np.log([seconds[index] for index in running])
+    compared = np.median(logarithms - logarithms.mean(axis=0), axis=1)
+    return [running[place] for place in np.argsort(compared, kind="stable")]
+
+
+def _chance(differences: np.ndarray) -> float:
+    """One-sided p-value of Student's paired test that the differences are above 0."""
+    if np.ptp(differences) == 0:
+        return 0.0 if differences[0] > 0 else 1.0
+    return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)

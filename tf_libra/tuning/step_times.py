@@ -1,0 +1,84 @@
+"""When the all-reduces of a plan's usual step began and ended, and when the step did."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_libra.model.plan import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+
+
+@dataclass(frozen=True, eq=False)
+class TimedStep:
+    """One step that nobody traced.
+
+    Attributes:
+      plan: what it ran under.
+      called_ns: when it was called and when it returned, nanoseconds since the epoch.
+      records: its all-reduces.
+    """
+
+    plan: Plan
+    called_ns: tuple[int, int]
+    records: tuple[AllReduceRecord, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of the step."""
+        return (self.called_ns[1] - self.called_ns[0]) * 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """The usual step of a plan: medians over its steps.
+
+    Attributes:
+      plan: what they ran under.
+      seconds: of the step.
+      spans: start and end of each group's all-reduce, seconds since the step's start, [groups, 2].
+      num_steps: that it is the median of.
+    """
+
+    plan: Plan
+    seconds: float
+    spans: NDArray[np.float64]
+    num_steps: int
+
+
+def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
+    """The usual step of every plan, in the order in which plans were first seen.
+
+    Steps that do not show every group of bytes, as those that only accumulate gradients, are left
+    out. A group of no bytes is never launched: its span is where the group before ended.
+    """
+    by_plan: dict[str, list[TimedStep]] = {}
+    for step in steps:
+        by_plan.setdefault(step.plan.fingerprint, []).append(step)
+    found = []
+    for of_plan in by_plan.values():
+        plan = of_plan[0].plan
+        spans = [one for one in map(_spans, of_plan) if one is not None]
+        seconds = [step.seconds for step in of_plan if _spans(step) is not None]
+        if spans:
+            usual = np.median(np.stack(spans), axis=0)
+            found.append(StepTimes(plan, float(np.median(seconds)), usual, len(spans)))
+    return found
+
+
+def _spans(step: TimedStep) -> NDArray[np.float64] | None:
+    """None where an all-reduce is missing."""
+    by_group = {record.group: record for record in step.records}
+    before = step.called_ns[0]
+    spans = []
+    for index, group in enumerate(step.plan.groups):
+        record = by_group.get(index)
+        if record is not None:
+            spans.append((record.enqueued_ns, record.finished_ns))
+            before = record.finished_ns
+        elif any(step.plan.num_bytes[group.start : group.stop]):
+            return None
+        else:
+            spans.append((before, before))
+    return (np.array(spans, np.int64) - step.called_ns[0]) * 1e-9
