@@ -1,6 +1,6 @@
 """The model proposes, measurement disposes: the best few plans by prediction are run in turns.
 
-Every step of a race trains. Plans take turns, so that what disturbs the machine for a while disturbs
+Every step of a race trains. Plans take turns, so that what disturbs the machine disturbs
 all of them: a round holds one step of each, in an order that is drawn for every other round and
 reversed in the next, for a drift to cancel out. A plan that is clearly slower than the best drops
 out.
