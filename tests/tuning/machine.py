@@ -1,12 +1,13 @@
 """A simulated machine that obeys a contention model to the nanosecond, to tune against."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import ContentionModel, CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
@@ -28,12 +29,14 @@ PROFILE = BackwardProfile.from_arrays(
     SIZES, np.linspace(1e-3, 6e-3, len(SIZES)), [f"t{i}" for i in range(len(SIZES))]
 )
 
+BEFORE, AFTER = 0.02, 0.004
+
 
 class Machine:
     """Runs plans as `simulate` says, with noise on every time."""
 
     def __init__(
-        self, profile: BackwardProfile = PROFILE, noise: float = 0.0, model: ContentionModel = MODEL
+        self, profile: BackwardProfile = PROFILE, noise: float = 0.0, model: CostModel = MODEL
     ) -> None:
         self.profile = profile
         self.model = model
@@ -95,7 +98,12 @@ class Machine:
             inferred={},
             backward_start_ns=start_ns,
         )
-        return Observation(production, records)
+        # What comes before and after backward, and updates that nothing overlaps.
+        last_ns = max(
+            [*(record.finished_ns for record in records), *production.produced_ns.tolist()]
+        )
+        called_ns = (start_ns - round(BEFORE * 1e9), last_ns + round(AFTER * 1e9))
+        return Observation(production, records, called_ns=called_ns)
 
     def _reordered(self, plan: Plan) -> BackwardProfile:
         """The profile in the plan's order; each tensor keeps the time of its own."""
@@ -126,7 +134,7 @@ def drive(
         **options,
     )
     experiments: list[Experiment] = []
-    observation = None
+    observation: Observation | None = None
     while True:
         try:
             experiment = tuning.send(observation)
@@ -134,6 +142,9 @@ def drive(
             return finished.value, experiments
         experiments.append(experiment)
         seen = machine.run(experiment.plan)
-        observation = seen if experiment.traced else None
-        if observation is not None and not traceable:
-            observation = Observation(None, seen.records, "busy: somebody else is profiling")
+        observation = seen
+        if not experiment.traced:
+            observation = replace(seen, production=None)
+        elif not traceable:
+            problem = "busy: somebody else is profiling"
+            observation = replace(seen, production=None, problem=problem)

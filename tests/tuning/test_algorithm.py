@@ -76,16 +76,47 @@ def test_starts_with_one_all_reduce_after_backward_that_nobody_looks_at() -> Non
     assert experiments[1 + BASELINE_STEPS].plan.after_backward
 
 
-def test_measures_after_backward_and_then_samples_overlapped() -> None:
+def test_measures_after_backward_then_samples_overlapped_then_races() -> None:
     experiments = drive(Machine())[1][1 + BASELINE_STEPS :]
-    phases = [experiment.phase for experiment in experiments]
-    assert [phase for phase, _ in itertools.groupby(phases)] == [Phase.MEASURE, Phase.SAMPLE]
+    phases = [phase for phase, _ in itertools.groupby(one.phase for one in experiments)]
+    assert phases == [Phase.MEASURE, Phase.SAMPLE, Phase.RACE]
+    seen: set[str] = set()
     for experiment in experiments:
         assert experiment.plan.after_backward == (experiment.phase is Phase.MEASURE)
-    # The first step of a plan pays for its instantiation, and is not looked at.
-    for _, group in itertools.groupby(experiments, key=lambda e: e.plan.fingerprint):
-        traced = [experiment.traced for experiment in group]
-        assert traced == [False] + [True] * (len(traced) - 1)
+        # The first step of a plan pays for its instantiation, and is not looked at.
+        known = experiment.plan.fingerprint in seen
+        assert known or (experiment.is_first and not experiment.traced)
+        seen.add(experiment.plan.fingerprint)
+
+
+def test_sampled_plans_take_turns_untraced() -> None:
+    experiments = [one for one in drive(Machine())[1] if one.phase is Phase.SAMPLE]
+    turns = [one.plan.fingerprint for one in experiments if not (one.traced or one.is_first)]
+    plans = set(turns)
+    for start in range(0, len(turns), len(plans)):
+        assert set(turns[start : start + len(plans)]) == plans
+    assert len(plans) >= 6
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_best_of_a_race_is_in_force_with_what_was_measured(noise: float) -> None:
+    tuned, experiments = drive(Machine(noise=noise))
+    assert tuned.race is not None
+    assert tuned.plan.fingerprint == tuned.race.winner.plan.fingerprint
+    raced = {one.plan.fingerprint for one in experiments if one.phase is Phase.RACE}
+    assert {one.plan.fingerprint for one in tuned.race.contenders} == raced
+    assert any(len(one.plan.groups) == 1 for one in tuned.race.contenders)
+    assert tuned.race.median_error is not None
+    assert tuned.race.median_error < 0.05
+    best = min(simulate(PROFILE, one.plan, MODEL).backward_seconds for one in tuned.race.contenders)
+    found = simulate(PROFILE, tuned.plan, MODEL).backward_seconds
+    assert found <= 1.03 * best
+
+
+def test_who_asks_for_no_race_gets_none() -> None:
+    tuned, experiments = drive(Machine(), strategies.Libra(race=False))
+    assert tuned.race is None
+    assert Phase.RACE not in {one.phase for one in experiments}
 
 
 def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -> None:

@@ -1,8 +1,12 @@
 """What is made of the observed steps, and what is fallen back to."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.tuning.machine import MODEL, PROFILE, SIZES, Machine, drive
+from tests.tuning.machine import AFTER, BEFORE, MODEL, NUM_WORKERS, PROFILE, SIZES, Machine, drive
+from tf_libra import strategies
+from tf_libra.cost_model import ContentionModel, ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Observation, fit_and_plan
@@ -10,14 +14,14 @@ from tf_libra.tuning import Observation, fit_and_plan
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
     class Accumulating(Machine):
-        """All-reduces in every third step."""
+        """All-reduces in every other step."""
 
         count = 0
 
         def run(self, plan: Plan) -> Observation:
             self.count += 1
             seen = super().run(plan)
-            return Observation(seen.production, ()) if self.count % 3 else seen
+            return replace(seen, records=()) if self.count % 2 else seen
 
     tuned, _ = drive(Accumulating())
     assert tuned.held_out_error == pytest.approx(0, abs=0.05)
@@ -42,13 +46,29 @@ def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
     assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["libra", "libra-m"])
-def test_model_that_misses_its_limit_is_not_trusted(name: str) -> None:
-    tuned, _ = drive(Machine(noise=2.0), name, max_model_error=0.001)
+@pytest.mark.parametrize("strategy", [strategies.Libra(race=False), strategies.LibraM()])
+def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strategy) -> None:
+    tuned, _ = drive(Machine(noise=2.0), strategy, max_model_error=0.001)
     assert tuned.plan.strategy == "mg-wfbp"
-    assert any(f"MG-WFBP plans instead of {name}" in note for note in tuned.notes)
+    assert any(f"MG-WFBP plans instead of {strategy.name}" in note for note in tuned.notes)
     assert tuned.held_out_error is not None
     assert tuned.held_out_error > 0.001
+
+
+def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same() -> None:
+    tuned, _ = drive(Machine(noise=2.0), max_model_error=0.001)
+    assert tuned.race is not None
+    assert any("it proposes plans all the same" in note for note in tuned.notes)
+
+
+def test_the_form_that_predicts_better_is_taken_and_said() -> None:
+    shared = ProcessorModel(NUM_WORKERS, 2e-4, 1.2e-9, 2e-9)
+    for model, kind in ((MODEL, ContentionModel), (shared, ProcessorModel)):
+        tuned, _ = drive(Machine(model=model, noise=0.02))
+        assert isinstance(tuned.cost_model, kind)
+        assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
+        [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
+        assert note.index("processors") < note.index("LIBRA") or kind is ContentionModel
 
 
 def test_planner_that_finds_no_plan_is_not_the_models_fault(
@@ -58,7 +78,7 @@ def test_planner_that_finds_no_plan_is_not_the_models_fault(
         raise ValueError("chunks are too few")
 
     monkeypatch.setattr(fit_and_plan, "make_plan", refuse)
-    tuned, _ = drive(Machine())
+    tuned, _ = drive(Machine(), strategies.Libra(race=False))
     assert tuned.cost_model is not None and tuned.median_error is not None
     assert [(g.start, g.stop) for g in tuned.plan.groups] == [(0, len(SIZES))]
     (note,) = [note for note in tuned.plan.notes if "chunks are too few" in note]

@@ -28,6 +28,11 @@ class Strategy(Protocol):
         """The thread counts that its plans may use, ascending: R, or its one fixed count."""
         ...
 
+    @property
+    def races(self) -> bool:
+        """Whether training compares its plan with other planners' in real steps."""
+        ...
+
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with other allowed thread counts.
 
@@ -87,6 +92,11 @@ class FixedThreads:
         """The one count."""
         return (self.num_threads,)
 
+    @property
+    def races(self) -> bool:
+        """Its plan is taken as it is."""
+        return False
+
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with another count; `ValueError` for several."""
         if len(threads) != 1:
@@ -115,6 +125,11 @@ class ChosenThreads:
     def allowed_threads(self) -> tuple[int, ...]:
         """R."""
         return self.threads
+
+    @property
+    def races(self) -> bool:
+        """Its plan is taken as it is."""
+        return False
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with another R."""

@@ -1,12 +1,16 @@
-"""LIBRA's Algorithm 2, as rank 0 runs it."""
+"""LIBRA's Algorithm 2, as rank 0 runs it, and a race between what it and other planners propose."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tf_libra import strategies
+from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.contenders import contenders
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.findings import Findings
@@ -15,16 +19,19 @@ from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import (
     TensorSpec,
     measuring_plans,
+    one_by_one_plan,
     one_group_plan,
     random_plans,
 )
+from tf_libra.tuning.race import race
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan.
-BASELINE_STEPS = 5
+BASELINE_STEPS = 3
 # Traced steps per plan, after one that pays for the plan's instantiation.
-MEASURED_STEPS = 3
-SAMPLED_STEPS = 3
-SAMPLED_PLANS = 12
+MEASURED_STEPS = 2
+SAMPLED_PLANS = 5
+# Rounds of steps that nobody traces, one of each sampled plan.
+TIMED_ROUNDS = 2
 
 Tuner = Generator[Experiment, Observation | None, Conclusion]
 
@@ -41,7 +48,7 @@ def tune(
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
-    The generator is sent an `Observation` for every traced experiment, None for others.
+    The generator is sent what was observed of each step.
 
     Args:
         tensors: in backward order as far as tracing knows it.
@@ -49,7 +56,7 @@ def tune(
         num_workers: world size.
         budget: what may go by.
         max_model_error: beyond this median relative error on held-out steps the model is not
-            trusted to choose threads, and MG-WFBP plans instead of LIBRA.
+            trusted to choose threads.
         clock: seconds.
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
@@ -68,7 +75,11 @@ def tune(
         findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins, hops
     )
     is_complete = not end.came_early and conclusion.cost_model is not None
-    return replace(conclusion, is_complete=is_complete)
+    conclusion = replace(conclusion, is_complete=is_complete)
+    if not strategy.races or conclusion.cost_model is None:
+        return conclusion
+    result = yield from race(contenders(conclusion, strategy), end)
+    return conclusion.after(result)
 
 
 def _make(
@@ -87,17 +98,30 @@ def _measuring(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> Iterator[Experiment]:
     baseline = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
-    for _ in range(1 + BASELINE_STEPS):
-        yield Experiment(Phase.MEASURE, baseline, traced=False)
+    for repetition in range(1 + BASELINE_STEPS):
+        yield Experiment(Phase.MEASURE, baseline, traced=False, is_first=repetition == 0)
     for plan in measuring_plans(tensors, threads, num_workers):
         for repetition in range(1 + MEASURED_STEPS):
-            yield Experiment(Phase.MEASURE, plan, traced=repetition > 0)
+            first = repetition == 0
+            yield Experiment(Phase.MEASURE, plan, traced=not first, is_first=first)
 
 
 def _sampling(
     profile: BackwardProfile, threads: Sequence[int], num_workers: int
 ) -> Iterator[Experiment]:
-    # The first is the most telling: gradients are all-reduced as they are produced.
-    for plan in random_plans(profile, threads, num_workers, SAMPLED_PLANS):
-        for repetition in range(1 + SAMPLED_STEPS):
-            yield Experiment(Phase.SAMPLE, plan, traced=repetition > 0)
+    """Plans in turns: what disturbs the machine for a while disturbs all of them."""
+    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+    plans = [*random_plans(profile, threads, num_workers, SAMPLED_PLANS)]
+    plans.append(one_by_one_plan(specs, threads[0], num_workers))
+    plans = list({plan.fingerprint: plan for plan in plans}.values())
+    for plan in plans:
+        yield from _first_steps(plan)
+    order = np.random.default_rng(0)
+    for _ in range(TIMED_ROUNDS):
+        for index in order.permutation(len(plans)):
+            yield Experiment(Phase.SAMPLE, plans[index], traced=False)
+
+
+def _first_steps(plan: Plan) -> Iterator[Experiment]:
+    yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
+    yield Experiment(Phase.SAMPLE, plan, traced=True)

@@ -7,9 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel, OverlapSample
+from tf_libra.cost_model import CostModel, OverlapSample, cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.simulation import simulate
+from tf_libra.tuning.race import Race
 
 _FORMAT = "tf-libra conclusion"
 _VERSION = 1
@@ -38,6 +40,9 @@ class Conclusion:
         samples: everything the model was fitted to.
         notes: what a reader should know, such as a budget that ended early.
         is_complete: whether all experiments were made and observed, and a model fitted.
+        rest_seconds: what a step takes besides backward as it is predicted; None where that could
+            not be told.
+        race: the plans that were run in turns, the one in force first; None where none were.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -45,19 +50,21 @@ class Conclusion:
 
     plan: Plan
     profile: BackwardProfile | None = None
-    cost_model: ContentionModel | None = None
+    cost_model: CostModel | None = None
     median_error: float | None = None
     held_out_error: float | None = None
     samples: tuple[OverlapSample, ...] = ()
     notes: tuple[str, ...] = ()
     is_complete: bool = False
+    rest_seconds: float | None = None
+    race: Race | None = None
 
     def __post_init__(self) -> None:
         checks.instance("plan", self.plan, Plan)
-        for field, kind in (("profile", BackwardProfile), ("cost_model", ContentionModel)):
+        for field, kind in (("profile", BackwardProfile), ("cost_model", CostModel)):
             if getattr(self, field) is not None:
                 checks.instance(field, getattr(self, field), kind)
-        for field in ("median_error", "held_out_error"):
+        for field in ("median_error", "held_out_error", "rest_seconds"):
             value = getattr(self, field)
             if value is not None:
                 object.__setattr__(self, field, checks.real(field, value, minimum=0))
@@ -67,6 +74,25 @@ class Conclusion:
         notes = checks.sequence("notes", self.notes)
         object.__setattr__(self, "notes", tuple(checks.text("notes", note) for note in notes))
         checks.boolean("is_complete", self.is_complete)
+        if self.race is not None:
+            checks.instance("race", self.race, Race)
+
+    def predicted_step(self, plan: Plan) -> float | None:
+        """What a step under a plan is predicted to take; None where nothing can be said."""
+        if self.profile is None or self.cost_model is None or self.rest_seconds is None:
+            return None
+        backward = simulate(self.profile, plan, self.cost_model).backward_seconds
+        return self.rest_seconds + backward
+
+    def after(self, race: Race) -> "Conclusion":
+        """The same with the winner's plan, if there was a race to speak of."""
+        if race.num_rounds == 0:
+            return self
+        plan = race.winner.plan
+        new = tuple(note for note in self.notes if note not in plan.notes)
+        return dataclasses.replace(
+            self, plan=dataclasses.replace(plan, notes=(*plan.notes, *new)), race=race
+        )
 
     @property
     def is_fitted(self) -> bool:
@@ -85,6 +111,8 @@ class Conclusion:
             "samples": [dataclasses.asdict(sample) for sample in self.samples],
             "notes": list(self.notes),
             "is_complete": self.is_complete,
+            "rest_seconds": self.rest_seconds,
+            "race": None if self.race is None else self.race.to_document(),
         }
 
     @classmethod
@@ -92,9 +120,14 @@ class Conclusion:
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
         value = dict(checks.keys("conclusion", document, *checks.field_names(cls)))
         value["plan"] = Plan.from_json(json.dumps(value["plan"]))
-        for field, kind in (("profile", BackwardProfile), ("cost_model", ContentionModel)):
+        for field, read in (
+            ("profile", BackwardProfile.from_json),
+            ("cost_model", cost_model_from_json),
+        ):
             if value.get(field) is not None:
-                value[field] = kind.from_json(json.dumps(value[field]))
+                value[field] = read(json.dumps(value[field]))
+        if value.get("race") is not None:
+            value["race"] = Race.from_document(value["race"])
         value["samples"] = checks.items("samples", value.get("samples", ()), OverlapSample)
         return cls(**value)
 

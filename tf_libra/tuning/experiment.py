@@ -15,12 +15,14 @@ class Experiment:
     Attributes:
         phase: MEASURE, SAMPLE or RACE.
         plan: what it runs under.
-        traced: whether rank 0 is to observe it.
+        traced: whether rank 0 is to trace it.
+        is_first: whether it pays for the plan's instantiation, and so tells nothing.
     """
 
     phase: Phase
     plan: Plan
     traced: bool
+    is_first: bool = False
 
 
 @dataclass(frozen=True, eq=False)

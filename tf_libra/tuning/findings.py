@@ -9,9 +9,10 @@ from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measure
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
+from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
 
-# Every so many random plans are held out of the fit, to be predicted by it.
-HELD_OUT_EVERY = 4
+# Every so many sampled plans are held out of the fit, to be predicted by it.
+HELD_OUT_EVERY = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +37,24 @@ class Findings:
     Attributes:
         after_backward: steps that communicate after backward.
         overlapped: steps that communicate beside it.
+        timed: steps that communicate beside it, and that nobody traced.
         problems: why steps could not be traced, and how many.
     """
 
     after_backward: list[ObservedStep] = field(default_factory=list)
     overlapped: list[ObservedStep] = field(default_factory=list)
+    timed: list[TimedStep] = field(default_factory=list)
     problems: dict[str, int] = field(default_factory=dict)
 
     def note(self, experiment: Experiment, observation: Observation) -> None:
         """Keeps what an experiment has shown."""
+        if experiment.is_first:
+            return
+        if not experiment.traced:
+            if not experiment.plan.after_backward:
+                called_ns, records = observation.called_ns, observation.records
+                self.timed.append(TimedStep(experiment.plan, called_ns, records))
+            return
         if observation.production is None:
             problem = observation.problem
             self.problems[problem] = self.problems.get(problem, 0) + 1
@@ -66,13 +76,21 @@ class Findings:
             self.problems[str(problem)] = 1
             return None
 
-    def split(self) -> tuple[list[ObservedStep], list[ObservedStep]]:
-        """Overlapped steps to fit a model to, and those to test it on.
+    def held_out(self) -> frozenset[str]:
+        """Fingerprints of the plans that a model is tested on, and not fitted to.
 
         Whole plans are held out: steps of one plan are too alike to test a model.
         """
-        plans = list(dict.fromkeys(step.plan.fingerprint for step in self.overlapped))
-        unseen = set(plans[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+        plans = dict.fromkeys(step.plan.fingerprint for step in self.overlapped)
+        return frozenset(list(plans)[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+
+    def split(self) -> tuple[list[ObservedStep], list[ObservedStep]]:
+        """Traced overlapped steps to fit a model to, and those to test it on."""
+        unseen = self.held_out()
         fitting = [step for step in self.overlapped if step.plan.fingerprint not in unseen]
-        held_out = [step for step in self.overlapped if step.plan.fingerprint in unseen]
-        return fitting, held_out
+        tested = [step for step in self.overlapped if step.plan.fingerprint in unseen]
+        return fitting, tested
+
+    def usual_steps(self) -> list[StepTimes]:
+        """The usual step of every plan of which all-reduces were recorded without a trace."""
+        return step_times(self.timed)

@@ -6,18 +6,21 @@ reversed in the next, for a drift to cancel out. A plan that is clearly slower t
 out.
 """
 
+import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from tf_libra import checks
 from tf_libra.model.plan import Plan
 from tf_libra.tuning.end_of_tuning import EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 
-MAX_ROUNDS = 8
+MAX_ROUNDS = 4
 # Rounds before a plan may drop out, and how sure it must be then that it is slower. Every round
 # asks again, so that a plan as good as the best drops out more often than that; what is lost with
 # it is little.
@@ -89,6 +92,39 @@ class Race:
         ratios = np.divide(contender.seconds[:rounds], self.winner.seconds[:rounds])
         return float(np.median(ratios)), _chance(np.log(ratios))
 
+    def to_document(self) -> list[dict[str, Any]]:
+        """Its contenders as JSON values; `from_document` reads them back unchanged."""
+        return [
+            {
+                "plan": json.loads(one.plan.to_json()),
+                "predicted_seconds": one.predicted_seconds,
+                "seconds": list(one.seconds),
+            }
+            for one in self.contenders
+        ]
+
+    @classmethod
+    def from_document(cls, document: Any) -> "Race":
+        """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
+        contenders = []
+        for index, entry in enumerate(checks.sequence("race", document)):
+            field = f"race[{index}]"
+            checks.keys(field, entry, ("plan", "predicted_seconds", "seconds"))
+            predicted = entry["predicted_seconds"]
+            if predicted is not None:
+                predicted = checks.real(f"{field}.predicted_seconds", predicted, above=0)
+            seconds = checks.sequence(f"{field}.seconds", entry["seconds"])
+            contenders.append(
+                Contender(
+                    Plan.from_json(json.dumps(entry["plan"])),
+                    predicted,
+                    tuple(checks.real(f"{field}.seconds", one, above=0) for one in seconds),
+                )
+            )
+        if not contenders:
+            raise ValueError("race must hold at least one plan, got none")
+        return cls(tuple(contenders))
+
 
 def race(
     proposed: Sequence[tuple[Plan, float | None]], end: EndOfTuning, seed: int = 0
@@ -110,7 +146,7 @@ def race(
     running = list(range(len(proposed)))
     gone: list[int] = []
     # The first step of a plan pays for its instantiation.
-    over = len(running) == 1 or not (yield from _round(proposed, running, end))
+    over = len(running) == 1 or not (yield from _round(proposed, running, end, is_first=True))
     order: list[int] = []
     while not over:
         num_rounds = len(seconds[running[0]])
@@ -131,14 +167,17 @@ def race(
 
 
 def _round(
-    proposed: Sequence[tuple[Plan, float | None]], order: Sequence[int], end: EndOfTuning
+    proposed: Sequence[tuple[Plan, float | None]],
+    order: Sequence[int],
+    end: EndOfTuning,
+    is_first: bool = False,
 ) -> Generator[Experiment, Observation | None, dict[int, float] | None]:
     """One step of each; None if the end came before all had theirs."""
     measured = {}
     for index in order:
         if end.has_come():
             return None
-        observation = yield Experiment(Phase.RACE, proposed[index][0], traced=False)
+        observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
         assert observation is not None
         measured[index] = observation.seconds
     return measured

@@ -330,12 +330,14 @@ class Libra(ChosenThreads):
       chunks: Z, the parts that backward computation is divided into; `exact` only begins with
             the plan that they give.
       exact: find the optimum in continuous time instead, without chunks.
+      race: in training, run its plan and others in turns, and keep the fastest.
     """
 
     name: ClassVar[str] = "libra"
     max_groups: int = 10
     chunks: int = 150
     exact: bool = False
+    race: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -343,6 +345,12 @@ class Libra(ChosenThreads):
         groups = checks.integer("max_groups", self.max_groups, minimum=1)
         object.__setattr__(self, "max_groups", groups)
         checks.boolean("exact", self.exact)
+        checks.boolean("race", self.race)
+
+    @property
+    def races(self) -> bool:
+        """As the user says."""
+        return self.race
 
     def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
         """By the dynamic program, or exactly; then for the step, where updates take time."""
