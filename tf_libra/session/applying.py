@@ -18,7 +18,7 @@ class Applying:
 
     Attributes:
         plan: under which calls are made; None before the first.
-        num_calls: how many were made since it was applied.
+        num_calls: how many were made under it since it was applied anew.
     """
 
     def __init__(self, control: Control, backend: Backend, story: Story) -> None:
@@ -34,19 +34,27 @@ class Applying:
         self._story = story
         self.plan: Plan | None = None
         self.num_calls = 0
+        self._num_calls_before: dict[str, int] = {}
         self._registered: dict[str, Plan] = {}
         self._observers: dict[str, Observer] = {}
         self._call_options: Any = None
 
-    def apply(self, plan: Plan) -> None:
-        """The next calls are made under this plan."""
+    def apply(self, plan: Plan, anew: bool = True) -> None:
+        """The next calls are made under this plan.
+
+        Args:
+            plan: for these gradients.
+            anew: whether the next call is looked at as its first, although there were others.
+        """
+        if self.plan is not None:
+            self._num_calls_before[self.plan.fingerprint] = self.num_calls
         if plan.fingerprint not in self._registered:
             grappler.register(plan)
             self._registered[plan.fingerprint] = plan
         self.plan = plan
         self._call_options = grappler.call_options(plan, self._backend.op)
         self._backend.apply(plan)
-        self.num_calls = 0
+        self.num_calls = 0 if anew else self._num_calls_before.get(plan.fingerprint, 0)
 
     def release(self, all_but: Plan | None) -> None:
         """Forgets plans that no call is going to be made under."""
@@ -54,26 +62,28 @@ class Applying:
         for fingerprint in [one for one in self._registered if one != kept]:
             grappler.unregister(self._registered.pop(fingerprint))
             self._observers.pop(fingerprint, None)
+            self._num_calls_before.pop(fingerprint, None)
 
     def call(
-        self, step: int, function: Callable[[], Any], traced: bool
+        self, step: int, function: Callable[[], Any], traced: bool, observed: bool = False
     ) -> tuple[Any, Observation | None]:
         """Makes a call under the plan, or as it is where there is none.
 
         Args:
             step: its number.
             function: what to call.
-            traced: whether to observe it, on rank 0, unless it is the first under its plan.
+            traced: whether to trace it, on rank 0, unless it is the first under its plan.
+            observed: whether to see there, without a trace, when it and its all-reduces ran.
 
         Raises:
             EngineError: on every rank: the ranks would not run the same graph, or one is gone.
         """
-        called = self._called(step, function, traced)
+        called = self._called(step, function, traced, observed)
         self.num_calls += 1  # a call that failed does not count
         return called
 
     def _called(
-        self, step: int, function: Callable[[], Any], traced: bool
+        self, step: int, function: Callable[[], Any], traced: bool, observed: bool
     ) -> tuple[Any, Observation | None]:
         if self.plan is None:
             return function(), None
@@ -82,6 +92,8 @@ class Applying:
                 return self._first(self.plan, step, function), None
             if traced and self._control.rank == 0:
                 return self._observers[self.plan.fingerprint].traced(step, function)
+            if observed and self._control.rank == 0:
+                return self._observers[self.plan.fingerprint].timed(step, function)
             return function(), None
 
     def _first(self, plan: Plan, step: int, function: Callable[[], Any]) -> Any:

@@ -143,7 +143,8 @@ class Session:
     def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
         if self._is_written_down():
             return self._executed_untraced(call)
-        result, self._observation = self._applying.call(self._step, call, traced)
+        tries = self.state.is_tuning
+        result, self._observation = self._applying.call(self._step, call, traced, observed=tries)
         if self._observation is not None and self.state.is_running:
             self._tell_timeline(self._observation)
         return result
@@ -214,7 +215,7 @@ class Session:
         self.story.entered(experiment.phase, self._step)
         current = self._applying.plan
         if current is None or experiment.plan.fingerprint != current.fingerprint:
-            self._applying.apply(experiment.plan)
+            self._applying.apply(experiment.plan, anew=False)
 
     def _enter_run(self, conclusion: Conclusion, origin: Origin) -> None:
         self._applying.apply(conclusion.plan)

@@ -146,7 +146,7 @@ def race(
     running = list(range(len(proposed)))
     gone: list[int] = []
     # The first step of a plan pays for its instantiation.
-    over = len(running) == 1 or not (yield from _round(proposed, running, end, is_first=True))
+    over = len(running) == 1 or (yield from _round(proposed, running, end, is_first=True)) is None
     order: list[int] = []
     while not over:
         num_rounds = len(seconds[running[0]])
@@ -178,8 +178,9 @@ def _round(
         if end.has_come():
             return None
         observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
-        assert observation is not None
-        measured[index] = observation.seconds
+        if not is_first:
+            assert observation is not None
+            measured[index] = observation.seconds
     return measured
 
 
