@@ -75,7 +75,6 @@ def fit_line(conclusion: Conclusion) -> str:
     """The fitted formulas with their error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
-    alpha1, alpha2 = model.compute
     rates = ", ".join(
         f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
         f" {float(model.overlapped_rate(r)) / 1e6:.0f}/{float(model.exclusive_rate(r)) / 1e6:.0f}"
@@ -86,12 +85,10 @@ def fit_line(conclusion: Conclusion) -> str:
     held_out = (
         "no held-out steps"
         if held_out_error is None
-        else f"backward time of held-out steps missed by {held_out_error:.1%} in the median"
+        else f"held-out steps missed by {held_out_error:.1%} in the median"
     )
     return (
-        f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
-        f" a = {model.startup_seconds * 1e3:.2f} ms overlapped,"
-        f" {model.exclusive_startup_seconds * 1e3:.2f} ms alone;\n"
+        f"{model.formula()};\n"
         f"     {rates} (overlapped/alone);\n"
         f"     {len(conclusion.samples)} samples, median error of an all-reduce"
         f" {conclusion.median_error:.1%}; {held_out}"
@@ -115,7 +112,7 @@ def fit_table(conclusion: Conclusion) -> list[str]:
     held_out = (
         "it was not tested on steps it has not seen"
         if conclusion.held_out_error is None
-        else f"backward of steps it has not seen is missed by {conclusion.held_out_error:.1%}"
+        else f"steps of plans it has not seen are missed by {conclusion.held_out_error:.1%}"
     )
     return [
         "fitted model: slowdown of computation, and transmission rates:",

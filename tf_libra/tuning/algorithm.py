@@ -26,12 +26,12 @@ from tf_libra.tuning.plans_to_try import (
 from tf_libra.tuning.race import race
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan.
-BASELINE_STEPS = 3
+BASELINE_STEPS = 2
 # Traced steps per plan, after one that pays for the plan's instantiation.
 MEASURED_STEPS = 2
 SAMPLED_PLANS = 5
 # Rounds of steps that nobody traces, one of each sampled plan.
-TIMED_ROUNDS = 2
+TIMED_ROUNDS = 3
 
 Tuner = Generator[Experiment, Observation | None, Conclusion]
 

@@ -88,11 +88,10 @@ class Conclusion:
         """The same with the winner's plan, if there was a race to speak of."""
         if race.num_rounds == 0:
             return self
-        plan = race.winner.plan
-        new = tuple(note for note in self.notes if note not in plan.notes)
-        return dataclasses.replace(
-            self, plan=dataclasses.replace(plan, notes=(*plan.notes, *new)), race=race
-        )
+        plan, notes = race.winner.plan, (race.describe(), *self.notes)
+        new = tuple(note for note in notes if note not in plan.notes)
+        plan = dataclasses.replace(plan, notes=(*plan.notes, *new))
+        return dataclasses.replace(self, plan=plan, race=race, notes=notes)
 
     @property
     def is_fitted(self) -> bool:

@@ -67,7 +67,6 @@ def _fit(
     error = _held_out_error(partial.model, profile, tested)
     samples += _samples(tested, profile)
     fitted = fit(samples, num_workers, hops=hops)
-    notes += [*fitted.notes, *fitted.warnings]
     model: CostModel = fitted.model
     rest = None
     usual = findings.usual_steps()
@@ -81,6 +80,8 @@ def _fit(
             f" median by the model of {better.name}, and by {other.held_out_error:.1%} by that of"
             f" {other.name}"
         )
+    if model is fitted.model:
+        notes += [*fitted.notes, *fitted.warnings]
     return _without_plan(profile, model, fitted, error, rest, samples, num_workers)
 
 

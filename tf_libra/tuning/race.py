@@ -26,6 +26,8 @@ MAX_ROUNDS = 4
 # it is little.
 _LEAST_ROUNDS = 3
 _SURE = 0.05
+# What is less likely than this between equal plans is called a difference.
+_CLEAR = 0.05
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,22 @@ class Race:
             return None
         ratios = np.divide(contender.seconds[:rounds], self.winner.seconds[:rounds])
         return float(np.median(ratios)), _chance(np.log(ratios))
+
+    def describe(self) -> str:
+        """The standings in words."""
+        told = []
+        for one in self.contenders:
+            groups, seconds = len(one.plan.groups), one.median_seconds
+            text = f"{one.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
+            if seconds is not None:
+                text += f" {seconds * 1e3:.1f} ms"
+            if one.predicted_seconds is not None:
+                text += f" (predicted {one.predicted_seconds * 1e3:.1f})"
+            lead = self.lead(one)
+            if lead is not None and len(one.seconds) == self.num_rounds and lead[1] > _CLEAR:
+                text += ", no difference that can be told from noise"
+            told.append(text)
+        return f"race over {self.num_rounds} rounds: {'; '.join(told)}"
 
     def to_document(self) -> list[dict[str, Any]]:
         """Its contenders as JSON values; `from_document` reads them back unchanged."""

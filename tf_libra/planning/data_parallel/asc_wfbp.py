@@ -45,8 +45,7 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "As
     tensor is simultaneous, and a note says so.
     """
     threads = strategy.num_threads
-    alpha1, alpha2 = cost.compute
-    two_at_once = alpha1 - alpha2 * 2 * threads > 0
+    two_at_once = _leaves_room(cost, 2 * threads)
     rule = _by_published_code if strategy.rule == "published-code" else _by_equation_40
     groups = rule(profile, cost, strategy, two_at_once)
     notes: tuple[str, ...] = ()
@@ -126,6 +125,14 @@ def _by_equation_40(
         groups.append(TensorGroup(group_start, stop, threads, stream))
         group_start = stop
     return tuple(groups)
+
+
+def _leaves_room(cost: ContentionModel, num_threads: int) -> bool:
+    """Whether computation goes on beside so many threads."""
+    try:
+        return float(cost.compute_rate(num_threads)) > 0
+    except ValueError:
+        return False
 
 
 @register
