@@ -87,7 +87,7 @@ def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None
         explained.append(one.explain())
     assert explained[0] == explained[1]
     assert "60 samples" in explained[0]
-    assert "backward of steps it has not seen is missed by 9.0%" in " ".join(explained[0].split())
+    assert "steps of plans it has not seen are missed by 9.0%" in " ".join(explained[0].split())
 
 
 def test_conclusion_whose_errors_nobody_has_kept_is_explained_without() -> None:
