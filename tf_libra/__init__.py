@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tf_libra import elastic, keras, nccl, strategies
-    from tf_libra.cost_model import ContentionModel, OverlapSample
+    from tf_libra.cost_model import ContentionModel, OverlapSample, ProcessorModel
     from tf_libra.decorator import Optimized, optimize
     from tf_libra.model.burst import BurstPlan
     from tf_libra.model.cluster import Cluster
@@ -36,6 +36,7 @@ __all__ = [
     "OverlapSample",
     "PipelinePlan",
     "Plan",
+    "ProcessorModel",
     "ScalingProfile",
     "TensorGroup",
     "Tuning",
@@ -65,6 +66,7 @@ _HOME = {
     "OverlapSample": "tf_libra.cost_model",
     "PipelinePlan": "tf_libra.model.pipeline",
     "Plan": "tf_libra.model.plan",
+    "ProcessorModel": "tf_libra.cost_model",
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
     "Tuning": "tf_libra.options",

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tf_libra import options as options_lib
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Conclusion, Origin, Phase
@@ -104,7 +104,7 @@ class Optimized:
         return None if conclusion is None else conclusion.profile
 
     @property
-    def cost_model(self) -> ContentionModel | None:
+    def cost_model(self) -> CostModel | None:
         """Fitted contention model; None before it is known."""
         conclusion = self._training.state.conclusion
         return None if conclusion is None else conclusion.cost_model

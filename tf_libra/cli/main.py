@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from tf_libra import checks, strategies
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel, cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import explain, make_plan
@@ -227,9 +227,9 @@ _COMMANDS: dict[str, _Command] = {
 }
 
 
-def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, ContentionModel]:
+def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, CostModel]:
     profile = _read(values, "profile", BackwardProfile.from_json)
-    cost = _read(values, "cost", ContentionModel.from_json)
+    cost = _read(values, "cost", cost_model_from_json)
     workers = values["workers"].value
     if workers is not None and not isinstance(workers, list):
         cost = cost.with_workers(checks.integer("workers", workers, 1, checks.MAX_INT32))

@@ -16,6 +16,7 @@ from scipy import optimize
 
 from tf_libra import checks
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
+from tf_libra.cost_model.cost import CostModel
 
 _Array = NDArray[np.float64]
 
@@ -74,9 +75,7 @@ class _Samples:
         return cls(*np.array(rows, np.float64).T)
 
 
-def prediction_errors(
-    model: ContentionModel, samples: Sequence[OverlapSample]
-) -> NDArray[np.float64]:
+def prediction_errors(model: CostModel, samples: Sequence[OverlapSample]) -> NDArray[np.float64]:
     """Relative errors of the predicted all-reduce times, shape [n]; positive: predicted longer.
 
     By LIBRA's Eqs. 9-11 an all-reduce is done when overlap/(p + a) + residual/(q + a) = 1. Where
@@ -93,9 +92,7 @@ def prediction_errors(
     return 1 / (columns.overlap / overlapped + columns.residual / exclusive) - 1
 
 
-def computation_errors(
-    model: ContentionModel, samples: Sequence[OverlapSample]
-) -> NDArray[np.float64]:
+def computation_errors(model: CostModel, samples: Sequence[OverlapSample]) -> NDArray[np.float64]:
     """Relative errors of g(b, r) against the measured overlap.
 
     Shape [m] for the m samples with computation, in their order.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_libra import decorator
 from tf_libra import options as options_lib
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.strategies import Strategy
@@ -52,7 +52,7 @@ class OptimizedFit:
         return None if self._steps is None else self._steps.profile
 
     @property
-    def cost_model(self) -> ContentionModel | None:
+    def cost_model(self) -> CostModel | None:
         """Fitted contention model; None before it is known."""
         return None if self._steps is None else self._steps.cost_model
 

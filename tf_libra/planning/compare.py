@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
@@ -34,13 +34,13 @@ class Compared:
 
 
 def compare(
-    profile: BackwardProfile, cost: ContentionModel, strategies: Mapping[str, Strategy]
+    profile: BackwardProfile, cost: CostModel, strategies: Mapping[str, Strategy]
 ) -> tuple[Compared, ...]:
     """Returns what each strategy plans, by the name it is given under, in that order."""
     return tuple(_compared(name, profile, cost, one) for name, one in strategies.items())
 
 
-def ideal(profile: BackwardProfile, cost: ContentionModel, num_threads: int) -> Compared:
+def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> Compared:
     """Returns what MG-WFBP's plan would take if nothing contended: no strategy is faster by much.
 
     Raises:
@@ -55,9 +55,7 @@ def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
     return {name: kind(**known_arguments(kind, given)) for name, kind in BY_NAME.items()}
 
 
-def _compared(
-    name: str, profile: BackwardProfile, cost: ContentionModel, strategy: Strategy
-) -> Compared:
+def _compared(name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy) -> Compared:
     try:
         plan = make_plan(profile, cost, strategy)
         return Compared(name, plan, simulate(profile, plan, cost))

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import GroupSpan, Timeline, simulate
@@ -100,7 +100,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Explanation:
+def explain(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Explanation:
     """Returns why a plan is as it is, under a cost model.
 
     Every alternative changes one thing and keeps the rest of the plan; its time is that of the
@@ -122,7 +122,7 @@ def explain(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Expl
 
 
 def explain_group(
-    profile: BackwardProfile, plan: Plan, cost: ContentionModel, index: int
+    profile: BackwardProfile, plan: Plan, cost: CostModel, index: int
 ) -> GroupExplanation:
     """Returns why one group is as it is; the same as `explain(...).groups[index]`, sooner.
 
@@ -133,7 +133,7 @@ def explain_group(
     return _Explainer(profile, plan, cost, simulate(profile, plan, cost)).group(index)
 
 
-def explain_summary(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> str:
+def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> str:
     """Returns where backward's time goes; the same as `explain(...).summary`, sooner.
 
     Raises:
@@ -146,7 +146,7 @@ class _Explainer:
     """Changes one plan and simulates what comes of it."""
 
     def __init__(
-        self, profile: BackwardProfile, plan: Plan, cost: ContentionModel, timeline: Timeline
+        self, profile: BackwardProfile, plan: Plan, cost: CostModel, timeline: Timeline
     ) -> None:
         self._profile = profile
         self._plan = plan

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
 from tf_libra.registry import Registry
@@ -41,7 +41,7 @@ class Strategy(Protocol):
         """
         ...
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """Which gradients are fused, by how many threads; the prediction is added elsewhere."""
         ...
 

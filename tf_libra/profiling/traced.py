@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.profiling.backward import (
     IncompleteTraceError,
     MeasuredProfile,
@@ -49,7 +49,7 @@ class _Exchange:
 
 
 def profile_of_trace(
-    trace: Trace, cost_model: ContentionModel | None = None, min_steps: int = 1
+    trace: Trace, cost_model: CostModel | None = None, min_steps: int = 1
 ) -> TracedProfile:
     """The profile that a trace's steps have in the median.
 
@@ -160,7 +160,7 @@ def _overlapped(step: StepProduction, exchanges: Sequence[_Exchange]) -> float:
 
 
 def _contention_free(
-    step: StepProduction, exchanges: Sequence[_Exchange], cost_model: ContentionModel
+    step: StepProduction, exchanges: Sequence[_Exchange], cost_model: CostModel
 ) -> StepProduction:
     """The same step, with the times that it would have had without communication."""
     start_ns = step.backward_start_ns

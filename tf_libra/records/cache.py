@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Conclusion, TensorSpec
@@ -65,7 +65,7 @@ def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
     return Conclusion(
         Plan.from_json(document["plan"]),
         None if profile is None else BackwardProfile.from_json(profile),
-        None if cost_model is None else ContentionModel.from_json(cost_model),
+        None if cost_model is None else cost_model_from_json(cost_model),
         is_complete=True,
     )
 

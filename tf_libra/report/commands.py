@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl import flags
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import cost_model_from_json
 
 Command = tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues, list[str]], None]]
 
@@ -29,7 +29,7 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     path = find_trace(_one(rest, "profile", "a trace of TensorFlow's profiler, or its folder"))
     cost = None
     if values["cost"].value is not None:
-        cost = ContentionModel.from_json(_text(Path(values["cost"].value)))
+        cost = cost_model_from_json(_text(Path(values["cost"].value)))
     trace = read_trace(path)
     try:
         found = profile_of_trace(trace, cost)

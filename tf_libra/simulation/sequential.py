@@ -7,7 +7,7 @@ all-reduces that are left, contend with them as backward computation does, and e
 
 import numpy as np
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
@@ -31,7 +31,7 @@ def stage_times(
     return computation, 0.0, exclusive * (1 - computation / overlapped)
 
 
-def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
+def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
     sizes = np.array(plan.group_bytes)
     threads = np.array([group.num_threads for group in plan.groups])

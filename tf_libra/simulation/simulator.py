@@ -1,6 +1,6 @@
 """The timeline of any plan."""
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import simulate_sequential
@@ -8,7 +8,7 @@ from tf_libra.simulation.simultaneous import simulate_streams
 from tf_libra.simulation.timeline import Timeline
 
 
-def simulate(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
+def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """Returns the timeline of a plan under a cost model, in continuous time.
 
     The plan may have been made for another number of workers; the cost model's counts.

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.sequential import left_when_ready, updates_of_groups
@@ -40,7 +40,7 @@ class _AllReduce:
         return 1 / (self.alone[computing] + others * self.penalty[computing])
 
 
-def simulate_streams(profile: BackwardProfile, plan: Plan, cost: ContentionModel) -> Timeline:
+def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """Returns the timeline of a plan whose groups may be on several streams.
 
     Raises:
@@ -126,7 +126,7 @@ def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple
     return tuple(Stage(start, *seconds) for start, seconds in zip(starts, times, strict=True))
 
 
-def _all_reduce(plan: Plan, cost: ContentionModel, index: int) -> _AllReduce:
+def _all_reduce(plan: Plan, cost: CostModel, index: int) -> _AllReduce:
     size, threads = plan.group_bytes[index], plan.groups[index].num_threads
     shared = plan.contention - 1
     return _AllReduce(

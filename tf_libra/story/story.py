@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tf_libra import logs
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
@@ -168,7 +168,7 @@ class Story:
         )
 
     def _write_logdir(self, conclusion: Conclusion) -> None:
-        documents: dict[str, Plan | BackwardProfile | ContentionModel | None] = {
+        documents: dict[str, Plan | BackwardProfile | CostModel | None] = {
             "plan": conclusion.plan,
             "profile": conclusion.profile,
             "cost_model": conclusion.cost_model,

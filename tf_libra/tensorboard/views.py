@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.cost_model.fitting import computation_errors, prediction_errors
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -95,7 +95,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
     return view
 
 
-def _costs(plan: Plan, timeline: Timeline, cost: ContentionModel) -> list[dict[str, Any]]:
+def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
     """What each group costs: its span, and how much backward gets longer beside and after it."""
     rows = []
     for group, span, stage in zip(plan.groups, timeline.groups, timeline.stages[1:], strict=True):
@@ -247,7 +247,7 @@ def _pairs(edges: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _computation(
-    profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: ContentionModel
+    profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
 ) -> list[dict[str, Any]]:
     """Pieces of backward computation, each beside the same all-reduces: where, and how fast."""
     end = timeline.computation_end_seconds
@@ -284,10 +284,7 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
     if cost is None:
         return view
     view["model"] = {
-        "compute": list(cost.compute),
-        "overlapped": list(cost.overlapped),
-        "exclusive": list(cost.exclusive),
-        "exponent": cost.exponent,
+        "formula": cost.formula(),
         "startup_seconds": cost.startup_seconds,
         "exclusive_startup_seconds": cost.exclusive_startup_seconds,
     }
@@ -329,7 +326,7 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
     return view
 
 
-def _possible(cost: ContentionModel, num_threads: float) -> bool:
+def _possible(cost: CostModel, num_threads: float) -> bool:
     try:
         cost.compute_rate(num_threads), cost.overlapped_rate(num_threads)
         cost.exclusive_rate(num_threads)
@@ -338,7 +335,7 @@ def _possible(cost: ContentionModel, num_threads: float) -> bool:
     return True
 
 
-def _curves(cost: ContentionModel, most: int) -> dict[str, list[float]]:
+def _curves(cost: CostModel, most: int) -> dict[str, list[float]]:
     """The fitted formulas over 1 to `most` threads, as far as their rates are positive."""
     grid = [r for r in np.linspace(1, max(most, 2), _CURVE_POINTS).tolist() if _possible(cost, r)]
     return {

@@ -81,4 +81,4 @@ def _spans(step: TimedStep) -> NDArray[np.float64] | None:
             return None
         else:
             spans.append((before, before))
-    return (np.array(spans, np.int64) - step.called_ns[0]) * 1e-9
+    return np.asarray((np.array(spans, np.int64) - step.called_ns[0]) * 1e-9, np.float64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft
@@ -36,7 +36,7 @@ class _AllReduce:
         return self.transmission * max(0.0, 1 - (seconds - self.starts) / self.alone)
 
 
-def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp") -> Draft:
+def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp") -> Draft:
     """Sets each tensor's type, in the order of production (the paper's layers L to 1).
 
     All-reduces take a + q(c, r), the paper's a + b·m; computation takes no longer for being
@@ -58,7 +58,7 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "As
 
 
 def _by_published_code(
-    profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp", two_at_once: bool
+    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", two_at_once: bool
 ) -> tuple[TensorGroup, ...]:
     """The rule of the code that ASC-WFBP's authors publish.
 
@@ -85,7 +85,7 @@ def _by_published_code(
 
 
 def _by_equation_40(
-    profile: BackwardProfile, cost: ContentionModel, strategy: "AscWfbp", two_at_once: bool
+    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", two_at_once: bool
 ) -> tuple[TensorGroup, ...]:
     """Theorem 1 as it is printed.
 
@@ -127,7 +127,7 @@ def _by_equation_40(
     return tuple(groups)
 
 
-def _leaves_room(cost: ContentionModel, num_threads: int) -> bool:
+def _leaves_room(cost: CostModel, num_threads: int) -> bool:
     """Whether computation goes on beside so many threads."""
     try:
         return float(cost.compute_rate(num_threads)) > 0
@@ -159,6 +159,6 @@ class AscWfbp(FixedThreads):
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """By the rule."""
         return plan_asc_wfbp(profile, cost, self)

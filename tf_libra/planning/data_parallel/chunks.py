@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 
 # Z·w may fall short of the sum by rounding; a chunk's edge is as good as reached by then.
@@ -38,7 +38,7 @@ class ChunkedCosts:
     """
 
     def __init__(
-        self, profile: BackwardProfile, cost: ContentionModel, threads: Sequence[int], chunks: int
+        self, profile: BackwardProfile, cost: CostModel, threads: Sequence[int], chunks: int
     ) -> None:
         """Tabulates the costs; `ValueError` where a rate is not positive at one of the threads."""
         self.threads = np.array(threads)

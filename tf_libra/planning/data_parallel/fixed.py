@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
@@ -53,7 +53,7 @@ class SynEasgd(FixedThreads):
 
     name: ClassVar[str] = "syneasgd"
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """One group."""
         return plan_syneasgd(profile, self)
 
@@ -65,7 +65,7 @@ class Wfbp(FixedThreads):
 
     name: ClassVar[str] = "wfbp"
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """One group per tensor."""
         return plan_wfbp(profile, self)
 
@@ -91,6 +91,6 @@ class HorovodFusion(FixedThreads):
         buffer = checks.integer("buffer_bytes", self.buffer_bytes, minimum=0)
         object.__setattr__(self, "buffer_bytes", buffer)
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """As Horovod fuses."""
         return plan_horovod_fusion(profile, self)

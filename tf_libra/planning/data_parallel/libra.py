@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
 from tf_libra.planning.data_parallel.step import Choice, even_groups, least_step
@@ -18,7 +18,7 @@ _TIE = 1e-12  # of the extras: candidates this close count as equal
 _BLOCK = 2**18  # elements of a temporary array
 
 
-def plan_libra(profile: BackwardProfile, cost: ContentionModel, strategy: "Libra") -> Draft:
+def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> Draft:
     """Returns the groups and threads that Eq. 23 finds, at most K groups."""
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     _, stops, threads = solve(profile, costs, min(strategy.max_groups, len(profile.tensors)))
@@ -26,7 +26,7 @@ def plan_libra(profile: BackwardProfile, cost: ContentionModel, strategy: "Libra
 
 
 def shorten_step(
-    profile: BackwardProfile, cost: ContentionModel, strategy: "Libra", draft: Draft
+    profile: BackwardProfile, cost: CostModel, strategy: "Libra", draft: Draft
 ) -> Draft:
     """Returns a draft whose step is no longer, updates included; see `step.least_step`.
 
@@ -352,7 +352,7 @@ class Libra(ChosenThreads):
         """As the user says."""
         return self.race
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """By the dynamic program, or exactly; then for the step, where updates take time."""
         if self.exact:
             from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
@@ -48,7 +48,7 @@ _CHUNKS = 50  # of the program whose plan is the first to beat
 _BEAM = 1000  # states per level that the first pass follows: those with the least lower bounds
 
 
-def plan_libra_exact(profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> Draft:
+def plan_libra_exact(profile: BackwardProfile, cost: CostModel, strategy: Libra) -> Draft:
     """Returns a plan that no sequential plan of at most K groups and threads from R beats."""
     return _Search(profile, cost, strategy).run()
 
@@ -85,7 +85,7 @@ class _Bound:
     """
 
     def __init__(
-        self, profile: BackwardProfile, cost: ContentionModel, threads: _Indices, max_groups: int
+        self, profile: BackwardProfile, cost: CostModel, threads: _Indices, max_groups: int
     ) -> None:
         rate = cost.compute_rate(threads)
         byte = cost.overlapped_seconds(1, threads)
@@ -172,7 +172,7 @@ class _Front:
 class _Search:
     """The search for one profile, cost model and strategy."""
 
-    def __init__(self, profile: BackwardProfile, cost: ContentionModel, strategy: Libra) -> None:
+    def __init__(self, profile: BackwardProfile, cost: CostModel, strategy: Libra) -> None:
         self._profile = profile
         self._cost = cost
         self._strategy = strategy

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
@@ -20,7 +20,7 @@ from tf_libra.simulation import simulate
 _TABLE = 2**24  # entries: groups times chunks; 8 bytes each
 
 
-def plan_libra_m(profile: BackwardProfile, cost: ContentionModel, strategy: "LibraM") -> Draft:
+def plan_libra_m(profile: BackwardProfile, cost: CostModel, strategy: "LibraM") -> Draft:
     """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
 
     Eq. 17's threads are within 1 + (K - 1)/Z of the best for these K groups; Z grows with K. One r
@@ -152,6 +152,6 @@ class LibraM(ChosenThreads):
         grown = min(self.chunks_per_group * (num_groups - 1), _TABLE // num_groups)
         return max(self.chunks, grown)
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """MG-WFBP's groups, with threads for each."""
         return plan_libra_m(profile, cost, self)

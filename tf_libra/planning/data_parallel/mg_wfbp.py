@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tf_libra import checks
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import Draft, groups_from_stops
@@ -14,14 +14,14 @@ MIN_ELEMENTS = 8192
 _ITEM_BYTES = 4  # of dtypes that are not known
 
 
-def plan_mg_wfbp(profile: BackwardProfile, cost: ContentionModel, strategy: "MgWfbp") -> Draft:
+def plan_mg_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "MgWfbp") -> Draft:
     """Merges by MG-WFBP's rule, as ASC-WFBP's paper gives it in Eq. 5, and what is small."""
     stops = merge_stops(profile, cost, strategy.num_threads, strategy.min_elements)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
 
 
 def merge_stops(
-    profile: BackwardProfile, cost: ContentionModel, num_threads: int, min_elements: int = 0
+    profile: BackwardProfile, cost: CostModel, num_threads: int, min_elements: int = 0
 ) -> list[int]:
     """Returns where MG-WFBP's groups end.
 
@@ -72,6 +72,6 @@ class MgWfbp(FixedThreads):
         super().__post_init__()
         object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
 
-    def draft(self, profile: BackwardProfile, cost: ContentionModel) -> Draft:
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """By MG-WFBP's merge rule."""
         return plan_mg_wfbp(profile, cost, self)

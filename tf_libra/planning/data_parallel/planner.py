@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import Strategy, resolve
 from tf_libra.simulation import simulate
 
 
-def make_plan(profile: BackwardProfile, cost: ContentionModel, strategy: Strategy | str) -> Plan:
+def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | str) -> Plan:
     """Returns the strategy's plan for a profile under a cost model, with its predicted time.
 
     Args:

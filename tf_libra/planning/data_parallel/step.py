@@ -9,7 +9,7 @@ small problems is what its test holds it to.
 
 from collections.abc import Iterator, Sequence
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.draft import groups_from_stops
@@ -24,7 +24,7 @@ Choice = tuple[tuple[int, ...], tuple[int, ...]]
 
 def least_step(
     profile: BackwardProfile,
-    cost: ContentionModel,
+    cost: CostModel,
     beginnings: Sequence[Choice],
     allowed: Sequence[int],
     max_groups: int | None,
