@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tuning.machine import PROFILE, Machine, drive
-from tf_libra.tuning import Budget, EndOfTuning
+from tf_libra.tuning import Budget, EndOfTuning, Phase
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])
@@ -43,15 +43,20 @@ def test_budget_that_is_not_spent_is_not_mentioned() -> None:
     assert not any("budget" in note for note in tuned.notes)
 
 
-@pytest.mark.parametrize("max_steps", [38, 41, 42, 45])
+@pytest.mark.parametrize(("rounds", "more"), [(0, 1), (1, 0), (1, -1), (2, -1), (2, 0), (2, 1)])
 def test_race_that_the_budget_cuts_short_leaves_a_plan_and_a_whole_conclusion(
-    max_steps: int,
+    rounds: int, more: int
 ) -> None:
+    whole, experiments = drive(Machine(noise=0.1))
+    assert whole.race is not None
+    before = sum(one.phase is not Phase.RACE for one in experiments)
+    max_steps = before + rounds * len(whole.race.contenders) + more
     tuned, experiments = drive(Machine(noise=0.1), budget=Budget(max_steps, 1e9))
     assert len(experiments) == max_steps
     assert tuned.is_complete
     assert not any("budget" in note for note in tuned.notes)
-    assert (tuned.race is None) == (max_steps < 45)
+    # The first round pays for the plans' instantiation.
+    assert (tuned.race is None) == (max_steps < before + 2 * len(whole.race.contenders))
 
 
 def test_default_budget_suffices() -> None:
