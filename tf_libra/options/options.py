@@ -48,7 +48,7 @@ class Tuning:
         "float",
         values.check_above_0,
         """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
-        instead.""",
+        instead, where there is no race.""",
         alone="max_model_error",
     )
 

@@ -54,12 +54,11 @@ function summary(view) {
   }
   words.push(view.held_out_error === null
     ? 'It was not tested on plans that the fit has not seen.'
-    : `It misses backward time under plans that the fit has not seen by ${percent(view.held_out_error)} in the median.`);
+    : `It misses steps under plans that the fit has not seen by ${percent(view.held_out_error)} in the median.`);
   return words.join(' ');
 }
 
 function coefficients(view) {
-  const {compute, startup_seconds: startup, exclusive_startup_seconds: alone} = view.model;
   return h('div', {},
     h('table', {id: 'coefficients'},
       h('thead', {}, h('tr', {}, [['left', 'Threads'], ['', 'Computation beside it'], ['', 'All-reduce, overlapped'], ['', 'All-reduce, alone']]
@@ -69,8 +68,7 @@ function coefficients(view) {
         h('td', {}, `× ${one.slowdown.toFixed(3)} longer`),
         h('td', {}, rate(one.overlapped_rate)),
         h('td', {}, rate(one.exclusive_rate)))))),
-    h('p', {class: 'note'},
-      `g(b, r) = b / (${compute[0].toPrecision(4)} − ${compute[1].toPrecision(4)} r). Startup overhead a of an all-reduce: ${time(startup)} overlapped, ${time(alone)} alone.`));
+    h('p', {class: 'note'}, `${view.model.formula}.`));
 }
 
 // Dots of one r lie beside one another, not upon.

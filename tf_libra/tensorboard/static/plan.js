@@ -93,7 +93,7 @@ function model(plan, contention, measured) {
   if (held === null) {
     return fact(question, 'not tested', parts.join(' ') || 'This job has fitted none.', '', 'model');
   }
-  parts.unshift('That is by how much it misses backward time under plans that the fit has not seen, in the median.');
+  parts.unshift('That is by how much it misses steps under plans that the fit has not seen, in the median.');
   const kind = held <= 0.1 ? 'good' : held > 0.25 ? 'bad' : '';
   return fact(question, `off by ${percent(held)}`, parts.join(' '), kind, 'model');
 }
