@@ -81,7 +81,7 @@ struct Production {
   int node;
   int group;
   std::vector<int> claimed;  // what leads to it and to none before, in topological order
-  std::vector<int> also;     // gradients of later numbers among what was claimed
+  std::vector<int> also;     // gradients of later numbers that are held up here or nowhere
   int layer = 0;             // number of the first production that reads the same gradient
   bool is_held = false;      // whether it has waited for all groups before its own
 };
@@ -160,10 +160,36 @@ class BackwardOrder {
         const int level = level_[production.node];
         if (level != number && level >= static_cast<int>(first_)) {
           productions_[level].also.push_back(production.node);
+        } else if (level == number) {
+          for (const int earlier : LeavesWith(production.node, number)) {
+            productions_[earlier].also.push_back(production.node);
+          }
         }
         productions_.push_back(std::move(production));
       }
     }
+  }
+
+  // The earlier productions that a gradient of `number` is held up with, if at all: it comes out of
+  // a loop or a conditional that they have claimed, and cannot be held up itself.
+  std::set<int> LeavesWith(int gradient, int number) const {
+    std::set<int> earlier;
+    std::unordered_set<int> seen;
+    std::vector<int> pending = {gradient};
+    while (!pending.empty()) {
+      const int node = pending.back();
+      pending.pop_back();
+      if (!seen.insert(node).second) continue;
+      if (level_[node] != number) {
+        if (level_[node] >= static_cast<int>(first_)) earlier.insert(level_[node]);
+        continue;
+      }
+      if (IsSink(node)) continue;
+      for (const Fanin& fanin : graph_.fanins[node]) {
+        if (fanin.port != kOnceMerged) pending.push_back(fanin.node);
+      }
+    }
+    return earlier;
   }
 
   // A production that makes what later ones need begins a layer. Any other belongs to the layer

@@ -162,6 +162,10 @@ void ALoopIsHeldUpForEachValueThatIsAGradient() {
   }
   const auto def = Ordered(graph, {{"first"}, {"second", "third", "second_exit"}}, all_reduces);
   EXPECT_SAME(Controls(def, "loop/enter"), Names{"first"});
+  // Also where it is of a later group: then nothing can wait for the second any more.
+  const auto one_by_one =
+      Ordered(graph, {{"first"}, {"second"}, {"third"}, {"second_exit"}}, all_reduces);
+  EXPECT_SAME(Controls(one_by_one, "loop/enter"), Names{"first"});
 }
 
 void WhatALoopNeedsDoesNotWaitForWhatItPutsOut() {

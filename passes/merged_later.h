@@ -18,8 +18,9 @@ namespace tf_libra {
 // is a path through the other.
 //
 // Pairs of different contexts, and those with a path between them, are left out: what would wait
-// for itself cannot be merged. `order` is a topological order of `fanins`; afterwards there is
-// another. O(nodes + edges), and what a ContractedDag takes for the pairs.
+// for itself cannot be merged. Where not all pairs can be merged together, those found first count.
+// `order` is a topological order of `fanins`; afterwards there is another. O(nodes + edges), and
+// what a ContractedDag takes for the pairs.
 std::vector<std::pair<int, int>> JoinMergedLater(const tensorflow::GraphDef& graph,
                                                  const std::vector<int>& contexts,
                                                  const std::vector<int>& order,

@@ -88,6 +88,10 @@ def closes_no_cycle(untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef
     # A node becomes one with its sibling or with its reader, not with both.
     taken = set(itertools.chain(*merged))
     others = [pair for pair in chained if not taken & set(pair)]
+    # Where not all can be merged together, which are is TensorFlow's choice.
+    all_pairs = [(bias.name, weights.name) for bias, weights in siblings(untouched)]
+    if not is_live_after(original, original_part_of, all_pairs):
+        return is_live_after(edges, part_of, [])
     return is_live_after(edges, part_of, []) and all(
         is_live_after(edges, part_of, pairs) or not is_live_after(original, original_part_of, pairs)
         for pairs in (merged, chained, merged + others)
