@@ -63,6 +63,7 @@ Pairs JoinMergedLater(const tensorflow::GraphDef& graph, const std::vector<int>&
     const std::vector<Fanin> of_filter = (*fanins)[filter];
     const auto add = [&](const std::vector<Fanin>& added, int to) {
       for (const Fanin& fanin : added) {
+        if (fanin.port == kOnceMerged) continue;  // each becomes one op with one other
         (*fanins)[to].push_back({fanin.node, kOnceMerged});
         dag.AddEdge(fanin.node, to);
       }

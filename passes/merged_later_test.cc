@@ -66,6 +66,21 @@ void EachPairIsLookedAtByItself() {
               (std::vector<std::string>{"g", "merged:of_bias", "merged:shape", "merged:g"}));
 }
 
+// Four that read the same gradient; each becomes one op with one other, whichever that is.
+void WhatOneIsMergedWithIsNotMergedWithTheOther() {
+  testing::Graph graph;
+  graph.Add("Placeholder", "x");
+  graph.Add("Placeholder", "y");
+  graph.Add("Const", "shape");
+  graph.Add("Neg", "g", {"x"});
+  graph.Add("BiasAddGrad", "bias1", {"g"});
+  graph.Add("BiasAddGrad", "bias2", {"g"});
+  graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g"});
+  graph.Add("Conv2DBackpropFilter", "filter2", {"y", "shape", "g"});
+  // All but that of a bias and the filter that reads it.
+  EXPECT_SAME(Index(graph).merged_later.size(), 3u);
+}
+
 // Two pairs that could be merged one by one, but not both: whichever is, the other then waits for
 // itself.
 void WhatAnotherPairForbidsIsNotMerged() {
@@ -104,6 +119,7 @@ int main() {
       {"EachWaitsForWhatTheOtherReads", EachWaitsForWhatTheOtherReads},
       {"WhatDependsOnEachOtherIsNotMerged", WhatDependsOnEachOtherIsNotMerged},
       {"EachPairIsLookedAtByItself", EachPairIsLookedAtByItself},
+      {"WhatOneIsMergedWithIsNotMergedWithTheOther", WhatOneIsMergedWithIsNotMergedWithTheOther},
       {"WhatAnotherPairForbidsIsNotMerged", WhatAnotherPairForbidsIsNotMerged},
       {"AnotherGradientOrContextIsNoPair", AnotherGradientOrContextIsNoPair},
   });
