@@ -29,10 +29,7 @@ The JSON: {"strategies": {name: {"median_seconds", "p10_seconds", "p90_seconds"}
 "rounds", "settings", "machine", "versions"}.
 """
 
-import dataclasses
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -41,9 +38,10 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import cluster, models, results
+from benchmarks import results
 from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
+from benchmarks.placing import Placing
 from tf_libra import strategies
 
 _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
@@ -51,32 +49,7 @@ _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 
-_NP = flags.DEFINE_integer(
-    "np", 2, "Number of workers, at most one per core of this machine.", flag_values=FLAGS
-)
-_HOSTS = flags.DEFINE_integer(
-    "hosts",
-    None,
-    "Hosts with one worker each, instead of --np workers on one.",
-    lower_bound=2,
-    flag_values=FLAGS,
-)
-_RATE = flags.DEFINE_string(
-    "rate", None, "Of each host's link, such as 5gbit; see tc(8).", flag_values=FLAGS
-)
-_MPICH = flags.DEFINE_string(
-    "mpich",
-    None,
-    "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER.",
-    flag_values=FLAGS,
-)
-_MODEL = flags.DEFINE_string(
-    "model",
-    "cnn5m",
-    f"What to train: one of {', '.join(models.MODELS)}, or file.py:function, a function that"
-    " returns (keras_model, inputs, labels, loss).",
-    flag_values=FLAGS,
-)
+_PLACING = Placing(FLAGS, mpich=True)
 _CHOSEN = flags.DEFINE_list(
     "strategies",
     "none,horovod,syneasgd,wfbp,libra",
@@ -86,55 +59,8 @@ _CHOSEN = flags.DEFINE_list(
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 100, "Rounds that count.", lower_bound=1, flag_values=FLAGS
 )
-_SEED = flags.DEFINE_integer(
-    "seed", 0, "Of weights, data and order.", lower_bound=0, flag_values=FLAGS
-)
-_INTER_OP = flags.DEFINE_integer(
-    "inter_op_threads",
-    2,
-    "TensorFlow's inter-op threads, for every strategy.",
-    lower_bound=1,
-    flag_values=FLAGS,
-)
 _JSON = flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=FLAGS)
 _MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.", flag_values=FLAGS)
-
-
-@flags.validator("np", flag_values=FLAGS)
-@flags.validator("hosts", flag_values=FLAGS)
-def _has_cores(count: int | None) -> bool:
-    if count is None:
-        return True
-    cores = len(os.sched_getaffinity(0))
-    if count < 2:
-        raise flags.ValidationError("must be at least 2: one worker has nobody to all-reduce with")
-    if count > cores:
-        raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
-    return True
-
-
-@flags.multi_flags_validator(
-    ["hosts", "rate", "mpich"], "--rate and --mpich are of a network: say how many --hosts", FLAGS
-)
-def _has_hosts(values: dict[str, Any]) -> bool:
-    return values["hosts"] is not None or (values["rate"] is None and values["mpich"] is None)
-
-
-@flags.validator("hosts", flag_values=FLAGS)
-def _can_have_hosts(count: int | None) -> bool:
-    reason = None if count is None else cluster.why_impossible()
-    if reason is not None:
-        raise flags.ValidationError(reason)
-    return True
-
-
-@flags.validator("model", flag_values=FLAGS)
-def _is_model(model: str) -> bool:
-    try:
-        models.find(model)
-    except ValueError as error:
-        raise flags.ValidationError(str(error)) from error
-    return True
 
 
 @flags.validator("strategies", flag_values=FLAGS)
@@ -161,14 +87,14 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "measured.json"
         job = Job(
-            model=_MODEL.value,
+            model=FLAGS.model,
             strategies=tuple(_CHOSEN.value),
             rounds=_ROUNDS.value,
-            seed=_SEED.value,
-            inter_op_threads=_INTER_OP.value,
+            seed=FLAGS.seed,
+            inter_op_threads=FLAGS.inter_op_threads,
             output=str(output),
         )
-        status = _run(job)
+        status = _PLACING.launch("interleaved", job)
         if status != 0:
             print(f"step_time: the workers failed with status {status}", file=sys.stderr)
             return 1
@@ -181,26 +107,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _run(job: Job) -> int:
-    """Runs the job's workers, whose output goes to standard error; returns their exit status."""
-    launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(_NP.value)]
-    if _HOSTS.value is not None:
-        launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={_HOSTS.value}"]
-        launcher += [f"--{flag.name}={flag.value}" for flag in (_RATE, _MPICH) if flag.value]
-        launcher.append("--")
-    worker = [sys.executable, "-m", "benchmarks.jobs.worker", json.dumps(dataclasses.asdict(job))]
-    # TensorFlow greets from every process otherwise.
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-    return subprocess.run([*launcher, *worker], stdout=sys.stderr, env=environment).returncode
-
-
 def _network() -> str:
     """Between the workers, in words."""
-    if _HOSTS.value is None:
-        return "one host"
-    rate = "not shaped" if _RATE.value is None else f"shaped to {_RATE.value} each way"
-    library = "Gloo" if _MPICH.value is None else "MPICH"
-    return f"one host each (network namespaces), links {rate}; Horovod on {library}"
+    if FLAGS.hosts is None:
+        return _PLACING.network()
+    return f"{_PLACING.network()}; Horovod on {'Gloo' if FLAGS.mpich is None else 'MPICH'}"
 
 
 def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +130,7 @@ def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         "plan": measured["plans"],
         "settings": {
-            "np": _HOSTS.value or _NP.value,
+            "np": _PLACING.num_workers,
             "network": _network(),
             "model": job.model,
             "seed": job.seed,

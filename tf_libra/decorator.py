@@ -57,8 +57,16 @@ class Optimized:
         settled: whether nothing is tried out or measured any more.
     """
 
-    def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: options_lib.Options, tuner: Any = None
+    ) -> None:
         """Wraps `function`; nothing runs before the first call.
+
+        Args:
+            function: a `tf.function` or a plain function.
+            options: what the user asked for.
+            tuner: called like `tf_libra.tuning.tune`, decides instead of it what is tried; None for
+                that itself.
 
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
@@ -68,7 +76,7 @@ class Optimized:
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._training = TrainingFunction(function, options)
+        self._training = TrainingFunction(function, options, tuner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""

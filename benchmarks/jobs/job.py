@@ -1,11 +1,11 @@
-"""What the workers of `benchmarks.step_time` are told."""
+"""What the workers of `benchmarks.step_time` and `benchmarks.truth` are told."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker is to do.
+    """What every worker of `benchmarks.step_time` is to do.
 
     Attributes:
         model: name or `file.py:function`, see `benchmarks.models`.
@@ -18,6 +18,27 @@ class Job:
 
     model: str
     strategies: tuple[str, ...]
+    rounds: int
+    seed: int
+    inter_op_threads: int
+    output: str
+
+
+@dataclass(frozen=True)
+class TruthJob:
+    """What every worker of `benchmarks.truth` is to do.
+
+    Attributes:
+        model: name or `file.py:function`, see `benchmarks.models`.
+        plans: how many that tuning has not seen are drawn.
+        rounds: steps of each plan that nobody traces, and as many that are traced.
+        seed: of weights, data, plans, and the order within each round.
+        inter_op_threads: of TensorFlow.
+        output: file for rank 0's JSON.
+    """
+
+    model: str
+    plans: int
     rounds: int
     seed: int
     inter_op_threads: int

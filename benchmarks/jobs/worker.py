@@ -1,25 +1,24 @@
-"""One worker of `benchmarks.step_time`: takes its core, then measures.
+"""One worker of a benchmark: takes its core, then measures.
 
-    horovodrun -np 2 python -m benchmarks.jobs.worker JOB
+    horovodrun -np 2 python -m benchmarks.jobs.worker interleaved JOB
+    horovodrun -np 2 python -m benchmarks.jobs.worker unseen JOB
 
-JOB is a `Job` as JSON. Rank 0 writes what was measured to `job.output`.
+JOB is the module's `Job` as JSON. Rank 0 writes what was measured to `job.output`.
 """
 
+import importlib
 import json
 import os
 import sys
 
-from benchmarks.jobs.job import Job
-
 
 def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
+    name, job = sys.argv[1:]
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["HOROVOD_LOCAL_RANK"])]})
     # Only now: threads inherit the core, and libraries start some when they are imported.
-    from benchmarks.jobs import interleaved
-
-    interleaved.run(job)
+    module = importlib.import_module(f"benchmarks.jobs.{name}")
+    module.run(module.Job(**json.loads(job)))
 
 
 if __name__ == "__main__":

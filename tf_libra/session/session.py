@@ -51,6 +51,7 @@ class Session:
         tensors: tuple[TensorSpec, ...],
         signature: str,
         given: Plan | None = None,
+        tuner: Callable[..., Tuner] = tune,
     ) -> None:
         """Begins; what is kept from an earlier job is read here.
 
@@ -62,6 +63,7 @@ class Session:
             tensors: the gradients that are all-reduced, in backward order.
             signature: of the function's inputs.
             given: a plan to follow without measuring.
+            tuner: called like `tune`, decides on rank 0 what is tried and what comes of it.
         """
         self.state = State()
         self.story = story
@@ -69,6 +71,7 @@ class Session:
         self._control = control
         self._options = options
         self._tensors = tensors
+        self._tuner = tuner
         self._backend = options.backend
         self._applying = Applying(control, self._backend, story)
         self._checking = Checking()
@@ -103,7 +106,7 @@ class Session:
         )
         strategy = self._backend.applicable(options.strategy)
         self._kept = self._keeping.load(self._check_plan)
-        self._tuning = tune(
+        self._tuning = self._tuner(
             self._tensors,
             strategy,
             num_workers,

@@ -27,20 +27,31 @@ from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
 from tf_libra.tracing.marks import MarkedGradient, Rules
-from tf_libra.tuning import Phase, TensorSpec
+from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 
 
 class TrainingFunction:
     """One decorated function in this process."""
 
-    def __init__(self, function: Callable[..., Any], options: options_lib.Options) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: options_lib.Options,
+        tuner: Callable[..., Tuner] | None = None,
+    ) -> None:
         """Runs nothing before the first step.
+
+        Args:
+            function: a `tf.function` or a plain function.
+            options: what the user asked for.
+            tuner: as for `Optimized`.
 
         Raises:
             ValueError: the function is compiled by XLA.
         """
         self._function = function
         self._options = options
+        self._tuner = tune if tuner is None else tuner
         self._name = marked_function.step_name(function)
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
@@ -326,6 +337,7 @@ class TrainingFunction:
             tensors,
             str(call.concrete.structured_input_signature),
             given,
+            self._tuner,
         )
 
     def _next_story(self, control: Control) -> Story:

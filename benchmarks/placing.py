@@ -1,0 +1,139 @@
+"""Where a benchmark's workers run: processes of this host, or hosts that are network namespaces."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from absl import flags
+
+from benchmarks import cluster, models
+
+
+class Placing:
+    """What to train, and where: flags that several benchmarks have, and the launch of workers.
+
+    --np, --hosts, --rate, --mpich, --model, --seed and --inter_op_threads.
+    """
+
+    def __init__(self, flag_values: flags.FlagValues, mpich: bool = False) -> None:
+        """Defines the flags, --mpich only where it makes sense."""
+        self._values = flag_values
+        flags.DEFINE_integer(
+            "np",
+            2,
+            "Number of workers, at most one per core of this machine.",
+            flag_values=flag_values,
+        )
+        flags.DEFINE_integer(
+            "hosts",
+            None,
+            "Hosts with one worker each, instead of --np workers on one.",
+            lower_bound=2,
+            flag_values=flag_values,
+        )
+        flags.DEFINE_string(
+            "rate", None, "Of each host's link, such as 5gbit; see tc(8).", flag_values=flag_values
+        )
+        of_network = ["hosts", "rate"]
+        if mpich:
+            of_network.append("mpich")
+            flags.DEFINE_string(
+                "mpich",
+                None,
+                "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER.",
+                flag_values=flag_values,
+            )
+        flags.DEFINE_string(
+            "model",
+            "cnn5m",
+            f"What to train: one of {', '.join(models.MODELS)}, or file.py:function, a function"
+            " that returns (keras_model, inputs, labels, loss).",
+            flag_values=flag_values,
+        )
+        flags.DEFINE_integer(
+            "seed",
+            0,
+            "Of weights, data and order.",
+            lower_bound=0,
+            flag_values=flag_values,
+        )
+        flags.DEFINE_integer(
+            "inter_op_threads",
+            2,
+            "TensorFlow's inter-op threads.",
+            lower_bound=1,
+            flag_values=flag_values,
+        )
+        for name in ("np", "hosts"):
+            flags.register_validator(name, _has_cores, flag_values=flag_values)
+        flags.register_validator("hosts", _can_have_hosts, flag_values=flag_values)
+        flags.register_validator("model", _is_model, flag_values=flag_values)
+        flags.register_multi_flags_validator(
+            of_network,
+            lambda values: (
+                values["hosts"] is not None or not any(values[name] for name in of_network[1:])
+            ),
+            f"{' and '.join(f'--{name}' for name in of_network[1:])} are of a network: say how many"
+            " --hosts",
+            flag_values=flag_values,
+        )
+        self._of_network = of_network[1:]
+
+    @property
+    def num_workers(self) -> int:
+        """World size."""
+        return int(self._values.hosts or self._values.np)
+
+    def network(self) -> str:
+        """Between the workers, in words."""
+        if self._values.hosts is None:
+            return "one host"
+        rate = self._values.rate
+        shaped = "not shaped" if rate is None else f"shaped to {rate} each way"
+        return f"one host each (network namespaces), links {shaped}"
+
+    def launch(self, module: str, job: Any) -> int:
+        """Runs the workers of `benchmarks.jobs.<module>`; returns their exit status.
+
+        What they print goes to standard error.
+        """
+        launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(self._values.np)]
+        if self._values.hosts is not None:
+            launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
+            given = {name: self._values[name].value for name in self._of_network}
+            launcher += [f"--{name}={value}" for name, value in given.items() if value]
+            launcher.append("--")
+        worker = [sys.executable, "-m", "benchmarks.jobs.worker", module]
+        worker.append(json.dumps(dataclasses.asdict(job)))
+        # TensorFlow greets from every process otherwise.
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+        return subprocess.run([*launcher, *worker], stdout=sys.stderr, env=environment).returncode
+
+
+def _has_cores(count: int | None) -> bool:
+    if count is None:
+        return True
+    cores = len(os.sched_getaffinity(0))
+    if count < 2:
+        raise flags.ValidationError("must be at least 2: one worker has nobody to all-reduce with")
+    if count > cores:
+        raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
+    return True
+
+
+def _can_have_hosts(count: int | None) -> bool:
+    reason = None if count is None else cluster.why_impossible()
+    if reason is not None:
+        raise flags.ValidationError(reason)
+    return True
+
+
+def _is_model(model: str) -> bool:
+    try:
+        models.find(model)
+    except ValueError as error:
+        raise flags.ValidationError(str(error)) from error
+    return True

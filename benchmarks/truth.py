@@ -1,0 +1,183 @@
+"""How true the model is: plans that tuning has not seen, predicted and measured.
+
+    python -m benchmarks.truth --np 2 --model cnn5m --plans 12 --rounds 10 --json out.json
+    python -m benchmarks.truth --hosts 2 --rate 5gbit --model transformer
+
+Tunes as training does, draws plans that differ in number and sizes of groups and in threads, and
+runs them in turns, in an order drawn anew for every round. Every worker has one core.
+
+What a number means:
+- `measured_step_seconds`: median over the rounds of rank 0's wall seconds of an untraced step.
+- `measured_backward_seconds`: median over as many traced steps of their own, which take longer, of
+  the time from the start of backward to the end of its last all-reduce.
+- A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
+  relative to the median of all; `noise` of the whole: the median over the plans.
+- An error is predicted / measured - 1. `bias` is the median error, `median_error` and `worst_error`
+  are of its absolute value; `rank_correlation` is Spearman's, None where all plans are alike.
+
+The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
+"predicted_step_seconds", "measured_step_seconds", "noise"}], "backward": {"median_error",
+"worst_error", "bias", "rank_correlation"}, "step": {the same}, "noise", "settings", "machine",
+"versions"}.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from scipy import stats
+
+from benchmarks.jobs.job import TruthJob
+from benchmarks.machine import machine, versions
+from benchmarks.placing import Placing
+
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+_PLACING = Placing(FLAGS)
+flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_values=FLAGS)
+flags.DEFINE_integer(
+    "rounds", 10, "Untraced steps of each, and traced ones.", lower_bound=2, flag_values=FLAGS
+)
+flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=FLAGS)
+
+
+@flags.validator("json", flag_values=FLAGS)
+def _is_writable(path: str | None) -> bool:
+    if path is not None and not Path(path).parent.is_dir():
+        raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")
+    return True
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only, got {argv[1]!r}")
+    here = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "measured.json"
+        job = TruthJob(
+            model=FLAGS.model,
+            plans=FLAGS.plans,
+            rounds=FLAGS.rounds,
+            seed=FLAGS.seed,
+            inter_op_threads=FLAGS.inter_op_threads,
+            output=str(output),
+        )
+        status = _PLACING.launch("unseen", job)
+        if status != 0:
+            print(f"truth: the workers failed with status {status}", file=sys.stderr)
+            return 1
+        measured = json.loads(output.read_text())
+    settings = {"np": _PLACING.num_workers, "network": _PLACING.network(), "model": job.model}
+    document = judged(measured["plans"]) | {
+        "settings": settings | {"rounds": job.rounds, "seed": job.seed} | measured["settings"],
+        "machine": here,
+        "versions": versions(),
+    }
+    if FLAGS.json is not None:
+        Path(FLAGS.json).write_text(json.dumps(document, indent=1) + "\n")
+    print(table(document))
+    return 0
+
+
+def judged(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The document's judgement of what was measured of each plan.
+
+    Args:
+        plans: each with "plan", predicted seconds, and "step_seconds" and "backward_seconds" of
+            every round; a plan that could never be traced has no measured backward.
+    """
+    rows = [
+        {
+            "plan": one["plan"],
+            "predicted_backward_seconds": one["predicted_backward_seconds"],
+            "measured_backward_seconds": _median(one["backward_seconds"]),
+            "predicted_step_seconds": one["predicted_step_seconds"],
+            "measured_step_seconds": _median(one["step_seconds"]),
+            "noise": _noise(one["step_seconds"]),
+        }
+        for one in plans
+    ]
+    return {
+        "plans": rows,
+        "backward": _errors(rows, "backward"),
+        "step": _errors(rows, "step"),
+        "noise": float(np.median([row["noise"] for row in rows])),
+    }
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    return float(np.median(seconds)) if seconds else None
+
+
+def _noise(seconds: Sequence[float]) -> float:
+    half = len(seconds) // 2
+    first, second = np.median(seconds[:half]), np.median(seconds[half:])
+    return float(abs(first - second) / np.median(seconds))
+
+
+def _errors(rows: Sequence[dict[str, Any]], of: str) -> dict[str, float | None]:
+    pairs = np.array(
+        [
+            (row[f"predicted_{of}_seconds"], row[f"measured_{of}_seconds"])
+            for row in rows
+            if row[f"measured_{of}_seconds"] is not None
+        ],
+        float,
+    ).reshape(-1, 2)
+    if not len(pairs):
+        return dict.fromkeys(("median_error", "worst_error", "bias", "rank_correlation"))
+    predicted, measured = pairs.T
+    errors = predicted / measured - 1
+    varied = np.ptp(predicted) > 0 and np.ptp(measured) > 0
+    return {
+        "median_error": float(np.median(np.abs(errors))),
+        "worst_error": float(np.max(np.abs(errors))),
+        "bias": float(np.median(errors)),
+        "rank_correlation": float(stats.spearmanr(predicted, measured)[0]) if varied else None,
+    }
+
+
+def table(document: dict[str, Any]) -> str:
+    """Plans by rows, predicted and measured, and what is to be said of all."""
+    settings = document["settings"]
+    lines = [
+        f"{settings['model']}, {settings['np']} workers, {settings['network']},"
+        f" {settings['rounds']} rounds, after {settings['tuning_steps']} steps of tuning",
+        "",
+        f"{'groups':>6}  {'threads':16}{'backward, ms':>22}  {'step, ms':>22}  {'noise':>6}",
+        f"{'':6}  {'':16}{'predicted measured':>22}  {'predicted measured':>22}",
+    ]
+    for row in document["plans"]:
+        threads = ",".join(str(group["num_threads"]) for group in row["plan"]["groups"])
+        cells = [
+            "".join(
+                f"{'' if row[key] is None else format(row[key] * 1e3, '.1f'):>11}"
+                for key in (f"predicted_{of}_seconds", f"measured_{of}_seconds")
+            )
+            for of in ("backward", "step")
+        ]
+        short = threads if len(threads) <= 14 else f"{threads[:11]}..."
+        groups, noise = len(row["plan"]["groups"]), row["noise"]
+        lines.append(f"{groups:>6}  {short:16}{cells[0]}  {cells[1]}  {noise:6.1%}")
+    for of in ("backward", "step"):
+        errors = document[of]
+        if errors["median_error"] is None:
+            lines.append(f"{of}: never measured")
+            continue
+        ranked = errors["rank_correlation"]
+        lines.append(
+            f"{of}: median error {errors['median_error']:.1%}, worst {errors['worst_error']:.1%},"
+            f" bias {errors['bias']:+.1%}, rank correlation"
+            f" {'none' if ranked is None else format(ranked, '.2f')}"
+        )
+    lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    app.run(main)

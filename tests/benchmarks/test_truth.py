@@ -1,0 +1,82 @@
+"""How true the model is: what is made of measurements, and one real run on a tiny model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import truth
+from tf_libra import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = """
+import keras
+import numpy as np
+
+def build():
+    layers = [keras.layers.Dense(16) for _ in range(6)]
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(4)])
+    data = np.random.default_rng(0)
+    loss = keras.losses.sparse_categorical_crossentropy
+    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
+"""
+
+
+def measured(step: list[float], predicted: float, backward: list[float]) -> dict[str, Any]:
+    return {
+        "plan": {"groups": [{"num_threads": 1}]},
+        "predicted_backward_seconds": predicted / 2,
+        "backward_seconds": backward,
+        "predicted_step_seconds": predicted,
+        "step_seconds": step,
+    }
+
+
+def test_errors_are_of_medians_and_noise_of_halves() -> None:
+    plans = [
+        measured([1.0, 1.0, 1.0, 9.0], 1.1, [0.5]),
+        measured([2.0, 2.0, 2.2, 2.2], 2.1, [1.0, 1.1, 9.0]),
+        measured([4.0, 4.0, 4.0, 4.0], 3.0, []),
+    ]
+    found = truth.judged(plans)
+    assert found["step"]["median_error"] == pytest.approx(0.1)
+    assert found["step"]["worst_error"] == pytest.approx(0.25)
+    assert found["step"]["bias"] == pytest.approx(0)
+    assert found["step"]["rank_correlation"] == pytest.approx(1)
+    assert [row["measured_step_seconds"] for row in found["plans"]] == [1.0, 2.1, 4.0]
+    assert found["plans"][2]["measured_backward_seconds"] is None
+    assert found["backward"]["worst_error"] == pytest.approx(0.1)
+    noise = [row["noise"] for row in found["plans"]]
+    assert noise == pytest.approx([4.0, 0.2 / 2.1, 0.0])
+    assert found["noise"] == pytest.approx(0.2 / 2.1)
+
+
+def test_what_could_not_be_measured_has_no_errors() -> None:
+    found = truth.judged([measured([1.0, 1.0], 1.0, [])] * 2)
+    assert found["backward"] == dict.fromkeys(
+        ("median_error", "worst_error", "bias", "rank_correlation")
+    )
+    assert found["step"]["rank_correlation"] is None
+
+
+def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    command = [sys.executable, "-m", "benchmarks.truth", f"--model={tmp_path}/mine.py:build"]
+    flags = ["--plans=3", "--rounds=2", f"--json={tmp_path}/out.json"]
+    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    plans = [Plan.from_json(json.dumps(row["plan"])) for row in document["plans"]]
+    assert len({plan.fingerprint for plan in plans}) == 3
+    for row in document["plans"]:
+        assert row["measured_step_seconds"] > 0
+        assert row["predicted_step_seconds"] > row["predicted_backward_seconds"] > 0
+        assert row["measured_backward_seconds"] is None or row["measured_backward_seconds"] > 0
+    for of in ("backward", "step"):
+        assert set(document[of]) == {"median_error", "worst_error", "bias", "rank_correlation"}
+    assert np.isfinite(document["step"]["median_error"])
+    assert "after" in done.stdout and "step: median error" in done.stdout
