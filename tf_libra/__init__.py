@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tf_libra import elastic, keras, nccl, strategies
-    from tf_libra.cost_model import ContentionModel, OverlapSample, ProcessorModel
+    from tf_libra.cost_model import (
+        ContentionModel,
+        OverlapSample,
+        ProcessorModel,
+        cost_model_from_json,
+    )
     from tf_libra.decorator import Optimized, optimize
     from tf_libra.model.burst import BurstPlan
     from tf_libra.model.cluster import Cluster
@@ -40,6 +45,7 @@ __all__ = [
     "ScalingProfile",
     "TensorGroup",
     "Tuning",
+    "cost_model_from_json",
     "elastic",
     "keras",
     "make_burst_plan",
@@ -70,6 +76,7 @@ _HOME = {
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
     "Tuning": "tf_libra.options",
+    "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",
     "make_plan": "tf_libra.planning",
