@@ -81,6 +81,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
 
 
+@pytest.fixture
+def uninitialized() -> Iterator[None]:
+    """Horovod as a process finds it: another test of this process may have initialized it."""
+    import horovod.tensorflow as hvd
+
+    was_initialized = hvd.is_initialized()
+    hvd.shutdown()
+    yield
+    if was_initialized:
+        hvd.init()
+
+
 @pytest.fixture(scope="session")
 def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callable[..., Job]:
     """A function that runs a job script to its end: `run_job(script, world_size, *args, env=)`.

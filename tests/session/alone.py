@@ -4,20 +4,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.tracing.traces import Traces, chain, loss_of
+from tests.tracing.traces import Traces, loss_of
 from tf_libra.backends import backend
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tracing.marked_function import marked_function
 from tf_libra.tracing.marks import Rules
 
 NAMES = tuple(f"layer{i}" for i in (3, 2, 1, 0))
-INPUTS = tf.ones([2, 4])
+# TensorFlow traces no op that it takes for cheap, and these have to be seen.
+SIDE = 64
+NUM_BYTES = 4 * SIDE**2
+INPUTS = tf.ones([SIDE, SIDE])
 LANES = backend.resolve("lanes")
 
 
 def step() -> Any:
     """A marked training step of four layers."""
-    layers = chain()
+    layers = [tf.Variable(tf.ones([SIDE, SIDE]) / SIDE, name=name) for name in reversed(NAMES)]
 
     def train(inputs: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -34,7 +37,7 @@ def plan(*groups: tuple[int, int, int]) -> Plan:
     return Plan(
         groups=tuple(TensorGroup(*group) for group in groups),
         tensor_names=NAMES,
-        num_bytes=(64,) * 4,
+        num_bytes=(NUM_BYTES,) * 4,
         num_workers=1,
         strategy="by hand",
         dtypes=("float32",) * 4,

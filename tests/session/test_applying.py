@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tests.session.alone import INPUTS, LANES, NAMES, ONE, TWO, step
+from tests.session.alone import INPUTS, LANES, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import options
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
@@ -103,7 +103,7 @@ def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
     train, story = step(), Story(options.resolve({}))
-    tensors = tuple(TensorSpec(name, 64, "float32") for name in NAMES)
+    tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
     session = Session("step", engine, options.resolve({}), story, tensors, "", TWO)
     assert session.state == State(Phase.RUN, Conclusion(TWO), Origin.GIVEN)
     assert not session.settled
