@@ -55,10 +55,13 @@ def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
                 names=listed,
                 produced_ns=np.array([produced[name] for name in listed]),
             )
-            return Observation(production, seen.records)
+            return replace(seen, production=production)
 
     tuned, _ = drive(InOrder(), order=TRACED_ORDER)
     assert tuned.plan.tensor_names == PROFILE.names
+    assert tuned.cost_model is not None
+    assert tuned.rest_seconds is not None
+    assert tuned.race is not None
 
 
 def test_same_observations_give_the_same_plan() -> None:

@@ -51,7 +51,8 @@ class Findings:
         if experiment.is_first:
             return
         if not experiment.traced:
-            if not experiment.plan.after_backward:
+            # Before there is a profile, plans are in the order of tracing.
+            if experiment.phase is not Phase.MEASURE:
                 called_ns, records = observation.called_ns, observation.records
                 self.timed.append(TimedStep(experiment.plan, called_ns, records))
             return
