@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -12,10 +14,14 @@ from absl import flags
 from benchmarks import cluster, models
 
 
-class Placing:
-    """What to train, and where: flags that several benchmarks have, and the launch of workers.
+class WorkersFailedError(RuntimeError):
+    """Workers that did not end well; they have said why."""
 
-    --np, --hosts, --rate, --mpich, --model, --seed and --inter_op_threads.
+
+class Placing:
+    """What to train, and where: flags that several benchmarks have, and what their workers measure.
+
+    --np, --hosts, --rate, --mpich, --model, --seed, --inter_op_threads and --json.
     """
 
     def __init__(self, flag_values: flags.FlagValues, mpich: bool = False) -> None:
@@ -67,6 +73,8 @@ class Placing:
             lower_bound=1,
             flag_values=flag_values,
         )
+        flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=flag_values)
+        flags.register_validator("json", _is_writable, flag_values=flag_values)
         for name in ("np", "hosts"):
             flags.register_validator(name, _has_cores, flag_values=flag_values)
         flags.register_validator("hosts", _can_have_hosts, flag_values=flag_values)
@@ -95,11 +103,49 @@ class Placing:
         shaped = "not shaped" if rate is None else f"shaped to {rate} each way"
         return f"one host each (network namespaces), links {shaped}"
 
-    def launch(self, module: str, job: Any) -> int:
-        """Runs the workers of `benchmarks.jobs.<module>`; returns their exit status.
+    def measured(self, module: str, kind: type, **own: Any) -> dict[str, Any]:
+        """Runs the workers of `benchmarks.jobs.<module>`; returns what rank 0 has written.
 
         What they print goes to standard error.
+
+        Args:
+            module: has a function `run`, which takes the job.
+            kind: of job, which also has `model`, `seed`, `inter_op_threads` and `output`.
+            **own: what else the job has.
+
+        Raises:
+            WorkersFailedError: they did not end well.
         """
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "measured.json"
+            job = kind(
+                model=self._values.model,
+                seed=self._values.seed,
+                inter_op_threads=self._values.inter_op_threads,
+                output=str(output),
+                **own,
+            )
+            status = self._launch(module, job)
+            if status != 0:
+                raise WorkersFailedError(f"the workers failed with status {status}")
+            return json.loads(output.read_text())
+
+    def settings(self) -> dict[str, Any]:
+        """What was asked for, for the outcome."""
+        return {
+            "np": self.num_workers,
+            "network": self.network(),
+            "model": self._values.model,
+            "seed": self._values.seed,
+        }
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Writes the outcome to where --json says, if it does."""
+        if self._values.json is not None:
+            Path(self._values.json).write_text(json.dumps(document, indent=1) + "\n")
+
+    def _launch(self, module: str, job: Any) -> int:
+        """Returns the workers' exit status."""
         launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(self._values.np)]
         if self._values.hosts is not None:
             launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
@@ -121,6 +167,12 @@ def _has_cores(count: int | None) -> bool:
         raise flags.ValidationError("must be at least 2: one worker has nobody to all-reduce with")
     if count > cores:
         raise flags.ValidationError(f"must be at most {cores}: every worker needs a core")
+    return True
+
+
+def _is_writable(path: str | None) -> bool:
+    if path is not None and not Path(path).parent.is_dir():
+        raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")
     return True
 
 

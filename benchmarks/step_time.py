@@ -29,11 +29,8 @@ The JSON: {"strategies": {name: {"median_seconds", "p10_seconds", "p90_seconds"}
 "rounds", "settings", "machine", "versions"}.
 """
 
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import app, flags
@@ -41,7 +38,7 @@ from absl import app, flags
 from benchmarks import results
 from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
-from benchmarks.placing import Placing
+from benchmarks.placing import Placing, WorkersFailedError
 from tf_libra import strategies
 
 _STRATEGIES = (*results.BASELINES[::-1], *strategies.BY_NAME)
@@ -59,7 +56,6 @@ _CHOSEN = flags.DEFINE_list(
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 100, "Rounds that count.", lower_bound=1, flag_values=FLAGS
 )
-_JSON = flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=FLAGS)
 _MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.", flag_values=FLAGS)
 
 
@@ -73,35 +69,18 @@ def _are_strategies(names: Sequence[str]) -> bool:
     return True
 
 
-@flags.validator("json", flag_values=FLAGS)
-def _is_writable(path: str | None) -> bool:
-    if path is not None and not Path(path).parent.is_dir():
-        raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")
-    return True
-
-
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     here = machine()
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "measured.json"
-        job = Job(
-            model=FLAGS.model,
-            strategies=tuple(_CHOSEN.value),
-            rounds=_ROUNDS.value,
-            seed=FLAGS.seed,
-            inter_op_threads=FLAGS.inter_op_threads,
-            output=str(output),
-        )
-        status = _PLACING.launch("interleaved", job)
-        if status != 0:
-            print(f"step_time: the workers failed with status {status}", file=sys.stderr)
-            return 1
-        measured = json.loads(output.read_text())
-    document = _document(job, measured) | {"machine": here, "versions": versions()}
-    if _JSON.value is not None:
-        Path(_JSON.value).write_text(json.dumps(document, indent=1) + "\n")
+    chosen = tuple(_CHOSEN.value)
+    try:
+        measured = _PLACING.measured("interleaved", Job, strategies=chosen, rounds=_ROUNDS.value)
+    except WorkersFailedError as error:
+        print(f"step_time: {error}", file=sys.stderr)
+        return 1
+    document = _document(chosen, measured) | {"machine": here, "versions": versions()}
+    _PLACING.write(document)
     print(results.notes(document), end="\n\n")
     print(results.table(document, markdown=_MARKDOWN.value))
     return 0
@@ -114,7 +93,7 @@ def _network() -> str:
     return f"{_PLACING.network()}; Horovod on {'Gloo' if FLAGS.mpich is None else 'MPICH'}"
 
 
-def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
+def _document(names: Sequence[str], measured: dict[str, Any]) -> dict[str, Any]:
     """What the job asked for, in its order, from what its workers measured."""
     seconds, horovod = measured["seconds"], measured["settings"]["horovod"]
     better = results.better_horovod(seconds)
@@ -122,20 +101,14 @@ def _document(job: Job, measured: dict[str, Any]) -> dict[str, Any]:
         variants = {name: seconds[name] for name in seconds if name.startswith("horovod:")}
         horovod |= {"variant": better, "variants": results.summaries(variants)}
         seconds["horovod"] = seconds[better]
-    chosen = {name: seconds[name] for name in job.strategies}
+    chosen = {name: seconds[name] for name in names}
     return {
         "strategies": results.summaries(chosen),
         "ratios": results.ratios(chosen),
-        "rounds": job.rounds,
+        "rounds": _ROUNDS.value,
         "seconds": seconds,
         "plan": measured["plans"],
-        "settings": {
-            "np": _PLACING.num_workers,
-            "network": _network(),
-            "model": job.model,
-            "seed": job.seed,
-            **measured["settings"],
-        },
+        "settings": _PLACING.settings() | {"network": _network()} | measured["settings"],
     }
 
 

@@ -21,11 +21,8 @@ The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_s
 "versions"}.
 """
 
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +31,7 @@ from scipy import stats
 
 from benchmarks.jobs.job import TruthJob
 from benchmarks.machine import machine, versions
-from benchmarks.placing import Placing
+from benchmarks.placing import Placing, WorkersFailedError
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
@@ -43,43 +40,23 @@ flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_v
 flags.DEFINE_integer(
     "rounds", 10, "Untraced steps of each, and traced ones.", lower_bound=2, flag_values=FLAGS
 )
-flags.DEFINE_string("json", None, "File to write the outcome to.", flag_values=FLAGS)
-
-
-@flags.validator("json", flag_values=FLAGS)
-def _is_writable(path: str | None) -> bool:
-    if path is not None and not Path(path).parent.is_dir():
-        raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")
-    return True
 
 
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
-    here = machine()
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "measured.json"
-        job = TruthJob(
-            model=FLAGS.model,
-            plans=FLAGS.plans,
-            rounds=FLAGS.rounds,
-            seed=FLAGS.seed,
-            inter_op_threads=FLAGS.inter_op_threads,
-            output=str(output),
-        )
-        status = _PLACING.launch("unseen", job)
-        if status != 0:
-            print(f"truth: the workers failed with status {status}", file=sys.stderr)
-            return 1
-        measured = json.loads(output.read_text())
-    settings = {"np": _PLACING.num_workers, "network": _PLACING.network(), "model": job.model}
+    here, rounds = machine(), FLAGS.rounds
+    try:
+        measured = _PLACING.measured("unseen", TruthJob, plans=FLAGS.plans, rounds=rounds)
+    except WorkersFailedError as error:
+        print(f"truth: {error}", file=sys.stderr)
+        return 1
     document = judged(measured["plans"]) | {
-        "settings": settings | {"rounds": job.rounds, "seed": job.seed} | measured["settings"],
+        "settings": _PLACING.settings() | {"rounds": rounds} | measured["settings"],
         "machine": here,
         "versions": versions(),
     }
-    if FLAGS.json is not None:
-        Path(FLAGS.json).write_text(json.dumps(document, indent=1) + "\n")
+    _PLACING.write(document)
     print(table(document))
     return 0
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,16 @@ import numpy as np
 import tensorflow as tf
 
 import tf_libra
-from benchmarks import models
 from benchmarks.jobs.job import Job
+from benchmarks.jobs.training import LEARNING_RATE, Exchange, Training, begin
 from tf_libra import strategies
 
-LEARNING_RATE = 0.01
-INTRA_OP_THREADS = 1
 # More than the steps that tf_libra traces under a new plan to check its prediction.
 WARM_UP_ROUNDS = 10
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
 _PLACE = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
 
-Exchange = Callable[[list[Any]], list[Any]]
 # Both ways that Horovod offers, of which the better counts.
 _HOROVOD: dict[str, Exchange] = {
     "horovod:per_gradient": lambda gradients: [hvd.allreduce(one) for one in gradients],
@@ -49,30 +46,9 @@ def run(job: Job) -> None:
     "horovod" appears in "seconds" as its two variants, "horovod:per_gradient" and
     "horovod:grouped".
     """
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
-    hvd.init()
-    # The same weights on every rank.
-    tf.keras.utils.set_random_seed(job.seed)
-    model, inputs, labels, loss = models.build(job.model)
-    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
-    optimizer.build(model.trainable_variables)
-    batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
-
-    def training_step(exchange: Exchange) -> Any:
-        @tf.function
-        def step(inputs: Any, labels: Any) -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                value = tf.reduce_mean(loss(labels, model(inputs, training=True)))
-            gradients = tape.gradient(value, model.trainable_variables)
-            optimizer.apply(exchange(gradients), model.trainable_variables)
-            return value
-
-        return step
-
-    steps = _steps(job.strategies, training_step, batch)
-    seconds = _interleave(list(steps.values()), batch, job)
+    training = begin(job)
+    steps = _steps(job.strategies, training)
+    seconds = _interleave(list(steps.values()), training.batch, job)
     if hvd.rank() != 0:
         return
     measured = {
@@ -84,7 +60,7 @@ def run(job: Job) -> None:
         },
         "settings": {
             "optimizer": f"SGD({LEARNING_RATE})",
-            "parameters": model.count_params(),
+            "parameters": training.num_parameters,
             "cores_per_worker": len(os.sched_getaffinity(0)),
             "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
@@ -95,9 +71,7 @@ def run(job: Job) -> None:
     Path(job.output).write_text(json.dumps(measured))
 
 
-def _steps(
-    names: Sequence[str], training_step: Callable[[Exchange], Any], batch: tuple[Any, Any]
-) -> dict[str, Any]:
+def _steps(names: Sequence[str], training: Training) -> dict[str, Any]:
     """The step of every strategy, those of tf_libra with their plans in force."""
     steps = {}
     # The first starts an engine with as many lanes as it may use, which the others share.
@@ -106,13 +80,13 @@ def _steps(
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         optimized = tf_libra.optimize(name, broadcast_variables=True)
-        steps[name] = optimized(training_step(list))
+        steps[name] = optimized(training.step(list))
         while steps[name].plan is None:
-            steps[name](*batch)
+            steps[name](*training.batch)
     if "none" in names:
-        steps["none"] = training_step(list)
+        steps["none"] = training.step(list)
     if "horovod" in names:
-        steps |= {name: training_step(exchange) for name, exchange in _HOROVOD.items()}
+        steps |= {name: training.step(exchange) for name, exchange in _HOROVOD.items()}
     return steps
 
 

@@ -4,7 +4,6 @@ Rank 0's tuner goes on after its conclusion: it yields experiments under the dra
 ranks follow as they do while they tune.
 """
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,51 +11,40 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 import numpy as np
-import tensorflow as tf
 
 import tf_libra
-from benchmarks import models
 from benchmarks.jobs.job import TruthJob as Job
+from benchmarks.jobs.training import begin
 from tf_libra import options as options_lib
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.samples import measured_timeline
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Conclusion, Experiment, Observation, Phase, Tuner, tune
+from tf_libra.tuning import (
+    Conclusion,
+    Experiment,
+    Observation,
+    Phase,
+    Tuner,
+    random_plans,
+    tune,
+)
 
-LEARNING_RATE = 0.01
-INTRA_OP_THREADS = 1
-MOST_GROUPS = 12
+THREADS = (1, 2, 3, 4)
+NUM_GROUPS = (1, 12)
 
 
 def run(job: Job) -> None:
     """Measures; rank 0 writes {"plans": [...], "settings": {...}} to `job.output` as JSON."""
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
-    hvd.init()
-    tf.keras.utils.set_random_seed(job.seed)
-    model, inputs, labels, loss = models.build(job.model)
-    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
-    optimizer.build(model.trainable_variables)
-    batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
+    trained = begin(job)
     found: dict[str, Any] = {}
-
-    @tf.function
-    def step(inputs: Any, labels: Any) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            value = tf.reduce_mean(loss(labels, model(inputs, training=True)))
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply(gradients, model.trainable_variables)
-        return value
-
     options = options_lib.resolve({"strategy": "libra"})
-    training = tf_libra.Optimized(step, options, _tuner(job, found))
-    while training.plan is None:
-        training(*batch)
+    step = tf_libra.Optimized(trained.step(list), options, _tuner(job, found))
+    while step.plan is None:
+        step(*trained.batch)
     if hvd.rank() == 0:
         settings = {
-            "parameters": model.count_params(),
+            "parameters": trained.num_parameters,
             "inter_op_threads": job.inter_op_threads,
             "cost_model": json.loads(found["conclusion"].cost_model.to_json()),
             "tuning_steps": found["tuning_steps"],
@@ -94,24 +82,9 @@ def _remembering(tuning: Tuner, seen: set[str], found: dict[str, Any]) -> Tuner:
 
 def drawn(profile: BackwardProfile, num_workers: int, job: Job, seen: set[str]) -> list[Plan]:
     """Plans that differ in number and sizes of groups and in threads, none of them in `seen`."""
-    random = np.random.default_rng(job.seed)
-    by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
-    count = len(profile.tensors)
-    plans: dict[str, Plan] = {}
-    for _ in range(100 * job.plans):
-        places = random.random(int(random.integers(0, min(MOST_GROUPS, count))))
-        cuts = places * count if random.random() < 0.5 else np.searchsorted(by_bytes, places)
-        edges = [0, *sorted({int(cut) for cut in cuts if 0 < int(cut) < count}), count]
-        groups = tuple(
-            TensorGroup(start, stop, int(random.choice((1, 2, 3, 4))))
-            for start, stop in itertools.pairwise(edges)
-        )
-        plan = Plan.for_profile(profile, groups, num_workers, "drawn")
-        if plan.fingerprint not in seen:
-            plans[plan.fingerprint] = plan
-        if len(plans) == job.plans:
-            break
-    return list(plans.values())
+    count = job.plans + len(seen)
+    plans = random_plans(profile, THREADS, num_workers, count, job.seed, NUM_GROUPS)
+    return [plan for plan in plans if plan.fingerprint not in seen][: job.plans]
 
 
 def _measured(plans: Sequence[Plan], conclusion: Conclusion, job: Job) -> Any:

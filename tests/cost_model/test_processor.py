@@ -1,6 +1,7 @@
 """The model of processors whose cores computation and lanes share."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,9 +87,9 @@ def test_what_is_no_cost_model_is_named(document: object) -> None:
     ],
 )
 def test_bad_parameters_are_named(field: str, value: float) -> None:
-    good = {"num_workers": 2, "startup": 1e-4, "work_per_byte": 1e-9}
+    good: dict[str, Any] = {"num_workers": 2, "startup": 1e-4, "work_per_byte": 1e-9}
     with pytest.raises(ValueError, match=field):
-        ProcessorModel(**(good | {field: value}))  # type: ignore[arg-type]
+        ProcessorModel(**(good | {field: value}))
 
 
 def test_threads_are_positive() -> None:

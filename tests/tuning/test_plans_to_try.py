@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import TensorSpec, measuring_plans, one_group_plan, random_plans
-from tf_libra.tuning.plans_to_try import MAX_SAMPLED_GROUPS
+from tf_libra.tuning.plans_to_try import SAMPLED_GROUPS
 
 THREADS = (1, 2, 4)
 sizes_of_models = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
@@ -39,7 +39,7 @@ def test_any_model_has_plans_to_try_that_hold_all_of_its_tensors(sizes: list[int
 def test_random_plans_are_different_ones_and_the_same_again(sizes: list[int], count: int) -> None:
     plans = random_plans(profile(sizes), THREADS, 4, count)
     assert 1 <= len({plan.fingerprint for plan in plans}) == len(plans) <= count
-    assert max(len(plan.groups) for plan in plans) <= min(MAX_SAMPLED_GROUPS, len(sizes))
+    assert max(len(plan.groups) for plan in plans) <= min(SAMPLED_GROUPS[1], len(sizes))
     assert plans == random_plans(profile(sizes), THREADS, 4, count)
 
 

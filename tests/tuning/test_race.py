@@ -113,10 +113,14 @@ def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
     result = Race((best, near, far))
     assert result.median_error == pytest.approx((0.1 + (1 - 1 / 1.005)) / 2)
     assert result.lead(best) is None
-    ratio, chance = result.lead(near)  # type: ignore[misc]
+    lead = result.lead(near)
+    assert lead is not None
+    ratio, chance = lead
     assert ratio == pytest.approx(1.005)
     assert chance > 0.1
-    ratio, chance = result.lead(far)  # type: ignore[misc]
+    lead = result.lead(far)
+    assert lead is not None
+    ratio, chance = lead
     assert ratio == pytest.approx(1.5)
     assert chance < 0.01
 

@@ -1,5 +1,6 @@
 """Puts plans into force for the calls of one set of gradients, on all ranks alike."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,6 @@ class Applying:
 
     Attributes:
         plan: under which calls are made; None before the first.
-        num_calls: how many were made under it since it was applied anew.
     """
 
     def __init__(self, control: Control, backend: Backend, story: Story) -> None:
@@ -33,11 +33,19 @@ class Applying:
         self._backend = backend
         self._story = story
         self.plan: Plan | None = None
-        self.num_calls = 0
-        self._num_calls_before: dict[str, int] = {}
+        self._num_calls: Counter[str] = Counter()  # by plan
         self._registered: dict[str, Plan] = {}
         self._observers: dict[str, Observer] = {}
         self._call_options: Any = None
+
+    @property
+    def num_calls(self) -> int:
+        """How many calls were made under the plan since it was applied anew."""
+        return self._num_calls[self._key]
+
+    @property
+    def _key(self) -> str:
+        return "" if self.plan is None else self.plan.fingerprint
 
     def apply(self, plan: Plan, anew: bool = True) -> None:
         """The next calls are made under this plan.
@@ -46,15 +54,14 @@ class Applying:
             plan: for these gradients.
             anew: whether the next call is looked at as its first, although there were others.
         """
-        if self.plan is not None:
-            self._num_calls_before[self.plan.fingerprint] = self.num_calls
         if plan.fingerprint not in self._registered:
             grappler.register(plan)
             self._registered[plan.fingerprint] = plan
         self.plan = plan
         self._call_options = grappler.call_options(plan, self._backend.op)
         self._backend.apply(plan)
-        self.num_calls = 0 if anew else self._num_calls_before.get(plan.fingerprint, 0)
+        if anew:
+            self._num_calls[self._key] = 0
 
     def release(self, all_but: Plan | None) -> None:
         """Forgets plans that no call is going to be made under."""
@@ -62,7 +69,7 @@ class Applying:
         for fingerprint in [one for one in self._registered if one != kept]:
             grappler.unregister(self._registered.pop(fingerprint))
             self._observers.pop(fingerprint, None)
-            self._num_calls_before.pop(fingerprint, None)
+            self._num_calls.pop(fingerprint, None)
 
     def call(
         self, step: int, function: Callable[[], Any], traced: bool, observed: bool = False
@@ -79,7 +86,7 @@ class Applying:
             EngineError: on every rank: the ranks would not run the same graph, or one is gone.
         """
         called = self._called(step, function, traced, observed)
-        self.num_calls += 1  # a call that failed does not count
+        self._num_calls[self._key] += 1  # a call that failed does not count
         return called
 
     def _called(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_libra.backends.backend import Backend, TracedStep
@@ -49,16 +49,15 @@ class Observer:
 
     def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
         """Makes another call, under the profiler unless someone else is using it."""
-        self.backend.executed()
         with TraceSession() as session:
-            result, called_ns = timed(call)
-        records = of_step(self.backend.executed(), step)
-        if not lie_within(records, called_ns):
-            return result, Observation(None, (), "the clock was set meanwhile", called_ns)
+            result, seen = self.timed(step, call)
+        called_ns, records = seen.called_ns, seen.records
+        if seen.problem:
+            return result, seen
         if self._sources is None:
-            return result, Observation(None, records, self._problem, called_ns)
+            return result, replace(seen, problem=self._problem)
         if session.trace is None:
-            return result, Observation(None, records, session.unavailable, called_ns)
+            return result, replace(seen, problem=session.unavailable)
         try:
             events = read_events(session.trace)
             production = step_production(
@@ -68,7 +67,7 @@ class Observer:
                 self._sources.inputs,
             )
         except ValueError as error:  # among them IncompleteTraceError; training goes on
-            return result, Observation(None, records, str(error), called_ns)
+            return result, replace(seen, problem=str(error))
         if self._placed:
             records += self.backend.records(
                 TracedStep(events, self._placed, called_ns, production, self.plan, step)

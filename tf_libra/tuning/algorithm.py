@@ -22,6 +22,7 @@ from tf_libra.tuning.plans_to_try import (
     one_by_one_plan,
     one_group_plan,
     random_plans,
+    specs_of,
 )
 from tf_libra.tuning.race import race
 
@@ -110,9 +111,8 @@ def _sampling(
     profile: BackwardProfile, threads: Sequence[int], num_workers: int
 ) -> Iterator[Experiment]:
     """Plans in turns: what disturbs the machine for a while disturbs all of them."""
-    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
-    plans = [*random_plans(profile, threads, num_workers, SAMPLED_PLANS)]
-    plans.append(one_by_one_plan(specs, threads[0], num_workers))
+    plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS)
+    plans.append(one_by_one_plan(specs_of(profile), threads[0], num_workers))
     plans = list({plan.fingerprint: plan for plan in plans}.values())
     for plan in plans:
         yield from _first_steps(plan)

@@ -42,18 +42,21 @@ class Calibration:
       model: to plan by.
       before_seconds: from the step's start to the start of backward.
       after_seconds: from the end of backward, communication included, to the step's end.
-      median_error: median over the plans it was fitted to of |predicted / measured step - 1|.
     """
 
     model: ProcessorModel
     before_seconds: float
     after_seconds: float
-    median_error: float
+
+    @property
+    def rest_seconds(self) -> float:
+        """What a step takes besides backward."""
+        return self.before_seconds + self.after_seconds
 
     def step_seconds(self, profile: BackwardProfile, plan: Plan) -> float:
         """What a step under a plan is predicted to take."""
         backward = simulate(profile, plan, self.model).backward_seconds
-        return self.before_seconds + backward + self.after_seconds
+        return self.rest_seconds + backward
 
 
 def calibrate(
@@ -90,15 +93,12 @@ def calibrate(
             )
         )
     best = min(solutions, key=lambda solution: solution.cost)
-    model, before, after = _parameters(best.x, num_workers)
-    calibration = Calibration(model, before, after, 0.0)
-    errors = [calibration.step_seconds(profile, one.plan) / one.seconds - 1 for one in steps]
-    return Calibration(model, before, after, float(np.median(np.abs(errors))))
+    return _calibration(best.x, num_workers)
 
 
-def _parameters(logarithms: _Array, num_workers: int) -> tuple[ProcessorModel, float, float]:
+def _calibration(logarithms: _Array, num_workers: int) -> Calibration:
     *model, before, after = np.exp(logarithms).tolist()
-    return ProcessorModel(num_workers, *model), before, after
+    return Calibration(ProcessorModel(num_workers, *model), before, after)
 
 
 def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float, float, float]:
@@ -120,14 +120,14 @@ def _misses(
     logarithms: _Array, profile: BackwardProfile, steps: Sequence[StepTimes], num_workers: int
 ) -> list[_Array]:
     """By how much the model misses ends of steps, and starts and ends of all-reduces."""
-    model, before, after = _parameters(logarithms, num_workers)
+    found = _calibration(logarithms, num_workers)
     misses = []
     for step in steps:
-        timeline = simulate(profile, step.plan, model)
-        seconds = before + timeline.backward_seconds + after
+        timeline = simulate(profile, step.plan, found.model)
+        seconds = found.rest_seconds + timeline.backward_seconds
         misses.append(np.array([(seconds / step.seconds - 1) / _STEP_NOISE]))
         spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
         # However many groups a plan has, it is one plan.
         weight = step.seconds * _SPAN_NOISE * np.sqrt(spans.size / 2)
-        misses.append(((spans + before - step.spans) / weight).ravel())
+        misses.append(((spans + found.before_seconds - step.spans) / weight).ravel())
     return misses

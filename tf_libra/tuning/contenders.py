@@ -27,17 +27,15 @@ def contenders(
     """
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None
-    found: dict[str, Plan] = {conclusion.plan.fingerprint: conclusion.plan}
-    proposed: list[Plan] = []
+    found: dict[str, Plan] = {}
     for one in _others(strategy):
         try:
             plan = one_stream(make_plan(profile, model, one), profile, model)
         except ValueError:  # a planner that the model leaves no plan is none to race
             continue
-        if plan.fingerprint not in found:
-            found[plan.fingerprint] = plan
-            proposed.append(plan)
-    proposed.sort(key=lambda plan: plan.predicted_seconds or 0.0)
+        found.setdefault(plan.fingerprint, plan)
+    found.pop(conclusion.plan.fingerprint, None)
+    proposed = sorted(found.values(), key=lambda plan: plan.predicted_seconds or 0.0)
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
     others = [plan for plan in proposed if plan not in simplest]
     chosen = [conclusion.plan, *others[: MAX_CONTENDERS - 1 - len(simplest)], *simplest]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel, CostModel, FitResult, OverlapSample, fit
+from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample, fit
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
@@ -17,7 +17,7 @@ from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.findings import Findings, ObservedStep
 from tf_libra.tuning.forms import judged_forms
 from tf_libra.tuning.phase import Phase
-from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
+from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan, specs_of
 from tf_libra.tuning.runnable import one_stream
 
 
@@ -82,20 +82,9 @@ def _fit(
         )
     if model is fitted.model:
         notes += [*fitted.notes, *fitted.warnings]
-    return _without_plan(profile, model, fitted, error, rest, samples, num_workers)
-
-
-def _without_plan(
-    profile: BackwardProfile,
-    model: CostModel,
-    fitted: FitResult,
-    error: float | None,
-    rest: float | None,
-    samples: Sequence[OverlapSample],
-    num_workers: int,
-) -> Conclusion:
+    placeholder = _one_group_of(profile, 1, num_workers, ())
     return Conclusion(
-        _one_group_of(profile, 1, num_workers, ()),
+        placeholder,
         profile,
         model,
         fitted.median_error,
@@ -130,8 +119,7 @@ def _one_group_of(
     profile: BackwardProfile, num_threads: int, num_workers: int, notes: Sequence[str]
 ) -> Plan:
     """What training falls back to where nothing better is known."""
-    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
-    plan = one_group_plan(specs, num_threads, num_workers, strategies.SynEasgd.name)
+    plan = one_group_plan(specs_of(profile), num_threads, num_workers, strategies.SynEasgd.name)
     return replace(plan, notes=tuple(notes))
 
 

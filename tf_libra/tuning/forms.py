@@ -66,14 +66,13 @@ def judged_forms(
         return float(np.median(errors))
 
     calibration = calibrate(profile, fitting, num_workers)
-    besides = calibration.before_seconds + calibration.after_seconds
     everything = calibrate(profile, steps, num_workers)
     forms = [
         Form(
             "processors that share their cores",
             everything.model,
-            everything.before_seconds + everything.after_seconds,
-            error_of(calibration.model, besides),
+            everything.rest_seconds,
+            error_of(calibration.model, calibration.rest_seconds),
         ),
         Form(
             "LIBRA's",

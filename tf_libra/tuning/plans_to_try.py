@@ -8,9 +8,9 @@ import numpy as np
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 
-# A random plan has at most so many groups: all-reduces too small to tell startup from
+# A random plan has from so many groups to so many: all-reduces too small to tell startup from
 # transmission teach nothing.
-MAX_SAMPLED_GROUPS = 6
+SAMPLED_GROUPS = (2, 6)
 # Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
 # seen at sizes that differ several times over, for every thread count.
 MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
@@ -23,6 +23,11 @@ class TensorSpec:
     name: str
     num_bytes: int
     dtype: str
+
+
+def specs_of(profile: BackwardProfile) -> list[TensorSpec]:
+    """Its tensors, in the order in which they are produced."""
+    return [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
 
 
 def one_group_plan(
@@ -67,23 +72,28 @@ def measuring_plans(
 
 
 def random_plans(
-    profile: BackwardProfile, threads: Sequence[int], num_workers: int, count: int, seed: int = 0
+    profile: BackwardProfile,
+    threads: Sequence[int],
+    num_workers: int,
+    count: int,
+    seed: int = 0,
+    num_groups: tuple[int, int] = SAMPLED_GROUPS,
 ) -> list[Plan]:
     """At most `count` random fusions with random threads (LIBRA, Algorithm 2, line 2).
 
-    The same ones for the same arguments.
+    Of a number of groups in the range `num_groups`, as far as there are tensors. The same ones for
+    the same arguments.
     """
     random = np.random.default_rng(seed)
-    specs = [TensorSpec(t.name, t.num_bytes, t.dtype or "") for t in profile.tensors]
+    specs = specs_of(profile)
     # Where to cut: by tensors every other time, by bytes between, since a model's bytes may
     # well be in a few of its tensors.
     by_bytes = np.cumsum(profile.num_bytes) / max(int(profile.num_bytes.sum()), 1)
     plans: list[Plan] = []
     seen: set[str] = set()
     for index in range(count):
-        most = min(MAX_SAMPLED_GROUPS, len(specs))
-        num_groups = int(random.integers(min(2, most), most + 1))
-        places = random.random(num_groups - 1)
+        fewest, most = (min(bound, len(specs)) for bound in num_groups)
+        places = random.random(int(random.integers(fewest, most + 1)) - 1)
         cuts = places * len(specs) if index % 2 else np.searchsorted(by_bytes, places)
         inner = {min(max(int(cut), 1), len(specs) - 1) for cut in cuts if len(specs) > 1}
         edges = [0, *sorted(inner), len(specs)]

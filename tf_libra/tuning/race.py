@@ -26,8 +26,6 @@ MAX_ROUNDS = 4
 # it is little.
 _LEAST_ROUNDS = 3
 _SURE = 0.05
-# What is less likely than this between equal plans is called a difference.
-_CLEAR = 0.05
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Race:
             if one.predicted_seconds is not None:
                 text += f" (predicted {one.predicted_seconds * 1e3:.1f})"
             lead = self.lead(one)
-            if lead is not None and len(one.seconds) == self.num_rounds and lead[1] > _CLEAR:
+            if lead is not None and len(one.seconds) == self.num_rounds and lead[1] > _SURE:
                 text += ", no difference that can be told from noise"
             told.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(told)}"

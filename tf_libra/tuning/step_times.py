@@ -58,12 +58,10 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
         by_plan.setdefault(step.plan.fingerprint, []).append(step)
     found = []
     for of_plan in by_plan.values():
-        plan = of_plan[0].plan
-        spans = [one for one in map(_spans, of_plan) if one is not None]
-        seconds = [step.seconds for step in of_plan if _spans(step) is not None]
-        if spans:
-            usual = np.median(np.stack(spans), axis=0)
-            found.append(StepTimes(plan, float(np.median(seconds)), usual, len(spans)))
+        whole = [(step.seconds, spans) for step in of_plan if (spans := _spans(step)) is not None]
+        if whole:
+            seconds, spans = (np.median(column, axis=0) for column in zip(*whole, strict=True))
+            found.append(StepTimes(of_plan[0].plan, float(seconds), spans, len(whole)))
     return found
 
 

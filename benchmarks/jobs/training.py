@@ -1,0 +1,59 @@
+"""What the workers of several benchmarks train: one model, one batch, one optimizer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from benchmarks import models
+from benchmarks.jobs.job import Job, TruthJob
+
+LEARNING_RATE = 0.01
+INTRA_OP_THREADS = 1
+
+Exchange = Callable[[list[Any]], list[Any]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model in training.
+
+    Attributes:
+        batch: this rank's inputs and labels.
+        num_parameters: of the model.
+        step: from what becomes of gradients before they are applied to a training step, a
+            `tf.function` of inputs and labels that returns the loss.
+    """
+
+    batch: tuple[Any, Any]
+    num_parameters: int
+    step: Callable[[Exchange], Any]
+
+
+def begin(job: Job | TruthJob) -> Training:
+    """Sets up TensorFlow and Horovod as a job says, and makes its model."""
+    tf.config.set_visible_devices([], "GPU")
+    tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
+    hvd.init()
+    # The same weights on every rank.
+    tf.keras.utils.set_random_seed(job.seed)
+    model, inputs, labels, loss = models.build(job.model)
+    optimizer = tf.keras.optimizers.SGD(LEARNING_RATE)
+    optimizer.build(model.trainable_variables)
+    batch = tf.nest.map_structure(tf.convert_to_tensor, (inputs, labels))
+
+    def training_step(exchange: Exchange) -> Any:
+        @tf.function
+        def step(inputs: Any, labels: Any) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                value = tf.reduce_mean(loss(labels, model(inputs, training=True)))
+            gradients = tape.gradient(value, model.trainable_variables)
+            optimizer.apply(exchange(gradients), model.trainable_variables)
+            return value
+
+        return step
+
+    return Training(batch, model.count_params(), training_step)
