@@ -82,15 +82,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def uninitialized() -> Iterator[None]:
-    """Horovod as a process finds it: another test of this process may have initialized it."""
+def horovod() -> Iterator[None]:
+    """Horovod initialized, for this test alone: the next one finds it as a process does."""
     import horovod.tensorflow as hvd
 
-    was_initialized = hvd.is_initialized()
-    hvd.shutdown()
+    hvd.init()
     yield
-    if was_initialized:
-        hvd.init()
+    hvd.shutdown()
 
 
 @pytest.fixture(scope="session")

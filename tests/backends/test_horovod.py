@@ -38,7 +38,7 @@ def test_several_hosts_need_an_interface(monkeypatch: pytest.MonkeyPatch) -> Non
         horovod.listening_host(TWO_HOSTS)
 
 
-def test_job_is_known_once_horovod_is_initialized(uninitialized: None) -> None:
+def test_job_is_known_once_horovod_is_initialized() -> None:
     with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
         horovod.world()
 

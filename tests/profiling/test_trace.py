@@ -289,6 +289,18 @@ def test_a_users_graph_collection_survives_ours() -> None:
     tf.summary.trace_off()
 
 
+def test_what_a_user_has_collected_before_is_not_the_captures() -> None:
+    tf.summary.trace_on(graph=True)
+    tf.function(lambda x: x * 3)(1.0)
+    tf.summary.trace_off()
+    tf.function(lambda x: x * 4)(1.0)  # TensorFlow collects it still
+    with GraphCapture() as capture:
+        tf.function(lambda x: x * 5)(1.0)
+    assert len(capture.graphs) == 1
+    tf.function(lambda x: x * 6)(1.0)
+    assert not context.context().export_run_metadata().function_graphs
+
+
 def test_sources_need_all_reduces_with_names_of_their_own() -> None:
     graph = tf.compat.v1.GraphDef()
     with pytest.raises(ValueError, match="none holds an all-reduce of gradients"):

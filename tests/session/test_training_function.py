@@ -37,7 +37,7 @@ def test_before_the_first_step_nothing_is_known() -> None:
     assert one.state == State(Phase.TRACE)
 
 
-def test_step_before_horovod_knows_the_job_is_refused_every_time(uninitialized: None) -> None:
+def test_step_before_horovod_knows_the_job_is_refused_every_time() -> None:
     one = training()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):

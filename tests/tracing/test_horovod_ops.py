@@ -8,10 +8,7 @@ import tensorflow as tf
 
 from tests.tracing.traces import chain, loss_of, traced
 
-
-@pytest.fixture(autouse=True)
-def horovod() -> None:
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def gradients_of(layers: list[tf.Variable], inputs: tf.Tensor) -> Any:

@@ -14,9 +14,7 @@ from tests.tracing.traces import chain, traced
 REFUSED = r"step takes the jacobian of 'layer0', .* and updates 'layer[01]'.*hvd\.allreduce"
 
 
-@pytest.fixture(autouse=True)
-def horovod() -> None:
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def per_example(

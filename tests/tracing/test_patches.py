@@ -5,7 +5,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import horovod.tensorflow as hvd
 import pytest
 import tensorflow as tf
 
@@ -18,9 +17,7 @@ _ABSENT = object()
 EVERY = pytest.mark.parametrize("patch", TABLE, ids=lambda patch: patch.path)
 
 
-@pytest.fixture(autouse=True)
-def horovod() -> None:
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def standing(patch: Patch) -> Any:

@@ -72,6 +72,8 @@ class GraphCapture:
             self.unavailable = "busy: tf.summary.trace_on is collecting graphs"
         else:
             context.context().enable_graph_collection()
+            # `tf.summary.trace_off` leaves TensorFlow collecting: what came before is not ours.
+            context.context().export_run_metadata()
         return self
 
     def __exit__(
