@@ -100,7 +100,8 @@ void RewriteReports::Confirm(const std::string& plan_id, const std::string& grap
   if (is_new) {
     report.skipped.push_back(
         {Skipped::Kind::kPlan, plan_id,
-         "Grappler has not handed this graph to the pass; is one of its optimizers too slow?"});
+         "Grappler has not handed this graph to the pass: another of its optimizers failed, see "
+         "its errors, or was too slow"});
   }
   const bool all_there = std::all_of(
       report.groups.begin(), report.groups.end(),

@@ -351,6 +351,34 @@ def bidirectional_tagger(by: By) -> Any:
 
 
 @SCRIPTS
+def speech_by_ctc(by: By) -> Any:
+    """Utterances of another length in every other batch, without alignment to their letters."""
+    model = keras.Sequential([keras.Input((None, 3)), layers.GRU(5, return_sequences=True)])
+    w, letters = weights((5, 6), dtype="float32")[0], 3
+    variables = [*model.trainable_variables, w]
+
+    @by.optimize()
+    @tf.function
+    def train_step(spoken: Any, written: Any) -> Any:
+        count, length = tf.shape(spoken)[0], tf.shape(spoken)[1]
+        with tf.GradientTape() as tape:
+            logits = model(spoken, training=True) @ w
+            lengths = tf.fill([count], letters), tf.fill([count], length)
+            losses = tf.nn.ctc_loss(
+                written, logits, *lengths, logits_time_major=False, blank_index=0
+            )
+            loss = tf.reduce_mean(losses)
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    random = np.random.default_rng(2)
+    for number in range(6):
+        spoken = random.normal(size=(8, 7 + 2 * (number % 2), 3)).astype("float32")
+        train_step(*by.share(spoken, random.integers(1, 6, (8, letters))))
+    return variables
+
+
+@SCRIPTS
 def temporal_convolutions(by: By) -> Any:
     """Dilated causal convolutions over a series, forecast by `fit`."""
     inputs = keras.Input((8, 2))

@@ -61,6 +61,7 @@ TRAINED = {
         "deep_equilibrium",
         "lstm_language_model",
         "bidirectional_tagger",
+        "speech_by_ctc",
         "temporal_convolutions",
         "transformer_classifier",
         "causal_language_model",

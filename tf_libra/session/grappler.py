@@ -165,6 +165,9 @@ def call_options(plan: Plan, op: str = "LibraAllReduce") -> Any:
     config.CopyFrom(tf_context.context().config)
     rewrite = config.graph_options.rewrite_options
     rewrite.min_graph_nodes = -1
+    # It infers shapes, and where it fails Grappler does nothing at all: so with `tf.nn.ctc_loss` of
+    # two shapes, whose loops TensorFlow takes for one. What follows infers shapes by itself.
+    rewrite.disable_tfg_optimizer = True
     optimizer = rewrite.custom_optimizers.add()
     optimizer.name = OPTIMIZER
     optimizer.parameter_map["plan"].s = plan.short_id.encode()
