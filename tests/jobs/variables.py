@@ -442,6 +442,69 @@ def gradients_accumulated_by_each_rank() -> Any:
     return bits(model.variables)
 
 
+# What nobody notices before the variables are checked.
+
+
+def checked_after(step: Callable[..., Any], *variables: Any) -> Any:
+    """Which variables differ between the ranks after training, and what is said of it then."""
+    step = tf_libra.optimize(**BRIEFLY)(tf.function(step))
+    train(step)
+    differ = [len(set(hvd.allgather_object(one))) > 1 for one in bits(variables)]
+    try:
+        step.check_variables()
+    except ValueError as error:
+        return {"differ": differ, "said": str(error)}
+    return {"differ": differ, "said": ""}
+
+
+@cases
+def noise_of_each_rank_after_averaging() -> Any:
+    """The slots of the optimizer are made by hand, and trainable by default."""
+    model = hand_written(seed=1)
+    noise = tf.random.Generator.from_seed(own_seed())
+
+    def step(inputs: Any, labels: Any) -> Any:
+        model.step(inputs, labels)
+        weight = model.variables[0]
+        weight.assign_add(0.01 * noise.normal(weight.shape))
+
+    return checked_after(step, *model.variables)
+
+
+@cases
+def update_under_a_condition_of_each_rank() -> Any:
+    """All gradients are averaged in every step, and one rank does not use them."""
+    model = models.HandWritten("float32", "sgd", 1)
+
+    def step(inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.loss(inputs, labels)
+        gradients = tape.gradient(loss, model.variables)
+        is_used = tf.reduce_sum(inputs) == total
+        tf.cond(is_used, lambda: model.update(gradients), lambda: None)
+
+    total = tf.reduce_sum(shard(rank=0)[0])
+    return checked_after(step, *model.variables)
+
+
+@cases
+def unequal_starts_with_slots_by_hand_and_a_rate_as_argument() -> Any:
+    """The rate is the rank's own for all that the graph tells."""
+    model = models.HandWritten("float32", "sgd", own_seed())
+    slots = [tf.Variable(tf.zeros_like(one)) for one in model.variables]
+
+    def step(rate: Any, inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.loss(inputs, labels)
+        gradients = tape.gradient(loss, model.variables)
+        for weight, slot, gradient in zip(model.variables, slots, gradients, strict=True):
+            slot.assign(0.9 * slot + gradient)
+            weight.assign_sub(rate * slot)
+
+    train(tf_libra.optimize(**BRIEFLY)(tf.function(step)), tf.constant(0.1))
+    return bits(model.variables)
+
+
 # What a step must have executed.
 
 

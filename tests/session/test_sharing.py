@@ -38,6 +38,7 @@ def test_trains_as_one_process_from_the_weights_of_rank_0(job: Job, case: str) -
         "models_of_the_same_names",
         "keras_compiled_twice",
         "gradients_accumulated_by_each_rank",
+        "unequal_starts_with_slots_by_hand_and_a_rate_as_argument",
         "reduces_under_a_condition",
         "reduces_partly_under_a_condition",
     ],
@@ -132,6 +133,22 @@ def test_data_of_each_rank_are_left_alone(job: Job, case: str) -> None:
     first, second = (job.value(case, rank) for rank in RANKS)
     assert first["bits"] == second["bits"]
     assert first["kept"] and second["kept"]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize(
+    ("case", "differs", "first"),
+    [
+        ("noise_of_each_rank_after_averaging", [True] + 5 * [False], "w0"),
+        ("update_under_a_condition_of_each_rank", 6 * [True], "b0"),
+    ],
+)
+def test_ranks_that_drift_apart_are_found_when_variables_are_checked(
+    job: Job, case: str, differs: list[bool], first: str, rank: int
+) -> None:
+    value = job.value(case, rank)
+    assert value["differ"] == differs
+    assert f"variable['{first}'] is" in value["said"]
 
 
 def test_pattern_that_matches_nothing_is_said(job: Job) -> None:

@@ -8,8 +8,13 @@ from tf_libra.session.standing import Account, Standing, Traits, judge, settle
 from tf_libra.tracing.variable_flow import OWN, REDUCED, Flow, source
 
 
-def flow(writes: dict[int, int], num_inputs: int, random_states: frozenset = frozenset()) -> Flow:
-    return Flow(writes, random_states, num_inputs, ())
+def flow(
+    writes: dict[int, int],
+    num_inputs: int,
+    random_states: frozenset = frozenset(),
+    averaged: int = 0,
+) -> Flow:
+    return Flow(writes, random_states, num_inputs, (), averaged)
 
 
 def shared(found: Flow, variables: dict[int, Traits], data_alike: bool = True) -> set[int]:
@@ -56,6 +61,19 @@ def test_training_step_by_the_book() -> None:
 def test_learning_rate_that_is_an_argument_leaves_weights_shared() -> None:
     writes = WRITES | {W: WRITES[W] | OWN, RATE: OWN}
     assert shared(flow(writes, 6), VARIABLES) == {W, SLOT, AVERAGE}
+
+
+def test_slots_that_a_script_has_made_trainable_are_slots() -> None:
+    writes = WRITES | {W: WRITES[W] | OWN, RATE: OWN}
+    variables = VARIABLES | {SLOT: Traits(trainable=True)}
+    assert W in shared(flow(writes, 6, averaged=source(W)), variables)
+
+
+def test_weights_that_flow_into_a_trainable_variable_are_no_slots() -> None:
+    center = 6  # of what the model makes of the rank's own data
+    writes = {W: REDUCED | source(W), center: OWN | source(W) | source(center)}
+    variables = {i: Traits(trainable=True) for i in (W, center)}
+    assert shared(flow(writes, 7, averaged=source(W)), variables) == {W}
 
 
 def test_trainable_variable_of_local_gradients_is_the_ranks_own() -> None:

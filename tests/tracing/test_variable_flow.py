@@ -54,6 +54,20 @@ def test_sources_end_at_an_all_reduce() -> None:
     assert flows(step, X, names={"w": w, "m": m}) == {"w": "reduced w", "m": "own m w"}
 
 
+def test_what_an_all_reduce_is_computed_of_is_known() -> None:
+    w, slot, rate = V(tf.ones([3])), V(tf.ones([3])), V(0.1)
+
+    def step(x: Any) -> None:
+        slot.assign(0.9 * slot + reduced(tf.function(lambda: w * x)()))
+        w.assign_sub(rate * slot)
+
+    concrete = tf.function(step).get_concrete_function(X)
+    handles = [id(one) for one in (w.handle, slot.handle, rate.handle)]
+    inputs = {i + 1: handles.index(id(one)) for i, one in enumerate(concrete.captured_inputs)}
+    found = flow(traced_graph.read(concrete.graph), inputs)
+    assert [inputs[i] for i in found.inputs_of(found.averaged) if i in inputs] == [0]
+
+
 def test_each_result_of_a_function_for_itself() -> None:
     w, m = V(tf.ones([3])), V(0.0)
 

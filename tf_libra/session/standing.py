@@ -79,13 +79,16 @@ def judge(flow: Flow, variables: Mapping[int, Traits]) -> dict[int, Judged]:
 def _trained(flow: Flow, variables: Mapping[int, Traits], own: Set[int]) -> set[int]:
     """What averaged gradients are written to, and what is trainable and stays as it is.
 
-    A weight may get them by way of an optimizer's slots.
+    A weight may get them by way of an optimizer's slots. One that a script has made by itself may
+    be trainable by default: it is no weight where no gradient is computed of it.
     """
     reduced = {i for i, written in flow.writes.items() if written & REDUCED}
     found = reduced - own
+    without_gradient = reduced - set(flow.inputs_of(flow.averaged))
+    may_be_slot = {i for i, traits in variables.items() if not traits.trainable} | without_gradient
     for i, traits in variables.items():
         if traits.trainable and i not in own:
-            slots = _closure([i], flow, lambda j: j in variables and not variables[j].trainable)
+            slots = _closure([i], flow, lambda j: j in variables and j in may_be_slot)
             if i not in flow.writes or slots & reduced:
                 found.add(i)
     return found & set(variables)

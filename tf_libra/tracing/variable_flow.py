@@ -44,12 +44,14 @@ class Flow:
         random_states: inputs from which random numbers are drawn.
         num_inputs: of the graph.
         constants: the values of the constants that are sources.
+        averaged: what flows into that which is reduced over the ranks.
     """
 
     writes: Mapping[int, int]
     random_states: frozenset[int]
     num_inputs: int
     constants: tuple[bytes, ...]
+    averaged: int
 
     def inputs_of(self, sources: int) -> Iterator[int]:
         """The inputs of the graph that are in a set."""
@@ -87,7 +89,7 @@ def flow(graph: TracedGraph, told_apart: Iterable[int]) -> Flow:
     walk = _Walk(graph.functions, len(masks))
     walk.run(graph.body, masks, condition=0)
     constants = tuple(walk.constants)
-    return Flow(walk.writes, frozenset(walk.random_states), len(masks), constants)
+    return Flow(walk.writes, frozenset(walk.random_states), len(masks), constants, walk.averaged)
 
 
 class _Walk:
@@ -97,6 +99,7 @@ class _Walk:
         self.writes: dict[int, int] = {}
         self.random_states: set[int] = set()
         self.constants: dict[bytes, int] = {}
+        self.averaged = 0
         self._functions = functions
         self._num_inputs = num_inputs
         self._known: dict[tuple[str, tuple[int, ...], int], tuple[int, ...]] = {}
@@ -129,9 +132,10 @@ class _Walk:
             return tuple(inputs)
         if node.op in ("Switch", "RefSwitch") and node.is_resource:
             return inputs[0]
-        if _REDUCES.match(node.op):
-            return REDUCED
         everything = _union(inputs)
+        if _REDUCES.match(node.op):
+            self.averaged |= everything
+            return REDUCED
         if WRITES.match(node.op):
             value = _union(inputs[1:]) if node.op == "AssignVariableOp" else everything
             self._write(node, inputs, value | condition)
