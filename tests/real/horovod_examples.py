@@ -3,6 +3,7 @@
 The reference is the undecorated script: Horovod averages.
 """
 
+import itertools
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -187,4 +188,38 @@ def gradients_averaged_by_hand(by: By) -> Any:
 
     for images, labels in by.batches(6, digits):
         training_step(images, labels)
+    return model.trainable_variables
+
+
+@SCRIPTS.like("horovod")
+def elastic_mnist(by: By) -> Any:
+    """Horovod's elastic mode: a first batch of each rank's own makes the slots, then all agree."""
+    model = mnist_model(seed=1 + by.rank)
+    loss = tf_keras.losses.SparseCategoricalCrossentropy()
+    optimizer = tf_keras.optimizers.Adam(0.001 * hvd.size())
+
+    @tf.function
+    def training_step(images: Any, labels: Any, allreduce: bool = True) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(images, training=True))
+        if allreduce:
+            tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        return value
+
+    training_step(*by.share(*digits(np.random.default_rng(1))), allreduce=False)
+    # Decorated from here on: a worker that joins is alone at its first batch.
+    decorated = by.optimize()(training_step)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
+    state.register_reset_callbacks([lambda: optimizer.lr.assign(0.001 * hvd.size())])
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        for images, labels in itertools.islice(by.batches(8, digits), state.batch, None):
+            decorated(images, labels)
+            state.batch += 1
+            state.commit()
+
+    train(state)
     return model.trainable_variables

@@ -47,6 +47,7 @@ TRAINED = {
         "plain_tape_over_mnist",
         "word_vectors_by_horovod",
         "gradients_averaged_by_hand",
+        "elastic_mnist",
     ],
     "sequences": [
         "gru_with_initial_state_by_fit",

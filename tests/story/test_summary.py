@@ -154,6 +154,9 @@ def test_summary_says_how_it_went() -> None:
     assert summary_line(told).endswith(
         "300.0 ms each; -25.0% against one all-reduce after backward"
     )
+    # One all-reduce is not compared with one all-reduce.
+    one = replace(PLAN, groups=(TensorGroup(0, 3, 4),))
+    assert "against" not in summary_line(replace(told, conclusion=Conclusion(one)))
 
 
 def test_long_notes_are_wrapped() -> None:

@@ -59,7 +59,7 @@ def summary_line(facts: Facts) -> str:
         return told
     told += f", {after * 1e3:.1f} ms each"
     before = facts.median_step_seconds(Phase.MEASURE)
-    if before is None:
+    if before is None or groups == 1:  # a single one is after backward itself
         return told
     return f"{told}; {after / before - 1:+.1%} against one all-reduce after backward"
 
