@@ -1,6 +1,7 @@
 """Fixtures that every room's tests may use."""
 
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -71,7 +72,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where the groups are not heeded every job would run in both processes: better not at all."""
+    """Modules and tests, now there, are looked at by no collection of garbage any more.
+
+    Where the groups are not heeded every job would run in both processes: better not at all.
+    """
+    gc.freeze()
     grouped = getattr(session.config.option, "loadgroup", False)
     alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
     if grouped and alone:

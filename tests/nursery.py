@@ -10,6 +10,7 @@ reads one request per line from its standard input and answers each with one lin
 """
 
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -97,6 +98,7 @@ class Nursery:
 
 def _serve() -> None:
     """{"command": ...} is answered by a process id, {"poll": id} by its return code or null."""
+    gc.disable()
     import horovod.tensorflow  # noqa: F401
     import tensorflow as tf
 
@@ -106,6 +108,10 @@ def _serve() -> None:
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
     library.load()
+    # Else every collection of garbage in every worker would look at all modules again, which takes
+    # a good part of what a small job computes.
+    gc.freeze()
+    gc.enable()
     outcomes: dict[int, int] = {}
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
