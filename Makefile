@@ -29,8 +29,9 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
-# Two tests at a time; tests that share a job stay together (tests/conftest.py).
-IN_TWO := -n 2 --dist loadgroup
+# Two tests at a time; tests that share a job stay together, and those that take longest come first
+# (tests/conftest.py).
+IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 

@@ -1,5 +1,6 @@
 """Fixtures that every room's tests may use."""
 
+import collections
 import contextlib
 import gc
 import os
@@ -49,26 +50,49 @@ _SHARED = frozenset(
     ("plans", "trouble", "traced", "trained", "horovod_engine", "browser", "make_cluster")
 )
 
+# Parameters by each of which a module has a job of its own.
+_JOB_OF = ("place", "equality", "engines")
+
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tells tests that start workers from the others, and keeps together what shares a job.
+    """Tells tests that start workers from the others, keeps together what shares a job, and orders.
 
     Where tests run in two processes, a module stays in one, and so do modules that look at the same
-    job, or make network namespaces.
+    job, or make network namespaces; but the jobs of one module may be in either. Groups that start
+    workers take longest and come first: then neither process waits long for the other at the end.
     """
     sharing = nx.Graph()
+    starting = set()
     for item in items:
-        module, used = item.nodeid.partition("::")[0], set(item.fixturenames)  # type: ignore[attr-defined]
-        sharing.add_node(module)
-        sharing.add_edges_from((module, f"fixture {name}") for name in used & _SHARED)
+        part, used = _part(item), set(item.fixturenames)  # type: ignore[attr-defined]
+        sharing.add_node(part)
+        sharing.add_edges_from((part, f"fixture {name}") for name in used & _SHARED)
         if used & _STARTS_WORKERS:
             item.add_marker(pytest.mark.workers)
-    group = {
-        node: min(together) for together in nx.connected_components(sharing) for node in together
-    }
+        if item.get_closest_marker("workers"):
+            starting.add(part)
+    group, late = {}, {}
+    for together in nx.connected_components(sharing):
+        name = min(together)
+        group |= dict.fromkeys(together, name)
+        late[name] = not together & starting
+    size = collections.Counter(group[_part(item)] for item in items)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group[item.nodeid.partition("::")[0]]))
+        item.add_marker(pytest.mark.xdist_group(group[_part(item)]))
+
+    def turn(item: pytest.Item) -> tuple[bool, int, str]:
+        name = group[_part(item)]
+        return late[name], -size[name], name
+
+    items.sort(key=turn)
+
+
+def _part(item: pytest.Item) -> str:
+    """What of a module stays together: all, or what looks at the same one of its jobs."""
+    module = item.nodeid.partition("::")[0]
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return " ".join([module, *(str(parameters[one]) for one in _JOB_OF if one in parameters)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -60,6 +60,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     return json.loads((folder / "out.json").read_text()), done.stdout
 
 
+@pytest.mark.workers
 def test_every_round_of_every_strategy_is_there(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
     assert list(document["strategies"]) == ["wfbp", "none", "horovod", "libra"]
@@ -73,6 +74,7 @@ def test_every_round_of_every_strategy_is_there(outcome: tuple[dict[str, Any], s
         assert found == {"median_seconds": median, "p10_seconds": p10, "p90_seconds": p90}
 
 
+@pytest.mark.workers
 def test_ratios_follow_from_the_seconds(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
     expected = {f"{a}/{b}" for a in ("wfbp", "libra") for b in ("horovod", "none")}
@@ -83,6 +85,7 @@ def test_ratios_follow_from_the_seconds(outcome: tuple[dict[str, Any], str]) -> 
         assert found == pytest.approx({"median": median, "p10": p10, "p90": p90})
 
 
+@pytest.mark.workers
 def test_horovod_is_its_better_variant(outcome: tuple[dict[str, Any], str]) -> None:
     document, printed = outcome
     horovod = document["settings"]["horovod"]
@@ -97,6 +100,7 @@ def test_horovod_is_its_better_variant(outcome: tuple[dict[str, Any], str]) -> N
     assert "cycle time 1 ms" in printed and "HOROVOD_CPU_OPERATIONS=gloo" in printed
 
 
+@pytest.mark.workers
 def test_plans_settings_and_machine_stand_beside(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
     plans = {name: Plan.from_json(json.dumps(plan)) for name, plan in document["plan"].items()}
@@ -111,6 +115,7 @@ def test_plans_settings_and_machine_stand_beside(outcome: tuple[dict[str, Any], 
     assert {"python", "tensorflow", "horovod", "tf-libra"} <= set(document["versions"])
 
 
+@pytest.mark.workers
 def test_prints_the_table(outcome: tuple[dict[str, Any], str]) -> None:
     _, printed = outcome
     rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")]
@@ -119,6 +124,7 @@ def test_prints_the_table(outcome: tuple[dict[str, Any], str]) -> None:
     assert [row.split()[0] for row in rows[2:]] == ["wfbp", "none", "horovod", "libra"]
 
 
+@pytest.mark.workers
 def test_workers_that_fail_end_it(tmp_path: Path) -> None:
     done = run(tmp_path, "incomplete", "--rounds=1", f"--json={tmp_path}/out.json")
     assert done.returncode == 1

@@ -22,6 +22,7 @@ def launched(plan_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     )
 
 
+@pytest.mark.workers
 def test_job_runs_under_tf_libra_run(launched: Job) -> None:
     assert launched.returncodes == (0, 0), launched.output(0)
     assert launched.value("three_groups", rank=1)["phases"] == ["run"]

@@ -261,6 +261,7 @@ assert str(fitting.phase) == "pass-through", fitting.phase
 """)
 
 
+@pytest.mark.workers
 def test_example_trains() -> None:
     root = Path(__file__).resolve().parents[2]
     program = Path(sys.executable).parent / "tf-libra"

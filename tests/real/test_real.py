@@ -144,7 +144,10 @@ RANKS = [0, 1]
 
 @pytest.fixture(scope="module")
 def job_of(run_job: Callable[..., Job]) -> Callable[[str], Job]:
-    """The job of a name, started when it is first asked for."""
+    """The job of a name, started when it is first asked for.
+
+    Tests name it in their parameter `place`, by which those of one job are kept together.
+    """
     jobs: dict[str, Job] = {}
 
     def get(name: str) -> Job:
@@ -176,18 +179,20 @@ def test_runs_under_its_plan(job_of: Callable[[str], Job], place: str, name: str
         assert "was not executed as it is" not in job.log(name, rank)
 
 
+@pytest.mark.parametrize("place", ["practices"])
 @pytest.mark.parametrize(
     ("name", "count"), [("recomputed_blocks", 9), ("recomputed_keras_layers", 6)]
 )
 def test_what_is_computed_twice_is_all_reduced_once(
-    job_of: Callable[[str], Job], name: str, count: int
+    job_of: Callable[[str], Job], place: str, name: str, count: int
 ) -> None:
-    (step,) = job_of("practices").value(name)["steps"]
+    (step,) = job_of(place).value(name)["steps"]
     assert sum(len(names) for _, names in step["groups"]) == count
 
 
-def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job]) -> None:
-    log = job_of("practices").log("starts_unequal")
+@pytest.mark.parametrize("place", ["practices"])
+def test_unequal_starts_are_said_in_one_line(job_of: Callable[[str], Job], place: str) -> None:
+    log = job_of(place).log("starts_unequal")
     assert log.count("rank 0's values were copied to all") == 1
 
 
@@ -210,19 +215,23 @@ def test_every_script_is_looked_at(job_of: Callable[[str], Job], place: str) -> 
     assert set(job_of(place).cases(0)) == set(TRAINED[place])
 
 
+@pytest.mark.parametrize("place", ["refused"])
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_is_refused_in_a_sentence_that_says_what_to_do(
-    job_of: Callable[[str], Job], name: str, rank: int
+    job_of: Callable[[str], Job], place: str, name: str, rank: int
 ) -> None:
-    message = job_of("refused").error(name, rank)
+    message = job_of(place).error(name, rank)
     for part in REFUSED[name]:
         assert part in message
 
 
-def test_gradients_per_example_are_refused_or_right(job_of: Callable[[str], Job]) -> None:
+@pytest.mark.parametrize("place", ["refused"])
+def test_gradients_per_example_are_refused_or_right(
+    job_of: Callable[[str], Job], place: str
+) -> None:
     for rank in RANKS:
-        case = job_of("refused").case("gradients_per_example", rank)
+        case = job_of(place).case("gradients_per_example", rank)
         if case["error"] is None:
             assert case["value"]["told"] < 1e-12
         else:
