@@ -89,8 +89,9 @@ struct Meeting {
   tf_libra::Socket listeners[2];
 };
 
-Meeting Meet(const char* host) {
+Meeting Meet(const char* host, bool share_memory) {
   Meeting meeting;
+  meeting.options.share_memory = share_memory;
   meeting.options.num_lanes = kMaxLanes;
   meeting.options.secret.fill(1);
   for (auto& listener : meeting.listeners) {
@@ -245,15 +246,23 @@ int main(int argc, char** argv) {
   }
   const std::string folder = argv[1];
   const int rounds = std::atoi(argv[2]), repetitions = std::atoi(argv[3]);
-  Meeting over_tcp = Meet("127.0.0.1"), over_unix = Meet(tf_libra::kUnixHost);
+  Meeting over_tcp = Meet("127.0.0.1", false), over_unix = Meet(tf_libra::kUnixHost, false);
+  Meeting in_memory = Meet(tf_libra::kUnixHost, true);
   const pid_t child = fork();
   const int rank = child == 0 ? 1 : 0;
+  if (child == 0) {
+    // A fork leaves no sockets behind. Rank 1 of two needs no listener.
+    for (Meeting* meeting : {&over_tcp, &over_unix, &in_memory}) {
+      for (auto& listener : meeting->listeners) listener = tf_libra::Socket();
+    }
+  }
   cpu_set_t core;
   CPU_ZERO(&core);
   CPU_SET(rank, &core);
   sched_setaffinity(0, sizeof(core), &core);
   {
     std::vector<std::unique_ptr<Transport>> transports;
+    transports.push_back(ConnectLanes("lanes-memory", rank, std::move(in_memory)));
     transports.push_back(ConnectLanes("lanes-unix", rank, std::move(over_unix)));
     transports.push_back(ConnectLanes("lanes-tcp", rank, std::move(over_tcp)));
     transports.push_back(std::make_unique<GlooLanes>(rank, folder));

@@ -11,18 +11,29 @@
 namespace tf_libra {
 namespace {
 
-// Parts of the own chunk are summed a block at a time, while they are in the cache.
-constexpr size_t kBlockBytes = 128 * 1024;
+// Parts of the own chunk are summed a block at a time, while they are in the cache: those of all
+// peers together. Powers of two, as are the sizes of rings.
+constexpr size_t kMaxBlockBytes = 128 * 1024;
+constexpr size_t kMinBlockBytes = 8 * 1024;
+constexpr size_t kScratchBytes = 1024 * 1024;
 // Bytes per system call: large enough to amortise it, small enough to take turns.
 constexpr size_t kCallBytes = 512 * 1024;
 constexpr size_t kMaxRuns = 64;
+
+size_t BlockBytes(size_t num_peers) {
+  size_t bytes = kMaxBlockBytes;
+  while (bytes > kMinBlockBytes && bytes * num_peers > kScratchBytes) bytes /= 2;
+  return bytes;
+}
 
 // What is still to be exchanged with one peer. Each direction carries a header, then the part
 // of the receiver's chunk, then the sender's own chunk, summed.
 struct Peer {
   int rank = 0;
   int fd = -1;
-  ByteRange chunk;  // owned by this peer
+  SharedMemory* memory = nullptr;
+  bool closed = false;  // its end of the socket; what is in the memory is still to be had
+  ByteRange chunk;      // owned by this peer
   size_t header_sent = 0;
   size_t part_sent = 0;  // of `chunk`
   size_t sum_sent = 0;   // of the own chunk
@@ -30,7 +41,7 @@ struct Peer {
   size_t header_received = 0;
   size_t part_received = 0;  // of the own chunk
   size_t sum_received = 0;   // of `chunk`
-  char* block = nullptr;     // holds [summed, summed + kBlockBytes) of the own chunk
+  char* block = nullptr;     // holds a block of the own chunk from `summed` on; none with memory
 };
 
 enum class Step { kProgress, kBlocked, kFailed };
@@ -42,14 +53,27 @@ class Exchange {
         element_size_(ElementSize(static_cast<ElementType>(options.header.element_type))) {
     const size_t world_size = options.peers->size();
     own_chunk_ = Part(options.slice, element_size_, world_size, options.rank);
-    scratch->resize((world_size - 1) * kBlockBytes);
+    block_bytes_ = BlockBytes(world_size - 1);
+    size_t num_blocks = 0;
+    for (const Connection& one : *options.peers) {
+      num_blocks += one.valid() && one.memory == nullptr;
+      if (one.memory != nullptr) {
+        block_bytes_ = std::min(block_bytes_, one.memory->incoming()->capacity() / 2);
+      }
+    }
+    scratch->resize(num_blocks * block_bytes_);
+    char* block = scratch->data();
     for (size_t rank = 0; rank < world_size; ++rank) {
       if (static_cast<int>(rank) == options.rank) continue;
       Peer peer;
       peer.rank = static_cast<int>(rank);
-      peer.fd = (*options.peers)[rank].fd();
+      peer.fd = (*options.peers)[rank].socket.fd();
+      peer.memory = (*options.peers)[rank].memory.get();
       peer.chunk = Part(options.slice, element_size_, world_size, rank);
-      peer.block = scratch->data() + peers_.size() * kBlockBytes;
+      if (peer.memory == nullptr) {
+        peer.block = block;
+        block += block_bytes_;
+      }
       peers_.push_back(peer);
     }
     parts_.resize(world_size);
@@ -93,7 +117,12 @@ class Exchange {
                        [this](const Peer& peer) { return SentAll(peer) && ReceivedAll(peer); });
   }
 
-  size_t BlockEnd() const { return std::min(summed_ + kBlockBytes, own_chunk_.size()); }
+  size_t BlockEnd() const { return std::min(summed_ + block_bytes_, own_chunk_.size()); }
+
+  // What has come from `summed_` on.
+  static const char* PartOf(const Peer& peer) {
+    return peer.memory == nullptr ? peer.block : peer.memory->incoming()->here();
+  }
 
   // Sums every block of the own chunk of which all parts are there.
   bool SumReadyBlocks() {
@@ -107,7 +136,7 @@ class Exchange {
       options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
                                    [&](const char* input, char* output, size_t size) {
                                      for (const Peer& peer : peers_)
-                                       parts_[peer.rank] = peer.block + at;
+                                       parts_[peer.rank] = PartOf(peer) + at;
                                      parts_[options_.rank] = input;
                                      ReduceBlock(
                                          static_cast<ElementType>(options_.header.element_type),
@@ -116,6 +145,9 @@ class Exchange {
                                      at += size;
                                      return true;
                                    });
+      for (Peer& peer : peers_) {
+        if (peer.memory != nullptr) Advance(peer, peer.memory->incoming(), end - summed_);
+      }
       summed_ = end;
       progress = true;
     }
@@ -146,7 +178,76 @@ class Exchange {
     return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
   }
 
+  // Moves on in shared memory, and wakes the peer if it waits for that.
+  static void Advance(const Peer& peer, RingEnd* end, size_t num_bytes) {
+    // A socket so full of these that there is no room has woken the peer before.
+    if (end->Advance(num_bytes)) send(peer.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  Step Look(const Peer& peer, const RingEnd& end, size_t* num_bytes) {
+    if (end.Look(num_bytes)) return *num_bytes > 0 ? Step::kProgress : Step::kBlocked;
+    return Fail(StatusCode::kFailedPrecondition, peer,
+                "has written into the shared memory what cannot be");
+  }
+
+  // As SendRuns and ReceiveRuns, through shared memory.
+  template <typename Copy>
+  Step MoveRuns(Peer* peer, RingEnd* end, const iovec* runs, size_t count, size_t* moved,
+                Copy copy) {
+    size_t room = 0;
+    if (const Step step = Look(*peer, *end, &room); step != Step::kProgress) return step;
+    room = std::min(room, std::min(kMaxBlockBytes, end->capacity() / 4));  // then the peer goes on
+    size_t bytes = 0;
+    for (size_t i = 0; i < count && bytes < room; ++i) {
+      const size_t size = std::min(runs[i].iov_len, room - bytes);
+      copy(end->here() + bytes, static_cast<char*>(runs[i].iov_base), size);
+      bytes += size;
+    }
+    Advance(*peer, end, bytes);
+    *moved += bytes;
+    return Step::kProgress;
+  }
+
+  // All of it at once.
+  Step SendHeaderInMemory(Peer* peer) {
+    RingEnd* const end = peer->memory->outgoing();
+    const size_t size = BytesToHeaderEnd(end->position());
+    size_t room = 0;
+    if (Look(*peer, *end, &room) == Step::kFailed) return Step::kFailed;
+    if (room < size) return Step::kBlocked;
+    std::memcpy(end->here() + size - kHeaderRoom, &options_.header, sizeof(ExchangeHeader));
+    Advance(*peer, end, size);
+    peer->header_sent = sizeof(ExchangeHeader);
+    return Step::kProgress;
+  }
+
+  Step ReceiveHeaderInMemory(Peer* peer) {
+    RingEnd* const end = peer->memory->incoming();
+    const size_t size = BytesToHeaderEnd(end->position());
+    size_t there = 0;
+    if (Look(*peer, *end, &there) == Step::kFailed) return Step::kFailed;
+    if (there < size) return Step::kBlocked;
+    std::memcpy(&peer->header, end->here() + size - kHeaderRoom, sizeof(ExchangeHeader));
+    Advance(*peer, end, size);
+    peer->header_received = sizeof(ExchangeHeader);
+    return Step::kProgress;
+  }
+
+  // What is there stays there until it is summed.
+  Step ReceivePartInMemory(Peer* peer) {
+    size_t there = 0;
+    if (Look(*peer, *peer->memory->incoming(), &there) == Step::kFailed) return Step::kFailed;
+    const size_t received = std::min(own_chunk_.size(), summed_ + there);
+    if (received == peer->part_received) return Step::kBlocked;
+    peer->part_received = received;
+    return Step::kProgress;
+  }
+
   Step SendRuns(Peer* peer, iovec* runs, size_t count, size_t* sent) {
+    if (peer->memory != nullptr) {
+      return MoveRuns(peer, peer->memory->outgoing(), runs, count, sent,
+                      [](char* ring, char* data, size_t size) { std::memcpy(ring, data, size); });
+    }
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = count;
@@ -157,6 +258,10 @@ class Exchange {
   }
 
   Step ReceiveRuns(Peer* peer, iovec* runs, size_t count, size_t* received) {
+    if (peer->memory != nullptr) {
+      return MoveRuns(peer, peer->memory->incoming(), runs, count, received,
+                      [](char* ring, char* data, size_t size) { std::memcpy(data, ring, size); });
+    }
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = count;
@@ -169,6 +274,7 @@ class Exchange {
   Step Send(Peer* peer) {
     iovec runs[kMaxRuns];
     if (peer->header_sent < sizeof(ExchangeHeader)) {
+      if (peer->memory != nullptr) return SendHeaderInMemory(peer);
       auto* bytes = reinterpret_cast<const char*>(&options_.header);
       runs[0] = iovec{const_cast<char*>(bytes) + peer->header_sent,
                       sizeof(ExchangeHeader) - peer->header_sent};
@@ -191,10 +297,12 @@ class Exchange {
     return Step::kBlocked;
   }
 
-  // What this peer may deliver now; zero while its block is full and waits for other ranks.
+  // Whether this peer may deliver now; not while its block is full and waits for other ranks, nor,
+  // in memory, while its part still stands before what follows.
   bool WantsToReceive(const Peer& peer) const {
     if (peer.header_received < sizeof(ExchangeHeader)) return true;
     if (peer.part_received < own_chunk_.size()) return peer.part_received < BlockEnd();
+    if (peer.memory != nullptr && summed_ < own_chunk_.size()) return false;
     return peer.sum_received < peer.chunk.size();
   }
 
@@ -210,7 +318,9 @@ class Exchange {
       runs[0] = iovec{reinterpret_cast<char*>(&peer->header) + peer->header_received,
                       sizeof(ExchangeHeader) - peer->header_received};
       const bool first = peer->header_received == 0;
-      const Step step = ReceiveRuns(peer, runs, 1, &peer->header_received);
+      const Step step = peer->memory != nullptr
+                            ? ReceiveHeaderInMemory(peer)
+                            : ReceiveRuns(peer, runs, 1, &peer->header_received);
       if (first && step == Step::kProgress && ++arrived_ == peers_.size()) {
         result_.first_byte_nanos = SteadyNanos();
       }
@@ -226,6 +336,7 @@ class Exchange {
       return checked;
     }
     if (peer->part_received < own_chunk_.size()) {
+      if (peer->memory != nullptr) return ReceivePartInMemory(peer);
       runs[0] =
           iovec{peer->block + (peer->part_received - summed_), BlockEnd() - peer->part_received};
       return ReceiveRuns(peer, runs, 1, &peer->part_received);
@@ -275,6 +386,62 @@ class Exchange {
     return late.empty() ? owing : late;
   }
 
+  // How much of a ring is worth being woken for, of `left` that is to come or to go: fewer turns
+  // between the ranks are fewer calls. Everybody who waits for room has left half a ring, hence a
+  // block, for the other side to go on with, and so nobody waits for each other.
+  static size_t WorthWaking(const RingEnd& end, size_t left) {
+    return std::min(left, end.capacity() / 2);
+  }
+
+  // What has to be in the ring before this rank goes on; zero: nothing that could come.
+  size_t AwaitedOf(const Peer& peer) const {
+    const RingEnd& end = *peer.memory->incoming();
+    if (!WantsToReceive(peer)) return 0;
+    if (peer.header_received < sizeof(ExchangeHeader)) return BytesToHeaderEnd(end.position());
+    // Parts stay in the ring from `summed_` on.
+    const size_t left = peer.part_received < own_chunk_.size()
+                            ? own_chunk_.size() - summed_
+                            : peer.chunk.size() - peer.sum_received;
+    return WorthWaking(end, left);
+  }
+
+  // What room there has to be; zero: there is nothing to send.
+  size_t AwaitedRoom(const Peer& peer) const {
+    const RingEnd& end = *peer.memory->outgoing();
+    if (peer.header_sent < sizeof(ExchangeHeader)) return BytesToHeaderEnd(end.position());
+    if (peer.part_sent < peer.chunk.size()) {
+      return WorthWaking(end, peer.chunk.size() - peer.part_sent);
+    }
+    return WorthWaking(end, summed_ - peer.sum_sent);
+  }
+
+  // Has peers that share memory wake this rank for what it waits for. False: there is something
+  // now, or a failure.
+  bool AwaitPeersInMemory() {
+    bool nothing = true;
+    for (const Peer& peer : peers_) {
+      if (peer.memory == nullptr || (SentAll(peer) && ReceivedAll(peer))) continue;
+      for (const bool incoming : {true, false}) {
+        RingEnd* const end = incoming ? peer.memory->incoming() : peer.memory->outgoing();
+        const size_t awaited = incoming ? AwaitedOf(peer) : AwaitedRoom(peer);
+        if (awaited == 0) continue;
+        end->Await(awaited);
+        size_t there = 0;
+        if (Look(peer, *end, &there) == Step::kFailed) return false;
+        nothing = nothing && there < awaited;
+      }
+    }
+    return nothing;
+  }
+
+  // Takes what has woken this rank off the socket.
+  static void Drain(Peer* peer) {
+    char bytes[64];
+    const ssize_t received = recv(peer->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    const bool later = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    if (received <= 0 && !later) peer->closed = true;
+  }
+
   // Sleeps until a peer is ready. False when the deadline has passed.
   bool Wait(TimePoint last_progress, bool* warned) {
     const double silent = -SecondsUntil(last_progress);
@@ -293,11 +460,17 @@ class Exchange {
         limit = options_.stall_warning_seconds;
       }
     }
+    for (const Peer& peer : peers_) {
+      if (!peer.closed || (SentAll(peer) && ReceivedAll(peer))) continue;
+      Fail(StatusCode::kUnavailable, peer, "closed the connection");
+      return false;
+    }
+    if (!AwaitPeersInMemory()) return result_.status.ok();
     entries_.clear();
     for (const Peer& peer : peers_) {
       short events = POLLRDHUP;
-      if (WantsToReceive(peer)) events |= POLLIN;
-      if (WantsToSend(peer)) events |= POLLOUT;
+      if (peer.memory != nullptr || WantsToReceive(peer)) events |= POLLIN;
+      if (peer.memory == nullptr && WantsToSend(peer)) events |= POLLOUT;
       // poll(2) skips negative descriptors: a peer that is through may well have left.
       entries_.push_back({SentAll(peer) && ReceivedAll(peer) ? -1 : peer.fd, events, 0});
     }
@@ -306,9 +479,16 @@ class Exchange {
       entries_.push_back({entries_[i].fd < 0 ? -1 : link, 0, 0});  // told of errors alone
     }
     poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (peers_[i].memory == nullptr) continue;
+      peers_[i].memory->incoming()->AwaitNothing();
+      peers_[i].memory->outgoing()->AwaitNothing();
+      if (entries_[i].fd >= 0 && entries_[i].revents != 0) Drain(&peers_[i]);
+    }
     // A peer that died while nothing was expected of it is still a peer that died. Where
     // something is, what it sent before it died is read first.
     for (size_t i = 0; i < peers_.size(); ++i) {
+      if (peers_[i].memory != nullptr) continue;  // looked at before the next wait
       if ((entries_[i].revents & ~(POLLIN | POLLOUT)) != 0 && !WantsToReceive(peers_[i])) {
         Fail(StatusCode::kUnavailable, peers_[i], "closed the connection");
         return false;
@@ -327,6 +507,7 @@ class Exchange {
 
   const ExchangeOptions& options_;
   const size_t element_size_;
+  size_t block_bytes_ = 0;
   ByteRange own_chunk_;
   size_t summed_ = 0;   // bytes of the own chunk that are final
   size_t arrived_ = 0;  // peers that have sent anything

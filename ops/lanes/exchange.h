@@ -6,7 +6,8 @@
 // ring, 2(N-1)/N of the slice each way (LIBRA Eq. 4), but a chunk makes two hops instead of
 // 2(N-1), and the order of summation is fixed. Nothing is packed: bytes go from the input
 // tensors to the wire and from the wire to the output tensors; only the parts of the own chunk
-// wait in a scratch block until every rank's part of that block is there.
+// wait in a scratch block until every rank's part of that block is there. Where two ranks share
+// memory, the wire is a ring in it, and parts are summed out of the ring itself.
 #ifndef TF_LIBRA_OPS_LANES_EXCHANGE_H_
 #define TF_LIBRA_OPS_LANES_EXCHANGE_H_
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "ops/lanes/buffers.h"
+#include "ops/lanes/connection.h"
 #include "ops/lanes/element.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
@@ -34,11 +36,18 @@ struct ExchangeHeader {
   uint8_t reduction = 0;
 };
 static_assert(sizeof(ExchangeHeader) == 40, "the header goes over the wire as it is");
+// In shared memory it stands in this many bytes, at a multiple of them: so what follows lies as
+// every type of elements wants it.
+inline constexpr size_t kHeaderRoom = 64;
+// From `position` of a ring to the end of the header that comes next.
+inline constexpr size_t BytesToHeaderEnd(uint64_t position) {
+  return (kHeaderRoom - position % kHeaderRoom) % kHeaderRoom + kHeaderRoom;
+}
 
 struct ExchangeOptions {
   int rank = 0;
-  const std::vector<Socket>* peers = nullptr;  // [rank], own entry invalid
-  const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
+  const std::vector<Connection>* peers = nullptr;  // [rank], own entry invalid
+  const std::vector<Socket>* links = nullptr;      // [rank], watched; nullptr or invalid: none
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;

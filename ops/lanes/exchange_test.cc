@@ -4,9 +4,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <string>
@@ -99,15 +102,24 @@ struct Scripted {
         options(OptionsFor(meshes[0], buffers, timeout_seconds)) {}
 
   ExchangeResult Run() { return RunExchange(options, &scratch); }
-  Socket& End(int rank) { return meshes[rank].lanes[0][0]; }
+  Connection& End(int rank) { return meshes[rank].lanes[0][0]; }
 
   void Send(int rank, const void* data, size_t size) {
-    CHECK_OK(SendAll(End(rank), data, size, After(kGenerousSeconds)));
+    CHECK_OK(testing::Send(End(rank), data, size));
+  }
+  void SendHeader(int rank, const ExchangeHeader& header) {
+    const std::string bytes = testing::HeaderBytes(End(rank), header);
+    Send(rank, bytes.data(), bytes.size());
   }
   std::vector<char> Receive(int rank, size_t size) {
     std::vector<char> data(size);
-    CHECK_OK(ReceiveAll(End(rank), data.data(), size, After(kGenerousSeconds)));
+    CHECK_OK(testing::Receive(End(rank), data.data(), size));
     return data;
+  }
+  ExchangeHeader ReceiveHeader(int rank) {
+    ExchangeHeader header;
+    CHECK_OK(testing::ReceiveHeader(End(rank), &header));
+    return header;
   }
   void CheckUntouched() {
     for (const float value : tensors.outputs[0]) CHECK_EQ(value, -1.0f);
@@ -157,6 +169,32 @@ void EqualsTheSum() {
   }
 }
 
+// Whatever the sizes are, and whoever is ahead: rings and blocks fill and empty at any place.
+void SizesOfAllKinds() {
+  std::mt19937 random(3);
+  for (const int world_size : {2, 3, 4, 12}) {
+    const std::vector<Mesh> meshes = ConnectAll(world_size, 1);
+    for (int round = 0; round < 12; ++round) {
+      std::vector<size_t> counts(random() % 5 + 1);
+      for (size_t& count : counts) count = random() % (size_t{1} << (random() % 20));
+      if (round == 0) counts = {(5 << 20) + 1};  // more than all rings hold
+      std::vector<Tensors> tensors;
+      std::vector<std::vector<float>> inputs;
+      for (int rank = 0; rank < world_size; ++rank) {
+        tensors.emplace_back(counts, rank + round * 100, true);
+        inputs.push_back(tensors.back().Flat(false));
+      }
+      OnEveryRank(world_size, [&](int rank) {
+        const Buffers buffers(tensors[rank].views);
+        std::vector<char> scratch;
+        CHECK_OK(RunExchange(OptionsFor(meshes[rank], buffers), &scratch).status);
+      });
+      const std::vector<float> expected = Sum(inputs);
+      for (const Tensors& one : tensors) CHECK_TRUE(one.Flat(true) == expected);
+    }
+  }
+}
+
 // Several exchanges in a row over one lane, with nothing in between.
 void OneAfterTheOther() {
   const std::vector<Mesh> meshes = ConnectAll(3, 1);
@@ -184,14 +222,12 @@ void PeerThatSendsBytewise() {
   std::thread peer([&] {
     const ExchangeHeader header = HeaderOf(script.buffers);
     std::vector<float> theirs(101, 2.0f);  // chunks: [0, 50) is rank 0's, [50, 101) rank 1's
-    for (size_t i = 0; i < sizeof(header); ++i) {
-      script.Send(1, reinterpret_cast<const char*>(&header) + i, 1);
-    }
+    for (const char byte : testing::HeaderBytes(script.End(1), header)) script.Send(1, &byte, 1);
     for (size_t i = 0; i < 50 * sizeof(float); ++i) {
       script.Send(1, reinterpret_cast<const char*>(theirs.data()) + i, 1);
     }
-    const std::vector<char> theirs_header = script.Receive(1, sizeof(header));
-    CHECK_TRUE(std::memcmp(theirs_header.data(), &header, sizeof(header)) == 0);
+    const ExchangeHeader theirs_header = script.ReceiveHeader(1);
+    CHECK_TRUE(std::memcmp(&theirs_header, &header, sizeof(header)) == 0);
     const std::vector<char> part = script.Receive(1, 51 * sizeof(float));
     CHECK_TRUE(std::memcmp(part.data(), script.tensors.inputs[0].data() + 50, part.size()) == 0);
     const std::vector<char> sum = script.Receive(1, 50 * sizeof(float));
@@ -225,13 +261,13 @@ void HeadersThatDiffer() {
   };
   for (const Case& one : cases) {
     Scripted script(3, 10);
-    std::string message(sizeof(ExchangeHeader) + 100, '\1');
+    const std::string payload(100, '\1');
     ExchangeHeader header = HeaderOf(script.buffers);
-    std::memcpy(&message[0], &header, sizeof(header));
-    script.Send(1, message.data(), message.size());
+    script.SendHeader(1, header);
+    script.Send(1, payload.data(), payload.size());
     one.change(&header);
-    std::memcpy(&message[0], &header, sizeof(header));
-    script.Send(2, message.data(), message.size());
+    script.SendHeader(2, header);
+    script.Send(2, payload.data(), payload.size());
     const Status status = script.Run().status;
     CHECK_STATUS(status, StatusCode::kFailedPrecondition, "rank 2");
     CHECK_CONTAINS(status.message(), one.expected);
@@ -241,13 +277,13 @@ void HeadersThatDiffer() {
 
 void PeerThatIsGone() {
   Scripted before(2, 1000);
-  before.End(1) = Socket();
+  before.End(1) = Connection();
   CHECK_STATUS(before.Run().status, StatusCode::kUnavailable, "rank 1");
 
   Scripted within(2, 1 << 20);
   std::thread death([&] {
     within.Receive(1, 1000);
-    within.End(1) = Socket();
+    within.End(1) = Connection();
   });
   CHECK_STATUS(within.Run().status, StatusCode::kUnavailable, "rank 1");
   death.join();
@@ -261,10 +297,11 @@ void PeerThatIsGoneWhileAnotherIsLate() {
   std::thread death([&] {
     const ExchangeHeader header = HeaderOf(script.buffers);
     const std::vector<char> block(128 * 1024, '\0');
-    script.Send(1, &header, sizeof(header));
+    script.SendHeader(1, header);
     script.Send(1, block.data(), block.size());
-    script.Receive(1, sizeof(header) + (1 << 18));
-    script.End(1) = Socket();
+    script.ReceiveHeader(1);
+    script.Receive(1, 1 << 18);
+    script.End(1) = Connection();
   });
   CHECK_STATUS(script.Run().status, StatusCode::kUnavailable, "rank 1");
   death.join();
@@ -280,7 +317,7 @@ void PeerThatDoesNotArrive() {
   };
   const ExchangeHeader header = HeaderOf(script.buffers);
   const std::vector<char> part(333 * sizeof(float), '\0');
-  script.Send(1, &header, sizeof(header));
+  script.SendHeader(1, header);
   script.Send(1, part.data(), part.size());
   const ExchangeResult result = script.Run();
   // Rank 1's sum is missing too, but for want of rank 2's part.
@@ -293,25 +330,95 @@ void PeerThatDoesNotArrive() {
 
 // It has sent everything and takes nothing: it is the one that is waited for.
 void PeerThatStopsReading() {
-  const size_t count = 1 << 20;
+  const size_t count = 1 << 21;
   Scripted script(2, count, kShortSeconds);
   const int small = 1 << 16;  // so that the buffers of the connection cannot hold half of that
-  setsockopt(script.meshes[0].lanes[0][1].fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
-  setsockopt(script.End(1).fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  setsockopt(script.meshes[0].lanes[0][1].socket.fd(), SOL_SOCKET, SO_SNDBUF, &small,
+             sizeof(small));
+  setsockopt(script.End(1).socket.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   std::vector<std::string> warnings;
   script.options.stall_warning_seconds = kShortSeconds / 4;
   script.options.on_stall = [&](const std::string& ranks, double) { warnings.push_back(ranks); };
   std::thread peer([&] {
     const ExchangeHeader header = HeaderOf(script.buffers);
     const std::vector<char> half(count * sizeof(float) / 2, '\0');
-    script.Send(1, &header, sizeof(header));
+    script.SendHeader(1, header);
     script.Send(1, half.data(), half.size());
-    script.Receive(1, sizeof(header) + half.size());
+    script.ReceiveHeader(1);
+    script.Receive(1, half.size());
     script.Send(1, half.data(), half.size());  // as if it were the sum
   });
   CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
   peer.join();
   CHECK_TRUE(!warnings.empty() && warnings.back() == "1");
+}
+
+// Another process may write anything into shared memory, at any time.
+void PositionsThatCannotBe() {
+  if (!testing::SharingMemory()) return;
+  for (const bool reading : {false, true}) {
+    Scripted script(2, 1 << 20);
+    script.SendHeader(1, HeaderOf(script.buffers));
+    SharedMemory* const memory = script.End(1).memory.get();
+    // What has not been written, or has not been read yet, by far.
+    static_cast<void>((reading ? memory->incoming() : memory->outgoing())->Advance(1u << 30));
+    CHECK_STATUS(script.Run().status, StatusCode::kFailedPrecondition,
+                 "rank 1 has written into the shared memory what cannot be");
+    script.CheckUntouched();
+  }
+}
+
+// Rank 1 is a process of its own, in the middle of many all-reduces.
+void WithAnotherProcess(const std::function<void(const ExchangeOptions&, pid_t)>& body) {
+  testing::Meeting meeting(2, 1);
+  const Tensors tensors({1 << 19}, 0, true);
+  const Buffers buffers(tensors.views);
+  const auto reduce = [&](const Mesh& mesh, double timeout_seconds) {
+    return OptionsFor(mesh, buffers, timeout_seconds);
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    // A fork leaves no sockets behind, and rank 1 of two needs no listener.
+    for (Socket& listener : meeting.listeners) listener = Socket();
+    Mesh mesh;
+    std::vector<char> scratch;
+    if (!meeting.Connect(1, &mesh).ok()) _exit(1);
+    while (RunExchange(reduce(mesh, kGenerousSeconds), &scratch).status.ok()) {
+    }
+    _exit(0);
+  }
+  Mesh mesh;
+  CHECK_OK(meeting.Connect(0, &mesh));
+  std::vector<char> scratch;
+  const ExchangeOptions options = reduce(mesh, 1);
+  for (int round = 0; round < 20; ++round) CHECK_OK(RunExchange(options, &scratch).status);
+  body(options, child);
+  kill(child, SIGKILL);
+  CHECK_EQ(waitpid(child, nullptr, 0), child);
+}
+
+void ProcessThatIsKilled() {
+  WithAnotherProcess([](const ExchangeOptions& options, pid_t child) {
+    std::vector<char> scratch;
+    std::thread killer([child] { kill(child, SIGKILL); });
+    Status status;
+    while ((status = RunExchange(options, &scratch).status).ok()) {
+    }
+    killer.join();
+    CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1");
+  });
+}
+
+void ProcessThatIsStopped() {
+  WithAnotherProcess([](const ExchangeOptions& options, pid_t child) {
+    std::vector<char> scratch;
+    CHECK_EQ(kill(child, SIGSTOP), 0);
+    Status status;
+    while ((status = RunExchange(options, &scratch).status).ok()) {
+    }
+    CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  });
 }
 
 // Signals end system calls early. They say nothing about the peer.
@@ -351,8 +458,9 @@ void InterruptedBySignals() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTestsOverBoth(
+  return testing::RunTestsOverAll(
       {{"EqualsTheSum", EqualsTheSum},
+       {"SizesOfAllKinds", SizesOfAllKinds},
        {"OneAfterTheOther", OneAfterTheOther},
        {"PeerThatSendsBytewise", PeerThatSendsBytewise},
        {"HeadersThatDiffer", HeadersThatDiffer},
@@ -360,6 +468,9 @@ int main(int argc, char** argv) {
        {"PeerThatIsGoneWhileAnotherIsLate", PeerThatIsGoneWhileAnotherIsLate},
        {"PeerThatDoesNotArrive", PeerThatDoesNotArrive},
        {"PeerThatStopsReading", PeerThatStopsReading},
+       {"PositionsThatCannotBe", PositionsThatCannotBe},
+       {"ProcessThatIsKilled", ProcessThatIsKilled},
+       {"ProcessThatIsStopped", ProcessThatIsStopped},
        {"InterruptedBySignals", InterruptedBySignals}},
       argc, argv);
 }

@@ -265,10 +265,10 @@ void WhatFollowsAnAllReduceThrows() {
 int main(int argc, char** argv) {
   using namespace tf_libra;
   const InTheTest here;
-  return testing::RunTestsOverBoth({{"EveryAllocationFailsOnce", EveryAllocationFailsOnce},
-                                    {"ThreadThatCannotStart", ThreadThatCannotStart},
-                                    {"LastUseIsOnALane", LastUseIsOnALane},
-                                    {"ClosingWithoutThreads", ClosingWithoutThreads},
-                                    {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
-                                   argc, argv);
+  return testing::RunTestsOverAll({{"EveryAllocationFailsOnce", EveryAllocationFailsOnce},
+                                   {"ThreadThatCannotStart", ThreadThatCannotStart},
+                                   {"LastUseIsOnALane", LastUseIsOnALane},
+                                   {"ClosingWithoutThreads", ClosingWithoutThreads},
+                                   {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
+                                  argc, argv);
 }

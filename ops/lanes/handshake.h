@@ -3,8 +3,8 @@
 //
 //   caller: Hello, with a nonce
 //   callee: Answer, with a nonce and its proof
-//   caller: its proof
-//   callee: one byte, that it is welcome
+//   caller: its proof; within one host, on a lane, with the file of memory to share
+//   callee: one byte, that it is welcome, and whether they share that memory
 //
 // Proofs name who is called by whom, on which lane, and in which role: what one connection shows
 // opens no other, and who has taken the address of a rank learns nothing that it could use. The
@@ -42,8 +42,9 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 72, "Answer goes over the wire as it is");
 
-inline constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '2'};
+inline constexpr char kMagic[8] = {'T', 'F', 'L', 'I', 'B', 'R', 'A', '3'};
 inline constexpr uint8_t kWelcome = 1;
+inline constexpr uint8_t kWelcomeInMemory = 2;
 
 enum class Role : uint8_t { kCaller = 1, kCallee = 2 };
 

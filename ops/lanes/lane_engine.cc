@@ -54,7 +54,12 @@ StallWarning WarningOf(const LaneEngineOptions& options, int rank) {
 Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
                          std::shared_ptr<LaneEngine>* engine) {
   try {
-    std::vector<std::vector<Socket>> connections = std::move(mesh.lanes);
+    if (!mesh.unshared.ok() && options.warn) {
+      options.warn("rank " + std::to_string(mesh.rank) +
+                   " cannot share memory with ranks of its host (" + mesh.unshared.message() +
+                   "); their lanes go over Unix sockets, which cost more CPU time");
+    }
+    std::vector<std::vector<Connection>> connections = std::move(mesh.lanes);
     std::shared_ptr<LaneEngine> started(new LaneEngine(options, &mesh), Delete);
     Status status = started->AddLanes(std::move(connections));
     if (status.ok()) {
@@ -104,12 +109,12 @@ void LaneEngine::Delete(LaneEngine* engine) noexcept {
   }
 }
 
-Status LaneEngine::AddLanes(std::vector<std::vector<Socket>> connections) {
+Status LaneEngine::AddLanes(std::vector<std::vector<Connection>> connections) {
   Lanes added;
   Status status;
   try {
     added.reserve(connections.size());
-    for (std::vector<Socket>& peers : connections) {
+    for (std::vector<Connection>& peers : connections) {
       added.push_back(std::make_unique<Lane>());
       Lane* const lane = added.back().get();
       lane->index = num_lanes_ + static_cast<int>(added.size()) - 1;
@@ -382,7 +387,7 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
   }
   control_.Farewell(cause.message());
   for (auto& lane : lanes_) {  // which grow no more
-    for (Socket& socket : lane->peers) socket.Shutdown();
+    for (Connection& connection : lane->peers) connection.Shutdown();
   }
   control_.Shutdown();
   StartNext();  // ends what is queued

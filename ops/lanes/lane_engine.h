@@ -79,7 +79,7 @@ class LaneEngine : public Engine {
   // A thread with its mailbox and its connections.
   struct Lane {
     int index = 0;
-    std::vector<Socket> peers;  // [rank]
+    std::vector<Connection> peers;  // [rank]
     std::mutex mutex;
     std::condition_variable wake;
     std::shared_ptr<Job> job;
@@ -94,7 +94,7 @@ class LaneEngine : public Engine {
   static void Delete(LaneEngine* engine) noexcept;
 
   // Lanes beside those that there are. `connections[lane][rank]`.
-  Status AddLanes(std::vector<std::vector<Socket>> connections);
+  Status AddLanes(std::vector<std::vector<Connection>> connections);
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
   void RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept;

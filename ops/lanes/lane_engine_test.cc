@@ -439,20 +439,20 @@ void RankThatDoesNotArrive() {
 
 // Plays rank 1 of two on one lane, for a slice of `count` float32: sends `header` and its part,
 // and then, where `to_the_end`, what it owes after having received its own.
-void PlayRank1(const Socket& lane, const ExchangeHeader& header, size_t count, bool to_the_end) {
+void PlayRank1(const Connection& lane, const ExchangeHeader& header, size_t count,
+               bool to_the_end) {
   const size_t rank0 = count / 2 * sizeof(float), rank1 = count * sizeof(float) - rank0;
-  std::vector<char> message(sizeof(header) + rank0);
-  std::memcpy(message.data(), &header, sizeof(header));
-  CHECK_OK(SendAll(lane, message.data(), message.size(), After(kGenerousSeconds)));
+  const std::string message = testing::HeaderBytes(lane, header) + std::string(rank0, '\0');
+  CHECK_OK(testing::Send(lane, message.data(), message.size()));
   // Rank 0's header was read to find out what to say. What follows it: a part, and a sum.
   std::vector<char> bytes(rank1 + rank0);
-  CHECK_OK(ReceiveAll(lane, bytes.data(), bytes.size(), After(kGenerousSeconds)));
-  if (to_the_end) CHECK_OK(SendAll(lane, bytes.data(), rank1, After(kGenerousSeconds)));
+  CHECK_OK(testing::Receive(lane, bytes.data(), bytes.size()));
+  if (to_the_end) CHECK_OK(testing::Send(lane, bytes.data(), rank1));
 }
 
-ExchangeHeader HeaderOfRank0(const Socket& lane) {
+ExchangeHeader HeaderOfRank0(const Connection& lane) {
   ExchangeHeader header;
-  CHECK_OK(ReceiveAll(lane, &header, sizeof(header), After(kGenerousSeconds)));
+  CHECK_OK(testing::ReceiveHeader(lane, &header));
   return header;
 }
 
@@ -474,7 +474,7 @@ void AnyLaneWarns() {
   const auto engine = MakeEngine(options, std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
   call.Start(engine.get());
-  const Socket& lane = meshes[1].lanes[0][0];
+  const Connection& lane = meshes[1].lanes[0][0];
   PlayRank1(lane, HeaderOfRank0(lane), 1000, true);
   CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "for rank(s) 1");
   CHECK_EQ(warnings.size(), 1u);
@@ -486,13 +486,13 @@ void FirstByteOfAnyLane() {
   const auto engine = MakeEngine(Patient(), std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
   call.Start(engine.get());
-  const Socket& lane0 = meshes[1].lanes[0][0];
-  const Socket& lane1 = meshes[1].lanes[1][0];
+  const Connection& lane0 = meshes[1].lanes[0][0];
+  const Connection& lane1 = meshes[1].lanes[1][0];
   PlayRank1(lane0, HeaderOfRank0(lane0), 1000, false);
   const int64_t heard = WallClock().Nanos();
   PlayRank1(lane1, HeaderOfRank0(lane1), 1000, true);
   const std::vector<char> sum(500 * sizeof(float));
-  CHECK_OK(SendAll(lane0, sum.data(), sum.size(), After(kGenerousSeconds)));
+  CHECK_OK(testing::Send(lane0, sum.data(), sum.size()));
   CHECK_OK(call.Wait());
   uint64_t dropped;
   const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);
@@ -589,7 +589,7 @@ void TheCauseIsPassedOn() {
   OnEveryRank(3, [&](int rank) {
     if (rank == 2) {
       killed.control[0] = Socket();
-      for (auto& lane : killed.lanes) lane[0] = Socket();
+      for (auto& lane : killed.lanes) lane[0] = Connection();
       return;
     }
     Count through;
@@ -603,7 +603,7 @@ void TheCauseIsPassedOn() {
 void OneLaneBreaks() {
   for (int broken = 0; broken < 4; ++broken) {
     std::vector<Mesh> meshes = ConnectAll(2, 4);
-    const int fd = meshes[0].lanes[broken][1].fd();
+    const int fd = meshes[0].lanes[broken][1].socket.fd();
     const Engines engines = MakeEngines(std::move(meshes));
     Count through;
     OnEveryRank(3, [&](int rank) {
@@ -901,7 +901,7 @@ void ForkedChildClosesNothingOfItsOwn() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTestsOverBoth(
+  return testing::RunTestsOverAll(
       {{"EqualsTheReference", EqualsTheReference},
        {"GroupingAndThreadsChangeNothing", GroupingAndThreadsChangeNothing},
        {"LanesTellWhatTheyDid", LanesTellWhatTheyDid},

@@ -29,10 +29,38 @@ int FirstConnection(const MeshOptions& options) {
   return IsUnix(options.addresses[options.rank].host) ? kControlLane : kLink;
 }
 
-Socket* Slot(const MeshOptions& options, Mesh* mesh, int lane, int rank) {
-  if (lane == kLink) return &mesh->links[rank];
-  return lane == kControlLane ? &mesh->control[rank]
-                              : &mesh->lanes[lane - options.first_lane][rank];
+void Keep(const MeshOptions& options, int lane, int rank, Connection connection, Mesh* mesh) {
+  if (lane == kLink) {
+    mesh->links[rank] = std::move(connection.socket);
+  } else if (lane == kControlLane) {
+    mesh->control[rank] = std::move(connection.socket);
+  } else {
+    mesh->lanes[lane - options.first_lane][rank] = std::move(connection);
+  }
+}
+
+bool Has(const MeshOptions& options, int lane, int rank, const Mesh& mesh) {
+  if (lane == kLink) return mesh.links[rank].valid();
+  return lane == kControlLane ? mesh.control[rank].valid()
+                              : mesh.lanes[lane - options.first_lane][rank].valid();
+}
+
+bool SharesMemory(const MeshOptions& options, int lane) {
+  return options.share_memory && lane >= 0 && IsUnix(options.addresses[options.rank].host);
+}
+
+// Of each ring of a connection: the same on both of its sides. Large enough that a rank seldom
+// waits for another one; all those of a rank together stay within a few times the processor's
+// second cache, but for many ranks and lanes.
+size_t RingBytes(const MeshOptions& options) {
+  constexpr size_t kMostBytes = 2 << 20, kLeastBytes = 64 << 10, kTogether = 16 << 20;
+  const size_t num_peers = options.addresses.size() - 1;
+  size_t bytes = kMostBytes;
+  while (bytes > kLeastBytes &&
+         (bytes * num_peers > kMostBytes || bytes * num_peers * options.num_lanes > kTogether)) {
+    bytes /= 2;
+  }
+  return bytes;
 }
 
 Status Interrupted(const MeshOptions& options) {
@@ -76,9 +104,10 @@ Status Impostor(int rank, const char* why) {
 
 // One attempt to connect and to be welcome; see handshake.h. What is certain, and not to be tried
 // again, is `refused`.
-Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline, Socket* socket,
-            Status* refused) {
+Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
+            Connection* connection, Status* refused, Status* unshared) {
   const Address& address = options.addresses[rank];
+  Socket* const socket = &connection->socket;
   Status status = BeginConnect(address, socket);
   if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
   if (status.ok()) status = ConnectFailure(address, *socket);
@@ -103,23 +132,30 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline, 
     return *refused = Impostor(rank, ", perhaps of another job");
   }
   const Digest proof = Proof(options.secret, Role::kCaller, hello, rank, answer.nonce);
-  status = SendAll(*socket, proof.data(), proof.size(), deadline);
+  std::unique_ptr<SharedMemory> memory;
+  Socket file;
+  if (SharesMemory(options, lane) && unshared->ok()) {
+    *unshared = SharedMemory::Make(RingBytes(options), &memory, &file);
+  }
+  if (!file.valid() || !SendFile(*socket, proof.data(), proof.size(), file)) {
+    status = SendAll(*socket, proof.data(), proof.size(), deadline);
+  }
   if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
   uint8_t welcome;
   if (status.ok()) status = ReceiveAll(*socket, &welcome, sizeof(welcome), deadline);
+  if (status.ok() && welcome == kWelcomeInMemory) connection->memory = std::move(memory);
   return status;
 }
 
 // The network may drop the first packet: try again until the deadline.
-Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline,
-                 Socket* result) {
+Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline, Mesh* mesh) {
   for (;;) {
-    Socket socket;
+    Connection connection;
     Status refused;
-    Status status = Call(options, rank, lane, deadline, &socket, &refused);
+    Status status = Call(options, rank, lane, deadline, &connection, &refused, &mesh->unshared);
     if (!refused.ok()) return refused;
     if (status.ok()) {
-      *result = std::move(socket);
+      Keep(options, lane, rank, std::move(connection), mesh);
       return Status();
     }
     if (Status interrupted = Interrupted(options); !interrupted.ok()) return interrupted;
@@ -143,6 +179,7 @@ Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadl
 // A connection that has not yet shown who it is.
 struct Pending {
   Socket socket;
+  std::unique_ptr<SharedMemory> memory;
   TimePoint deadline = After(kStrangerSeconds);
   Hello hello;
   Nonce nonce;
@@ -173,14 +210,24 @@ bool SendAnswer(const MeshOptions& options, Pending* pending) {
 
 enum class Hearing { kGoesOn, kWelcome, kDropped };
 
+// Whoever has proven to know the secret, and what it has passed along. Whether it is welcome now.
+bool Welcome(const MeshOptions& options, const Socket& file, Pending* pending, Status* unshared) {
+  if (file.valid() && SharesMemory(options, pending->hello.lane) && unshared->ok()) {
+    *unshared = SharedMemory::Take(file, RingBytes(options), &pending->memory);
+  }
+  const uint8_t welcome = pending->memory != nullptr ? kWelcomeInMemory : kWelcome;
+  return SendNow(pending->socket, &welcome, sizeof(welcome));
+}
+
 // Reads what is there, and answers.
-Hearing Hear(const MeshOptions& options, Pending* pending) {
+Hearing Hear(const MeshOptions& options, Pending* pending, Status* unshared) {
   const bool in_hello = pending->received < sizeof(Hello);
   const size_t at = in_hello ? pending->received : pending->received - sizeof(Hello);
   char* const bytes = in_hello ? reinterpret_cast<char*>(&pending->hello)
                                : reinterpret_cast<char*>(pending->proof.data());
   const size_t size = in_hello ? sizeof(Hello) : pending->proof.size();
-  const ssize_t received = recv(pending->socket.fd(), bytes + at, size - at, 0);
+  Socket file;  // comes with the last bytes
+  const ssize_t received = ReceiveFile(pending->socket, bytes + at, size - at, &file);
   if (received <= 0) {
     const bool later = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
     return later ? Hearing::kGoesOn : Hearing::kDropped;
@@ -193,17 +240,17 @@ Hearing Hear(const MeshOptions& options, Pending* pending) {
   }
   const Digest expected =
       Proof(options.secret, Role::kCaller, pending->hello, options.rank, pending->nonce);
-  const bool proven =
-      SameDigest(pending->proof, expected) && SendNow(pending->socket, &kWelcome, sizeof(kWelcome));
-  return proven ? Hearing::kWelcome : Hearing::kDropped;
+  const bool welcome =
+      SameDigest(pending->proof, expected) && Welcome(options, file, pending, unshared);
+  return welcome ? Hearing::kWelcome : Hearing::kDropped;
 }
 
-std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
+std::vector<int> MissingRanks(const MeshOptions& options, const Mesh& mesh) {
   std::vector<int> missing;
-  for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
+  for (int rank = options.rank + 1; rank < mesh.world_size; ++rank) {
     bool complete = true;
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
-      complete = complete && Slot(options, mesh, lane, rank)->valid();
+      complete = complete && Has(options, lane, rank, mesh);
     }
     if (!complete) missing.push_back(rank);
   }
@@ -244,7 +291,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
   std::vector<Pending> pending;
   std::vector<Watched> watched(mesh->world_size);
   for (;;) {
-    const std::vector<int> missing = MissingRanks(options, mesh);
+    const std::vector<int> missing = MissingRanks(options, *mesh);
     if (missing.empty()) return Status();
     if (Status status = Interrupted(options); !status.ok()) return status;
     std::vector<pollfd> entries;
@@ -271,12 +318,14 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
     std::vector<Pending> still_pending;
     for (size_t i = 0; i < pending.size(); ++i) {
       Pending& one = pending[i];
-      const Hearing heard = entries[i + 1].revents != 0 ? Hear(options, &one) : Hearing::kGoesOn;
+      const Hearing heard =
+          entries[i + 1].revents != 0 ? Hear(options, &one, &mesh->unshared) : Hearing::kGoesOn;
       if (heard == Hearing::kGoesOn && SecondsUntil(one.deadline) > 0) {
         still_pending.push_back(std::move(one));
       } else if (heard == Hearing::kWelcome) {
         // Perhaps the same rank and lane again: its first attempt broke off on the way.
-        *Slot(options, mesh, one.hello.lane, one.hello.rank) = std::move(one.socket);
+        Keep(options, one.hello.lane, one.hello.rank,
+             {std::move(one.socket), std::move(one.memory)}, mesh);
       }
     }
     pending = std::move(still_pending);
@@ -322,8 +371,7 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
   // rank 0 accepts at once, so the chain always moves.
   for (int rank = 0; rank < options.rank; ++rank) {
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
-      Socket* const slot = Slot(options, &result, lane, rank);
-      Status status = ConnectTo(options, rank, lane, deadline, slot);
+      Status status = ConnectTo(options, rank, lane, deadline, &result);
       if (!status.ok()) return status;
     }
   }

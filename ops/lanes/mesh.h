@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/lanes/clock.h"
+#include "ops/lanes/connection.h"
 #include "ops/lanes/handshake.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
@@ -22,6 +23,9 @@ struct MeshOptions {
   // control connections and links already.
   int first_lane = 0;
   int num_lanes = 1;
+  // Whether lanes between ranks of one host share memory; a rank that does not want to, or is not
+  // let, talks to the others over sockets.
+  bool share_memory = true;
   double timeout_seconds = 600;
   // Asked about once a second while this rank waits; what it says other than OK ends the wait.
   std::function<Status()> interrupted;
@@ -30,9 +34,10 @@ struct MeshOptions {
 struct Mesh {
   int rank = 0;
   int world_size = 1;
-  std::vector<Socket> control;             // [rank]; own entry invalid
-  std::vector<std::vector<Socket>> lanes;  // [lane - first_lane][rank]; own entries invalid
-  std::vector<Socket> links;               // [rank]; watched, see WatchLink; none within one host
+  std::vector<Socket> control;                 // [rank]; own entry invalid
+  std::vector<std::vector<Connection>> lanes;  // [lane - first_lane][rank]; own entries invalid
+  std::vector<Socket> links;                   // [rank]; watched, see WatchLink; none in one host
+  Status unshared;  // why this process could not share memory as it wanted; else OK
 };
 
 // Connects to every lower rank and accepts every higher one. Connections that do not prove within a

@@ -34,7 +34,7 @@ void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
     for (const bool sending : {true, false}) {
       for (int lane = -1; lane < num_lanes; ++lane) {
         for (int peer = 0; peer < world_size; ++peer) {
-          Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane][peer];
+          Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane][peer].socket;
           if (peer == rank) {
             CHECK_TRUE(!socket.valid());
             continue;
@@ -64,7 +64,7 @@ void AllMeet() {
 
 // What a rank says first, as it goes over the wire.
 std::string HelloBytes(int32_t rank, int32_t lane, int32_t world_size, int32_t num_lanes) {
-  std::string hello = "TFLIBRA2" + std::string(32, 'n');
+  std::string hello = "TFLIBRA3" + std::string(32, 'n');
   for (const int32_t field : {rank, lane, world_size, num_lanes}) {
     hello.append(reinterpret_cast<const char*>(&field), sizeof(field));
   }
@@ -409,7 +409,7 @@ void InterfaceAddresses() {
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
-  return testing::RunTestsOverBoth(
+  return testing::RunTestsOverAll(
       {{"AllMeet", AllMeet},
        {"StrangersBeforeAndDuring", StrangersBeforeAndDuring},
        {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},

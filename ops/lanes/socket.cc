@@ -291,6 +291,47 @@ Status ReceiveAll(const Socket& socket, void* data, size_t size, TimePoint deadl
   return Status();
 }
 
+bool SendFile(const Socket& socket, const void* data, size_t size, const Socket& file) {
+  iovec run{const_cast<void*>(data), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &run;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = file.fd();
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  return sendmsg(socket.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+}
+
+ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file) {
+  iovec run{data, size};
+  // With room for one: the system closes whatever else is sent along.
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &run;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t received = recvmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received < 0) return received;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len < CMSG_LEN(sizeof(int))) {
+      continue;
+    }
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    *file = Socket(fd);
+  }
+  return received;
+}
+
 Status InterfaceAddress(const std::string& name, std::string* host) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return SystemError(StatusCode::kUnavailable, "getifaddrs");

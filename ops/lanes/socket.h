@@ -3,6 +3,8 @@
 #ifndef TF_LIBRA_OPS_LANES_SOCKET_H_
 #define TF_LIBRA_OPS_LANES_SOCKET_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -74,6 +76,12 @@ Status Accept(const Socket& listener, Socket* socket);
 // Whole buffers, or an error. Unavailable: the peer is gone; DeadlineExceeded: it is silent.
 Status SendAll(const Socket& socket, const void* data, size_t size, TimePoint deadline);
 Status ReceiveAll(const Socket& socket, void* data, size_t size, TimePoint deadline);
+
+// Over a Unix socket, with a copy of a file's descriptor. So few bytes that they find room, or none
+// are sent.
+bool SendFile(const Socket& socket, const void* data, size_t size, const Socket& file);
+// As recv(2), of what is there; of a file that comes with it `file` becomes the owner.
+ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file);
 
 // The IPv4 address of a network interface such as "eth0".
 Status InterfaceAddress(const std::string& name, std::string* host);

@@ -2,9 +2,13 @@
 #ifndef TF_LIBRA_OPS_LANES_TESTING_H_
 #define TF_LIBRA_OPS_LANES_TESTING_H_
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <sstream>
@@ -12,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/lanes/exchange.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
@@ -76,6 +81,12 @@ inline std::string& MeetingPlace() {
   return place;
 }
 
+// Whether they then share memory, if they can.
+inline bool& SharingMemory() {
+  static bool sharing = false;
+  return sharing;
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -104,14 +115,31 @@ inline void OnEveryRank(int world_size, const std::function<void(int rank)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-// As RunTests, first over TCP, then over Unix sockets.
-inline int RunTestsOverBoth(const std::vector<Test>& tests, int argc, char** argv) {
-  for (const char* const place : {"127.0.0.1", kUnixHost}) {
-    MeetingPlace() = place;
-    std::cout << "over " << place << std::endl;
+struct Way {
+  const char* place;
+  bool sharing_memory;
+};
+
+inline int RunTestsOver(const std::vector<Way>& ways, const std::vector<Test>& tests, int argc,
+                        char** argv) {
+  for (const Way& way : ways) {
+    MeetingPlace() = way.place;
+    SharingMemory() = way.sharing_memory;
+    std::cout << "over " << way.place << (way.sharing_memory ? " in memory" : "") << std::endl;
     RunTests(tests, argc, argv);
   }
   return Failures() == 0 ? 0 : 1;
+}
+
+// As RunTests, first over TCP, then over Unix sockets.
+inline int RunTestsOverBoth(const std::vector<Test>& tests, int argc, char** argv) {
+  return RunTestsOver({{"127.0.0.1", false}, {kUnixHost, false}}, tests, argc, argv);
+}
+
+// And then through shared memory: what lanes carry.
+inline int RunTestsOverAll(const std::vector<Test>& tests, int argc, char** argv) {
+  return RunTestsOver({{"127.0.0.1", false}, {kUnixHost, false}, {kUnixHost, true}}, tests, argc,
+                      argv);
 }
 
 // What `world_size` ranks need to meet at the MeetingPlace.
@@ -127,6 +155,7 @@ struct Meeting {
     }
     options.secret.fill(0xce);
     options.num_lanes = num_lanes;
+    options.share_memory = SharingMemory();
     options.timeout_seconds = timeout_seconds;
   }
 
@@ -143,6 +172,69 @@ inline std::vector<Mesh> ConnectAll(int world_size, int num_lanes) {
   std::vector<Mesh> meshes(world_size);
   OnEveryRank(world_size, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
   return meshes;
+}
+
+// Whole buffers over a lane's connection, as a rank would move them that a test plays.
+inline Status Move(const Connection& connection, bool sending, void* data, size_t size) {
+  const TimePoint deadline = After(kGenerousSeconds);
+  if (connection.memory == nullptr) {
+    return sending ? SendAll(connection.socket, data, size, deadline)
+                   : ReceiveAll(connection.socket, data, size, deadline);
+  }
+  RingEnd* const end = sending ? connection.memory->outgoing() : connection.memory->incoming();
+  const int fd = connection.socket.fd();
+  char* next = static_cast<char*>(data);
+  bool closed = false;
+  while (size > 0) {
+    size_t there = 0;
+    CHECK_TRUE(end->Look(&there));
+    if (const size_t count = std::min(there, size); count > 0) {
+      std::memcpy(sending ? end->here() : next, sending ? next : end->here(), count);
+      if (end->Advance(count)) send(fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+      next += count;
+      size -= count;
+      continue;
+    }
+    if (closed) return Status(StatusCode::kUnavailable, "closed");
+    end->Await(1);
+    CHECK_TRUE(end->Look(&there));
+    if (there > 0) continue;
+    pollfd entry{fd, POLLIN, 0};
+    if (poll(&entry, 1, PollMilliseconds(deadline)) == 0) {
+      return Status(StatusCode::kDeadlineExceeded, "silent");
+    }
+    char bytes[64];
+    closed = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == 0;
+  }
+  return Status();
+}
+
+inline Status Send(const Connection& connection, const void* data, size_t size) {
+  return Move(connection, true, const_cast<void*>(data), size);
+}
+
+inline Status Receive(const Connection& connection, void* data, size_t size) {
+  return Move(connection, false, data, size);
+}
+
+// A header, as it stands on the wire or in the ring.
+inline std::string HeaderBytes(const Connection& connection, const ExchangeHeader& header) {
+  std::string bytes;
+  if (connection.memory != nullptr) {
+    bytes.resize(BytesToHeaderEnd(connection.memory->outgoing()->position()));
+    std::memcpy(&bytes[bytes.size() - kHeaderRoom], &header, sizeof(header));
+  } else {
+    bytes.assign(reinterpret_cast<const char*>(&header), sizeof(header));
+  }
+  return bytes;
+}
+
+inline Status ReceiveHeader(const Connection& connection, ExchangeHeader* header) {
+  if (connection.memory == nullptr) return Receive(connection, header, sizeof(*header));
+  std::string bytes(BytesToHeaderEnd(connection.memory->incoming()->position()), ' ');
+  const Status status = Receive(connection, &bytes[0], bytes.size());
+  std::memcpy(header, &bytes[bytes.size() - kHeaderRoom], sizeof(*header));
+  return status;
 }
 
 }  // namespace testing

@@ -1,0 +1,140 @@
+#include "ops/lanes/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace tf_libra {
+namespace {
+
+// The state of both rings. A page of the largest kind that machines have: what is mapped by itself
+// begins at such a one.
+constexpr size_t kStateBytes = 1 << 16;
+// It cannot become smaller under whoever has mapped it, who would die of that.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+size_t FileBytes(size_t capacity) { return kStateBytes + 2 * capacity; }
+size_t MappedBytes(size_t capacity) { return kStateBytes + 4 * capacity; }
+
+Status Refused(const char* call, int error) {
+  return Status(StatusCode::kUnavailable, std::string(call) + ": " + ErrnoText(error));
+}
+
+bool MapAt(char* address, const Socket& file, size_t offset, size_t size) {
+  return mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.fd(),
+              static_cast<off_t>(offset)) != MAP_FAILED;
+}
+
+}  // namespace
+
+RingEnd::RingEnd(bool reads, RingState* state, char* bytes, size_t capacity)
+    : reads_(reads),
+      bytes_(bytes),
+      capacity_(capacity),
+      mine_(reads ? &state->read : &state->written),
+      theirs_(reads ? &state->written : &state->read),
+      wanted_by_me_(reads ? &state->wanted_written : &state->wanted_read),
+      wanted_by_them_(reads ? &state->wanted_read : &state->wanted_written) {}
+
+bool RingEnd::Look(size_t* num_bytes) const {
+  const uint64_t theirs = *theirs_;
+  const uint64_t in_ring = reads_ ? theirs - position_ : position_ - theirs;
+  if (in_ring > capacity_) return false;
+  *num_bytes = static_cast<size_t>(reads_ ? in_ring : capacity_ - in_ring);
+  return true;
+}
+
+// Who waits says for what, looks again, and sleeps; who advances says how far, and looks who waits.
+// In one order for all, as these are: so one of the two sees the other.
+bool RingEnd::Advance(size_t num_bytes) {
+  position_ += num_bytes;
+  *mine_ = position_;
+  uint64_t wanted = *wanted_by_them_;
+  while (wanted <= position_) {
+    if (wanted_by_them_->compare_exchange_weak(wanted, RingState::kNever)) return true;
+  }
+  return false;
+}
+
+void RingEnd::Await(size_t num_bytes) {
+  // A writer finds so much room when all is read but what the rest of the ring holds.
+  *wanted_by_me_ = position_ + num_bytes - (reads_ ? 0 : capacity_);
+}
+
+void RingEnd::AwaitNothing() { *wanted_by_me_ = RingState::kNever; }
+
+SharedMemory::SharedMemory(char* base, size_t capacity, bool maker)
+    : base_(base),
+      incoming_(true, reinterpret_cast<RingState*>(base) + (maker ? 1 : 0),
+                base + kStateBytes + (maker ? 2 * capacity : 0), capacity),
+      outgoing_(false, reinterpret_cast<RingState*>(base) + (maker ? 0 : 1),
+                base + kStateBytes + (maker ? 0 : 2 * capacity), capacity) {}
+
+SharedMemory::~SharedMemory() { munmap(base_, MappedBytes(incoming_.capacity())); }
+
+Status SharedMemory::Map(const Socket& file, size_t capacity, bool maker,
+                         std::unique_ptr<SharedMemory>* memory) {
+  void* const room = mmap(nullptr, MappedBytes(capacity), PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return Refused("mmap", errno);
+  char* const base = static_cast<char*>(room);
+  bool mapped = MapAt(base, file, 0, kStateBytes);
+  for (int copy = 0; copy < 4 && mapped; ++copy) {
+    mapped = MapAt(base + kStateBytes + copy * capacity, file, kStateBytes + copy / 2 * capacity,
+                   capacity);
+  }
+  if (!mapped) {
+    const int error = errno;
+    munmap(base, MappedBytes(capacity));
+    return Refused("mmap", error);
+  }
+  if (maker) {
+    for (int i = 0; i < 2; ++i) {
+      RingState* const state = new (base + i * sizeof(RingState)) RingState;
+      state->written = state->read = 0;
+      state->wanted_read = state->wanted_written = RingState::kNever;
+    }
+  }
+  memory->reset(new (std::nothrow) SharedMemory(base, capacity, maker));
+  if (*memory != nullptr) return Status();
+  munmap(base, MappedBytes(capacity));
+  return Refused("mmap", ENOMEM);
+}
+
+Status SharedMemory::Make(size_t capacity, std::unique_ptr<SharedMemory>* memory, Socket* result) {
+  Socket file(memfd_create("tf_libra", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return Refused("memfd_create", errno);
+  if (ftruncate(file.fd(), static_cast<off_t>(FileBytes(capacity))) != 0) {
+    return Refused("ftruncate", errno);
+  }
+  // Pages that are not to be had are an error here, and a signal later.
+  int error;
+  do {
+    error = posix_fallocate(file.fd(), 0, static_cast<off_t>(FileBytes(capacity)));
+  } while (error == EINTR);
+  if (error != 0) return Refused("fallocate", error);
+  if (fcntl(file.fd(), F_ADD_SEALS, kSeals) != 0) return Refused("fcntl", errno);
+  if (Status status = Map(file, capacity, true, memory); !status.ok()) return status;
+  *result = std::move(file);
+  return Status();
+}
+
+Status SharedMemory::Take(const Socket& file, size_t capacity,
+                          std::unique_ptr<SharedMemory>* memory) {
+  struct stat found{};
+  if (fstat(file.fd(), &found) != 0) return Refused("fstat", errno);
+  const int seals = fcntl(file.fd(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || (seals & F_SEAL_WRITE) != 0 ||
+      static_cast<uint64_t>(found.st_size) != FileBytes(capacity)) {
+    return Status(StatusCode::kFailedPrecondition, "the file of shared memory is not as agreed");
+  }
+  return Map(file, capacity, false, memory);
+}
+
+}  // namespace tf_libra

@@ -1,0 +1,91 @@
+// Memory that two ranks of one host have mapped both: a ring of bytes in each direction, beside the
+// Unix socket over which its file was passed. It has no name: nothing is left behind by processes
+// that are killed. The socket stays for what memory cannot do, to wake the other side and to notice
+// that it is gone.
+#ifndef TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
+#define TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// What both sides know of a ring; positions count all bytes since its beginning.
+struct RingState {
+  // As `wanted_...`: nobody waits.
+  static constexpr uint64_t kNever = UINT64_MAX;
+
+  alignas(64) std::atomic<uint64_t> written;  // by the writer
+  std::atomic<uint64_t> wanted_read;          // where it waits: to be woken once so much is read
+  alignas(64) std::atomic<uint64_t> read;     // by the reader
+  std::atomic<uint64_t> wanted_written;
+};
+static_assert(sizeof(RingState) == 128, "both sides see the same layout");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "works between processes");
+
+// The end of a ring at which this process reads, or writes. What is known of this end is kept here;
+// what the other side says is read once and checked before it is used: another process may write
+// anything at any time. For one thread at a time.
+class RingEnd {
+ public:
+  // `bytes` is mapped twice in a row, so that whatever is in the ring lies in one piece.
+  RingEnd(bool reads, RingState* state, char* bytes, size_t capacity);
+
+  size_t capacity() const { return capacity_; }
+  uint64_t position() const { return position_; }
+
+  // The bytes that can be read here, or written; from `here` on. False: the other side claims what
+  // cannot be.
+  bool Look(size_t* num_bytes) const;
+  char* here() const { return bytes_ + position_ % capacity_; }
+  // That many of them have been read, or written. True: the other side waits for that, and is to be
+  // woken.
+  [[nodiscard]] bool Advance(size_t num_bytes);
+  // From now on the other side wakes this one when Look would say so many; and no more.
+  void Await(size_t num_bytes);
+  void AwaitNothing();
+
+ private:
+  const bool reads_;
+  char* const bytes_;
+  const size_t capacity_;
+  // Of this end, and of the other: positions, and what is waited for.
+  std::atomic<uint64_t>*const mine_, *const theirs_, *const wanted_by_me_, *const wanted_by_them_;
+  uint64_t position_ = 0;
+};
+
+class SharedMemory {
+ public:
+  // Rings of `capacity` bytes, a multiple of the system's page. Fails where the system has no such
+  // memory, or does not let this process have it; nothing is allocated later. `file` is for the
+  // other side, which has to be given it.
+  static Status Make(size_t capacity, std::unique_ptr<SharedMemory>* memory, Socket* file);
+  // Of the side that was given the file. FailedPrecondition: it is not as Make makes it.
+  static Status Take(const Socket& file, size_t capacity, std::unique_ptr<SharedMemory>* memory);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  RingEnd* incoming() { return &incoming_; }
+  RingEnd* outgoing() { return &outgoing_; }
+
+ private:
+  // All that is mapped, in one piece: the state, and each ring twice.
+  SharedMemory(char* base, size_t capacity, bool maker);
+  static Status Map(const Socket& file, size_t capacity, bool maker,
+                    std::unique_ptr<SharedMemory>* memory);
+
+  char* const base_;
+  RingEnd incoming_, outgoing_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_

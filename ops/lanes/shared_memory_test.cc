@@ -1,0 +1,287 @@
+#include "ops/lanes/shared_memory.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+constexpr size_t kCapacity = 1 << 16;
+
+struct Pair {
+  std::unique_ptr<SharedMemory> maker, taker;
+
+  Pair() {
+    Socket file;
+    CHECK_OK(SharedMemory::Make(kCapacity, &maker, &file));
+    CHECK_OK(SharedMemory::Take(file, kCapacity, &taker));
+  }
+};
+
+size_t There(const RingEnd& end) {
+  size_t there = SIZE_MAX;
+  CHECK_TRUE(end.Look(&there));
+  return there;
+}
+
+// Random amounts through both rings, by turns: as a queue of bytes would give them.
+void BytesComeAsTheyWent() {
+  Pair pair;
+  std::mt19937 random(7);
+  for (const bool forth : {true, false}) {
+    RingEnd* const out = forth ? pair.maker->outgoing() : pair.taker->outgoing();
+    RingEnd* const in = forth ? pair.taker->incoming() : pair.maker->incoming();
+    CHECK_EQ(There(*out), kCapacity);
+    std::string expected;
+    uint64_t sent = 0;
+    for (int turn = 0; turn < 2000; ++turn) {
+      CHECK_EQ(There(*out), kCapacity - expected.size());
+      CHECK_EQ(There(*in), expected.size());
+      CHECK_TRUE(std::memcmp(in->here(), expected.data(), expected.size()) == 0);
+      const size_t put = random() % (There(*out) + 1);
+      std::string bytes(put, ' ');
+      for (char& byte : bytes) byte = static_cast<char>(sent++ * 31 >> 3);
+      std::memcpy(out->here(), bytes.data(), put);
+      CHECK_TRUE(!out->Advance(put));  // nobody waits
+      expected += bytes;
+      const size_t take = random() % (expected.size() + 1);
+      CHECK_TRUE(!in->Advance(take));
+      expected.erase(0, take);
+    }
+    CHECK_TRUE(sent > 10 * kCapacity);
+  }
+}
+
+// Exactly who waits is woken, once what it waits for is there, and once.
+void WokenWhenItIsWorthIt() {
+  Pair pair;
+  RingEnd* const out = pair.maker->outgoing();
+  RingEnd* const in = pair.taker->incoming();
+  in->Await(100);
+  CHECK_TRUE(!out->Advance(99));
+  CHECK_TRUE(out->Advance(1));
+  CHECK_TRUE(!out->Advance(1));
+  in->Await(200);
+  in->AwaitNothing();
+  CHECK_TRUE(!out->Advance(kCapacity - 101));
+  CHECK_EQ(There(*out), 0u);
+  out->Await(1000);
+  CHECK_TRUE(!in->Advance(999));
+  CHECK_TRUE(in->Advance(1));
+  CHECK_TRUE(!in->Advance(1));
+}
+
+// What the other process writes where it should not: noticed, and nothing beyond the ring is
+// touched.
+void PositionsThatCannotBe() {
+  Socket file;
+  std::unique_ptr<SharedMemory> memory;
+  CHECK_OK(SharedMemory::Make(kCapacity, &memory, &file));
+  void* const mapped =
+      mmap(nullptr, 2 * sizeof(RingState), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+  CHECK_TRUE(mapped != MAP_FAILED);
+  RingState* const outgoing = static_cast<RingState*>(mapped);
+  RingState* const incoming = outgoing + 1;
+  CHECK_TRUE(!memory->outgoing()->Advance(1000));
+  size_t there;
+  for (const uint64_t odd : {uint64_t{kCapacity + 1}, uint64_t{1} << 63, UINT64_MAX}) {
+    incoming->written = odd;
+    CHECK_TRUE(!memory->incoming()->Look(&there));
+  }
+  for (const uint64_t odd : {uint64_t{1001}, uint64_t{1} << 63, uint64_t{1} << 40}) {
+    outgoing->read = odd;
+    CHECK_TRUE(!memory->outgoing()->Look(&there));
+  }
+  // Its own positions, changed by the other: known better here.
+  incoming->written = 10;
+  incoming->read = 77;
+  CHECK_EQ(There(*memory->incoming()), 10u);
+  outgoing->read = 1000;
+  outgoing->written = UINT64_MAX;
+  CHECK_EQ(There(*memory->outgoing()), kCapacity);
+  munmap(mapped, 2 * sizeof(RingState));
+}
+
+// A file that could shrink would end who has mapped it; one of another size is no agreement.
+void FilesThatAreNotTaken() {
+  std::unique_ptr<SharedMemory> memory;
+  const auto refused = [&](const Socket& file) {
+    CHECK_STATUS(SharedMemory::Take(file, kCapacity, &memory), StatusCode::kFailedPrecondition,
+                 "not as agreed");
+    CHECK_TRUE(memory == nullptr);
+  };
+  Socket made;
+  {
+    std::unique_ptr<SharedMemory> maker;
+    CHECK_OK(SharedMemory::Make(2 * kCapacity, &maker, &made));
+  }
+  refused(made);
+  refused(Socket(open("/dev/zero", O_RDWR | O_CLOEXEC)));
+  refused(Socket(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)));
+  for (const size_t size : {size_t{0}, kCapacity, size_t{1} << 20}) {
+    Socket unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    CHECK_EQ(ftruncate(unsealed.fd(), static_cast<off_t>(size)), 0);
+    refused(unsealed);
+  }
+  Socket own;
+  std::unique_ptr<SharedMemory> maker;
+  CHECK_OK(SharedMemory::Make(kCapacity, &maker, &own));
+  CHECK_EQ(ftruncate(own.fd(), 0), -1);
+  CHECK_EQ(ftruncate(own.fd(), 1 << 30), -1);
+}
+
+// The body, in a process of its own.
+void InAChild(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int before = testing::Failures();
+    body();
+    _exit(testing::Failures() == before ? 0 : 1);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+void LimitTo(int resource, rlim_t bytes) {
+  const rlimit limit{bytes, bytes};
+  CHECK_EQ(setrlimit(static_cast<__rlimit_resource>(resource), &limit), 0);
+}
+
+// Refused by the system: an error, not a signal.
+void MemoryThatIsNotToBeHad() {
+  InAChild([] {
+    signal(SIGXFSZ, SIG_IGN);
+    LimitTo(RLIMIT_FSIZE, kCapacity);
+    std::unique_ptr<SharedMemory> memory;
+    Socket file;
+    CHECK_STATUS(SharedMemory::Make(kCapacity, &memory, &file), StatusCode::kUnavailable,
+                 "ftruncate: ");
+    CHECK_TRUE(memory == nullptr && !file.valid());
+  });
+  InAChild([] {
+    std::unique_ptr<SharedMemory> memory;
+    Socket file;
+    LimitTo(RLIMIT_NOFILE, 3);
+    CHECK_STATUS(SharedMemory::Make(kCapacity, &memory, &file), StatusCode::kUnavailable,
+                 "memfd_create: ");
+  });
+}
+
+// Ranks that are let, and one that is not: who may share memory does, and all of them reduce.
+void RankThatMayNotShare() {
+  for (int without = 0; without < 3; ++without) {
+    testing::Meeting meeting(3, 2);
+    std::vector<Mesh> meshes(3);
+    testing::OnEveryRank(3, [&](int rank) {
+      testing::Meeting mine = testing::Meeting(1, 2);
+      mine.options = meeting.options;
+      mine.listeners.resize(3);
+      mine.listeners[rank] = std::move(meeting.listeners[rank]);
+      mine.options.share_memory = rank != without;
+      CHECK_OK(mine.Connect(rank, &meshes[rank]));
+    });
+    for (const Mesh& mesh : meshes) {
+      CHECK_OK(mesh.unshared);
+      for (const auto& lane : mesh.lanes) {
+        for (int peer = 0; peer < 3; ++peer) {
+          const bool both = mesh.rank != without && peer != without && peer != mesh.rank;
+          CHECK_EQ(lane[peer].memory != nullptr, both);
+        }
+      }
+    }
+    testing::OnEveryRank(3, [&](int rank) {
+      std::vector<float> values(100001, static_cast<float>(rank + 1));
+      const Buffers buffers({{values.data(), values.data(), values.size() * sizeof(float)}});
+      ExchangeOptions options;
+      options.rank = rank;
+      options.peers = &meshes[rank].lanes[1];
+      options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
+      options.header.num_bytes = buffers.num_bytes();
+      options.buffers = &buffers;
+      options.slice = {0, buffers.num_bytes()};
+      options.timeout_seconds = testing::kGenerousSeconds;
+      std::vector<char> scratch;
+      CHECK_OK(RunExchange(options, &scratch).status);
+      for (const float value : values) CHECK_EQ(value, 6.0f);
+    });
+  }
+}
+
+// A system that has no more memory of this kind: sockets instead, and the mesh says why.
+void SystemThatRefuses() {
+  InAChild([] {
+    testing::SharingMemory() = true;
+    testing::MeetingPlace() = kUnixHost;
+    signal(SIGXFSZ, SIG_IGN);
+    LimitTo(RLIMIT_FSIZE, kCapacity);
+    std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
+    CHECK_STATUS(meshes[1].unshared, StatusCode::kUnavailable, "ftruncate: ");
+    for (const Mesh& mesh : meshes) {
+      for (const auto& lane : mesh.lanes) {
+        CHECK_TRUE(lane[1 - mesh.rank].valid() && lane[1 - mesh.rank].memory == nullptr);
+      }
+    }
+    std::vector<std::string> warnings;
+    LaneEngineOptions options;
+    options.warn = [&](const std::string& text) { warnings.push_back(text); };
+    std::shared_ptr<LaneEngine> engine;
+    CHECK_OK(LaneEngine::Start(options, std::move(meshes[1]), &engine));
+    CHECK_EQ(warnings.size(), 1u);
+    CHECK_CONTAINS(warnings[0], "rank 1 cannot share memory with ranks of its host (ftruncate: ");
+  });
+}
+
+// Nothing has a name, and no descriptor is kept.
+void NothingIsLeftOpen() {
+  const auto num_open = [] {
+    int count = 0;
+    for (int fd = 0; fd < 1000; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+  };
+  const int before = num_open();
+  {
+    const Pair pair;
+    CHECK_EQ(num_open(), before);
+  }
+  testing::SharingMemory() = true;
+  testing::MeetingPlace() = kUnixHost;
+  const std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
+  CHECK_EQ(num_open(), before + 2 * (1 + 3));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  testing::SharingMemory() = true;
+  testing::MeetingPlace() = kUnixHost;
+  return testing::RunTests({{"BytesComeAsTheyWent", BytesComeAsTheyWent},
+                            {"WokenWhenItIsWorthIt", WokenWhenItIsWorthIt},
+                            {"PositionsThatCannotBe", PositionsThatCannotBe},
+                            {"FilesThatAreNotTaken", FilesThatAreNotTaken},
+                            {"MemoryThatIsNotToBeHad", MemoryThatIsNotToBeHad},
+                            {"RankThatMayNotShare", RankThatMayNotShare},
+                            {"SystemThatRefuses", SystemThatRefuses},
+                            {"NothingIsLeftOpen", NothingIsLeftOpen}},
+                           argc, argv);
+}
