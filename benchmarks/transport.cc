@@ -1,12 +1,14 @@
-// One all-reduce after the other between two processes on one host, by TF-Libra's lanes over TCP
-// and over Unix sockets, and by Gloo with the same number of connections, alone and beside
-// computation on the same core.
+// One all-reduce after the other between two processes on one host, by TF-Libra's lanes through
+// shared memory, over Unix sockets and over TCP, and by Gloo with the same number of connections,
+// alone and beside computation on the same core.
 // Started by benchmarks/transport.py, which defines the columns it prints.
+#ifdef TF_LIBRA_WITH_GLOO
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
+#endif
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -109,6 +111,7 @@ std::unique_ptr<Transport> ConnectLanes(const char* name, int rank, Meeting meet
   return std::make_unique<Lanes>(name, std::move(mesh));
 }
 
+#ifdef TF_LIBRA_WITH_GLOO
 // A pool of threads, each with a context and a device of its own.
 class GlooLanes : public Transport {
  public:
@@ -176,6 +179,7 @@ class GlooLanes : public Transport {
   uint64_t generation_ = 0;
   bool stop_ = false;
 };
+#endif
 
 // Dense arithmetic on data in the cache, as one thread of a matrix product would do.
 uint64_t ComputeUntil(const std::atomic<bool>& stop) {
@@ -265,7 +269,9 @@ int main(int argc, char** argv) {
     transports.push_back(ConnectLanes("lanes-memory", rank, std::move(in_memory)));
     transports.push_back(ConnectLanes("lanes-unix", rank, std::move(over_unix)));
     transports.push_back(ConnectLanes("lanes-tcp", rank, std::move(over_tcp)));
+#ifdef TF_LIBRA_WITH_GLOO
     transports.push_back(std::make_unique<GlooLanes>(rank, folder));
+#endif
     std::vector<float> data(kSizes[2] / sizeof(float), 0.0f);
     for (int round = 0; round < rounds; ++round) {
       for (const size_t bytes : kSizes) {

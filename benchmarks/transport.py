@@ -1,16 +1,18 @@
-"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--json out.json].
+"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--nogloo] [--json out.json].
 
-Two processes of one host, one core each, all-reduce with 1, 2 and 4 connections: lanes over Unix
-sockets (which ranks of one host use), lanes over TCP on loopback, Gloo over TCP on loopback. Gloo
-is the one in Horovod's sdist, which pip downloads and CMake builds. All are measured in one run,
-round by round, and each round gives, per transport, size and thread count:
+Two processes of one host, one core each, all-reduce with 1, 2 and 4 connections: lanes through
+shared memory (as ranks of one host do), lanes over Unix sockets (as they do where they are refused
+such memory), lanes over TCP on loopback, Gloo over TCP on loopback. Gloo is the one in Horovod's
+sdist, which pip downloads and CMake builds. All are measured in one run, round by round, and each
+round gives, per transport, size and thread count:
 
 - alone: seconds per all-reduce;
 - cpu: seconds of CPU time per all-reduce and process;
 - overlapped: seconds per all-reduce while another thread computes on the same core;
 - slowdown: how many times slower that thread is than without communication.
 
-Reported are medians over rounds, and the medians of the paired ratios to Gloo.
+Reported are medians over rounds, and the medians of paired ratios: of shared memory to Unix
+sockets, and of lanes to Gloo.
 """
 
 import json
@@ -28,13 +30,18 @@ from absl import app, flags
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "transport"
 HOROVOD = "horovod==0.28.1"
-LANES = ("lanes-unix", "lanes-tcp")
+# Of the first to the second.
+RATIOS = (
+    ("lanes-memory", "lanes-unix"),
+    ("lanes-memory", "gloo"),
+    ("lanes-unix", "gloo"),
+    ("lanes-tcp", "gloo"),
+)
 COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 
-def build() -> Path:
-    """Builds Gloo, once, and the benchmark."""
-    BUILD.mkdir(parents=True, exist_ok=True)
+def build_gloo() -> list[str]:
+    """Builds Gloo, once; returns what the compiler is to be told of it."""
     gloo = BUILD / "gloo"
     if not (gloo / "lib" / "gloo" / "libgloo.a").exists():
         with tempfile.TemporaryDirectory() as folder:
@@ -50,17 +57,25 @@ def build() -> Path:
         subprocess.run(["cmake", "--build", gloo / "lib", "-j", "2"], check=True)
         (gloo / "source").unlink(missing_ok=True)
         (gloo / "source").symlink_to(source)
+    options = ["-DTF_LIBRA_WITH_GLOO", f"-I{gloo / 'source'}", f"-I{gloo / 'lib'}"]
+    return [*options, str(gloo / "lib" / "gloo" / "libgloo.a")]
+
+
+def build(with_gloo: bool) -> Path:
+    """Builds the benchmark."""
+    BUILD.mkdir(parents=True, exist_ok=True)
     program = BUILD / "transport"
+    gloo = build_gloo() if with_gloo else []
     lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}", f"-I{gloo / 'source'}", f"-I{gloo / 'lib'}"]
+    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}"]
     command += [str(ROOT / "benchmarks" / "transport.cc"), *map(str, lanes)]
-    command += [str(gloo / "lib" / "gloo" / "libgloo.a"), "-pthread", "-o", str(program)]
+    command += [*gloo, "-pthread", "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 
 
 def main(_: list[str]) -> None:
-    program = build()
+    program = build(_GLOO.value)
     with tempfile.TemporaryDirectory() as folder:
         for lane in range(4):
             Path(folder, str(lane)).mkdir()
@@ -81,12 +96,14 @@ def main(_: list[str]) -> None:
             medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
             cells = [f"{value * 1e3:.2f}" for value in medians[:3]] + [f"x{medians[3]:.2f}"]
             print(f"| {size} | {threads} | {transport} | {' | '.join(cells)} |")
-        for lanes in LANES:
-            pairs = zip(by_transport[lanes], by_transport["gloo"], strict=True)
+        for first, second in RATIOS:
+            if second not in by_transport:
+                continue
+            pairs = zip(by_transport[first], by_transport[second], strict=True)
             ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
             medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
             cells = " | ".join(f"{median:.2f}" for median in medians)
-            print(f"| {size} | {threads} | {lanes}/gloo | {cells} |")
+            print(f"| {size} | {threads} | {first}/{second} | {cells} |")
     if _JSON.value:
         rows = [
             {"bytes": size, "threads": threads, "transport": name, "rounds": rounds}
@@ -102,5 +119,6 @@ if __name__ == "__main__":
     _REPETITIONS = flags.DEFINE_integer(
         "repetitions", 20, "All-reduces per case and round.", lower_bound=1
     )
+    _GLOO = flags.DEFINE_bool("gloo", True, "Whether Gloo is built and measured, too.")
     _JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
     app.run(main)
