@@ -1,0 +1,91 @@
+"""Meeting as far as a process alone comes; how ranks meet and differ is in jobs' tests."""
+
+from collections.abc import Iterator
+
+import horovod.tensorflow as hvd
+import pytest
+from horovod.common import elastic
+
+from tests.session.alone import ONE
+from tf_libra import options
+from tf_libra.session import identity
+from tf_libra.session.meeting import Meeting
+from tf_libra.story.story import Story
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    identity.count_anew()
+    yield
+    identity.count_anew()
+
+
+@pytest.fixture
+def state(horovod: None) -> Iterator[elastic.ObjectState]:
+    """What `hvd.elastic.run` tells of other hosts, as it does while it runs."""
+    one = elastic.ObjectState(hvd.broadcast_object, hvd.rank, batch=0)
+    elastic.notification_manager.register_listener(one)
+    yield one
+    elastic.notification_manager.remove_listener(one)
+
+
+def meeting(**asked: object) -> tuple[Meeting, Story]:
+    resolved = options.resolve(asked)
+    return Meeting("train_step", "module.train_step", resolved), Story(resolved)
+
+
+def test_before_horovod_knows_the_job_nobody_can_be_met() -> None:
+    one, story = meeting()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
+            one.meet(story)
+        assert one.control is None
+        assert not one.is_alone and not one.is_over
+
+
+@pytest.mark.usefixtures("horovod")
+def test_one_process_has_nobody_to_meet_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    one, story = meeting()
+    one.meet(story)
+    assert one.is_alone
+    assert one.control is None
+    assert not one.is_over
+    assert "one process: train_step runs as it is" in caplog.text
+
+
+@pytest.mark.usefixtures("horovod")
+def test_threads_that_nobody_has_asked_for_are_the_backends() -> None:
+    one, story = meeting()
+    assert one.options.default_threads
+    one.meet(story)
+    lanes = one.options.backend
+    assert one.options.strategy == lanes.default_threads(options.resolve({}).strategy)
+    asked, story = meeting(threads=(1, 3))
+    asked.meet(story)
+    assert asked.options.strategy.allowed_threads == (1, 3)
+
+
+def test_when_elastic_mode_resets_the_job_it_is_over_until_it_ends(
+    state: elastic.ObjectState,
+) -> None:
+    one, story = meeting(plan=ONE)
+    one.meet(story)
+    assert one.is_alone and not one.is_over
+    state.on_reset()
+    assert one.is_over
+    one.end()
+    assert not one.is_over and not one.is_alone
+    assert one.given == ONE
+    one.meet(story)
+    assert one.is_alone and not one.is_over
+
+
+def test_each_meeting_is_told_of_a_reset_once(state: elastic.ObjectState) -> None:
+    one, story = meeting()
+    for _ in range(3):
+        one.meet(story)
+    assert len(state._reset_callbacks) == 1
+    other, story = meeting()
+    other.meet(story)
+    state.on_reset()
+    assert one.is_over and other.is_over

@@ -1,0 +1,127 @@
+"""What is done at the end of every trace; what ranks that differ are told is in jobs' tests."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.backends.alone import alone
+from tf_libra import options
+from tf_libra.backends.engine import Engine, EngineError
+from tf_libra.session.traces import Traces
+from tf_libra.story.story import Story
+from tf_libra.tracing.marked_function import Trace
+from tf_libra.tracing.marks import MarkedGradient
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = alone()
+    yield running
+    running.close()
+
+
+def marked(name: str, **others: Any) -> MarkedGradient:
+    return MarkedGradient(name=name, shape=(2,), dtype="float32", num_bytes=8, **others)
+
+
+def trace(*names: str, **others: Any) -> Trace:
+    return Trace(tuple(marked(name) for name in names), {}, **others)
+
+
+class Step:
+    """A function whose every trace is added as one that all-reduces what it is told to."""
+
+    def __init__(self, control: Engine | None = None) -> None:
+        self.traces = Traces("train_step")
+        self.meetings = 0
+        self._control = control
+        self._story = Story(options.resolve({}))
+
+    def traced(self, one: Trace, is_first: bool = False) -> Any:
+        """The new graph."""
+
+        @tf.function(autograph=False)
+        def function(inputs: tf.Tensor) -> tf.Tensor:
+            self.traces.add(one, self._control, self._story, None if is_first else self._meet)
+            return inputs
+
+        return function.get_concrete_function(tf.TensorSpec([2]))
+
+    def _meet(self) -> None:
+        self.meetings += 1
+
+
+def test_each_graph_is_known_by_what_it_does() -> None:
+    step = Step()
+    one, other = trace("a"), trace("a", "b")
+    graphs = [step.traced(one), step.traced(other)]
+    assert [step.traces.of(graph).trace for graph in graphs] == [one, other]
+    assert step.traces.of(graphs[1]).marked == other.marked
+    stranger = Step().traced(one)
+    with pytest.raises(KeyError):
+        step.traces.of(stranger)
+
+
+def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
+    step = Step(engine)
+    step.traced(trace("a"), is_first=True)
+    assert step.meetings == 0
+    for one, meetings in (
+        (trace("a"), 0),  # another shape of the inputs, and the same gradients
+        (trace("a", "b"), 1),
+        (trace("b", "a"), 2),  # the order is another
+        (trace("a", "b"), 2),
+        (Trace((marked("a", is_gathered=True),), {}), 3),
+    ):
+        step.traced(one)
+        assert step.meetings == meetings
+
+
+def test_what_could_not_be_compared_is_compared_again(engine: Engine) -> None:
+    step = Step(engine)
+    engine.abort("the test ends it")
+    for meetings in (1, 2):
+        with pytest.raises(EngineError, match="the test ends it"):
+            step.traced(trace("a"))
+        assert step.meetings == meetings
+
+
+def test_alone_nobody_is_met() -> None:
+    step = Step()
+    step.traced(trace("a"))
+    step.traced(trace("b"))
+    assert step.meetings == 0
+
+
+IN_DATASET = Trace((marked("a", in_dataset=True), marked("b")), {})
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (trace("a", missing=("spare",)), "train_step computes no gradient for 'spare': it is None"),
+        (trace("a", jacobians=("w", "v")), "train_step returns the jacobian of 'w', 'v', of each"),
+        (IN_DATASET, "train_step computes gradients in a function of tf.data, .*: 'a' are"),
+        (
+            trace("a", missing=tuple("uvwxyz")),
+            "no gradient for 'u', 'v', 'w', 'x', 'y' and 1 more: it is",
+        ),
+    ],
+)
+def test_what_no_plan_is_about_is_said_once(
+    one: Trace, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = Step()
+    for _ in range(2):
+        step.traced(one)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert re.search(said, record.getMessage())
+
+
+def test_of_a_trace_without_such_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    Step().traced(trace("a", "b"))
+    assert caplog.records == []
