@@ -58,7 +58,7 @@ class Exchange {
     for (const Connection& one : *options.peers) {
       num_blocks += one.valid() && one.memory == nullptr;
       if (one.memory != nullptr) {
-        block_bytes_ = std::min(block_bytes_, one.memory->incoming()->capacity() / 2);
+        block_bytes_ = std::min(block_bytes_, one.memory->incoming_parts()->capacity() / 2);
       }
     }
     scratch->resize(num_blocks * block_bytes_);
@@ -83,7 +83,7 @@ class Exchange {
     TimePoint last_progress = Clock::now();
     bool warned = false;
     while (!Done()) {
-      bool progress = SumReadyBlocks();
+      bool progress = SumReadyBlock();
       for (Peer& peer : peers_) {
         const Step received = Receive(&peer);
         const Step sent = received == Step::kFailed ? Step::kFailed : Send(&peer);
@@ -121,37 +121,34 @@ class Exchange {
 
   // What has come from `summed_` on.
   static const char* PartOf(const Peer& peer) {
-    return peer.memory == nullptr ? peer.block : peer.memory->incoming()->here();
+    return peer.memory == nullptr ? peer.block : peer.memory->incoming_parts()->here();
   }
 
-  // Sums every block of the own chunk of which all parts are there.
-  bool SumReadyBlocks() {
-    bool progress = false;
-    while (summed_ < own_chunk_.size()) {
-      const size_t end = BlockEnd();
-      for (const Peer& peer : peers_) {
-        if (peer.part_received < end) return progress;
-      }
-      size_t at = 0;  // within the block
-      options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
-                                   [&](const char* input, char* output, size_t size) {
-                                     for (const Peer& peer : peers_)
-                                       parts_[peer.rank] = PartOf(peer) + at;
-                                     parts_[options_.rank] = input;
-                                     ReduceBlock(
-                                         static_cast<ElementType>(options_.header.element_type),
-                                         static_cast<Reduction>(options_.header.reduction), parts_,
-                                         size / element_size_, output);
-                                     at += size;
-                                     return true;
-                                   });
-      for (Peer& peer : peers_) {
-        if (peer.memory != nullptr) Advance(peer, peer.memory->incoming(), end - summed_);
-      }
-      summed_ = end;
-      progress = true;
+  // Sums the next block of the own chunk, if all parts of it are there. It is sent before the next.
+  bool SumReadyBlock() {
+    if (summed_ == own_chunk_.size()) return false;
+    const size_t end = BlockEnd();
+    for (const Peer& peer : peers_) {
+      if (peer.part_received < end) return false;
     }
-    return progress;
+    size_t at = 0;  // within the block
+    options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
+                                 [&](const char* input, char* output, size_t size) {
+                                   for (const Peer& peer : peers_)
+                                     parts_[peer.rank] = PartOf(peer) + at;
+                                   parts_[options_.rank] = input;
+                                   ReduceBlock(
+                                       static_cast<ElementType>(options_.header.element_type),
+                                       static_cast<Reduction>(options_.header.reduction), parts_,
+                                       size / element_size_, output);
+                                   at += size;
+                                   return true;
+                                 });
+    for (Peer& peer : peers_) {
+      if (peer.memory != nullptr) Advance(peer, peer.memory->incoming_parts(), end - summed_);
+    }
+    summed_ = end;
+    return true;
   }
 
   Step Fail(StatusCode code, const Peer& peer, const std::string& what) {
@@ -190,27 +187,31 @@ class Exchange {
                 "has written into the shared memory what cannot be");
   }
 
-  // As SendRuns and ReceiveRuns, through shared memory.
+  // Copies as much of [*moved, limit) of `range` as there is room for, up to a block: then the peer
+  // may go on with it. `copy` has a run's input, output, place in the ring and size.
   template <typename Copy>
-  Step MoveRuns(Peer* peer, RingEnd* end, const iovec* runs, size_t count, size_t* moved,
-                Copy copy) {
+  Step CopyRange(Peer* peer, RingEnd* end, ByteRange range, size_t limit, size_t* moved,
+                 Copy copy) {
+    if (*moved == limit) return Step::kBlocked;
     size_t room = 0;
     if (const Step step = Look(*peer, *end, &room); step != Step::kProgress) return step;
-    room = std::min(room, std::min(kMaxBlockBytes, end->capacity() / 4));  // then the peer goes on
-    size_t bytes = 0;
-    for (size_t i = 0; i < count && bytes < room; ++i) {
-      const size_t size = std::min(runs[i].iov_len, room - bytes);
-      copy(end->here() + bytes, static_cast<char*>(runs[i].iov_base), size);
-      bytes += size;
-    }
-    Advance(*peer, end, bytes);
+    const size_t bytes = std::min({room, limit - *moved, kMaxBlockBytes, end->capacity() / 4});
+    char* place = end->here();
+    const size_t begin = range.begin + *moved;
+    options_.buffers->ForEachRun({begin, begin + bytes},
+                                 [&](const char* input, char* output, size_t size) {
+                                   copy(input, output, place, size);
+                                   place += size;
+                                   return true;
+                                 });
     *moved += bytes;
+    Advance(*peer, end, bytes);
     return Step::kProgress;
   }
 
   // All of it at once.
   Step SendHeaderInMemory(Peer* peer) {
-    RingEnd* const end = peer->memory->outgoing();
+    RingEnd* const end = peer->memory->outgoing_parts();
     const size_t size = BytesToHeaderEnd(end->position());
     size_t room = 0;
     if (Look(*peer, *end, &room) == Step::kFailed) return Step::kFailed;
@@ -222,7 +223,7 @@ class Exchange {
   }
 
   Step ReceiveHeaderInMemory(Peer* peer) {
-    RingEnd* const end = peer->memory->incoming();
+    RingEnd* const end = peer->memory->incoming_parts();
     const size_t size = BytesToHeaderEnd(end->position());
     size_t there = 0;
     if (Look(*peer, *end, &there) == Step::kFailed) return Step::kFailed;
@@ -236,18 +237,46 @@ class Exchange {
   // What is there stays there until it is summed.
   Step ReceivePartInMemory(Peer* peer) {
     size_t there = 0;
-    if (Look(*peer, *peer->memory->incoming(), &there) == Step::kFailed) return Step::kFailed;
+    if (Look(*peer, *peer->memory->incoming_parts(), &there) == Step::kFailed) return Step::kFailed;
     const size_t received = std::min(own_chunk_.size(), summed_ + there);
     if (received == peer->part_received) return Step::kBlocked;
     peer->part_received = received;
     return Step::kProgress;
   }
 
+  // Of two that were tried.
+  static Step Both(Step one, Step other) {
+    if (one == Step::kFailed || other == Step::kFailed) return Step::kFailed;
+    return one == Step::kProgress ? one : other;
+  }
+
+  Step SendInMemory(Peer* peer) {
+    if (peer->header_sent < sizeof(ExchangeHeader)) return SendHeaderInMemory(peer);
+    const Step part =
+        CopyRange(peer, peer->memory->outgoing_parts(), peer->chunk, peer->chunk.size(),
+                  &peer->part_sent, [](const char* input, char*, char* place, size_t size) {
+                    std::memcpy(place, input, size);
+                  });
+    if (part == Step::kFailed) return part;
+    return Both(part,
+                CopyRange(peer, peer->memory->outgoing_sums(), own_chunk_, summed_, &peer->sum_sent,
+                          [](const char*, char* output, char* place, size_t size) {
+                            std::memcpy(place, output, size);
+                          }));
+  }
+
+  // After the header.
+  Step ReceiveInMemory(Peer* peer) {
+    const Step part = ReceivePartInMemory(peer);
+    if (part == Step::kFailed) return part;
+    return Both(part, CopyRange(peer, peer->memory->incoming_sums(), peer->chunk,
+                                peer->chunk.size(), &peer->sum_received,
+                                [](const char*, char* output, char* place, size_t size) {
+                                  std::memcpy(output, place, size);
+                                }));
+  }
+
   Step SendRuns(Peer* peer, iovec* runs, size_t count, size_t* sent) {
-    if (peer->memory != nullptr) {
-      return MoveRuns(peer, peer->memory->outgoing(), runs, count, sent,
-                      [](char* ring, char* data, size_t size) { std::memcpy(ring, data, size); });
-    }
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = count;
@@ -258,10 +287,6 @@ class Exchange {
   }
 
   Step ReceiveRuns(Peer* peer, iovec* runs, size_t count, size_t* received) {
-    if (peer->memory != nullptr) {
-      return MoveRuns(peer, peer->memory->incoming(), runs, count, received,
-                      [](char* ring, char* data, size_t size) { std::memcpy(data, ring, size); });
-    }
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = count;
@@ -272,9 +297,9 @@ class Exchange {
   }
 
   Step Send(Peer* peer) {
+    if (peer->memory != nullptr) return SendInMemory(peer);
     iovec runs[kMaxRuns];
     if (peer->header_sent < sizeof(ExchangeHeader)) {
-      if (peer->memory != nullptr) return SendHeaderInMemory(peer);
       auto* bytes = reinterpret_cast<const char*>(&options_.header);
       runs[0] = iovec{const_cast<char*>(bytes) + peer->header_sent,
                       sizeof(ExchangeHeader) - peer->header_sent};
@@ -297,13 +322,17 @@ class Exchange {
     return Step::kBlocked;
   }
 
-  // Whether this peer may deliver now; not while its block is full and waits for other ranks, nor,
-  // in memory, while its part still stands before what follows.
+  // Nobody has a sum to send without every rank's part of its block.
+  bool LacksPart(const Peer& peer) const {
+    return peer.header_received < sizeof(ExchangeHeader) || peer.part_received < BlockEnd();
+  }
+
+  // Whether this peer may deliver now; over a socket not while its block is full and waits for
+  // other ranks.
   bool WantsToReceive(const Peer& peer) const {
-    if (peer.header_received < sizeof(ExchangeHeader)) return true;
-    if (peer.part_received < own_chunk_.size()) return peer.part_received < BlockEnd();
-    if (peer.memory != nullptr && summed_ < own_chunk_.size()) return false;
-    return peer.sum_received < peer.chunk.size();
+    if (LacksPart(peer)) return true;
+    const bool may_follow = peer.memory != nullptr || peer.part_received == own_chunk_.size();
+    return may_follow && peer.sum_received < peer.chunk.size();
   }
 
   bool WantsToSend(const Peer& peer) const {
@@ -335,8 +364,8 @@ class Exchange {
       }
       return checked;
     }
+    if (peer->memory != nullptr) return ReceiveInMemory(peer);
     if (peer->part_received < own_chunk_.size()) {
-      if (peer->memory != nullptr) return ReceivePartInMemory(peer);
       runs[0] =
           iovec{peer->block + (peer->part_received - summed_), BlockEnd() - peer->part_received};
       return ReceiveRuns(peer, runs, 1, &peer->part_received);
@@ -377,61 +406,48 @@ class Exchange {
     std::string late, owing;
     for (const Peer& peer : peers_) {
       if (!WantsToReceive(peer) && !WantsToSend(peer)) continue;
-      // Without every rank's part nobody has a sum to send, or room for more of a part.
-      const bool part_missing = peer.header_received < sizeof(ExchangeHeader) ||
-                                (peer.part_received < own_chunk_.size() && WantsToReceive(peer));
-      std::string& ranks = part_missing ? late : owing;
+      std::string& ranks = LacksPart(peer) ? late : owing;
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer.rank);
     }
     return late.empty() ? owing : late;
   }
 
-  // How much of a ring is worth being woken for, of `left` that is to come or to go: fewer turns
-  // between the ranks are fewer calls. Everybody who waits for room has left half a ring, hence a
+  // Asks to be woken when `left`, or what is worth it, is in the ring, or has room there: fewer
+  // turns between the ranks are fewer calls. Whoever waits for room has left half a ring, hence a
   // block, for the other side to go on with, and so nobody waits for each other.
-  static size_t WorthWaking(const RingEnd& end, size_t left) {
-    return std::min(left, end.capacity() / 2);
+  bool Await(const Peer& peer, RingEnd* end, size_t left) {
+    if (left == 0) return true;
+    const size_t awaited = std::min(left, end->capacity() / 2);
+    end->Await(awaited);
+    size_t there = 0;
+    return Look(peer, *end, &there) != Step::kFailed && there < awaited;
   }
 
-  // What has to be in the ring before this rank goes on; zero: nothing that could come.
-  size_t AwaitedOf(const Peer& peer) const {
-    const RingEnd& end = *peer.memory->incoming();
-    if (!WantsToReceive(peer)) return 0;
-    if (peer.header_received < sizeof(ExchangeHeader)) return BytesToHeaderEnd(end.position());
-    // Parts stay in the ring from `summed_` on.
-    const size_t left = peer.part_received < own_chunk_.size()
-                            ? own_chunk_.size() - summed_
-                            : peer.chunk.size() - peer.sum_received;
-    return WorthWaking(end, left);
-  }
-
-  // What room there has to be; zero: there is nothing to send.
-  size_t AwaitedRoom(const Peer& peer) const {
-    const RingEnd& end = *peer.memory->outgoing();
-    if (peer.header_sent < sizeof(ExchangeHeader)) return BytesToHeaderEnd(end.position());
-    if (peer.part_sent < peer.chunk.size()) {
-      return WorthWaking(end, peer.chunk.size() - peer.part_sent);
-    }
-    return WorthWaking(end, summed_ - peer.sum_sent);
-  }
-
-  // Has peers that share memory wake this rank for what it waits for. False: there is something
+  // Has a peer that shares memory wake this rank for what it waits for. False: there is something
   // now, or a failure.
-  bool AwaitPeersInMemory() {
-    bool nothing = true;
-    for (const Peer& peer : peers_) {
-      if (peer.memory == nullptr || (SentAll(peer) && ReceivedAll(peer))) continue;
-      for (const bool incoming : {true, false}) {
-        RingEnd* const end = incoming ? peer.memory->incoming() : peer.memory->outgoing();
-        const size_t awaited = incoming ? AwaitedOf(peer) : AwaitedRoom(peer);
-        if (awaited == 0) continue;
-        end->Await(awaited);
-        size_t there = 0;
-        if (Look(peer, *end, &there) == Step::kFailed) return false;
-        nothing = nothing && there < awaited;
-      }
+  bool AwaitInMemory(const Peer& peer) {
+    SharedMemory* const memory = peer.memory;
+    if (peer.header_sent < sizeof(ExchangeHeader)) {
+      RingEnd* const end = memory->outgoing_parts();
+      if (!Await(peer, end, BytesToHeaderEnd(end->position()))) return false;
+    } else if (!Await(peer, memory->outgoing_parts(), peer.chunk.size() - peer.part_sent)) {
+      return false;
     }
-    return nothing;
+    if (peer.header_received < sizeof(ExchangeHeader)) {
+      RingEnd* const end = memory->incoming_parts();
+      return Await(peer, end, BytesToHeaderEnd(end->position()));
+    }
+    // Parts stay in the ring from `summed_` on.
+    const size_t part = peer.part_received < BlockEnd() ? own_chunk_.size() - summed_ : 0;
+    return Await(peer, memory->incoming_parts(), part) &&
+           Await(peer, memory->incoming_sums(), peer.chunk.size() - peer.sum_received) &&
+           Await(peer, memory->outgoing_sums(), summed_ - peer.sum_sent);
+  }
+
+  bool AwaitPeersInMemory() {
+    return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+      return peer.memory == nullptr || (SentAll(peer) && ReceivedAll(peer)) || AwaitInMemory(peer);
+    });
   }
 
   // Takes what has woken this rank off the socket.
@@ -481,8 +497,7 @@ class Exchange {
     poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
     for (size_t i = 0; i < peers_.size(); ++i) {
       if (peers_[i].memory == nullptr) continue;
-      peers_[i].memory->incoming()->AwaitNothing();
-      peers_[i].memory->outgoing()->AwaitNothing();
+      peers_[i].memory->AwaitNothing();
       if (entries_[i].fd >= 0 && entries_[i].revents != 0) Drain(&peers_[i]);
     }
     // A peer that died while nothing was expected of it is still a peer that died. Where

@@ -7,7 +7,7 @@
 // 2(N-1), and the order of summation is fixed. Nothing is packed: bytes go from the input
 // tensors to the wire and from the wire to the output tensors; only the parts of the own chunk
 // wait in a scratch block until every rank's part of that block is there. Where two ranks share
-// memory, the wire is a ring in it, and parts are summed out of the ring itself.
+// memory, the wire is rings in it, and parts are summed out of the ring itself.
 #ifndef TF_LIBRA_OPS_LANES_EXCHANGE_H_
 #define TF_LIBRA_OPS_LANES_EXCHANGE_H_
 

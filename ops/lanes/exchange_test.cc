@@ -116,6 +116,14 @@ struct Scripted {
     CHECK_OK(testing::Receive(End(rank), data.data(), size));
     return data;
   }
+  void SendSum(int rank, const void* data, size_t size) {
+    CHECK_OK(testing::SendSum(End(rank), data, size));
+  }
+  std::vector<char> ReceiveSum(int rank, size_t size) {
+    std::vector<char> data(size);
+    CHECK_OK(testing::ReceiveSum(End(rank), data.data(), size));
+    return data;
+  }
   ExchangeHeader ReceiveHeader(int rank) {
     ExchangeHeader header;
     CHECK_OK(testing::ReceiveHeader(End(rank), &header));
@@ -230,10 +238,10 @@ void PeerThatSendsBytewise() {
     CHECK_TRUE(std::memcmp(&theirs_header, &header, sizeof(header)) == 0);
     const std::vector<char> part = script.Receive(1, 51 * sizeof(float));
     CHECK_TRUE(std::memcmp(part.data(), script.tensors.inputs[0].data() + 50, part.size()) == 0);
-    const std::vector<char> sum = script.Receive(1, 50 * sizeof(float));
+    const std::vector<char> sum = script.ReceiveSum(1, 50 * sizeof(float));
     CHECK_TRUE(std::memcmp(sum.data(), script.tensors.outputs[0].data(), sum.size()) == 0);
     for (size_t i = 0; i < 51 * sizeof(float); ++i) {
-      script.Send(1, reinterpret_cast<const char*>(theirs.data() + 50) + i, 1);
+      script.SendSum(1, reinterpret_cast<const char*>(theirs.data() + 50) + i, 1);
     }
   });
   CHECK_OK(script.Run().status);
@@ -346,7 +354,7 @@ void PeerThatStopsReading() {
     script.Send(1, half.data(), half.size());
     script.ReceiveHeader(1);
     script.Receive(1, half.size());
-    script.Send(1, half.data(), half.size());  // as if it were the sum
+    script.SendSum(1, half.data(), half.size());  // as if it were the sum
   });
   CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
   peer.join();
@@ -356,12 +364,16 @@ void PeerThatStopsReading() {
 // Another process may write anything into shared memory, at any time.
 void PositionsThatCannotBe() {
   if (!testing::SharingMemory()) return;
-  for (const bool reading : {false, true}) {
+  RingEnd* (*const ends[])(SharedMemory*) = {
+      [](SharedMemory* memory) { return memory->outgoing_parts(); },
+      [](SharedMemory* memory) { return memory->incoming_parts(); },
+      [](SharedMemory* memory) { return memory->outgoing_sums(); },
+  };
+  for (const auto& end : ends) {
     Scripted script(2, 1 << 20);
     script.SendHeader(1, HeaderOf(script.buffers));
-    SharedMemory* const memory = script.End(1).memory.get();
     // What has not been written, or has not been read yet, by far.
-    static_cast<void>((reading ? memory->incoming() : memory->outgoing())->Advance(1u << 30));
+    static_cast<void>(end(script.End(1).memory.get())->Advance(1u << 30));
     CHECK_STATUS(script.Run().status, StatusCode::kFailedPrecondition,
                  "rank 1 has written into the shared memory what cannot be");
     script.CheckUntouched();

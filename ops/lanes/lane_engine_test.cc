@@ -445,9 +445,10 @@ void PlayRank1(const Connection& lane, const ExchangeHeader& header, size_t coun
   const std::string message = testing::HeaderBytes(lane, header) + std::string(rank0, '\0');
   CHECK_OK(testing::Send(lane, message.data(), message.size()));
   // Rank 0's header was read to find out what to say. What follows it: a part, and a sum.
-  std::vector<char> bytes(rank1 + rank0);
-  CHECK_OK(testing::Receive(lane, bytes.data(), bytes.size()));
-  if (to_the_end) CHECK_OK(testing::Send(lane, bytes.data(), rank1));
+  std::vector<char> part(rank1), sum(rank0);
+  CHECK_OK(testing::Receive(lane, part.data(), part.size()));
+  CHECK_OK(testing::ReceiveSum(lane, sum.data(), sum.size()));
+  if (to_the_end) CHECK_OK(testing::SendSum(lane, part.data(), part.size()));
 }
 
 ExchangeHeader HeaderOfRank0(const Connection& lane) {
@@ -492,7 +493,7 @@ void FirstByteOfAnyLane() {
   const int64_t heard = WallClock().Nanos();
   PlayRank1(lane1, HeaderOfRank0(lane1), 1000, true);
   const std::vector<char> sum(500 * sizeof(float));
-  CHECK_OK(testing::Send(lane0, sum.data(), sum.size()));
+  CHECK_OK(testing::SendSum(lane0, sum.data(), sum.size()));
   CHECK_OK(call.Wait());
   uint64_t dropped;
   const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);

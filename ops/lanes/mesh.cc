@@ -53,7 +53,7 @@ bool SharesMemory(const MeshOptions& options, int lane) {
 // waits for another one; all those of a rank together stay within a few times the processor's
 // second cache, but for many ranks and lanes.
 size_t RingBytes(const MeshOptions& options) {
-  constexpr size_t kMostBytes = 2 << 20, kLeastBytes = 64 << 10, kTogether = 16 << 20;
+  constexpr size_t kMostBytes = 1 << 20, kLeastBytes = 64 << 10, kTogether = 8 << 20;
   const size_t num_peers = options.addresses.size() - 1;
   size_t bytes = kMostBytes;
   while (bytes > kLeastBytes &&

@@ -13,14 +13,15 @@
 namespace tf_libra {
 namespace {
 
-// The state of both rings. A page of the largest kind that machines have: what is mapped by itself
+constexpr int kRings = 4;
+// The state of all rings. A page of the largest kind that machines have: what is mapped by itself
 // begins at such a one.
 constexpr size_t kStateBytes = 1 << 16;
 // It cannot become smaller under whoever has mapped it, who would die of that.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-size_t FileBytes(size_t capacity) { return kStateBytes + 2 * capacity; }
-size_t MappedBytes(size_t capacity) { return kStateBytes + 4 * capacity; }
+size_t FileBytes(size_t capacity) { return kStateBytes + kRings * capacity; }
+size_t MappedBytes(size_t capacity) { return kStateBytes + 2 * kRings * capacity; }
 
 Status Refused(const char* call, int error) {
   return Status(StatusCode::kUnavailable, std::string(call) + ": " + ErrnoText(error));
@@ -69,14 +70,27 @@ void RingEnd::Await(size_t num_bytes) {
 
 void RingEnd::AwaitNothing() { *wanted_by_me_ = RingState::kNever; }
 
+RingEnd SharedMemory::EndOf(int ring, bool reads, char* base, size_t capacity) {
+  return RingEnd(reads, reinterpret_cast<RingState*>(base) + ring,
+                 base + kStateBytes + 2 * ring * capacity, capacity);
+}
+
+// Rings 0 and 1 lead away from the maker.
 SharedMemory::SharedMemory(char* base, size_t capacity, bool maker)
     : base_(base),
-      incoming_(true, reinterpret_cast<RingState*>(base) + (maker ? 1 : 0),
-                base + kStateBytes + (maker ? 2 * capacity : 0), capacity),
-      outgoing_(false, reinterpret_cast<RingState*>(base) + (maker ? 0 : 1),
-                base + kStateBytes + (maker ? 0 : 2 * capacity), capacity) {}
+      incoming_parts_(EndOf(maker ? 2 : 0, true, base, capacity)),
+      incoming_sums_(EndOf(maker ? 3 : 1, true, base, capacity)),
+      outgoing_parts_(EndOf(maker ? 0 : 2, false, base, capacity)),
+      outgoing_sums_(EndOf(maker ? 1 : 3, false, base, capacity)) {}
 
-SharedMemory::~SharedMemory() { munmap(base_, MappedBytes(incoming_.capacity())); }
+SharedMemory::~SharedMemory() { munmap(base_, MappedBytes(incoming_parts_.capacity())); }
+
+void SharedMemory::AwaitNothing() {
+  for (RingEnd* const end :
+       {&incoming_parts_, &incoming_sums_, &outgoing_parts_, &outgoing_sums_}) {
+    end->AwaitNothing();
+  }
+}
 
 Status SharedMemory::Map(const Socket& file, size_t capacity, bool maker,
                          std::unique_ptr<SharedMemory>* memory) {
@@ -85,7 +99,7 @@ Status SharedMemory::Map(const Socket& file, size_t capacity, bool maker,
   if (room == MAP_FAILED) return Refused("mmap", errno);
   char* const base = static_cast<char*>(room);
   bool mapped = MapAt(base, file, 0, kStateBytes);
-  for (int copy = 0; copy < 4 && mapped; ++copy) {
+  for (int copy = 0; copy < 2 * kRings && mapped; ++copy) {
     mapped = MapAt(base + kStateBytes + copy * capacity, file, kStateBytes + copy / 2 * capacity,
                    capacity);
   }
@@ -95,7 +109,7 @@ Status SharedMemory::Map(const Socket& file, size_t capacity, bool maker,
     return Refused("mmap", error);
   }
   if (maker) {
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kRings; ++i) {
       RingState* const state = new (base + i * sizeof(RingState)) RingState;
       state->written = state->read = 0;
       state->wanted_read = state->wanted_written = RingState::kNever;

@@ -1,7 +1,7 @@
-// Memory that two ranks of one host have mapped both: a ring of bytes in each direction, beside the
-// Unix socket over which its file was passed. It has no name: nothing is left behind by processes
-// that are killed. The socket stays for what memory cannot do, to wake the other side and to notice
-// that it is gone.
+// Memory that two ranks of one host have mapped both: two rings of bytes in each direction, beside
+// the Unix socket over which its file was passed. It has no name: nothing is left behind by
+// processes that are killed. The socket stays for what memory cannot do, to wake the other side and
+// to notice that it is gone.
 #ifndef TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
 #define TF_LIBRA_OPS_LANES_SHARED_MEMORY_H_
 
@@ -73,17 +73,23 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  RingEnd* incoming() { return &incoming_; }
-  RingEnd* outgoing() { return &outgoing_; }
+  // Headers and parts, and sums: these are not to wait for those.
+  RingEnd* incoming_parts() { return &incoming_parts_; }
+  RingEnd* incoming_sums() { return &incoming_sums_; }
+  RingEnd* outgoing_parts() { return &outgoing_parts_; }
+  RingEnd* outgoing_sums() { return &outgoing_sums_; }
+  // On all of them.
+  void AwaitNothing();
 
  private:
   // All that is mapped, in one piece: the state, and each ring twice.
   SharedMemory(char* base, size_t capacity, bool maker);
+  static RingEnd EndOf(int ring, bool reads, char* base, size_t capacity);
   static Status Map(const Socket& file, size_t capacity, bool maker,
                     std::unique_ptr<SharedMemory>* memory);
 
   char* const base_;
-  RingEnd incoming_, outgoing_;
+  RingEnd incoming_parts_, incoming_sums_, outgoing_parts_, outgoing_sums_;
 };
 
 }  // namespace tf_libra

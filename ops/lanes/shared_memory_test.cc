@@ -47,8 +47,8 @@ void BytesComeAsTheyWent() {
   Pair pair;
   std::mt19937 random(7);
   for (const bool forth : {true, false}) {
-    RingEnd* const out = forth ? pair.maker->outgoing() : pair.taker->outgoing();
-    RingEnd* const in = forth ? pair.taker->incoming() : pair.maker->incoming();
+    RingEnd* const out = forth ? pair.maker->outgoing_parts() : pair.taker->outgoing_sums();
+    RingEnd* const in = forth ? pair.taker->incoming_parts() : pair.maker->incoming_sums();
     CHECK_EQ(There(*out), kCapacity);
     std::string expected;
     uint64_t sent = 0;
@@ -73,8 +73,8 @@ void BytesComeAsTheyWent() {
 // Exactly who waits is woken, once what it waits for is there, and once.
 void WokenWhenItIsWorthIt() {
   Pair pair;
-  RingEnd* const out = pair.maker->outgoing();
-  RingEnd* const in = pair.taker->incoming();
+  RingEnd* const out = pair.maker->outgoing_sums();
+  RingEnd* const in = pair.taker->incoming_sums();
   in->Await(100);
   CHECK_TRUE(!out->Advance(99));
   CHECK_TRUE(out->Advance(1));
@@ -96,28 +96,28 @@ void PositionsThatCannotBe() {
   std::unique_ptr<SharedMemory> memory;
   CHECK_OK(SharedMemory::Make(kCapacity, &memory, &file));
   void* const mapped =
-      mmap(nullptr, 2 * sizeof(RingState), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+      mmap(nullptr, 4 * sizeof(RingState), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
   CHECK_TRUE(mapped != MAP_FAILED);
   RingState* const outgoing = static_cast<RingState*>(mapped);
-  RingState* const incoming = outgoing + 1;
-  CHECK_TRUE(!memory->outgoing()->Advance(1000));
+  RingState* const incoming = outgoing + 2;
+  CHECK_TRUE(!memory->outgoing_parts()->Advance(1000));
   size_t there;
   for (const uint64_t odd : {uint64_t{kCapacity + 1}, uint64_t{1} << 63, UINT64_MAX}) {
     incoming->written = odd;
-    CHECK_TRUE(!memory->incoming()->Look(&there));
+    CHECK_TRUE(!memory->incoming_parts()->Look(&there));
   }
   for (const uint64_t odd : {uint64_t{1001}, uint64_t{1} << 63, uint64_t{1} << 40}) {
     outgoing->read = odd;
-    CHECK_TRUE(!memory->outgoing()->Look(&there));
+    CHECK_TRUE(!memory->outgoing_parts()->Look(&there));
   }
   // Its own positions, changed by the other: known better here.
   incoming->written = 10;
   incoming->read = 77;
-  CHECK_EQ(There(*memory->incoming()), 10u);
+  CHECK_EQ(There(*memory->incoming_parts()), 10u);
   outgoing->read = 1000;
   outgoing->written = UINT64_MAX;
-  CHECK_EQ(There(*memory->outgoing()), kCapacity);
-  munmap(mapped, 2 * sizeof(RingState));
+  CHECK_EQ(There(*memory->outgoing_parts()), kCapacity);
+  munmap(mapped, 4 * sizeof(RingState));
 }
 
 // A file that could shrink would end who has mapped it; one of another size is no agreement.

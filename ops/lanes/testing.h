@@ -175,13 +175,13 @@ inline std::vector<Mesh> ConnectAll(int world_size, int num_lanes) {
 }
 
 // Whole buffers over a lane's connection, as a rank would move them that a test plays.
-inline Status Move(const Connection& connection, bool sending, void* data, size_t size) {
+inline Status Move(const Connection& connection, RingEnd* end, bool sending, void* data,
+                   size_t size) {
   const TimePoint deadline = After(kGenerousSeconds);
-  if (connection.memory == nullptr) {
+  if (end == nullptr) {
     return sending ? SendAll(connection.socket, data, size, deadline)
                    : ReceiveAll(connection.socket, data, size, deadline);
   }
-  RingEnd* const end = sending ? connection.memory->outgoing() : connection.memory->incoming();
   const int fd = connection.socket.fd();
   char* next = static_cast<char*>(data);
   bool closed = false;
@@ -209,19 +209,32 @@ inline Status Move(const Connection& connection, bool sending, void* data, size_
   return Status();
 }
 
+// Headers and parts.
 inline Status Send(const Connection& connection, const void* data, size_t size) {
-  return Move(connection, true, const_cast<void*>(data), size);
+  RingEnd* const end = connection.memory ? connection.memory->outgoing_parts() : nullptr;
+  return Move(connection, end, true, const_cast<void*>(data), size);
 }
 
 inline Status Receive(const Connection& connection, void* data, size_t size) {
-  return Move(connection, false, data, size);
+  RingEnd* const end = connection.memory ? connection.memory->incoming_parts() : nullptr;
+  return Move(connection, end, false, data, size);
+}
+
+inline Status SendSum(const Connection& connection, const void* data, size_t size) {
+  RingEnd* const end = connection.memory ? connection.memory->outgoing_sums() : nullptr;
+  return Move(connection, end, true, const_cast<void*>(data), size);
+}
+
+inline Status ReceiveSum(const Connection& connection, void* data, size_t size) {
+  RingEnd* const end = connection.memory ? connection.memory->incoming_sums() : nullptr;
+  return Move(connection, end, false, data, size);
 }
 
 // A header, as it stands on the wire or in the ring.
 inline std::string HeaderBytes(const Connection& connection, const ExchangeHeader& header) {
   std::string bytes;
   if (connection.memory != nullptr) {
-    bytes.resize(BytesToHeaderEnd(connection.memory->outgoing()->position()));
+    bytes.resize(BytesToHeaderEnd(connection.memory->outgoing_parts()->position()));
     std::memcpy(&bytes[bytes.size() - kHeaderRoom], &header, sizeof(header));
   } else {
     bytes.assign(reinterpret_cast<const char*>(&header), sizeof(header));
@@ -231,7 +244,7 @@ inline std::string HeaderBytes(const Connection& connection, const ExchangeHeade
 
 inline Status ReceiveHeader(const Connection& connection, ExchangeHeader* header) {
   if (connection.memory == nullptr) return Receive(connection, header, sizeof(*header));
-  std::string bytes(BytesToHeaderEnd(connection.memory->incoming()->position()), ' ');
+  std::string bytes(BytesToHeaderEnd(connection.memory->incoming_parts()->position()), ' ');
   const Status status = Receive(connection, &bytes[0], bytes.size());
   std::memcpy(header, &bytes[bytes.size() - kHeaderRoom], sizeof(*header));
   return status;
