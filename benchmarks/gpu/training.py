@@ -2,9 +2,8 @@
 
 Two teams of two ranks train the same network, and take turns. In "planned" NCCL follows the plan's
 channels; in "own" it is left alone, in processes of its own, since what a channel is made of is
-fixed per process. LIBRA's Algorithm 2 runs in each: a profile without communication, samples under
-random plans, a fit, a plan. Then every round holds one step of every strategy, in an order drawn
-anew.
+fixed per process. LIBRA's Algorithm 2 (`tf_libra.tuning`) runs in each. Then every round holds one
+step of every strategy, in an order drawn anew.
 
     none        no communication: the limit (planned)
     ddp         torch.nn.parallel.DistributedDataParallel with its default buckets (own)
@@ -16,8 +15,8 @@ anew.
 """
 
 import dataclasses
+import itertools
 import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,34 +27,31 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.gpu import documents, models
 from benchmarks.gpu.buckets import Bucket, buckets, ddp_groups
 from benchmarks.gpu.gradients import FlatGradients, StepMarks, backward_order
-from benchmarks.gpu.overlap import Progress, Span, last_to_arrive, sample
-from benchmarks.gpu.profiles import backward_profile, spread
+from benchmarks.gpu.observing import Seen, observation
+from benchmarks.gpu.overlap import Span
+from benchmarks.gpu.profiles import spread
 from benchmarks.gpu.rank import Context
 from tf_libra import (
     BackwardProfile,
     ContentionModel,
-    OverlapSample,
     Plan,
     TensorGroup,
     make_plan,
     simulate,
     strategies,
 )
-from tf_libra.cost_model import FitResult, fit
-from tf_libra.tuning import TensorSpec, measuring_plans, random_plans
+from tf_libra.tuning import Budget, Conclusion, Experiment, Observation, TensorSpec, Tuner, tune
 
 BASELINES = ("ddp", "mg-wfbp", "syneasgd", "none")
 # In "own" nobody but NCCL knows its threads: all its samples go by this number.
 _OWN_THREADS = 1
 _LEARNING_RATE = 1e-4
-_WARM_STEPS = 3
-_PROFILE_STEPS = 8
-_SAMPLED_PLANS = 16
-_SAMPLED_STEPS = 2
-# Of a network's time: after so much of it no more plans are sampled, and rounds begin.
-_SAMPLING_SHARE = 0.45
+_MAX_STEPS = 200
+# Of a network's time: after so much of it nothing more is tried, and rounds begin.
+_TUNING_SHARE = 0.45
 _DRY_ROUNDS = 2
-_DRY_PLANS = 2
+# Of tuning: every plan is looked at once, with two numbers of threads.
+_DRY_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -154,25 +150,27 @@ def run(context: Context) -> None:
         "tensors": len(trainer.gradients.names),
     }
     results = {"models": {name: found}}
-    profile = _profile(trainer)
-    found["paired_profile"] = documents.as_value(profile)
-    context.write(results)
-
-    samples = _sample(trainer, profile)
-    for team, seen in samples.items():
+    conclusions = _tune(trainer)
+    profile = conclusions["planned"].profile
+    if profile is not None:
+        found["paired_profile"] = documents.as_value(profile)
+    models_of: dict[str, ContentionModel] = {}
+    for team, tuned in conclusions.items():
         prefix = "" if team == "planned" else "own_"
-        found[f"{prefix}samples"] = [documents.sample_value(one) for one in seen]
+        found[f"{prefix}samples"] = [documents.sample_value(one) for one in tuned.samples]
+        found[f"{prefix}fit"] = {
+            "median_error": tuned.median_error,
+            "held_out_error": tuned.held_out_error,
+            "notes": list(tuned.notes),
+        }
+        if tuned.cost_model is not None:
+            models_of[team] = tuned.cost_model
+            found[f"{prefix}cost_model"] = documents.as_value(tuned.cost_model)
     context.write(results)  # worth keeping without a model
-    fits = {team: fit(seen, 2) for team, seen in samples.items() if seen}
-    for team, result in fits.items():
-        prefix = "" if team == "planned" else "own_"
-        found[f"{prefix}cost_model"] = documents.as_value(result.model)
-        found[f"{prefix}fit"] = _fit_value(result)
-    context.write(results)
-    if set(fits) != set(context.job.teams):
-        raise RuntimeError("a team has no samples: there was no time for any")
+    if profile is None or set(models_of) != set(context.job.teams):
+        raise RuntimeError("a team has no model: there was no time for its samples")
 
-    compared = context.agree(_strategies(context, profile, fits))
+    compared = context.agree(_strategies(context, profile, models_of))
     found["plans"] = {
         one.name: documents.as_value(one.plan) for one in compared if one.plan is not None
     }
@@ -182,98 +180,64 @@ def run(context: Context) -> None:
     context.write(results, complete=complete)
 
 
-def _profile(trainer: _Trainer) -> BackwardProfile:
-    """Contention-free backward computation of the planned team, both ranks at work."""
-    context = trainer.context
-    steps = []
-    if context.job.team == "planned":
-        for number in range(_WARM_STEPS + _PROFILE_STEPS):
-            context.team_barrier()
-            marks = trainer.step(None, marking=True, update=False)
-            context.device.synchronize()
-            if number >= _WARM_STEPS:
-                steps.append(marks)
-        profiles = context.team_gather(backward_profile(trainer.gradients, steps))
-        # The slower rank: all-reduces wait for it.
-        profile = max(profiles, key=lambda one: float(one.compute_seconds.sum()))
-    else:
-        profile = None
-    return context.agree(profile)
-
-
-def _sample(trainer: _Trainer, profile: BackwardProfile) -> dict[str, list[OverlapSample]]:
-    """Samples of both teams; first one team, then the other."""
+def _tune(trainer: _Trainer) -> dict[str, Conclusion]:
+    """What Algorithm 2 comes to in each team; first in one, then in the other."""
     context, job = trainer.context, trainer.context.job
-    until = context.time_left() * (1 - _SAMPLING_SHARE)
-    samples: dict[str, list[OverlapSample]] = {team: [] for team in job.teams}
-    for index, team in enumerate(job.teams):
+    share = context.agree(context.time_left() * _TUNING_SHARE)
+    seconds = max(share / len(job.teams), 1.0)
+    budget = Budget(_DRY_STEPS if job.dry_run else _MAX_STEPS, seconds)
+    conclusions = {}
+    for team, ranks in job.teams.items():
         threads = job.threads if team == "planned" else (_OWN_THREADS,)
-        # Half of the time each; at least one plan of every kind whatever the clock says.
-        share = until + (context.time_left() - until) * (1 - index) / 2
-        count = _DRY_PLANS if job.dry_run else _SAMPLED_PLANS
-        for number, plan in enumerate(_sampling_plans(trainer, profile, threads, count)):
-            if number >= len(threads) + 1 and not context.goes_on(share):
-                break
-            seen = _sampled(trainer, plan, profile) if team == job.team else []
-            samples[team] += context.agree(seen, source=job.teams[team][0])
-    return samples
+        # What is compared here are plans, in rounds of their own.
+        strategy = strategies.Libra(threads=threads, race=False)
+        tuning = tune(trainer.specs(), strategy, len(ranks), budget)
+        conclusions[team] = _driven(trainer, tuning, team)
+    return conclusions
 
 
-def _sampling_plans(
-    trainer: _Trainer, profile: BackwardProfile, threads: Sequence[int], count: int
-) -> Iterator[Plan]:
-    """After backward with every number of threads, and at random beside it."""
-    beside = random_plans(profile, threads, 2, count, seed=trainer.context.job.seed)
-    alone = measuring_plans(trainer.specs(), threads, 2)
-    yield from alone[: len(threads)]
-    yield from beside
+def _driven(trainer: _Trainer, tuning: Tuner, team: str) -> Conclusion:
+    """Makes a team's experiments while the other waits; the team's first rank judges."""
+    context, job = trainer.context, trainer.context.job
+    source = job.teams[team][0]
+    observed: Observation | None = None
+    for step in itertools.count(1):
+        experiment, conclusion = None, None
+        if job.rank == source:
+            try:
+                experiment = tuning.send(observed)
+            except StopIteration as finished:
+                conclusion = finished.value
+        experiment, conclusion = context.agree((experiment, conclusion), source)
+        if experiment is None:
+            return conclusion
+        observed = _experiment(trainer, experiment, step) if team == job.team else None
+    raise AssertionError("itertools.count ends")
 
 
-def _sampled(trainer: _Trainer, plan: Plan, profile: BackwardProfile) -> list[OverlapSample]:
-    """Steps under a plan, the first of which is not counted."""
+def _experiment(trainer: _Trainer, experiment: Experiment, step: int) -> Observation | None:
+    """One step under a plan, as the whole team saw it; None where nobody is to look."""
     context = trainer.context
-    done = np.cumsum(profile.compute_seconds)
-    found = []
-    for number in range(1 + _SAMPLED_STEPS):
-        context.team_barrier()
-        marks = trainer.step(plan, marking=True, update=False)
-        context.device.synchronize()
-        if number == 0:
-            continue
-        spans = [
+    context.team_barrier()
+    marks = trainer.step(experiment.plan, marking=experiment.traced, update=False)
+    context.device.synchronize()
+    if not experiment.traced:
+        return None
+    mine = Seen(
+        tuple(mark.since(marks.backward) for mark in marks.produced),
+        tuple(
             (index, Span(t.start.since(marks.backward), t.end.since(marks.backward)))
             for index, t in marks.transfers
-        ]
-        produced = np.array([mark.since(marks.backward) for mark in marks.produced])
-        # Work is done when all before it is: a tensor out of its order adds its own part then.
-        order = np.argsort(produced, kind="stable")
-        at = np.maximum.accumulate(np.maximum(produced[order], 0.0))
-        work = np.cumsum(profile.compute_seconds[order])
-        work[-1] = done[-1]
-        progress = Progress((0.0, *at.tolist()), (0.0, *work.tolist()))
-        ranks = context.team_gather((spans, progress))
-        for position, (index, _) in enumerate(spans):
-            rank = last_to_arrive([spans_of[position][1] for spans_of, _ in ranks])
-            group = plan.groups[index]
-            one = sample(
-                ranks[rank][0][position][1],
-                ranks[rank][1],
-                sum(plan.num_bytes[group.start : group.stop]),
-                group.num_threads,
-                step=number,
-                group=index,
-                plan=plan.fingerprint[:12],
-            )
-            if one is not None:
-                found.append(one)
-    return found
+        ),
+    )
+    return observation(context.team_gather(mine), experiment.plan, step)
 
 
 def _strategies(
-    context: Context, profile: BackwardProfile, fits: dict[str, FitResult]
+    context: Context, profile: BackwardProfile, models_of: dict[str, ContentionModel]
 ) -> list[_Strategy]:
     """Everything that is compared, with its plan and what the model says of it."""
-    planned, own = fits["planned"].model, fits["own"].model
+    planned, own = models_of["planned"], models_of["own"]
     threads = context.job.threads
     fixed = {"num_threads": _OWN_THREADS}
     libra = make_plan(profile, planned, strategies.Libra(threads=threads))
@@ -406,12 +370,3 @@ def _rows(
             "rounds": {"backward_seconds": backward[name], "step_seconds": whole[name]},
         }
     return rows
-
-
-def _fit_value(result: FitResult) -> dict[str, Any]:
-    return {
-        "median_error": result.median_error,
-        "median_computation_error": result.median_computation_error,
-        "notes": list(result.notes),
-        "warnings": list(result.warnings),
-    }

@@ -1,0 +1,75 @@
+"""What a team's ranks saw of a step, as tuning takes it. Pure functions.
+
+Times are seconds since the start of backward computation, of each rank's own device.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.gpu.overlap import Span, last_to_arrive
+from tf_libra import Plan
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.tuning import Observation
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A step on one rank.
+
+    Attributes:
+      produced: when each gradient was there, in backward order.
+      spans: (group of the plan, all-reduce), in the order of launch.
+    """
+
+    produced: tuple[float, ...]
+    spans: tuple[tuple[int, Span], ...]
+
+
+def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> Observation:
+    """A step as the first rank saw it, without what it waited for the others.
+
+    An all-reduce ends on all ranks at once, so it takes as long as on the rank that arrived last.
+    A gradient that comes out of its usual order counts from the latest before it: gradients lie in
+    the plan's order in their buffer.
+
+    Args:
+      ranks: of one team, all of which launched the same all-reduces.
+      plan: under which the step ran.
+      step: its number.
+    """
+    first = ranks[0]
+    produced = np.maximum.accumulate(np.maximum(first.produced, 0.0))
+    records = []
+    for position, (index, span) in enumerate(first.spans):
+        last = last_to_arrive([one.spans[position][1] for one in ranks])
+        start = span.end - ranks[last].spans[position][1].seconds
+        group = plan.groups[index]
+        records.append(
+            AllReduceRecord(
+                step=step,
+                sequence=position,
+                plan=plan.short_id,
+                group=index,
+                num_threads=group.num_threads,
+                num_bytes=sum(plan.num_bytes[group.start : group.stop]),
+                enqueued_ns=_ns(span.start),
+                started_ns=_ns(start),
+                first_byte_ns=_ns(start),
+                finished_ns=_ns(span.end),
+                tensor_names=plan.tensor_names[group.start : group.stop],
+            )
+        )
+    production = StepProduction(
+        names=plan.tensor_names,
+        produced_ns=np.rint(produced * 1e9).astype(np.int64),
+        inferred={},
+        backward_start_ns=0,
+    )
+    return Observation(production, tuple(records))
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
