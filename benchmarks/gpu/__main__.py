@@ -103,7 +103,7 @@ def _options(argv: Sequence[str] | None) -> Options:
     )
     parser.add_argument("--no-mps", action="store_true", help="let ranks take turns on the GPU")
     parser.add_argument("--batch-factor", type=float, default=1.0, help="times the usual samples")
-    parser.add_argument("--seed", type=int, default=0, help="of orders and random plans")
+    parser.add_argument("--seed", type=int, default=0, help="of orders")
     given = parser.parse_args(argv)
     steps = tuple(given.steps.split(","))
     models = tuple(given.models.split(","))

@@ -37,7 +37,7 @@ class Job:
       threads: R, the numbers of communication threads.
       models: networks to profile or train.
       batch_factor: times each network's usual number of samples.
-      seed: of orders and random plans.
+      seed: of orders.
     """
 
     step: str
