@@ -91,7 +91,8 @@ def accumulating_in_several() -> Any:
     for shard in shards[:number]:
         single(*shard)
     pairs = zip(ours.variables, plain.variables, strict=True)
-    return {"phase": step.phase, "error": max(float(tf.reduce_max(abs(a - b))) for a, b in pairs)}
+    error = max(float(tf.reduce_max(abs(a - b))) for a, b in pairs)
+    return {"phase": step.phase, "error": error, "planned": step.plan.tensor_names}
 
 
 if __name__ == "__main__":

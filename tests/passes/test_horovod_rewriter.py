@@ -71,7 +71,8 @@ def test_who_reads_the_graph_finds_names_groups_and_threads() -> None:
         PlacedAllReduce(f"{prefix}0", 0, 128, ("a", "b")),
         PlacedAllReduce(f"{prefix}1", 1, 256, ("c",)),
     )
-    assert gradient_sources([graph]).producers == {"a": "grad_a", "b": "grad_b", "c": "grad_c"}
+    producers = {name: (f"grad_{name}",) for name in "abc"}
+    assert gradient_sources([graph]).producers == producers
 
 
 def test_an_op_behind_each_group_tells_when_it_ends() -> None:

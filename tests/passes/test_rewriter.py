@@ -67,7 +67,7 @@ def test_its_op_is_written_in_the_plans_order() -> None:
         PlacedAllReduce(f"{prefix}1", 1, 1, ("a",)),
         PlacedAllReduce(f"{prefix}2", 2, 4, ("b", "e")),
     )
-    assert gradient_sources([graph]).producers["b"] == "grad_b"
+    assert gradient_sources([graph]).producers["b"] == ("grad_b",)
 
 
 @pytest.mark.usefixtures("toy")

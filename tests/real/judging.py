@@ -24,7 +24,7 @@ IN_PARTS = (
     "wasserstein_with_gradient_penalty",
 )
 # Scripts with gradients in branches of `tf.cond`: what a plan joins of several is, likewise.
-IN_BRANCHES = ("auxiliary_head_under_a_condition", "step_under_a_condition")
+IN_BRANCHES = ("auxiliary_head_under_a_condition",)
 
 
 def weights(folder: Path, name: str, world_size: int) -> list[str]:

@@ -110,17 +110,7 @@ def production_times(
     """
     if not producers:
         raise ValueError("producers must name at least one tensor, got none")
-    inside = events.within(window)
-    runs = np.bincount(inside.node, minlength=len(events.node_names))
-    end_ns = np.full(len(events.node_names), np.iinfo(np.int64).min)
-    np.maximum.at(end_ns, inside.node, inside.end_ns)
-    seen: dict[str, int] = {}
-    count: Counter[str] = Counter()
-    for label in np.flatnonzero(runs).tolist():
-        name = events.node_names[label]
-        seen[name] = max(int(end_ns[label]), seen.get(name, 0))
-        count[name] += int(runs[label])
-
+    seen, count = _seen(events, window)
     known: dict[str, int] = {}
     inferred: dict[str, str] = {}
     any_seen = False
@@ -157,6 +147,41 @@ def production_times(
             inferred[tensor] = f"{producers[tensor]} has no event: with its neighbour {later}"
         produced_ns[i] = known[later]
     return Productions(names, produced_ns, inferred)
+
+
+def producers_that_ran(
+    events: Events,
+    candidates: Mapping[str, Sequence[str]],
+    window: tuple[int, int],
+    inputs: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
+    """Which node has produced each gradient, where it may be one in each branch of a choice.
+
+    Of nodes without an event, as of cheap ones, that is taken whose nearest traced ancestors ended
+    last: those in a branch that was not taken have left none.
+
+    Args:
+      events: as for `production_times`.
+      candidates: tensor name to the names of nodes.
+      window: as for `production_times`.
+      inputs: likewise.
+
+    Raises:
+      IncompleteTraceError: if several have run, as in a graph of several steps.
+    """
+    seen, _ = _seen(events, window)
+
+    def latest_before(node: str) -> int:
+        ancestors = _nearest_traced(node, inputs, seen) if node in inputs else []
+        return max((seen[name] for name in ancestors), default=window[0])
+
+    chosen: dict[str, str] = {}
+    for tensor, nodes in candidates.items():
+        ran = [node for node in nodes if node in seen] if len(nodes) > 1 else [*nodes]
+        if len(ran) > 1:
+            raise IncompleteTraceError(f"{ran[0]} and {ran[1]}, which produce {tensor}, both ran")
+        chosen[tensor] = ran[0] if ran else max(nodes, key=latest_before)
+    return chosen
 
 
 def backward_start(events: Events, window: tuple[int, int], first_production_ns: int) -> int:
@@ -287,6 +312,21 @@ def measured_profile(
         dropped=tuple(dropped),
         inferred=inferred,
     )
+
+
+def _seen(events: Events, window: tuple[int, int]) -> tuple[dict[str, int], Counter[str]]:
+    """When each node that has an event in the window ended last, and how often it ran."""
+    inside = events.within(window)
+    runs = np.bincount(inside.node, minlength=len(events.node_names))
+    end_ns = np.full(len(events.node_names), np.iinfo(np.int64).min)
+    np.maximum.at(end_ns, inside.node, inside.end_ns)
+    seen: dict[str, int] = {}
+    count: Counter[str] = Counter()
+    for label in np.flatnonzero(runs).tolist():
+        name = events.node_names[label]
+        seen[name] = max(int(end_ns[label]), seen.get(name, 0))
+        count[name] += int(runs[label])
+    return seen, count
 
 
 def _nearest_traced(

@@ -42,12 +42,12 @@ class GradientSources:
     """Which node produces each gradient, and the data inputs of every node around it.
 
     Attributes:
-      producers: tensor name to the name of the node that produces it, in the order of the
-        all-reduces in the graph.
+      producers: tensor name to the names of the nodes that may produce it, in the order of the
+        all-reduces in the graph: one, or one in each branch of a choice.
       inputs: node name to the names of its data inputs.
     """
 
-    producers: Mapping[str, str]
+    producers: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, tuple[str, ...]]
 
 
@@ -116,10 +116,9 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
       graphs: executed graphs (GraphDef), one step's worth.
 
     Raises:
-      ValueError: if no graph holds such an op, or a tensor is named twice (a graph that holds
-        several copies of a step).
+      ValueError: if no graph holds such an op.
     """
-    producers: dict[str, str] = {}
+    producers: dict[str, tuple[str, ...]] = {}
     inputs: dict[str, tuple[str, ...]] = {}
     for graph in graphs:
         if not any(_tensor_names(node) for node in graph.node):
@@ -128,9 +127,7 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
             sources = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
             inputs[node.name] = sources
             for tensor, source in zip(_tensor_names(node), sources, strict=False):
-                if tensor in producers:
-                    raise ValueError(f"tensor_names: {tensor!r} is all-reduced twice in the graph")
-                producers[tensor] = source
+                producers[tensor] = (*producers.get(tensor, ()), source)
     if not producers:
         raise ValueError("graphs: none holds an all-reduce of gradients")
     return GradientSources(producers, inputs)

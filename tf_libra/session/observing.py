@@ -8,7 +8,7 @@ from typing import Any
 from tf_libra.backends.backend import Backend, TracedStep
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
-from tf_libra.profiling.backward import step_production
+from tf_libra.profiling.backward import producers_that_ran, step_production
 from tf_libra.profiling.graph import (
     GradientSources,
     GraphCapture,
@@ -60,12 +60,9 @@ class Observer:
             return result, replace(seen, problem=session.unavailable)
         try:
             events = read_events(session.trace)
-            production = step_production(
-                events,
-                self._sources.producers,
-                called_ns,
-                self._sources.inputs,
-            )
+            sources = self._sources
+            producers = producers_that_ran(events, sources.producers, called_ns, sources.inputs)
+            production = step_production(events, producers, called_ns, sources.inputs)
         except ValueError as error:  # among them IncompleteTraceError; training goes on
             return result, replace(seen, problem=str(error))
         if self._placed:
@@ -105,7 +102,7 @@ def lie_within(records: Sequence[AllReduceRecord], called_ns: tuple[int, int]) -
 
 def _ordered(sources: GradientSources, order: Sequence[str]) -> GradientSources:
     """The same, with producers in the order of the tensors, whatever the plan groups."""
-    producers: Mapping[str, str] = {
+    producers: Mapping[str, tuple[str, ...]] = {
         name: sources.producers[name] for name in order if name in sources.producers
     }
     return GradientSources(producers, sources.inputs)

@@ -148,13 +148,13 @@ class MarkedFunction:
         return clone
 
     def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions, result: Any) -> None:
-        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
-        self._known.update({one.name: one for one in marks.marked})
-        self._left_to_horovod.update(reductions.left)
         averaged_by_horovod = reductions.left_alone()
         if averaged_by_horovod - self._left_alone and self._is_first:
             self._left_alone |= averaged_by_horovod
-            return  # this trace is not used
+            return  # this trace is not used, nor those of functions that it calls
+        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
+        self._known.update({one.name: one for one in marks.marked})
+        self._left_to_horovod.update(reductions.left)
         if averaged_by_horovod:
             (name, *_), *_ = averaged_by_horovod
             raise ValueError(

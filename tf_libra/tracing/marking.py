@@ -10,7 +10,7 @@ while TensorFlow computes another gradient is a part of that one: so the gradien
 
 import contextlib
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +29,7 @@ _TRACING = threading.RLock()
 
 @contextlib.contextmanager
 def marking(
-    step_name: str, left_alone: Container[tuple[str, ...]] = (), rules: Rules | None = None
+    step_name: str, left_alone: Collection[tuple[str, ...]] = (), rules: Rules | None = None
 ) -> Iterator[Marks]:
     """While it lasts, gradients of variables are averaged over all ranks.
 
@@ -80,7 +80,7 @@ def marking(
             patches.GRADIENTS_HELPER: _refusing_variables(step_name, marks),
             patches.CUSTOM_GRADIENT: _serving_the_outer_tape(marks),
             patches.CALL_FLAT: call_flat,
-            patches.FUNCTION_CONTEXT: nested.own_traces(rules.function, marks),
+            patches.FUNCTION_CONTEXT: nested.own_traces(rules.function, marks, left_alone),
             patches.DATASET_LOOP: loops.of_the_graph(marks),
         }.items():
             stack.enter_context(patches.replaced(patch, make))

@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.backends import library
 from tf_libra.tracing import sparse
 from tf_libra.tracing.numerics import Watch
-from tf_libra.tracing.order import unique_name
+from tf_libra.tracing.order import Named, unique_name
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -109,7 +109,7 @@ class Marks:
         self.calls: list[GradientCall] = []
         self._known: dict[int, tuple[GradientCall, int]] = {}
         self._kept: list[Any] = []  # so that no id is used again
-        self._taken: list[tuple[str, tf.Graph]] = []
+        self._taken: list[Named] = []
         self._tracer = threading.get_ident()
         self._differentiating = 0
 
@@ -201,8 +201,10 @@ class Marks:
             raise ValueError(
                 f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}"
             )
-        name = unique_name(name, self._taken)
-        self._taken.append((name, tf_ops.get_default_graph()))
+        shape = gradient.shape.as_list() if gradient.shape.rank is not None else None
+        kind = (gradient.dtype, str(shape), self.is_gathered(gradient))
+        name = unique_name(name, kind, self._taken)
+        self._taken.append(Named(name, tf_ops.get_default_graph(), kind))
         return name
 
     def _average(self, name: str, gradient: Any) -> Any:

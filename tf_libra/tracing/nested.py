@@ -1,7 +1,7 @@
 """Functions that a training step calls, which TensorFlow may have traced elsewhere before."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -16,22 +16,27 @@ _TRACED_FOR = "tf_libra/traced_for"
 _GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
-def own_traces(function: str, marks: Marks) -> Callable[[Any], Any]:
+def own_traces(
+    function: str, marks: Marks, left_alone: Iterable[tuple[str, ...]] = ()
+) -> Callable[[Any], Any]:
     """Of what TensorFlow finds traces by: every `tf.function` is traced for `function` alone.
 
     A trace made elsewhere would bring gradients that nobody averages, and one made here would,
     called elsewhere, wait there for ranks that do not come. TensorFlow finds traces by the context
     of the call, of which the training function becomes a part; and so does whether the call serves
-    another gradient, because then none of its own are averaged.
+    another gradient, because then none of its own are averaged; and which gradients are left to
+    Horovod, which is known by the second trace only.
 
     Args:
         function: identity of the training function.
         marks: of the trace.
+        left_alone: calls of `gradient` that are not marked.
     """
+    unmarked = frozenset(left_alone)
 
     def make(original: Any) -> Any:
         def make_function_context(scope_type: Any = None) -> Any:
-            key = (scope_type, "tf_libra", function, marks.concerned)
+            key = (scope_type, "tf_libra", function, marks.concerned, unmarked)
             return original(scope_type=key if marks.is_tracing_thread() else scope_type)
 
         return make_function_context

@@ -1,10 +1,17 @@
 """In which order gradients are produced, and names for them that every trace gives alike."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
+
+# A branch's name: that of its scope, which branch it is, a number of its own.
+_BRANCH = re.compile(r"(.*)_(?:true|(false)|branch(\d+))_(\d+)")
 
 
 def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]:
@@ -30,34 +37,75 @@ def backward_order(gradients: Sequence[Any], labels: Sequence[int]) -> list[int]
     return [labels[i] for i in order]
 
 
-def unique_name(name: str, taken: Sequence[tuple[str, tf.Graph]]) -> str:
-    """`name`, with a number where the graph that is being traced has a gradient of that name.
+@dataclass(frozen=True)
+class Named:
+    """A gradient that has its name.
+
+    Attributes:
+        name: within the step.
+        graph: that computes it.
+        kind: what gradients of one name have in common, such as dtype and shape.
+    """
+
+    name: str
+    graph: tf.Graph
+    kind: Hashable
+
+
+def unique_name(name: str, kind: Hashable, taken: Sequence[Named]) -> str:
+    """`name`, with a number where the step has another gradient of that name.
+
+    Traces of one nested function have the same gradients, and so have branches of which one alone
+    runs: they share names, and a plan is about each gradient once.
 
     Args:
         name: of a variable.
-        taken: names of gradients before it, and the graphs that they are in.
+        kind: see `Named`.
+        taken: gradients before it.
     """
     graph = tf_ops.get_default_graph()
     others = {
-        other
-        for other, where in taken
-        if other.startswith(name) and not _are_traces_of_one_function(graph, where)
+        one.name
+        for one in taken
+        if one.name.startswith(name) and not (one.kind == kind and _stand_in(graph, one.graph))
     }
     candidates = (f"{name}#{i}" if i else name for i in range(len(others) + 1))
     return next(candidate for candidate in candidates if candidate not in others)
 
 
-def _are_traces_of_one_function(one: tf.Graph, other: tf.Graph) -> bool:
-    """Whether these are, or are in, two traces of the same nested function.
+def _stand_in(one: tf.Graph, other: tf.Graph) -> bool:
+    """Whether these are, or are in, two traces of a nested function or two branches of one choice.
 
-    TensorFlow traces a function twice if the first trace makes variables, and again for other
-    shapes. The gradients of each trace are then the same ones.
+    TensorFlow traces a function twice if the first trace makes variables, with a choice between the
+    two where it must not make them beforehand, and again for other shapes.
     """
     mine, theirs = _outermost_first(one), _outermost_first(other)
-    for here, there in zip(mine, theirs, strict=False):
-        if here is not there:
-            return bool(here.name == there.name)
-    return False
+    while mine and theirs and mine[0] is theirs[0]:
+        del mine[0], theirs[0]
+    if not mine or not theirs:
+        return False
+    choice = _choice(mine[0])
+    if choice is not None and choice == _choice(theirs[0]):
+        return True
+    return not _functions(mine).isdisjoint(_functions(theirs))
+
+
+def _choice(graph: Any) -> tuple[str, int] | None:
+    """Names the choice that a graph is a branch of; None for other graphs.
+
+    TensorFlow gives all branches of a choice their names, and numbers, at once.
+    """
+    found = _BRANCH.fullmatch(graph.name) if isinstance(graph, CondBranchFuncGraph) else None
+    if found is None:
+        return None
+    scope, is_false, index, number = found.groups()
+    return scope, int(number) - (int(index) if index else int(bool(is_false)))
+
+
+def _functions(graphs: Sequence[Any]) -> set[str]:
+    """Names of the `tf.function`s among graphs, without what control flow is made of."""
+    functions = (one for one in graphs if isinstance(one, FuncGraph))
+    return {one.name for one in functions if not getattr(one, "is_control_flow_graph", False)}
 
 
 def _outermost_first(graph: Any) -> list[Any]:
