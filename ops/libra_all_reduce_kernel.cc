@@ -1,4 +1,6 @@
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,8 @@
 #include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tsl/profiler/lib/traceme.h"
 
 namespace tf_libra {
@@ -51,36 +55,76 @@ absl::Status ToTensorFlow(const Status& status) {
   return absl::InternalError(message);
 }
 
+// What the attributes say; null where they are wrong, and the context has the error.
+std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruction* context,
+                                                   int num_tensors) {
+  auto operation = std::make_shared<OperationInfo>();
+  std::string reduction;
+  const auto read = [&]() -> absl::Status {
+    TF_RETURN_IF_ERROR(context->GetAttr("plan", &operation->plan));
+    TF_RETURN_IF_ERROR(context->GetAttr("function", &operation->function));
+    TF_RETURN_IF_ERROR(context->GetAttr("group", &operation->group));
+    TF_RETURN_IF_ERROR(context->GetAttr("num_threads", &operation->num_threads));
+    TF_RETURN_IF_ERROR(context->GetAttr("first_lane", &operation->first_lane));
+    TF_RETURN_IF_ERROR(context->GetAttr("tensor_names", &operation->tensor_names));
+    TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
+    const size_t num_names = operation->tensor_names.size();
+    if (num_names == static_cast<size_t>(num_tensors)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor_names must name each of the ", num_tensors, " tensors, got ", num_names, " names"));
+  };
+  if (const absl::Status status = read(); !status.ok()) {
+    context->CtxFailure(status);
+    return nullptr;
+  }
+  operation->reduction = reduction == "sum" ? Reduction::kSum : Reduction::kAverage;
+  operation->ComputeDigest();
+  return operation;
+}
+
+// What takes the request; an error where no engine runs.
+absl::Status FindEngine(std::shared_ptr<Engine>* engine) {
+  *engine = ActiveEngine();
+  if (*engine != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("LibraAllReduce: no engine is running in this process");
+}
+
+// All of the request but `done`. The reduced tensors are the context's outputs.
+absl::Status MakeRequest(tensorflow::OpKernelContext* context,
+                         const std::shared_ptr<const OperationInfo>& operation,
+                         AllReduceRequest* request) {
+  request->operation = operation;
+  request->element_type = ElementTypeOf(context->input_dtype(0));
+  request->tensors.reserve(context->num_inputs());
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    const tensorflow::Tensor& input = context->input(i);
+    const void* const data = input.data();
+    const size_t num_bytes = input.TotalBytes();
+    tensorflow::Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
+    request->tensors.push_back({data, output->data(), num_bytes});
+  }
+  return absl::OkStatus();
+}
+
+// It has not got to the engine, and the other ranks are not to wait for it.
+absl::Status CannotStart() {
+  const Status status = CaughtStatus("an all-reduce cannot start");
+  if (const auto engine = ActiveEngine()) engine->Abort(status);
+  return ToTensorFlow(status);
+}
+
 // Hands its tensors to the active engine; all else is the engine's.
 class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit LibraAllReduceKernel(tensorflow::OpKernelConstruction* context)
-      : AsyncOpKernel(context) {
-    auto operation = std::make_shared<OperationInfo>();
-    std::string reduction;
-    OP_REQUIRES_OK(context, context->GetAttr("plan", &operation->plan));
-    OP_REQUIRES_OK(context, context->GetAttr("function", &operation->function));
-    OP_REQUIRES_OK(context, context->GetAttr("group", &operation->group));
-    OP_REQUIRES_OK(context, context->GetAttr("num_threads", &operation->num_threads));
-    OP_REQUIRES_OK(context, context->GetAttr("tensor_names", &operation->tensor_names));
-    OP_REQUIRES_OK(context, context->GetAttr("reduction", &reduction));
-    OP_REQUIRES(context, static_cast<int>(operation->tensor_names.size()) == num_inputs(),
-                absl::InvalidArgumentError(absl::StrCat("tensor_names must name each of the ",
-                                                        num_inputs(), " tensors, got ",
-                                                        operation->tensor_names.size(), " names")));
-    operation->reduction = reduction == "sum" ? Reduction::kSum : Reduction::kAverage;
-    operation->ComputeDigest();
-    operation_ = std::move(operation);
-  }
+      : AsyncOpKernel(context), operation_(ReadOperation(context, num_inputs())) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     try {
       HandOver(context, done);
     } catch (...) {
-      // It has not got to the engine, and the other ranks are not to wait for it.
-      const Status status = CaughtStatus("an all-reduce cannot start");
-      if (const auto engine = ActiveEngine()) engine->Abort(status);
-      context->SetStatus(ToTensorFlow(status));
+      context->SetStatus(CannotStart());
       done();
     }
   }
@@ -90,27 +134,13 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
 
  private:
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
-    const std::shared_ptr<Engine> engine = ActiveEngine();
-    OP_REQUIRES_ASYNC(
-        context, engine != nullptr,
-        absl::FailedPreconditionError("LibraAllReduce: no engine is running in this process"),
-        done);
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK_ASYNC(context, FindEngine(&engine), done);
     // The executor shows no op that is not expensive; this one carries what readers of the trace
     // need to know of its tensors.
     tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
-    request.operation = operation_;
-    request.element_type = ElementTypeOf(input_type(0));
-    request.tensors.reserve(num_inputs());
-    for (int i = 0; i < num_inputs(); ++i) {
-      const tensorflow::Tensor& input = context->input(i);
-      const void* const data = input.data();
-      const size_t num_bytes = input.TotalBytes();
-      tensorflow::Tensor* output = nullptr;
-      OP_REQUIRES_OK_ASYNC(
-          context, context->forward_input_or_allocate_output({i}, i, input.shape(), &output), done);
-      request.tensors.push_back({data, output->data(), num_bytes});
-    }
+    OP_REQUIRES_OK_ASYNC(context, MakeRequest(context, operation_, &request), done);
     request.done = [context, done](const Status& status) {
       if (!status.ok()) context->SetStatus(ToTensorFlow(status));
       done();
@@ -120,11 +150,129 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     engine->AllReduce(std::move(request));  // throws nothing
   }
 
-  std::shared_ptr<const OperationInfo> operation_;
+  const std::shared_ptr<const OperationInfo> operation_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),
                         LibraAllReduceKernel);
+
+// An all-reduce under way. Its tensors are alive until it has ended, whatever becomes of the step.
+class Pending {
+ public:
+  explicit Pending(std::vector<tensorflow::Tensor> tensors) : tensors_(std::move(tensors)) {}
+
+  void End(const Status& status) {
+    std::function<void(const Status&)> then;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      has_ended_ = true;
+      status_ = status;
+      tensors_.clear();
+      then.swap(then_);
+    }
+    if (then) then(status);
+  }
+
+  // Calls `then` once, here or where the all-reduce ends.
+  void Then(std::function<void(const Status&)> then) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!has_ended_) {
+        then_ = std::move(then);
+        return;
+      }
+    }
+    then(status_);  // which stays
+  }
+
+ private:
+  std::mutex mutex_;
+  bool has_ended_ = false;
+  Status status_;
+  std::vector<tensorflow::Tensor> tensors_;
+  std::function<void(const Status&)> then_;
+};
+
+// As a tensor holds it. It means nothing outside of the process.
+struct PendingHandle {
+  std::shared_ptr<Pending> pending;
+
+  std::string TypeName() const { return "tf_libra::PendingHandle"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+};
+
+class LibraAllReduceStartKernel : public tensorflow::OpKernel {
+ public:
+  explicit LibraAllReduceStartKernel(tensorflow::OpKernelConstruction* context)
+      : OpKernel(context), operation_(ReadOperation(context, num_inputs())) {}
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    try {
+      HandOver(context);
+    } catch (...) {
+      context->SetStatus(CannotStart());
+    }
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  void HandOver(tensorflow::OpKernelContext* context) {
+    std::shared_ptr<Engine> engine;
+    OP_REQUIRES_OK(context, FindEngine(&engine));
+    tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
+    AllReduceRequest request;
+    std::vector<tensorflow::Tensor> tensors;
+    tensors.reserve(2 * num_inputs());
+    OP_REQUIRES_OK(context, MakeRequest(context, operation_, &request));
+    for (int i = 0; i < num_inputs(); ++i) {
+      tensors.push_back(context->input(i));
+      tensors.push_back(*context->mutable_output(i));
+    }
+    tensorflow::Tensor* handle = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(num_inputs(), {}, &handle));
+    const auto pending = std::make_shared<Pending>(std::move(tensors));
+    handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
+    request.done = [pending](const Status& status) { pending->End(status); };
+    Executions::Global().Note(operation_);
+    event.Stop();
+    engine->AllReduce(std::move(request));  // throws nothing
+  }
+
+  const std::shared_ptr<const OperationInfo> operation_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraAllReduceStart").Device(tensorflow::DEVICE_CPU),
+                        LibraAllReduceStartKernel);
+
+class LibraAllReduceWaitKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    const int num_tensors = num_outputs();
+    const auto* const handle =
+        context->input(num_tensors).scalar<tensorflow::Variant>()().get<PendingHandle>();
+    OP_REQUIRES_ASYNC(context, handle != nullptr,
+                      absl::InvalidArgumentError(
+                          "LibraAllReduceWait: pending must come from a LibraAllReduceStart"),
+                      done);
+    handle->pending->Then([context, num_tensors, done](const Status& status) {
+      if (status.ok()) {
+        for (int i = 0; i < num_tensors; ++i) context->set_output(i, context->input(i));
+      } else {
+        context->SetStatus(ToTensorFlow(status));
+      }
+      done();
+    });
+  }
+
+  bool IsExpensive() override { return false; }
+};
+
+REGISTER_KERNEL_BUILDER(Name("LibraAllReduceWait").Device(tensorflow::DEVICE_CPU),
+                        LibraAllReduceWaitKernel);
 
 }  // namespace
 }  // namespace tf_libra

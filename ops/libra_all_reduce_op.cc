@@ -3,25 +3,34 @@
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_libra {
+namespace {
 
-REGISTER_OP("LibraAllReduce")
-    .Input("tensors: N * T")
-    .Output("reduced: N * T")
-    .Attr("N: int >= 1")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("tensor_names: list(string)")
-    .Attr("num_threads: int >= 1 = 1")
-    .Attr("group: int >= -1 = -1")
-    .Attr("stream: int >= 0 = 0")
-    .Attr("reduction: {'average', 'sum'} = 'average'")
-    .Attr("plan: string = ''")
-    .Attr("function: string = ''")
-    .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
+using tensorflow::shape_inference::InferenceContext;
+
+absl::Status SameShapes(InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// What an all-reduce is, started apart or not.
+#define TF_LIBRA_ALL_REDUCE_OP(name)                     \
+  REGISTER_OP(name)                                      \
+      .Attr("N: int >= 1")                               \
+      .Attr("T: {half, bfloat16, float, double}")        \
+      .Attr("tensor_names: list(string)")                \
+      .Attr("num_threads: int >= 1 = 1")                 \
+      .Attr("group: int >= -1 = -1")                     \
+      .Attr("stream: int >= 0 = 0")                      \
+      .Attr("first_lane: int >= 0 = 0")                  \
+      .Attr("reduction: {'average', 'sum'} = 'average'") \
+      .Attr("plan: string = ''")                         \
+      .Attr("function: string = ''")                     \
+      .Input("tensors: N * T")                           \
+      .SetIsStateful()
+
+TF_LIBRA_ALL_REDUCE_OP("LibraAllReduce").Output("reduced: N * T").SetShapeFn(SameShapes).Doc(R"doc(
 Averages (or sums) each tensor over all ranks, as one all-reduce of all of them together.
 
 tensors: this rank's tensors, of one dtype, in backward order.
@@ -30,8 +39,38 @@ tensor_names: a name for each tensor, the same on every rank.
 num_threads: how many lanes the all-reduce may use.
 group: index of the tensor group in the plan; -1 where no plan was applied.
 stream: all-reduces of one stream run one after the other.
+first_lane: the first of its stream's lanes. All-reduces that share a lane run one after the other.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
+)doc");
+
+TF_LIBRA_ALL_REDUCE_OP("LibraAllReduceStart")
+    .Output("started: N * T")
+    .Output("pending: variant")
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(context->num_inputs(), context->Scalar());
+      return SameShapes(context);
+    })
+    .Doc(R"doc(
+Hands tensors over as LibraAllReduce does, and does not wait: the next may be handed over before.
+
+started: what LibraAllReduceWait puts out when the all-reduce has ended; of no use before.
+pending: what to wait for.
+)doc");
+
+REGISTER_OP("LibraAllReduceWait")
+    .Attr("N: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Input("started: N * T")
+    .Input("pending: variant")
+    .Output("reduced: N * T")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Puts out what LibraAllReduceStart has handed over, when it is reduced.
 )doc");
 
 }  // namespace tf_libra

@@ -49,7 +49,7 @@ std::string OpEvent(const tensorflow::OpKernelContext& context, const OperationI
     producers += separator;
     if (i < kernel.def().input_size()) AppendEncoded(kernel.def().input(i), &producers);
   }
-  return TraceMeEncode(TraceMeOp(kernel.name_view(), kernel.type_string_view()),
+  return TraceMeEncode(TraceMeOp(kernel.name_view(), "LibraAllReduce"),
                        {{"plan", Quoted(operation.plan)},
                         {"group", operation.group},
                         {"threads", operation.num_threads},

@@ -11,7 +11,8 @@
 
 namespace tf_libra {
 
-// Text for one event of the op itself, when it hands its tensors over: `node:LibraAllReduce` with
+// Text for one event of the op itself, when it hands its tensors over (by whichever of the ops that
+// do): `node:LibraAllReduce` with
 // the arguments plan, group, threads, and the lists names, bytes, producers (node and output that
 // each tensor comes from), one entry per tensor, separated by ';'. What has a meaning in such
 // lists, and all that is not printable ASCII, is %-encoded.

@@ -28,14 +28,15 @@ class Engine {
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  // The largest `num_threads` that an operation may ask for.
+  // The largest `first_lane + num_threads` that an operation may ask for.
   virtual int max_threads() const = 0;
   // How long anything that involves other ranks may take.
   virtual double timeout_seconds() const = 0;
 
-  // Returns at once; `done` is called exactly once, from any thread. All-reduces run one after
-  // the other in the order of these calls, which must be the same on every rank. After a
-  // failure every call ends with the first cause. What `done` throws is a failure, too.
+  // Returns at once; `done` is called exactly once, from any thread. All-reduces that share a lane
+  // run one after the other in the order of these calls, which must be the same on every rank; the
+  // others run at once. After a failure every call ends with the first cause. What `done` throws is
+  // a failure, too.
   virtual void AllReduce(AllReduceRequest request) noexcept = 0;
 
   // Small messages, in the same order on every rank. See ControlPlane.

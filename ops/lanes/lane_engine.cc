@@ -91,7 +91,7 @@ LaneEngine::~LaneEngine() {
   {
     // A job may just be on its way to the lanes: none of them leaves before it is through.
     std::unique_lock<std::mutex> lock(mutex_);
-    idle_.wait(lock, [this] { return current_ == nullptr; });
+    idle_.wait(lock, [this] { return num_running_ == 0; });
   }
   StopAndJoin(&lanes_);
 }
@@ -183,16 +183,32 @@ void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
   std::shared_ptr<Job> job;
   Status refused;
   try {
-    const OperationInfo& operation = *request.operation;
-    if (operation.num_threads < 1 || operation.num_threads > max_threads()) {
+    const std::shared_ptr<const OperationInfo> info = request.operation;
+    const OperationInfo& operation = *info;
+    const int num_lanes = max_threads();
+    if (operation.num_threads < 1 || operation.num_threads > num_lanes) {
       refused = Status(StatusCode::kInvalidArgument,
                        "num_threads must be between 1 and the engine's " +
-                           std::to_string(max_threads()) + " lane(s), got " +
+                           std::to_string(num_lanes) + " lane(s), got " +
                            std::to_string(operation.num_threads) + " for " + operation.Describe());
+    } else if (operation.first_lane < 0 ||
+               operation.first_lane > num_lanes - operation.num_threads) {
+      refused = Status(StatusCode::kInvalidArgument,
+                       "first_lane must be between 0 and " +
+                           std::to_string(num_lanes - operation.num_threads) + " for " +
+                           std::to_string(operation.num_threads) + " of " +
+                           std::to_string(num_lanes) + " lane(s), got " +
+                           std::to_string(operation.first_lane) + " for " + operation.Describe());
     } else {
       job = NewJob(&request);
       const std::lock_guard<std::mutex> lock(mutex_);
+      job->header.sequence = job->record.sequence = next_sequence_;
+      for (size_t i = 0; i < job->lanes.size(); ++i) {
+        job->lanes[i] = lanes_[operation.first_lane + i].get();
+      }
       queue_.push_back(job);
+      for (Lane* const lane : job->lanes) ++lane->num_waiting;
+      ++next_sequence_;
     }
   } catch (...) {
     // The other ranks are not to wait for it.
@@ -202,20 +218,48 @@ void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
   StartNext();
 }
 
+std::shared_ptr<LaneEngine::Job> LaneEngine::TakeNext() {
+  ++looks_;
+  int num_open = 0;  // lanes that a job may still get
+  for (const auto& lane : lanes_) num_open += !lane->is_busy && lane->num_waiting > 0;
+  for (auto queued = queue_.begin(); num_open > 0; ++queued) {
+    const std::shared_ptr<Job> job = *queued;
+    bool is_free = true;
+    for (const Lane* const lane : job->lanes) {
+      is_free = is_free && !lane->is_busy && lane->wanted_in != looks_;
+    }
+    if (is_free) {
+      queue_.erase(queued);
+      for (Lane* const lane : job->lanes) {
+        lane->is_busy = true;
+        --lane->num_waiting;
+      }
+      return job;
+    }
+    for (Lane* const lane : job->lanes) {
+      num_open -= !lane->is_busy && lane->wanted_in != looks_;
+      lane->wanted_in = looks_;
+    }
+  }
+  return nullptr;
+}
+
 void LaneEngine::StartNext() noexcept {
   for (;;) {
     std::shared_ptr<Job> job;
     Status failure;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (current_ != nullptr || queue_.empty()) return;
-      job = queue_.front();
-      queue_.pop_front();
+      if (queue_.empty()) return;
       failure = failure_;
       if (failure.ok()) {
-        job->header.sequence = job->record.sequence = next_sequence_++;
-        for (size_t i = 0; i < job->lanes.size(); ++i) job->lanes[i] = lanes_[i].get();
-        current_ = job;
+        job = TakeNext();
+        if (job == nullptr) return;
+        ++num_running_;
+      } else {
+        job = queue_.front();
+        queue_.pop_front();
+        for (Lane* const lane : job->lanes) --lane->num_waiting;
       }
     }
     if (!failure.ok()) {
@@ -230,7 +274,6 @@ void LaneEngine::StartNext() noexcept {
       }
       lane->wake.notify_one();
     }
-    return;
   }
 }
 
@@ -266,7 +309,8 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
   options.links = &links_;
   options.header = job->header;
   options.buffers = &job->buffers;
-  options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes, lane.index);
+  options.slice = Part({0, job->buffers.num_bytes()}, element_size, num_lanes,
+                       lane.index - job->record.operation->first_lane);
   options.timeout_seconds = options_.timeout_seconds;
   options.stall_warning_seconds = options_.stall_warning_seconds;
   if (options_.warn) {
@@ -308,11 +352,13 @@ void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
   const Status status = job->failed ? failure() : Status();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    current_ = nullptr;
+    for (Lane* const lane : job->lanes) lane->is_busy = false;
+    --num_running_;
     idle_.notify_all();
   }
-  End(job->request, status);
+  // The lanes go on before this thread does what follows.
   StartNext();
+  End(job->request, status);
 }
 
 void LaneEngine::End(const AllReduceRequest& request, const Status& status) noexcept {

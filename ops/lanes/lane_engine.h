@@ -85,6 +85,10 @@ class LaneEngine : public Engine {
     std::shared_ptr<Job> job;
     bool stop = false;
     std::thread thread;
+    // Guarded by the engine's mutex:
+    bool is_busy = false;    // has a job
+    int num_waiting = 0;     // jobs of the queue that want it
+    uint64_t wanted_in = 0;  // the last look through the queue in which one waited for it
   };
   using Lanes = std::vector<std::unique_ptr<Lane>>;
 
@@ -101,8 +105,11 @@ class LaneEngine : public Engine {
   ExchangeResult Exchange(const Lane& lane, Job* job, std::vector<char>* scratch);
   // Takes the request where all that may fail is done.
   std::shared_ptr<Job> NewJob(AllReduceRequest* request);
-  // Starts the next job in the queue if none is in flight. Called without locks held.
+  // Starts what of the queue has its lanes for itself; none overtakes one that it shares a lane
+  // with. Called without locks held.
   void StartNext() noexcept;
+  // Takes the next of these out of the queue, null if there is none. With the lock held.
+  std::shared_ptr<Job> TakeNext();
   void Finish(const std::shared_ptr<Job>& job) noexcept;
   // Calls `done`: what follows is TensorFlow, and whatever it does next.
   void End(const AllReduceRequest& request, const Status& status) noexcept;
@@ -131,8 +138,9 @@ class LaneEngine : public Engine {
   std::mutex mutex_;  // guards what follows
   Lanes lanes_;       // grows, until there is a failure
   std::deque<std::shared_ptr<Job>> queue_;
-  std::shared_ptr<Job> current_;
-  std::condition_variable idle_;  // current_ became nullptr
+  uint64_t looks_ = 0;  // through the queue
+  int num_running_ = 0;
+  std::condition_variable idle_;  // num_running_ became 0
   uint64_t next_sequence_ = 0;
   Status failure_;
 };

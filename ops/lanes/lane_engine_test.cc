@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -50,6 +51,7 @@ struct Operation {
   std::vector<size_t> counts;  // elements of each tensor
   ElementType type = ElementType::kFloat32;
   int num_threads = 1;
+  int first_lane = 0;
   Reduction reduction = Reduction::kAverage;
   bool in_place = false;
   int group = 0;
@@ -60,6 +62,7 @@ struct Operation {
     info->plan = "plan";
     info->group = group;
     info->num_threads = num_threads;
+    info->first_lane = first_lane;
     info->reduction = reduction;
     info->tensor_names.assign(counts.size(), name);
     info->ComputeDigest();
@@ -278,7 +281,8 @@ void ManyInTheQueue() {
   for (size_t i = 0; i < operations.size(); ++i) {
     operations[i].counts = {random() % 1000, i % 10 == 0 ? random() % (1 << 18) : random() % 100};
     operations[i].type = kTypes[random() % 4];
-    operations[i].num_threads = 1 + static_cast<int>(random() % 4);
+    operations[i].first_lane = static_cast<int>(random() % 4);
+    operations[i].num_threads = 1 + static_cast<int>(random() % (4 - operations[i].first_lane));
     operations[i].in_place = random() % 2 == 0;
     operations[i].group = static_cast<int>(i);
   }
@@ -295,9 +299,12 @@ void ManyInTheQueue() {
       CHECK_EQ(calls[i]->times_done(), 1);
     }
     uint64_t dropped = 1;
-    const std::vector<AllReduceRecord> records = engines[rank]->telemetry()->Drain(&dropped);
+    std::vector<AllReduceRecord> records = engines[rank]->telemetry()->Drain(&dropped);
     CHECK_EQ(dropped, 0u);
     CHECK_EQ(records.size(), operations.size());
+    std::sort(records.begin(), records.end(),
+              [](const auto& one, const auto& other) { return one.sequence < other.sequence; });
+    int64_t free_nanos[4] = {};
     for (size_t i = 0; i < records.size(); ++i) {
       const AllReduceRecord& record = records[i];
       CHECK_EQ(record.sequence, i);
@@ -308,10 +315,50 @@ void ManyInTheQueue() {
       CHECK_TRUE(record.enqueued_nanos <= record.started_nanos);
       CHECK_TRUE(record.started_nanos <= record.first_byte_nanos);
       CHECK_TRUE(record.first_byte_nanos <= record.finished_nanos);
-      if (i > 0) CHECK_TRUE(records[i - 1].finished_nanos <= record.started_nanos);
+      const OperationInfo& operation = *record.operation;
+      for (int lane = 0; lane < operation.num_threads; ++lane) {
+        int64_t& free_at = free_nanos[operation.first_lane + lane];
+        CHECK_TRUE(free_at <= record.started_nanos);
+        free_at = record.finished_nanos;
+      }
     }
     CHECK_EQ(engines[rank]->telemetry()->Drain(&dropped).size(), 0u);
   });
+}
+
+// One on lane 0 ends no sooner than those behind it on lane 1 have, in whatever order they end on
+// the other rank.
+void LanesOfTheirOwnRunAtOnce() {
+  std::promise<void> others_have_ended;
+  const std::shared_future<void> end = others_have_ended.get_future().share();
+  LaneEngineOptions options = Patient();
+  options.on_lane_done = [&](const LaneSpan& span) {
+    if (span.lane == 0) end.wait();
+  };
+  const Engines engines = MakeEngines(ConnectAll(2, 3), options);
+  std::vector<Operation> operations(4);
+  for (size_t i = 0; i < operations.size(); ++i) {
+    operations[i].counts = {1000 + i};
+    operations[i].group = static_cast<int>(i);
+    operations[i].first_lane = i == 0 ? 0 : 1;
+    operations[i].num_threads = i == 2 ? 2 : 1;
+  }
+  std::vector<std::vector<std::unique_ptr<Call>>> calls(2);
+  OnEveryRank(2, [&](int rank) {
+    for (size_t i = 0; i < operations.size(); ++i) {
+      calls[rank].push_back(std::make_unique<Call>(operations[i], rank, static_cast<int>(i)));
+      calls[rank].back()->Start(engines[rank].get());
+    }
+    for (size_t i = 1; i < operations.size(); ++i) CHECK_OK(calls[rank][i]->Wait());
+  });
+  for (const auto& of_rank : calls) CHECK_EQ(of_rank[0]->times_done(), 0);
+  others_have_ended.set_value();
+  for (const auto& of_rank : calls) {
+    CHECK_OK(of_rank[0]->Wait());
+    for (size_t i = 0; i < operations.size(); ++i) {
+      CHECK_TRUE(of_rank[i]->Output() == Expected(operations[i], 2, static_cast<int>(i)));
+    }
+  }
 }
 
 // From threads of its own, an AllReduce within `done`, control messages in between.
@@ -357,6 +404,14 @@ void ThreadsThatTheEngineDoesNotHave() {
       CHECK_STATUS(status, StatusCode::kInvalidArgument, "got " + std::to_string(num_threads));
       CHECK_CONTAINS(status.message(), "2 lane(s)");
     }
+    operation.num_threads = 1;
+    for (const int first_lane : {-1, 2, 1 << 30}) {
+      operation.first_lane = first_lane;
+      CHECK_STATUS(AllReduce(engines[rank].get(), operation), StatusCode::kInvalidArgument,
+                   "first_lane must be between 0 and 1 for 1 of 2 lane(s), got " +
+                       std::to_string(first_lane));
+    }
+    operation.first_lane = 0;
     operation.num_threads = 2;  // the engine is none the worse
     CHECK_OK(AllReduce(engines[rank].get(), operation));
   });
@@ -372,6 +427,7 @@ void RanksThatDisagree() {
       [](Operation* operation) { operation->group = 1; },
       [](Operation* operation) { operation->num_threads = 1; },
       [](Operation* operation) { operation->num_threads = 4; },
+      [](Operation* operation) { operation->first_lane = 1; },
       [](Operation* operation) { operation->type = ElementType::kFloat64; },
       [](Operation* operation) {
         operation->type = ElementType::kFloat16;
@@ -907,6 +963,7 @@ int main(int argc, char** argv) {
        {"GroupingAndThreadsChangeNothing", GroupingAndThreadsChangeNothing},
        {"LanesTellWhatTheyDid", LanesTellWhatTheyDid},
        {"ManyInTheQueue", ManyInTheQueue},
+       {"LanesOfTheirOwnRunAtOnce", LanesOfTheirOwnRunAtOnce},
        {"CallsFromAnywhere", CallsFromAnywhere},
        {"ThreadsThatTheEngineDoesNotHave", ThreadsThatTheEngineDoesNotHave},
        {"RanksThatDisagree", RanksThatDisagree},

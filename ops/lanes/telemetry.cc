@@ -47,6 +47,7 @@ void OperationInfo::ComputeDigest() {
   fnv.Add(function);
   fnv.Add(group);
   fnv.Add(num_threads);
+  fnv.Add(first_lane);
   fnv.Add(static_cast<int64_t>(reduction));
   for (const std::string& name : tensor_names) fnv.Add(name);
   digest = fnv.value();

@@ -19,6 +19,7 @@ struct OperationInfo {
   std::string function;  // the training function whose gradients these are
   int group = -1;
   int num_threads = 1;
+  int first_lane = 0;  // it runs on as many from there
   Reduction reduction = Reduction::kAverage;
   std::vector<std::string> tensor_names;
   uint64_t digest = 0;  // of all of the above, the same on every rank
