@@ -1,8 +1,26 @@
 #include "passes/libra_all_reduce_rewriter.h"
 
+#include <algorithm>
+#include <map>
+
 #include "tensorflow/core/framework/node_def_util.h"
 
 namespace tf_libra {
+namespace {
+
+int FirstLane(const RegisteredPlan& plan, int stream) {
+  std::map<int, int> num_lanes;  // of the streams before
+  for (const PlanGroup& group : plan.groups) {
+    if (group.stream < stream) {
+      num_lanes[group.stream] = std::max(num_lanes[group.stream], group.num_threads);
+    }
+  }
+  int first_lane = 0;
+  for (const auto& [before, lanes] : num_lanes) first_lane += lanes;
+  return first_lane;
+}
+
+}  // namespace
 
 void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef* node) const {
   const PlanGroup& group = fused.plan.groups[fused.group];
@@ -18,6 +36,7 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   tensorflow::AddNodeAttr("num_threads", group.num_threads, node);
   tensorflow::AddNodeAttr("group", fused.group, node);
   tensorflow::AddNodeAttr("stream", group.stream, node);
+  tensorflow::AddNodeAttr("first_lane", FirstLane(fused.plan, group.stream), node);
   tensorflow::AddNodeAttr("plan", fused.plan.id, node);
 }
 

@@ -5,10 +5,12 @@
 
 namespace tf_libra {
 
-// Writes a LibraAllReduce of several tensors.
+// Writes a LibraAllReduce of several tensors. Each stream of a plan has lanes of its own, behind
+// those of the streams of smaller numbers, as many as the most threads of its groups.
 class LibraAllReduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;
+  bool StartsApart() const override { return true; }
 };
 
 }  // namespace tf_libra

@@ -16,6 +16,7 @@
 #include "passes/plan_registry.h"
 #include "passes/rewrite_report.h"
 #include "passes/rewriter.h"
+#include "passes/start_and_wait.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
 #include "tensorflow/core/grappler/grappler_item.h"
@@ -86,6 +87,12 @@ void KeepBackwardOrder(const RegisteredPlan& plan, tensorflow::GraphDef* graph,
   WriteWaits(waits, *indexed, absl::StrCat(first.substr(0, first.rfind('/')), "/produced_"), graph);
 }
 
+std::vector<std::string> Nodes(const GraphReport& report) {
+  std::vector<std::string> names;
+  for (const ReportedGroup& group : report.groups) names.push_back(group.node);
+  return names;
+}
+
 // One line for a user, the rest for who asks for it.
 void LogSkipped(const std::string& plan_id, const std::string& graph_id,
                 const GraphReport& report) {
@@ -141,6 +148,7 @@ absl::Status LibraOptimizer::Optimize(tensorflow::grappler::Cluster* cluster,
   } else {
     changed = FuseGroups(*plan_, *rewriter, KeptNodes(item), item.graph, optimized_graph, &report);
     if (changed) KeepBackwardOrder(*plan_, optimized_graph, &report);
+    if (changed && rewriter->StartsApart()) StartApart(Nodes(report), optimized_graph);
   }
 
   const bool refused = plan_ == nullptr || plan_->digest != digest_ || rewriter == nullptr;

@@ -22,6 +22,7 @@ using tensorflow::GraphDef;
 using tensorflow::NodeDef;
 
 constexpr char kAllReduceOp[] = "LibraAllReduce";
+constexpr char kStartOp[] = "LibraAllReduceStart";  // of one that was written
 
 // Null if the node is as it should be, else what is wrong with it.
 const char* Malformed(const NodeDef& node, const std::vector<Fanin>& fanins) {
@@ -111,6 +112,7 @@ bool IsMarked(const NodeDef& node) {
 }
 
 bool IsWritten(const NodeDef& node) {
+  if (node.op() == kStartOp) return true;
   if (node.op() != kAllReduceOp) return node.attr().count("_tf_libra_group") > 0;
   // Rows that are gathered name something in place of a plan, and are in no group.
   const auto group = node.attr().find("group");

@@ -42,18 +42,22 @@ def executed() -> list[dict[str, Any]]:
     ]
 
 
+# Whole, or started apart.
+OPS = ("LibraAllReduce", "LibraAllReduceStart")
+
+
 def all_reduces(graphs: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """The all-reduces of executed graphs, with the all-reduces that must have run before each."""
+    """The all-reduces of executed graphs, each with those that must have started before."""
     found = []
     for graph in graphs:
         nodes = {node.name: node for node in graph.node}
         for node in graph.node:
-            if node.op != "LibraAllReduce":
+            if node.op not in OPS:
                 continue
             before, left = set(), [name[1:] for name in node.input if name[0] == "^"]
             while left:
                 name = left.pop()
-                if nodes[name].op == "LibraAllReduce":
+                if nodes[name].op in OPS:
                     before.add(nodes[name].attr["group"].i)
                     continue
                 left += [i.lstrip("^").partition(":")[0] for i in nodes[name].input]

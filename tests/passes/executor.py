@@ -81,10 +81,14 @@ class Execution:
             self.values[run] = tuple(got[i] for i in slots)
         if node.op in (*HAND_ON, "Merge"):
             self._outputs[run] = [self.values[run][0]] * 2
-        elif node.op == "LibraAllReduce":
+        elif node.op in ("LibraAllReduce", "LibraAllReduceStart"):
             reduced = list(zip(tensor_names(node), self.values[run], strict=True))
             self.reduced.update(reduced)
             self._outputs[run] = [hash(("reduced", *one)) for one in reduced]
+            if node.op == "LibraAllReduceStart":
+                self._outputs[run].append(hash(run))  # what is pending
+        elif node.op == "LibraAllReduceWait":
+            self._outputs[run] = list(self.values[run][:-1])
         else:
             self._outputs[run] = [hash((node.op, node.name, self.values[run]))] * 2
 

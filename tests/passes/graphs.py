@@ -183,8 +183,35 @@ def optimize(
 
 
 def fuse(graph: graph_pb2.GraphDef, plan: str, **keep: Sequence[str]) -> graph_pb2.GraphDef:
+    """Runs the pass alone, and reads what it starts apart as one."""
+    return joined(fuse_apart(graph, plan, **keep))
+
+
+def fuse_apart(graph: graph_pb2.GraphDef, plan: str, **keep: Sequence[str]) -> graph_pb2.GraphDef:
     """Runs the pass alone."""
     return optimize(graph, config(plan), **keep)
+
+
+def joined(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The graph with each start of an all-reduce and the wait for its end as one all-reduce."""
+    starts = {
+        node.name: node_name(node.input[0])
+        for node in graph.node
+        if node.op == "LibraAllReduceWait"
+    }
+    whole = graph_pb2.GraphDef(versions=graph.versions, library=graph.library)
+    for node in graph.node:
+        if node.name in starts:
+            continue
+        kept = whole.node.add()
+        kept.CopyFrom(node)
+        if node.op == "LibraAllReduceStart":
+            kept.op = "LibraAllReduce"
+        del kept.input[:]
+        for text in node.input:
+            name = node_name(text)
+            kept.input.append(text.replace(name, starts.get(name, name), 1))
+    return whole
 
 
 def node_name(text: str) -> str:
@@ -208,7 +235,7 @@ def fused(graph: graph_pb2.GraphDef) -> dict[str, list[str]]:
     return {
         node.name: tensor_names(node)
         for node in sorted(graph.node, key=lambda node: node.name)
-        if node.op == "LibraAllReduce" and node.attr["plan"].s
+        if node.op in ("LibraAllReduce", "LibraAllReduceStart") and node.attr["plan"].s
     }
 
 

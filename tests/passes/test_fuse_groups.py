@@ -12,6 +12,7 @@ from tests.passes.graphs import (
     data,
     fuse,
     fused,
+    joined,
     nodes,
     optimize,
     reasons,
@@ -473,7 +474,7 @@ def test_a_target_is_not_copied() -> None:
         builder.reduce(name, builder.source(f"grad_{name}"), device="/device:CPU:0")
     builder.identity("y", "b")
     plan = register([Group("ab")])
-    graph = optimize(builder.graph, config(plan), fetch=["y"], targets=["a"])
+    graph = joined(optimize(builder.graph, config(plan), fetch=["y"], targets=["a"]))
     node = f"tf_libra/{plan}/group_0"
     left = nodes(graph)["a"]
     assert (left.op, list(left.input), left.device) == ("NoOp", [f"^{node}"], "/device:CPU:0")

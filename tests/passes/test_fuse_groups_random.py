@@ -15,7 +15,7 @@ from tests.passes.executor import Execution, execute
 from tests.passes.graphs import (
     GraphBuilder,
     Group,
-    fuse,
+    fuse_apart,
     fused,
     node_name,
     nodes,
@@ -88,8 +88,8 @@ def dependencies(
 def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
     graph, groups, after_backward = case
     plan = register(groups, after_backward=after_backward)
-    untouched = fuse(graph, register([Group(["of another model"])]))
-    rewritten = fuse(graph, plan)
+    untouched = fuse_apart(graph, register([Group(["of another model"])]))
+    rewritten = fuse_apart(graph, plan)
     old, new = nodes(untouched), nodes(rewritten)
 
     # Nothing waits for itself, and all is there.
@@ -123,7 +123,7 @@ def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
         assert all_reduces(after) == all_reduces(runs[0])
 
     # Nothing is left to do.
-    assert fuse(rewritten, plan) == rewritten
+    assert fuse_apart(rewritten, plan) == rewritten
 
 
 def without_inputs(node):
@@ -138,8 +138,8 @@ def without_inputs(node):
 def test_what_could_be_one_is_one_and_neighbours_are_in_order(case) -> None:
     graph, groups, after_backward = case
     plan = register(groups, after_backward=after_backward)
-    untouched = fuse(graph, register([Group(["of another model"])]))
-    rewritten = fuse(graph, plan)
+    untouched = fuse_apart(graph, register([Group(["of another model"])]))
+    rewritten = fuse_apart(graph, plan)
     if not fused(rewritten):
         return
     by_name = nodes(rewritten)
@@ -181,7 +181,7 @@ def test_independent_gradients_are_the_groups_of_the_plan(data) -> None:
     graph, tensors = data.draw(independent())
     groups = data.draw(plans(tensors))
     plan = register(groups, after_backward=data.draw(st.booleans()))
-    rewritten = fuse(graph, plan)
+    rewritten = fuse_apart(graph, plan)
     by_name = nodes(rewritten)
     runs = [name for name, _ in all_reduces(execute(rewritten, 0)) if name in fused(rewritten)]
     found = [(tensor_names(by_name[name]), by_name[name].attr["num_threads"].i) for name in runs]
@@ -214,4 +214,4 @@ def test_one_group_becomes_as_few_as_follow_each_other(graph) -> None:
         before = max((longest[source] for source in edges.predecessors(name)), default=0)
         longest[name] = before + (name in tensors)
     # Those on one path can never be one.
-    assert len(fused(fuse(graph, plan))) == max(longest.values())
+    assert len(fused(fuse_apart(graph, plan))) == max(longest.values())

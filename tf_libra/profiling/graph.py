@@ -14,6 +14,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.ops import summary_ops_v2
 
+# Whole, or started apart from the wait for its end.
+_OPS = ("LibraAllReduce", "LibraAllReduceStart")
 # Beside an op of another library, which knows no plan, the pass writes what is needed to read it.
 _NAMES, _GROUP, _THREADS = (
     f"_tf_libra_{name}" for name in ("tensor_names", "group", "num_threads")
@@ -103,7 +105,7 @@ def placed_all_reduces(graphs: Iterable[Any]) -> tuple[PlacedAllReduce, ...]:
 
 def _tensor_names(node: Any) -> tuple[str, ...]:
     """The gradients that a node all-reduces; none for a node that does something else."""
-    attribute = "tensor_names" if node.op == "LibraAllReduce" else _NAMES
+    attribute = "tensor_names" if node.op in _OPS else _NAMES
     if attribute not in node.attr:
         return ()
     return tuple(name.decode() for name in node.attr[attribute].list.s)

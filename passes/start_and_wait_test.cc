@@ -1,0 +1,104 @@
+// What follows the start of an all-reduce, and what its end.
+
+#include "passes/start_and_wait.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "passes/indexed_graph.h"
+#include "passes/testing.h"
+#include "tensorflow/core/framework/tensor_shape.pb.h"
+
+namespace tf_libra {
+namespace {
+
+using Inputs = std::vector<std::string>;
+
+std::map<std::string, tensorflow::NodeDef> ByName(const tensorflow::GraphDef& graph) {
+  std::map<std::string, tensorflow::NodeDef> by_name;
+  for (const auto& node : graph.node()) {
+    EXPECT_THAT_TRUE(by_name.emplace(node.name(), node).second);
+  }
+  return by_name;
+}
+
+Inputs InputsOf(const tensorflow::NodeDef& node) {
+  return {node.input().begin(), node.input().end()};
+}
+
+// Two groups, of two tensors and of one, one behind the other.
+testing::Graph TwoGroups() {
+  testing::Graph builder;
+  for (const char* name : {"x", "y", "z"}) builder.Add("Const", name);
+  tensorflow::NodeDef* one = builder.Reduce("one", "x");
+  one->add_input("y");
+  (*one->mutable_attr())["N"].set_i(2);
+  one->set_device("/device:CPU:0");
+  for (int i = 0; i < 2; ++i) {
+    auto* const shapes = (*one->mutable_attr())["_output_shapes"].mutable_list();
+    shapes->add_shape()->add_dim()->set_size(i);
+  }
+  builder.Reduce("other", "z", "", {"^one"});
+  return builder;
+}
+
+void TheNextStartsBehindTheStart() {
+  testing::Graph builder = TwoGroups();
+  StartApart({"one", "other"}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(nodes.at("one").op(), "LibraAllReduceStart");
+  EXPECT_SAME(InputsOf(nodes.at("one")), (Inputs{"x", "y"}));
+  EXPECT_SAME(InputsOf(nodes.at("other")), (Inputs{"z", "^one"}));
+  const auto& wait = nodes.at("one_wait");
+  EXPECT_SAME(wait.op(), "LibraAllReduceWait");
+  EXPECT_SAME(InputsOf(wait), (Inputs{"one", "one:1", "one:2"}));
+  EXPECT_SAME(wait.attr().at("N").i(), 2);
+  EXPECT_SAME(wait.device(), "/device:CPU:0");
+  EXPECT_SAME(InputsOf(nodes.at("other_wait")), (Inputs{"other", "other:1"}));
+}
+
+// The start has one output more than there are shapes.
+void ShapesAreOfWhatIsReduced() {
+  testing::Graph builder = TwoGroups();
+  StartApart({"one", "other"}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(nodes.at("one").attr().count("_output_shapes"), 0);
+  EXPECT_SAME(nodes.at("one_wait").attr().at("_output_shapes").list().shape(1).dim(0).size(), 1);
+  EXPECT_SAME(nodes.at("other_wait").attr().count("_output_shapes"), 0);
+}
+
+void WhateverReadsItWaits() {
+  testing::Graph builder = TwoGroups();
+  builder.Add("AddN", "reader", {"one:1", "x", "other", "^one"});
+  builder.Reduce("of_result", "one:1", "", {"^other"});
+  builder.Reduce("stays", "z", "", {"^other"});
+  StartApart({"one", "other", "of_result"}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(InputsOf(nodes.at("reader")), (Inputs{"one_wait:1", "x", "other_wait", "^one_wait"}));
+  EXPECT_SAME(InputsOf(nodes.at("of_result")), (Inputs{"one_wait:1", "^other"}));
+  EXPECT_SAME(nodes.at("stays").op(), "LibraAllReduce");
+  EXPECT_SAME(InputsOf(nodes.at("stays")), (Inputs{"z", "^other_wait"}));
+  std::string reason;
+  EXPECT_THAT_TRUE(IsLive(builder.def, &reason));
+}
+
+void NamesAreNotTakenTwice() {
+  testing::Graph builder = TwoGroups();
+  builder.Add("NoOp", "one_wait", {"^one"});
+  StartApart({"one", "other"}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(InputsOf(nodes.at("one_wait")), (Inputs{"^one_wait_1"}));
+  EXPECT_SAME(InputsOf(nodes.at("one_wait_1")), (Inputs{"one", "one:1", "one:2"}));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({{"TheNextStartsBehindTheStart", TheNextStartsBehindTheStart},
+                            {"ShapesAreOfWhatIsReduced", ShapesAreOfWhatIsReduced},
+                            {"WhateverReadsItWaits", WhateverReadsItWaits},
+                            {"NamesAreNotTakenTwice", NamesAreNotTakenTwice}});
+}
