@@ -1,6 +1,7 @@
 """Functions that share the engine of their process, which grows lanes; and what it runs out of."""
 
 import contextlib
+import dataclasses
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -91,6 +92,33 @@ def tuned_after_another() -> Any:
         narrow(*joint)
         wide(*joint)
     return {"lanes": num_lanes(), "phases": [narrow.phase, wide.phase]}
+
+
+@cases
+def all_reduces_at_once() -> Any:
+    """Groups on streams of their own, by hand and as ASC-WFBP plans them."""
+    joint = [models.batch(number, SIZE, DTYPE) for number in range(12)]
+    by_hand, planned, alone = (models.HandWritten(DTYPE, "adam") for _ in range(3))
+    count = len(by_hand.variables)
+    plan = models.plan_of(
+        by_hand.variables, SIZE, range(count + 1), [1 + i % 2 for i in range(count)]
+    )
+    streams = (dataclasses.replace(g, stream=i % 3) for i, g in enumerate(plan.groups))
+    plan = dataclasses.replace(plan, groups=tuple(streams))
+    ours = tf_libra.optimize(plan=plan)(tf.function(by_hand.step))
+    asc = tf_libra.optimize("asc-wfbp", max_tuning_steps=6)(tf.function(planned.step))
+    for one in joint:
+        ours(*part(one))
+        asc(*part(one))
+        alone.step(*one)
+    cases.save(
+        **{
+            f"{who}/{name}": value
+            for who, model in {"by_hand": by_hand, "planned": planned, "alone": alone}.items()
+            for name, value in model.weights().items()
+        }
+    )
+    return {"needed": plan.num_lanes, "lanes": num_lanes(), "phase": asc.phase}
 
 
 @cases

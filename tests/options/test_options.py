@@ -202,7 +202,7 @@ def test_missing_plan_file_is_refused(tmp_path: Path) -> None:
         resolved(plan=tmp_path)
 
 
-def test_plan_of_two_streams_is_refused(tmp_path: Path) -> None:
+def test_plan_of_two_streams_runs_on_lanes_alone(tmp_path: Path) -> None:
     groups = (TensorGroup(0, 1, 1), TensorGroup(1, 2, 1, stream=1))
     plan = Plan(
         groups=groups, tensor_names=("a", "b"), num_bytes=(4, 4), num_workers=2, strategy="by hand"
@@ -210,7 +210,15 @@ def test_plan_of_two_streams_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
     with pytest.raises(ValueError, match=r"plan: groups\[1\].stream is 1; .*only 0 is allowed"):
-        resolved(plan=path)
+        resolved(plan=path, engine="horovod")
+    assert options.most_threads(resolved(plan=path)) == 2
+
+
+def test_streams_share_the_lanes_that_there_may_be() -> None:
+    assert options.most_threads(resolved("asc-wfbp", threads=3)) == 6
+    with pytest.raises(ValueError, match="between 1 and 32 for 2 all-reduces at once, got 33"):
+        resolved("asc-wfbp", threads=33)
+    assert resolved("asc-wfbp", threads=33, engine="horovod").strategy.num_threads == 33
 
 
 @pytest.mark.parametrize("engine", ["lanes", "horovod"])

@@ -47,6 +47,19 @@ def test_second_strategy_measures_with_more_threads(engines: Job) -> None:
         assert value == {"lanes": 4, "phases": ["run", "run"]}
 
 
+def test_all_reduces_at_once_train_as_one_process(engines: Job) -> None:
+    for rank in range(engines.world_size):
+        value: dict[str, Any] = engines.value("all_reduces_at_once", rank)
+        assert value["phase"] == "run"
+        assert value["lanes"] >= value["needed"] == 6
+        assert "was not executed as it is" not in engines.log("all_reduces_at_once", rank)
+        saved = engines.arrays("all_reduces_at_once", rank)
+        for name in [name for name in saved if name.startswith("alone/")]:
+            for who in ("by_hand", "planned"):
+                found = saved[name.replace("alone", who)]
+                np.testing.assert_allclose(saved[name], found, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
 def test_soft_limit_of_descriptors_is_raised(engines: Job) -> None:
     for rank in range(engines.world_size):
         assert engines.value("soft_limit_of_descriptors", rank) is True

@@ -46,6 +46,29 @@ def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:
     assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
 
 
+@pytest.mark.parametrize("gamma", [1.0, 1.3, 1.9])
+def test_what_all_reduces_at_once_cost_each_other_is_measured(gamma: float) -> None:
+    tuned, experiments = drive(Machine(gamma=gamma), "asc-wfbp", runs_streams=True)
+    assert tuned.plan.contention == pytest.approx(gamma, abs=0.05)
+    assert any("at once, a byte takes" in note for note in tuned.notes)
+    assert any(experiment.plan.num_streams == 2 for experiment in experiments)
+    true = replace(tuned.plan, contention=gamma)
+    found = simulate(PROFILE, true, MODEL).backward_seconds
+    assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
+
+
+def test_gamma_that_the_user_gives_is_kept() -> None:
+    given = strategies.AscWfbp(contention=1.25)
+    tuned, _ = drive(Machine(gamma=1.9), given, runs_streams=True)
+    assert tuned.plan.contention == 1.25
+
+
+def test_streams_are_measured_only_where_they_are_asked_for_and_run() -> None:
+    for strategy, runs_streams in (("asc-wfbp", False), ("mg-wfbp", True)):
+        _, experiments = drive(Machine(), strategy, runs_streams=runs_streams)
+        assert {experiment.plan.num_streams for experiment in experiments} == {1}
+
+
 @pytest.mark.parametrize("strategy", [strategies.Libra(race=False), strategies.LibraM()])
 def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strategy) -> None:
     tuned, _ = drive(Machine(noise=2.0), strategy, max_model_error=0.001)

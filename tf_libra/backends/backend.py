@@ -54,6 +54,7 @@ class Backend(Protocol):
         control: name of the carrier that reaches the other ranks.
         max_threads: the most that an all-reduce may be asked to use.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
+        runs_streams: whether all-reduces of several streams run at once; else one runs at a time.
         hops: that an all-reduce makes one after the other; None: those of a ring, 2(N-1).
     """
 
@@ -62,6 +63,7 @@ class Backend(Protocol):
     control: ClassVar[str]
     max_threads: ClassVar[int]
     leaves_records: ClassVar[bool]
+    runs_streams: ClassVar[bool]
     hops: ClassVar[int | None]
 
     def check_plan(self, plan: Plan) -> None:

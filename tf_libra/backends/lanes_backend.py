@@ -47,11 +47,12 @@ class Lanes:
     control: ClassVar[str] = LanesControl.name
     max_threads: ClassVar[int] = MAX_LANES
     leaves_records: ClassVar[bool] = True
+    runs_streams: ClassVar[bool] = True
     # A direct reduce-scatter and a direct all-gather (ops/lanes/exchange.h).
     hops: ClassVar[int | None] = 2
 
     def check_plan(self, plan: Plan) -> None:
-        """Lanes have a limit, and run one all-reduce of whole tensors at a time."""
+        """Lanes have a limit, and all-reduce whole tensors."""
         check_whole_tensors(plan, f"engine={self.name!r}")
         for index, group in enumerate(plan.groups):
             if group.num_threads > MAX_LANES:
@@ -59,15 +60,20 @@ class Lanes:
                     f"plan: groups[{index}].num_threads is {group.num_threads}; the engine has at"
                     f" most {MAX_LANES} lanes"
                 )
-        backend.check_one_at_a_time(plan)
+        if plan.num_lanes > MAX_LANES:
+            raise ValueError(
+                f"plan: its {plan.num_streams} streams need {plan.num_lanes} lanes at once; the"
+                f" engine has at most {MAX_LANES}"
+            )
 
     def check_running(self, plan: Plan) -> None:
-        """There have to be as many lanes as the plan has threads."""
+        """There have to be as many lanes as the plan has threads at once."""
         engine = _running()
-        most = max(group.num_threads for group in plan.groups)
-        if most > engine.num_lanes:
+        if plan.num_lanes > engine.num_lanes:
+            many = plan.num_streams > 1
+            needs = f"its {plan.num_streams} streams need" if many else "num_threads is"
             raise ValueError(
-                f"plan: num_threads is {most}, but the engine has {engine.num_lanes} lanes"
+                f"plan: {needs} {plan.num_lanes}, but the engine has {engine.num_lanes} lanes"
             )
 
     def num_lanes(self, threads: int) -> int:

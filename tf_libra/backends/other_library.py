@@ -28,6 +28,7 @@ class OtherLibrary:
     control: ClassVar[str] = "lanes"
     max_threads: ClassVar[int] = MAX_THREADS
     leaves_records: ClassVar[bool] = False
+    runs_streams: ClassVar[bool] = False
     hops: ClassVar[int | None] = None
 
     def check_plan(self, plan: Plan) -> None:

@@ -213,6 +213,14 @@ class Plan:
         """How many streams its groups are on."""
         return len({group.stream for group in self.groups})
 
+    @property
+    def num_lanes(self) -> int:
+        """Threads of all streams at once, each with those of its widest group."""
+        widest: dict[int, int] = {}
+        for group in self.groups:
+            widest[group.stream] = max(group.num_threads, widest.get(group.stream, 0))
+        return sum(widest.values())
+
     @cached_property
     def group_bytes(self) -> tuple[int, ...]:
         """Bytes of each group."""

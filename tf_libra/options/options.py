@@ -213,9 +213,12 @@ class Options:
         if self.plan is not None:
             self.backend.check_plan(self.plan)
         most = self.backend.max_threads
+        streams = self.strategy.num_streams if self.backend.runs_streams else 1
         for count in self.strategy.allowed_threads:
-            if not 1 <= count <= most:
-                raise ValueError(f"threads must be between 1 and {most}, got {count}")
+            if not 1 <= count <= most // streams:
+                at_once = f" for {streams} all-reduces at once" if streams > 1 else ""
+                allowed = f"between 1 and {most // streams}{at_once}"
+                raise ValueError(f"threads must be {allowed}, got {count}")
 
     @property
     def backend(self) -> Backend:
@@ -253,7 +256,7 @@ def _declared(kind: type, group: str) -> Iterator[Option]:
 
 
 def most_threads(options: Options) -> int:
-    """The most threads that any all-reduce may ask for under these options."""
+    """The most threads that all-reduces may have at once under these options."""
     if options.plan is not None:
-        return max(group.num_threads for group in options.plan.groups)
-    return max(options.strategy.allowed_threads)
+        return options.plan.num_lanes
+    return options.strategy.num_streams * max(options.strategy.allowed_threads)

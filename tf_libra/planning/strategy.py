@@ -17,10 +17,12 @@ class Strategy(Protocol):
     Attributes:
       name: what users, plans and tables call it.
       chooses_threads: whether it chooses among several thread counts, by the contention model.
+      num_streams: how many all-reduces its plans run at once, at most.
     """
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool]
+    num_streams: ClassVar[int]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
@@ -81,6 +83,7 @@ class FixedThreads:
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool] = False
+    num_streams: ClassVar[int] = 1
     num_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class ChosenThreads:
     """
 
     chooses_threads: ClassVar[bool] = True
+    num_streams: ClassVar[int] = 1
     threads: tuple[int, ...] = (1, 2, 4)
 
     def __post_init__(self) -> None:

@@ -114,6 +114,7 @@ class Session:
             options.tuning.max_model_error,
             begins=self.story.busy,
             hops=self._backend.hops,
+            runs_streams=self._backend.runs_streams,
         )
 
     @property

@@ -22,6 +22,7 @@ from tf_libra.tuning.plans_to_try import (
     one_by_one_plan,
     one_group_plan,
     random_plans,
+    simultaneous_plan,
     specs_of,
 )
 from tf_libra.tuning.race import race
@@ -46,6 +47,7 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     begins: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,
+    runs_streams: bool = False,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -61,6 +63,7 @@ def tune(
         clock: seconds.
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
+        runs_streams: whether the engine runs all-reduces of several streams at once.
     """
     findings = Findings()
     threads = strategy.allowed_threads
@@ -69,17 +72,29 @@ def tune(
     profile = findings.profile(tensors)
     if profile is not None:
         yield from _make(_sampling(profile.profile, threads, num_workers), findings, end)
+        if runs_streams and strategy.num_streams > 1:
+            plan = simultaneous_plan(profile.profile, threads[0], num_workers)
+            yield from _make(_running_at_once(plan), findings, end)
     notes = [f"{problem} ({times} times)" for problem, times in findings.problems.items()]
     if end.came_early:
         notes.append(end.note())
     conclusion = fit_and_plan(
-        findings, profile, tensors, strategy, num_workers, max_model_error, notes, begins, hops
+        findings,
+        profile,
+        tensors,
+        strategy,
+        num_workers,
+        max_model_error,
+        notes,
+        begins,
+        hops,
+        runs_streams,
     )
     is_complete = not end.came_early and conclusion.cost_model is not None
     conclusion = replace(conclusion, is_complete=is_complete)
     if not strategy.races or conclusion.cost_model is None:
         return conclusion
-    result = yield from race(contenders(conclusion, strategy), end)
+    result = yield from race(contenders(conclusion, strategy, runs_streams), end)
     return conclusion.after(result)
 
 
@@ -120,6 +135,11 @@ def _sampling(
     for _ in range(TIMED_ROUNDS):
         for index in order.permutation(len(plans)):
             yield Experiment(Phase.SAMPLE, plans[index], traced=False)
+
+
+def _running_at_once(plan: Plan) -> Iterator[Experiment]:
+    for repetition in range(1 + TIMED_ROUNDS):
+        yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=repetition == 0)
 
 
 def _first_steps(plan: Plan) -> Iterator[Experiment]:

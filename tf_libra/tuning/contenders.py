@@ -6,7 +6,7 @@ from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.tuning.conclusion import Conclusion
-from tf_libra.tuning.runnable import one_stream
+from tf_libra.tuning.runnable import most_lanes, runnable
 
 MAX_CONTENDERS = 4
 # LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.
@@ -14,7 +14,7 @@ _GROUPS = (2, 5)
 
 
 def contenders(
-    conclusion: Conclusion, strategy: strategies.Strategy
+    conclusion: Conclusion, strategy: strategies.Strategy, runs_streams: bool
 ) -> list[tuple[Plan, float | None]]:
     """The concluded plan and the best of other planners' by prediction, with predicted steps.
 
@@ -24,13 +24,15 @@ def contenders(
     Args:
         conclusion: has a profile and a cost model.
         strategy: what the user has asked for, whose threads the others may use, too.
+        runs_streams: whether the engine runs all-reduces of several streams at once.
     """
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None
+    num_lanes = most_lanes(strategy, runs_streams)
     found: dict[str, Plan] = {}
     for one in _others(strategy):
         try:
-            plan = one_stream(make_plan(profile, model, one), profile, model)
+            plan = runnable(make_plan(profile, model, one), profile, model, num_lanes)
         except ValueError:  # a planner that the model leaves no plan is none to race
             continue
         found.setdefault(plan.fingerprint, plan)

@@ -38,12 +38,14 @@ class Findings:
         after_backward: steps that communicate after backward.
         overlapped: steps that communicate beside it.
         timed: steps that communicate beside it, and that nobody traced.
+        at_once: steps whose all-reduces ran at once.
         problems: why steps could not be traced, and how many.
     """
 
     after_backward: list[ObservedStep] = field(default_factory=list)
     overlapped: list[ObservedStep] = field(default_factory=list)
     timed: list[TimedStep] = field(default_factory=list)
+    at_once: list[TimedStep] = field(default_factory=list)
     problems: dict[str, int] = field(default_factory=dict)
 
     def note(self, experiment: Experiment, observation: Observation) -> None:
@@ -54,17 +56,18 @@ class Findings:
             # Before there is a profile, plans are in the order of tracing.
             if experiment.phase is not Phase.MEASURE:
                 called_ns, records = observation.called_ns, observation.records
-                self.timed.append(TimedStep(experiment.plan, called_ns, records))
+                step = TimedStep(experiment.plan, called_ns, records)
+                (self.timed if experiment.plan.num_streams == 1 else self.at_once).append(step)
             return
         if observation.production is None:
             problem = observation.problem
             self.problems[problem] = self.problems.get(problem, 0) + 1
             return
-        step = ObservedStep(experiment.plan, observation.production, observation.records)
+        traced = ObservedStep(experiment.plan, observation.production, observation.records)
         if experiment.phase is Phase.MEASURE:
-            self.after_backward.append(step)
-        elif step.records:  # else the step has only accumulated gradients
-            self.overlapped.append(step)
+            self.after_backward.append(traced)
+        elif traced.records:  # else the step has only accumulated gradients
+            self.overlapped.append(traced)
 
     def profile(self, tensors: Sequence[TensorSpec]) -> MeasuredProfile | None:
         """Backward computation as measured; None, and one problem more, if it cannot be told."""

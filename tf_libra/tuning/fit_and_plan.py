@@ -13,12 +13,14 @@ from tf_libra.planning import make_plan
 from tf_libra.profiling.backward import MeasuredProfile
 from tf_libra.profiling.samples import measured_timeline, overlap_samples, without_waiting
 from tf_libra.simulation import simulate
+from tf_libra.tuning.at_once import informed, measured_contention
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.findings import Findings, ObservedStep
 from tf_libra.tuning.forms import judged_forms
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan, specs_of
-from tf_libra.tuning.runnable import one_stream
+from tf_libra.tuning.runnable import most_lanes, runnable
+from tf_libra.tuning.step_times import step_times
 
 
 def fit_and_plan(
@@ -31,6 +33,7 @@ def fit_and_plan(
     notes: list[str],
     begins: Callable[[Phase], None],
     hops: int | None = None,
+    runs_streams: bool = False,
 ) -> Conclusion:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
     threads = strategy.allowed_threads
@@ -47,7 +50,11 @@ def fit_and_plan(
         plan = _one_group_of(profile.profile, threads[0], num_workers, notes)
         return Conclusion(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
     begins(Phase.PLAN)
-    plan = _plan(fitted, strategy, max_model_error, num_workers, notes)
+    if (steps := step_times(findings.at_once)) and fitted.cost_model is not None:
+        gamma = measured_contention(profile.profile, steps, fitted.cost_model)
+        notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
+        strategy = informed(strategy, gamma)
+    plan = _plan(fitted, strategy, max_model_error, num_workers, notes, runs_streams)
     return replace(fitted, plan=plan, notes=tuple(notes))
 
 
@@ -100,12 +107,14 @@ def _plan(
     max_model_error: float,
     num_workers: int,
     notes: list[str],
+    runs_streams: bool,
 ) -> Plan:
     profile, model = fitted.profile, fitted.cost_model
     assert profile is not None and model is not None
+    num_lanes = most_lanes(strategy, runs_streams)
     trusted = _trusted_strategy(strategy, fitted.held_out_error, max_model_error, notes)
     try:
-        plan = one_stream(make_plan(profile, model, trusted), profile, model)
+        plan = runnable(make_plan(profile, model, trusted), profile, model, num_lanes)
         return replace(plan, notes=(*plan.notes, *notes))
     except ValueError as problem:
         notes.append(

@@ -1,7 +1,7 @@
 """The plans that are tried out before one is made: what is to be learnt has to differ in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,8 @@ SAMPLED_GROUPS = (2, 6)
 # Sizes of the all-reduces after backward, as shares of all bytes: an all-reduce's time is to be
 # seen at sizes that differ several times over, for every thread count.
 MEASURED_SHARES = (0.55, 0.3, 0.1, 0.05)
+# Of the plan whose all-reduces run at once.
+SIMULTANEOUS_GROUPS = 6
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,19 @@ def one_by_one_plan(
     edges = np.unique(np.linspace(0, len(tensors), min(most, len(tensors)) + 1).astype(int))
     threads = [num_threads] * (len(edges) - 1)
     return _plan(tensors, edges.tolist(), threads, num_workers, "sample")
+
+
+def simultaneous_plan(profile: BackwardProfile, num_threads: int, num_workers: int) -> Plan:
+    """A few groups of like sizes on two streams in turn, which shows what they cost each other."""
+    specs = specs_of(profile)
+    total = max(int(profile.num_bytes.sum()), 1)
+    shares = np.arange(1, SIMULTANEOUS_GROUPS) / SIMULTANEOUS_GROUPS
+    cuts = np.searchsorted(np.cumsum(profile.num_bytes) / total, shares) + 1
+    inner = {int(cut) for cut in cuts if cut < len(specs)}
+    edges = [0, *sorted(inner), len(specs)]
+    plan = _plan(specs, edges, [num_threads] * (len(edges) - 1), num_workers, "sample")
+    groups = (replace(group, stream=i % 2) for i, group in enumerate(plan.groups))
+    return replace(plan, groups=tuple(groups))
 
 
 def measuring_plans(

@@ -38,6 +38,7 @@ class StepTimes:
       plan: what they ran under.
       seconds: of the step.
       spans: start and end of each group's all-reduce, seconds since the step's start, [groups, 2].
+        It starts when the engine has it and is done with what came before it on its stream.
       num_steps: that it is the median of.
     """
 
@@ -68,15 +69,15 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
 def _spans(step: TimedStep) -> NDArray[np.float64] | None:
     """None where an all-reduce is missing."""
     by_group = {record.group: record for record in step.records}
-    before = step.called_ns[0]
+    free_ns = dict.fromkeys((group.stream for group in step.plan.groups), step.called_ns[0])
     spans = []
     for index, group in enumerate(step.plan.groups):
         record = by_group.get(index)
+        start_ns = stop_ns = free_ns[group.stream]
         if record is not None:
-            spans.append((record.enqueued_ns, record.finished_ns))
-            before = record.finished_ns
-        elif any(step.plan.num_bytes[group.start : group.stop]):
+            start_ns, stop_ns = max(start_ns, record.enqueued_ns), record.finished_ns
+        elif step.plan.group_bytes[index]:
             return None
-        else:
-            spans.append((before, before))
+        spans.append((start_ns, stop_ns))
+        free_ns[group.stream] = stop_ns
     return np.asarray((np.array(spans, np.int64) - step.called_ns[0]) * 1e-9, np.float64)
