@@ -25,6 +25,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def congestion_control() -> str:
+    """What TCP does by default where this process runs; a network namespace has its own."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
 def versions() -> dict[str, str]:
     """Versions of what takes part in a training step."""
     packages = ("horovod", "keras", "numpy", "tf-libra")

@@ -21,7 +21,7 @@ class WorkersFailedError(RuntimeError):
 class Placing:
     """What to train, and where: flags that several benchmarks have, and what their workers measure.
 
-    --np, --hosts, --rate, --mpich, --model, --seed, --inter_op_threads and --json.
+    --np, --hosts, --rate, --mpich, --model, --seed, --unpinned, --inter_op_threads and --json.
     """
 
     def __init__(self, flag_values: flags.FlagValues, mpich: bool = False) -> None:
@@ -66,10 +66,17 @@ class Placing:
             lower_bound=0,
             flag_values=flag_values,
         )
+        flags.DEFINE_bool(
+            "unpinned",
+            False,
+            "Leave workers to the scheduler, on all cores of their host, and TensorFlow's thread"
+            " pools as large as it makes them.",
+            flag_values=flag_values,
+        )
         flags.DEFINE_integer(
             "inter_op_threads",
             2,
-            "TensorFlow's inter-op threads.",
+            "TensorFlow's inter-op threads, where workers are pinned.",
             lower_bound=1,
             flag_values=flag_values,
         )
@@ -110,7 +117,8 @@ class Placing:
 
         Args:
             module: has a function `run`, which takes the job.
-            kind: of job, which also has `model`, `seed`, `inter_op_threads` and `output`.
+            kind: of job, which also has `model`, `seed`, `pinned`, `inter_op_threads` and
+                `output`.
             **own: what else the job has.
 
         Raises:
@@ -121,6 +129,7 @@ class Placing:
             job = kind(
                 model=self._values.model,
                 seed=self._values.seed,
+                pinned=not self._values.unpinned,
                 inter_op_threads=self._values.inter_op_threads,
                 output=str(output),
                 **own,
@@ -137,6 +146,7 @@ class Placing:
             "network": self.network(),
             "model": self._values.model,
             "seed": self._values.seed,
+            "pinned": not self._values.unpinned,
         }
 
     def write(self, document: dict[str, Any]) -> None:

@@ -64,13 +64,12 @@ def notes(document: Mapping[str, Any]) -> str:
         f"{settings['model']}: {settings['parameters'] / 1e6:.1f} M parameters,"
         f" {settings['np']} workers, {document['rounds']} rounds;"
         f" median (10th to 90th percentile) of the slowest rank",
-        f"network: {settings['network']}",
+        f"network: {settings['network']}; TCP congestion control {settings['congestion_control']}",
         f"machine: {machine['cpu']}, {machine['cores']} cores,"
         f" {machine['memory_bytes'] / 2**30:.1f} GiB, Linux {machine['kernel']},"
         f" load {machine['load_average']:.1f} at the start",
         "versions: " + ", ".join(f"{name} {of}" for name, of in document["versions"].items()),
-        f"threads per worker: {settings['cores_per_worker']} core,"
-        f" {settings['intra_op_threads']} intra-op, {settings['inter_op_threads']} inter-op",
+        _threads(settings),
     ]
     horovod = settings["horovod"]
     if "variant" in horovod:
@@ -91,6 +90,16 @@ def notes(document: Mapping[str, Any]) -> str:
         )
         lines += [f"{name}: {note}" for note in plan["notes"]]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _threads(settings: Mapping[str, Any]) -> str:
+    cores = settings["cores_per_worker"]
+    if not settings["pinned"]:
+        return f"threads per worker: as TensorFlow makes them, on {cores} core(s), not pinned"
+    return (
+        f"threads per worker: {cores} core, {settings['intra_op_threads']} intra-op,"
+        f" {settings['inter_op_threads']} inter-op"
+    )
 
 
 def _spread(values: Any) -> dict[str, float]:

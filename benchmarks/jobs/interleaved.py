@@ -24,6 +24,7 @@ import tensorflow as tf
 import tf_libra
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import LEARNING_RATE, Exchange, Training, begin
+from benchmarks.machine import congestion_control
 from tf_libra import strategies
 
 # More than the steps that tf_libra traces under a new plan to check its prediction.
@@ -62,6 +63,7 @@ def run(job: Job) -> None:
             "optimizer": f"SGD({LEARNING_RATE})",
             "parameters": training.num_parameters,
             "cores_per_worker": len(os.sched_getaffinity(0)),
+            "congestion_control": congestion_control(),
             "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
             "warm_up_rounds": WARM_UP_ROUNDS,
@@ -107,7 +109,7 @@ def _interleave(steps: Sequence[Any], batch: tuple[Any, Any], job: Job) -> np.nd
 
 def _most_threads(name: str) -> int:
     strategy = strategies.resolve(name)
-    return max(strategy.threads) if hasattr(strategy, "threads") else strategy.num_threads
+    return int(strategy.num_streams * max(strategy.allowed_threads))
 
 
 def _horovod_settings() -> dict[str, Any]:

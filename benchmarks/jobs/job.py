@@ -1,4 +1,4 @@
-"""What the workers of `benchmarks.step_time` and `benchmarks.truth` are told."""
+"""What the workers of benchmarks are told."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,8 @@ class Job:
         strategies: "none", "horovod" and names of tf_libra strategies.
         rounds: counted rounds.
         seed: of weights, data, and the order within each round.
-        inter_op_threads: of TensorFlow.
+        pinned: whether every worker has one core and TensorFlow as few threads.
+        inter_op_threads: of TensorFlow, where it is.
         output: file for rank 0's JSON.
     """
 
@@ -20,6 +21,7 @@ class Job:
     strategies: tuple[str, ...]
     rounds: int
     seed: int
+    pinned: bool
     inter_op_threads: int
     output: str
 
@@ -33,7 +35,8 @@ class TruthJob:
         plans: how many that tuning has not seen are drawn.
         rounds: steps of each plan that nobody traces, and as many that are traced.
         seed: of weights, data, plans, and the order within each round.
-        inter_op_threads: of TensorFlow.
+        pinned: whether every worker has one core and TensorFlow as few threads.
+        inter_op_threads: of TensorFlow, where it is.
         output: file for rank 0's JSON.
     """
 
@@ -41,5 +44,27 @@ class TruthJob:
     plans: int
     rounds: int
     seed: int
+    pinned: bool
+    inter_op_threads: int
+    output: str
+
+
+@dataclass(frozen=True)
+class WireJob:
+    """What every worker of `benchmarks.wire` is to do.
+
+    Attributes:
+        model: name or `file.py:function`, see `benchmarks.models`; its gradients are exchanged.
+        rounds: exchanges that count.
+        seed: of the weights, which nobody looks at.
+        pinned: whether every worker has one core.
+        inter_op_threads: of TensorFlow, which only lets workers meet.
+        output: file for rank 0's JSON.
+    """
+
+    model: str
+    rounds: int
+    seed: int
+    pinned: bool
     inter_op_threads: int
     output: str

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import horovod.tensorflow as hvd
+import numpy as np
 import tensorflow as tf
 
 from benchmarks import models
-from benchmarks.jobs.job import Job, TruthJob
+from benchmarks.jobs.job import Job, TruthJob, WireJob
 
 LEARNING_RATE = 0.01
 INTRA_OP_THREADS = 1
@@ -23,20 +24,23 @@ class Training:
     Attributes:
         batch: this rank's inputs and labels.
         num_parameters: of the model.
+        num_bytes: of its gradients.
         step: from what becomes of gradients before they are applied to a training step, a
             `tf.function` of inputs and labels that returns the loss.
     """
 
     batch: tuple[Any, Any]
     num_parameters: int
+    num_bytes: int
     step: Callable[[Exchange], Any]
 
 
-def begin(job: Job | TruthJob) -> Training:
+def begin(job: Job | TruthJob | WireJob) -> Training:
     """Sets up TensorFlow and Horovod as a job says, and makes its model."""
     tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
+    if job.pinned:
+        tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
+        tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
     hvd.init()
     # The same weights on every rank.
     tf.keras.utils.set_random_seed(job.seed)
@@ -56,4 +60,6 @@ def begin(job: Job | TruthJob) -> Training:
 
         return step
 
-    return Training(batch, model.count_params(), training_step)
+    variables = model.trainable_variables
+    num_bytes = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+    return Training(batch, model.count_params(), num_bytes, training_step)
