@@ -1,0 +1,125 @@
+// What loops mean to whoever walks along edges: all iterations as one.
+
+#include "passes/loop_frames.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "passes/indexed_graph.h"
+#include "passes/testing.h"
+#include "tensorflow/core/graph/tensor_id.h"
+
+namespace tf_libra {
+namespace {
+
+using Names = std::set<std::string>;
+
+// The control inputs that are added, by the name of who gets them.
+std::map<std::string, Names> Added(const tensorflow::GraphDef& graph) {
+  std::map<std::string, int> index;
+  for (int i = 0; i < graph.node_size(); ++i) index[graph.node(i).name()] = i;
+  std::vector<std::vector<Fanin>> fanins(graph.node_size());
+  for (int i = 0; i < graph.node_size(); ++i) {
+    for (const std::string& input : graph.node(i).input()) {
+      const auto id = tensorflow::ParseTensorName(input);
+      const int from = index.at(std::string(id.node()));
+      const bool is_back = graph.node(from).op() == "NextIteration";
+      if (!is_back) fanins[i].push_back({from, id.index()});
+    }
+  }
+  const auto before = fanins;
+  CloseLoops(graph, TopologicalOrder(fanins), &fanins);
+  std::map<std::string, Names> added;
+  for (int i = 0; i < graph.node_size(); ++i) {
+    for (size_t j = before[i].size(); j < fanins[i].size(); ++j) {
+      EXPECT_SAME(fanins[i][j].port, kControl);
+      added[graph.node(i).name()].insert(graph.node(fanins[i][j].node).name());
+    }
+  }
+  return added;
+}
+
+void WithoutLoopsNothingIsAdded() {
+  testing::Graph builder;
+  EXPECT_SAME(Added(builder.def).size(), 0u);
+  builder.Chain("x", 3);
+  EXPECT_SAME(Added(builder.def).size(), 0u);
+}
+
+void WhateverEntersLeadsToTheExit() {
+  testing::Graph builder;
+  builder.Add("Const", "x");
+  builder.AddLoop("loop", "x");
+  const auto added = Added(builder.def);
+  EXPECT_SAME(added.size(), 1u);
+  EXPECT_THAT_TRUE(added.at("loop/exit") == (Names{"loop/enter", "loop/next"}));
+}
+
+void TheOtherExitsFollowTheFirst() {
+  testing::Graph builder;
+  builder.Add("Const", "x");
+  builder.AddLoop("loop", "x");
+  builder.Add("Exit", "loop/other", {"loop/switch"});
+  builder.Add("Exit", "loop/third", {"loop/switch"});
+  const auto added = Added(builder.def);
+  EXPECT_SAME(added.size(), 3u);
+  int num_first = 0;
+  for (const auto& [exit, from] : added) {
+    const bool is_first = from == Names{"loop/enter", "loop/next"};
+    num_first += is_first;
+    if (!is_first) {
+      EXPECT_SAME(from.size(), 1u);
+      EXPECT_THAT_TRUE(added.at(*from.begin()) == (Names{"loop/enter", "loop/next"}));
+    }
+  }
+  EXPECT_SAME(num_first, 1);
+}
+
+void ALoopThatNothingLeavesStays() {
+  testing::Graph builder;
+  builder.Add("Const", "x");
+  builder.AddLoop("loop", "x");
+  builder.def.mutable_node()->RemoveLast();
+  EXPECT_SAME(Added(builder.def).size(), 0u);
+}
+
+void TwoLoopsAreClosedEachByItself() {
+  testing::Graph builder;
+  builder.Add("Const", "x");
+  builder.AddLoop("one", "x");
+  builder.AddLoop("other", "one/exit");
+  const auto added = Added(builder.def);
+  EXPECT_SAME(added.size(), 2u);
+  EXPECT_THAT_TRUE(added.at("one/exit") == (Names{"one/enter", "one/next"}));
+  EXPECT_THAT_TRUE(added.at("other/exit") == (Names{"other/enter", "other/next"}));
+}
+
+// Its frame is in that of the other, though both have the same name.
+void ALoopInABodyIsAPartOfIt() {
+  testing::Graph builder;
+  builder.Add("Const", "x");
+  builder.AddLoop("outer", "x");
+  builder.AddLoop("inner", "outer/switch:1");
+  for (auto& node : *builder.def.mutable_node()) {
+    if (node.name() == "inner/enter") (*node.mutable_attr())["frame_name"].set_s("outer");
+    if (node.name() == "outer/body") node.set_input(0, "inner/exit");
+  }
+  const auto added = Added(builder.def);
+  EXPECT_THAT_TRUE(added.at("outer/exit") == (Names{"outer/enter", "outer/next"}));
+  EXPECT_THAT_TRUE(added.at("inner/exit") == (Names{"inner/enter", "inner/next"}));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({{"WithoutLoopsNothingIsAdded", WithoutLoopsNothingIsAdded},
+                            {"WhateverEntersLeadsToTheExit", WhateverEntersLeadsToTheExit},
+                            {"TheOtherExitsFollowTheFirst", TheOtherExitsFollowTheFirst},
+                            {"ALoopThatNothingLeavesStays", ALoopThatNothingLeavesStays},
+                            {"TwoLoopsAreClosedEachByItself", TwoLoopsAreClosedEachByItself},
+                            {"ALoopInABodyIsAPartOfIt", ALoopInABodyIsAPartOfIt}});
+}
