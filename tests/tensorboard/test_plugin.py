@@ -1,9 +1,11 @@
 """The backend's routes, over TensorBoard's own data provider in this process."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -13,9 +15,11 @@ from werkzeug.test import Client
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
+from tf_libra.planning import make_plan
 from tf_libra.planning.explain import explain
 from tf_libra.tensorboard import views
 from tf_libra.tensorboard.loader import LibraLoader
+from tf_libra.tuning.race import Contender, Race
 
 RECORD = examples.plan_record()
 RUN = "first/rank_0"
@@ -110,6 +114,34 @@ def test_the_bottleneck_has_the_most_residual_communication(
     view = backend.answer("plan", **plan)
     residual = [row["residual_communication_seconds"] for row in view["groups"]]
     assert residual[view["bottleneck"]] == max(residual)
+
+
+def test_a_race_says_what_was_measured(
+    backend: Backend, plan: dict[str, str], tmp_path: Path
+) -> None:
+    assert backend.answer("plan", **plan)["race"] is None
+    other = make_plan(
+        RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.SynEasgd()
+    )
+    seconds = [(0.050, 0.052, 0.049, 0.051), (0.060, 0.063, 0.058, 0.061), ()]
+    race = Race(
+        (
+            Contender(RECORD.plan, 0.048, seconds[0]),
+            Contender(other, None, seconds[1]),
+            Contender(other, 0.07, seconds[2]),
+        )
+    )
+    raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
+    write(tmp_path / "first", raced)
+    won, lost, never = Backend(tmp_path).answer("plan", **plan)["race"]
+    assert won["fingerprint"] == RECORD.plan.fingerprint
+    assert won["step"]["median"] == pytest.approx(0.0505)
+    assert won["step"]["low"] <= won["step"]["median"] <= won["step"]["high"]
+    assert (won["num_rounds"], won["predicted_seconds"], won["ratio"]) == (4, 0.048, None)
+    assert lost["ratio"] == pytest.approx(np.median(np.divide(seconds[1], seconds[0])))
+    assert not lost["is_noise"]
+    assert (lost["num_groups"], lost["predicted_seconds"]) == (1, None)
+    assert (never["step"], never["ratio"]) == (None, None)
 
 
 def test_timelines(backend: Backend, plan: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The Libra tab of a real TensorBoard in a real browser, on the runs of real workers."""
 
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,22 @@ def test_the_plan_answers_the_questions_of_a_newcomer(
     assert facts["threads"].splitlines()[1].startswith("r = ")
     assert "%" in facts["model"]
     assert "%" in facts["gain"]
+
+
+def test_what_was_measured_stands_above_what_is_predicted(
+    tab: Tab, made: dict[str, Any], address: str
+) -> None:
+    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    raced = answer(address, f"plan?{urllib.parse.urlencode(place)}")["race"]
+    rows = tab.find("#race-table tbody tr")
+    assert [row.get_attribute("data-fingerprint") for row in rows] == [
+        one["fingerprint"] for one in raced
+    ]
+    assert raced[0]["fingerprint"] == made["plan"].fingerprint
+    first = [cell.text for cell in rows[0].find_elements(By.CSS_SELECTOR, "td")]
+    assert first[2] == ms(raced[0]["step"]["median"])
+    assert first[4] == "in force"
+    assert tab.one("#race").location["y"] < tab.one("#where").location["y"]
 
 
 def test_a_group_can_be_selected_by_keyboard(tab: Tab) -> None:

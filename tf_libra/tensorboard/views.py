@@ -24,6 +24,7 @@ from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.records.values import PlanRecord, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.tuning.race import Race
 
 # World sizes of the scale-out study, beside the present one.
 SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -52,6 +53,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         "after_backward": plan.after_backward,
         "predicted_seconds": plan.predicted_seconds,
         "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
+        "race": race_view(record.conclusion.race),
         "summary": None,
         "compute_seconds": None,
         "bottleneck": None,
@@ -93,6 +95,40 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         key=lambda k: (costs[k]["residual_communication_seconds"], costs[k]["slowed_seconds"]),
     )
     return view
+
+
+def race_view(race: Race | None) -> list[dict[str, Any]] | None:
+    """The plans that were run in turns, the one in force first; None where none were.
+
+    `ratio` is a contender's step to the winner's, in the median over the rounds that both ran;
+    `is_noise` says that this tells nothing. Both are of no meaning for the winner.
+    """
+    if race is None:
+        return None
+    rows = []
+    for one in race.contenders:
+        lead = race.lead(one)
+        rows.append(
+            {
+                "strategy": one.plan.strategy,
+                "fingerprint": one.plan.fingerprint,
+                "num_groups": len(one.plan.groups),
+                "threads": sorted({group.num_threads for group in one.plan.groups}),
+                "num_rounds": len(one.seconds),
+                "step": _quartiles(one.seconds),
+                "predicted_seconds": one.predicted_seconds,
+                "ratio": None if lead is None else lead[0],
+                "is_noise": race.is_noise(one),
+            }
+        )
+    return rows
+
+
+def _quartiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    low, median, high = np.percentile(seconds, (25, 50, 75)).tolist()
+    return {"low": low, "median": median, "high": high}
 
 
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:

@@ -92,6 +92,11 @@ class Race:
         ratios = np.divide(contender.seconds[:rounds], self.winner.seconds[:rounds])
         return float(np.median(ratios)), _chance(np.log(ratios))
 
+    def is_noise(self, contender: Contender) -> bool:
+        """Whether nothing tells a contender that came to the end from the winner."""
+        lead = self.lead(contender)
+        return lead is not None and len(contender.seconds) == self.num_rounds and lead[1] > _SURE
+
     def describe(self) -> str:
         """The standings in words."""
         told = []
@@ -102,8 +107,7 @@ class Race:
                 text += f" {seconds * 1e3:.1f} ms"
             if one.predicted_seconds is not None:
                 text += f" (predicted {one.predicted_seconds * 1e3:.1f})"
-            lead = self.lead(one)
-            if lead is not None and len(one.seconds) == self.num_rounds and lead[1] > _SURE:
+            if self.is_noise(one):
                 text += ", no difference that can be told from noise"
             told.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(told)}"

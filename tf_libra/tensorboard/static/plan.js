@@ -11,6 +11,7 @@ export async function planView(place, context) {
   const rows = plan.groups.map((group) => row(group, plan, () => pick(group.group)));
   place.replaceChildren(
     facts,
+    race(plan),
     whereTimeGoes(plan),
     h('div', {class: 'grid split'},
       h('section', {class: 'card'},
@@ -37,6 +38,35 @@ export async function planView(place, context) {
   await pick(plan.bottleneck ?? 0);
   await answers(facts, plan, context);
   context.ready();
+}
+
+/** What was measured before the plan came into force: it and others, in steps that took turns. */
+function race(plan) {
+  if (plan.race === null || plan.race[0].step === null) return '';
+  const [winner, ...others] = plan.race;
+  const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
+  const verdict = (one, index) => {
+    if (index === 0) return h('span', {class: 'badge'}, 'in force');
+    if (one.ratio === null) return '–';
+    return one.is_noise ? 'no difference beyond noise' : signedPercent(one.ratio - 1);
+  };
+  return h('section', {class: 'card', id: 'race'},
+    h('h2', {}, 'Measured: plans in turns'),
+    h('p', {class: 'lead'},
+      `Steps under ${plural(plan.race.length, 'plan')} took turns, and trained; what was clearly slower dropped out. ${named(winner)} took ${time(winner.step.median)} in the median of ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? ', no better than the others beyond noise' : ''}.`),
+    h('div', {class: 'scroll'}, h('table', {id: 'race-table'},
+      h('thead', {}, h('tr', {}, [
+        ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', 'middle half'], ['left', 'against the winner'],
+        ['', 'Step, predicted'], ['', 'Rounds'],
+      ].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('tbody', {}, plan.race.map((one, index) => h('tr', {'data-fingerprint': one.fingerprint},
+        h('td', {class: 'left'}, named(one)),
+        h('td', {}, one.threads.join(', ')),
+        h('td', {'data-seconds': one.step?.median}, time(one.step?.median)),
+        h('td', {}, one.step === null ? '–' : `${time(one.step.low)} to ${time(one.step.high)}`),
+        h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, verdict(one, index)),
+        h('td', {}, time(one.predicted_seconds)),
+        h('td', {}, String(one.num_rounds))))))));
 }
 
 function fact(question, answer, because, kind = '', id = '') {
@@ -114,12 +144,27 @@ function gain(plan, table) {
   if (wfbp && wfbp !== best) {
     words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
   }
+  const raced = plan.race?.slice(1).filter((one) => one.ratio !== null) ?? [];
+  if (raced.length > 0) {
+    return gainOf(question, plan, raced, `${words[0].slice(0, -1)}: ${signedPercent(change)}.`);
+  }
   const before = (table.measured ?? []).find((one) => one.run === null);
   const after = (table.measured ?? []).find((one) => one.fingerprint === plan.fingerprint);
   if (before && after) {
     words.push(`Whole steps, measured: ${time(before.step_seconds)} before (one all-reduce after backward), ${time(after.step_seconds)} now (${signedPercent(after.step_seconds / before.step_seconds - 1)}).`);
   }
   return fact(question, signedPercent(change), words.join(' '), change < -0.005 ? 'good' : change > 0.005 ? 'bad' : '', 'gain');
+}
+
+/** By the race: steps that took turns, against one all-reduce of everything if it took part. */
+function gainOf(question, plan, raced, predicted) {
+  const other = raced.find((one) => one.num_groups === 1) ?? raced[0];
+  const change = 1 / other.ratio - 1;
+  const told = other.is_noise ? 'nothing beyond noise' : signedPercent(change);
+  const kind = other.is_noise ? '' : change < 0 ? 'good' : 'bad';
+  const who = `${strategy(other.strategy)} in ${plural(other.num_groups, 'group')}`;
+  const measured = `Measured, whole steps in turns: ${time(plan.race[0].step.median)} against ${time(other.step.median)} under ${who} (${signedPercent(change)}${other.is_noise ? ', which is noise' : ''}).`;
+  return fact(question, told, `${measured} ${predicted}`, kind, 'gain');
 }
 
 function whereTimeGoes(plan) {
