@@ -104,11 +104,14 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
   });
 }
 
-int TfLibraListen(const char* host, const char** bound_host, int* port) {
+int TfLibraListen(const char* host, int first_port, int last_port, const char** bound_host,
+                  int* port) {
   return Guarded([&] {
     tf_libra::Socket listener;
     tf_libra::Address bound;
-    const Status status = tf_libra::Listen(host, 0, &listener, &bound);
+    const Status status =
+        tf_libra::ListenWithin(host, static_cast<uint16_t>(first_port),
+                               static_cast<uint16_t>(last_port), &listener, &bound);
     if (status.ok()) {
       tf_libra::Waiting& waiting = tf_libra::TheWaiting();
       const std::lock_guard<std::mutex> lock(waiting.mutex);

@@ -15,9 +15,11 @@ const char* TfLibraLastError();
 // The numeric IPv4 address of a network interface.
 int TfLibraInterfaceAddress(const char* interface_name, const char** host);
 
-// Starts to listen on `host` alone ("unix:" for a Unix socket); `bound_host` and `port` receive
+// Starts to listen on `host` alone ("unix:" for a Unix socket), at a port from `first_port` to
+// `last_port`, or where both are 0 at one that the system chooses; `bound_host` and `port` receive
 // where. The listener waits in this process until TfLibraConnect takes it.
-int TfLibraListen(const char* host, const char** bound_host, int* port);
+int TfLibraListen(const char* host, int first_port, int last_port, const char** bound_host,
+                  int* port);
 
 // Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
 // have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.

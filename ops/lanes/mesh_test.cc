@@ -365,11 +365,30 @@ void AddressInUse() {
   Socket first, second;
   Address bound;
   CHECK_OK(Listen(testing::MeetingPlace(), 0, &first, &bound));
-  CHECK_STATUS(Listen(bound.host, bound.port, &second, &bound), StatusCode::kUnavailable,
+  CHECK_STATUS(Listen(bound.host, bound.port, &second, &bound), StatusCode::kFailedPrecondition,
                "cannot bind to " + bound.host);
   CHECK_STATUS(Listen("localhost", 0, &second, &bound), StatusCode::kInvalidArgument, "localhost");
   CHECK_STATUS(Listen(kUnixHost + std::string(200, 'x'), 0, &second, &bound),
                StatusCode::kInvalidArgument, "too long");
+}
+
+void TheFirstFreePortIsTaken() {
+  Socket sockets[4];
+  Address bounds[4];
+  CHECK_OK(Listen("127.0.0.1", 0, &sockets[0], &bounds[0]));
+  const uint16_t taken = bounds[0].port;
+  CHECK_STATUS(ListenWithin("127.0.0.1", taken, taken, &sockets[1], &bounds[1]),
+               StatusCode::kUnavailable, "no port from " + std::to_string(taken) + " to");
+  const uint16_t last = static_cast<uint16_t>(std::min(taken + 50, 65535));
+  const uint16_t first = static_cast<uint16_t>(last - 50);
+  for (int i = 1; i < 4; ++i) {
+    CHECK_OK(ListenWithin("127.0.0.1", first, last, &sockets[i], &bounds[i]));
+    CHECK_TRUE(first <= bounds[i].port && bounds[i].port <= last);
+    for (int j = 0; j < i; ++j) CHECK_TRUE(bounds[i].port != bounds[j].port);
+  }
+  CHECK_OK(ListenWithin("127.0.0.1", 0, 0, &sockets[1], &bounds[1]));
+  CHECK_STATUS(ListenWithin("localhost", first, last, &sockets[1], &bounds[1]),
+               StatusCode::kInvalidArgument, "localhost");
 }
 
 void NobodyConnectsOnceTheMeshIsUp() {
@@ -423,6 +442,7 @@ int main(int argc, char** argv) {
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
        {"AddressThatIsNone", AddressThatIsNone},
        {"AddressInUse", AddressInUse},
+       {"TheFirstFreePortIsTaken", TheFirstFreePortIsTaken},
        {"NobodyConnectsOnceTheMeshIsUp", NobodyConnectsOnceTheMeshIsUp},
        {"ManySilentStrangers", ManySilentStrangers},
        {"InterfaceAddresses", InterfaceAddresses}},

@@ -199,16 +199,31 @@ Status Listen(const std::string& host, uint16_t port, Socket* listener, Address*
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(socket.fd(), &endpoint.any, endpoint.length) != 0) {
-    return SystemError(StatusCode::kUnavailable, "cannot bind to " + where);
+    return SystemError(
+        errno == EADDRINUSE ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
+        "cannot bind to " + where);
   }
+  // Of two that are bound to one port, the second to listen fails.
   if (listen(socket.fd(), SOMAXCONN) != 0) {
-    return SystemError(StatusCode::kUnavailable, "cannot listen on " + where);
+    return SystemError(
+        errno == EADDRINUSE ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
+        "cannot listen on " + where);
   }
   endpoint.length = sizeof(endpoint);
   getsockname(socket.fd(), &endpoint.any, &endpoint.length);
   *bound = FormatAddress(endpoint, host);
   *listener = std::move(socket);
   return Status();
+}
+
+Status ListenWithin(const std::string& host, uint16_t first, uint16_t last, Socket* listener,
+                    Address* bound) {
+  for (int port = first; port <= last; ++port) {
+    const Status status = Listen(host, static_cast<uint16_t>(port), listener, bound);
+    if (status.code() != StatusCode::kFailedPrecondition) return status;
+  }
+  return Status(StatusCode::kUnavailable, "no port from " + std::to_string(first) + " to " +
+                                              std::to_string(last) + " is free on " + host);
 }
 
 Status BeginConnect(const Address& address, Socket* result) {

@@ -58,9 +58,12 @@ bool IsUnix(const std::string& host);
 // Whether the other end of a Unix socket belongs to this process's user; TCP has no users.
 bool IsOfThisUser(const Socket& socket);
 
-// Binds to `host` alone and listens; port 0, or no name behind kUnixHost, lets the system choose.
-// `bound` receives the address.
+// Binds to `host` alone and listens; FailedPrecondition: somebody else does so there; port 0, or no
+// name behind kUnixHost, lets the system choose. `bound` receives the address.
 Status Listen(const std::string& host, uint16_t port, Socket* listener, Address* bound);
+// At the first port from `first` to `last` that nobody has. Unavailable: there is none.
+Status ListenWithin(const std::string& host, uint16_t first, uint16_t last, Socket* listener,
+                    Address* bound);
 
 // FailedPrecondition: nobody listens there; ResourceExhausted: no descriptor is to be had;
 // Unavailable, DeadlineExceeded: it may be the network.

@@ -38,6 +38,40 @@ def test_several_hosts_need_an_interface(monkeypatch: pytest.MonkeyPatch) -> Non
         horovod.listening_host(TWO_HOSTS)
 
 
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("", None),
+        ("20000", (20000, 20000)),
+        ("20000-20063", (20000, 20063)),
+        ("1-65535", (1, 65535)),
+    ],
+)
+def test_ports_are_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, ports: tuple[int, int] | None
+) -> None:
+    monkeypatch.setenv("TF_LIBRA_PORTS", text)
+    assert horovod.listening_ports() == ports
+
+
+@pytest.mark.parametrize("text", ["0", "70000", "9-8", "-5", "a-b", "1-2-3", "1.5"])
+def test_ports_that_are_none_are_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TF_LIBRA_PORTS", text)
+    with pytest.raises(ValueError, match=f"TF_LIBRA_PORTS must be a port, .* got '{text}'"):
+        horovod.listening_ports()
+
+
+def test_rank_listens_where_it_may() -> None:
+    taken = engine_lib.listen("127.0.0.1").port
+    with pytest.raises(engine_lib.EngineError, match=f"no port from {taken} to {taken} is free"):
+        # The listener that waits in this process keeps its port until the next is there.
+        engine_lib.listen("127.0.0.1", (taken, taken))
+    last = min(taken + 50, 65535)
+    address = engine_lib.listen("127.0.0.1", (last - 50, last))
+    assert last - 50 <= address.port <= last
+    assert engine_lib.listen(engine_lib.UNIX, (1, 1)).port == 0
+
+
 def test_job_is_known_once_horovod_is_initialized() -> None:
     with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
         horovod.world()

@@ -54,8 +54,8 @@ def late_to_connect(seen: dict[str, Any]) -> Iterator[None]:
     """The last rank connects only once the test says so; the others' listeners wait for it."""
     listen, connect = engine_lib.listen, engine_lib.connect
 
-    def listening(host: str) -> engine_lib.Address:
-        address = listen(host)
+    def listening(*place: Any) -> engine_lib.Address:
+        address = listen(*place)
         write_json("listening", [address.host, address.port])
         return address
 
@@ -178,7 +178,7 @@ def port_is_taken() -> Any:
     listen = engine_lib.listen
     if RANK == 0:
         program = engine_lib.Address("127.0.0.1", int(os.environ["TF_LIBRA_JOB_PORT"]))
-        engine_lib.listen = lambda host: (listen(host), program)[1]
+        engine_lib.listen = lambda *place: (listen(*place), program)[1]
     try:
         model = models.HandWritten("float32", "sgd")
         step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))

@@ -50,14 +50,23 @@ def interface_address(interface: str) -> str:
     return (host.value or b"").decode()
 
 
-def listen(host: str) -> Address:
-    """Starts to listen on `host` alone, at a port that the system chooses.
+def listen(host: str, ports: tuple[int, int] | None = None) -> Address:
+    """Starts to listen on `host` alone.
 
     Args:
         host: a numeric IPv4 address, or `UNIX` for a Unix socket that only this host reaches.
+        ports: the first and the last port that may be taken; None: the system chooses one. Of no
+            meaning for a Unix socket.
+
+    Raises:
+        EngineError: none of them is free.
     """
     bound, port = ctypes.c_char_p(), ctypes.c_int()
-    _check(library.load().c.TfLibraListen(host.encode(), ctypes.byref(bound), ctypes.byref(port)))
+    first, last = (0, 0) if ports is None or host == UNIX else ports
+    listening = library.load().c.TfLibraListen(
+        host.encode(), first, last, ctypes.byref(bound), ctypes.byref(port)
+    )
+    _check(listening)
     return Address((bound.value or b"").decode(), port.value)
 
 

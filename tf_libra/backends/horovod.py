@@ -14,6 +14,8 @@ from typing import Any
 
 from tf_libra.backends import engine as engine_lib
 
+_MAX_PORT = 65535
+
 
 @dataclass(frozen=True)
 class World:
@@ -131,7 +133,7 @@ def _meet(
     world: World, num_lanes: int, exchange: Callable[[dict[str, Any]], list[dict[str, Any]]]
 ) -> _Meeting:
     """Listens, and tells the others where."""
-    address = engine_lib.listen(listening_host(world))
+    address = engine_lib.listen(listening_host(world), listening_ports())
     secret = os.urandom(engine_lib.SECRET_BYTES)
     mine = {
         "host": address.host,
@@ -167,6 +169,27 @@ def listening_host(world: World) -> str:
             " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0)"
         )
     return engine_lib.interface_address(interface)
+
+
+def listening_ports() -> tuple[int, int] | None:
+    """The first and the last port that TF_LIBRA_PORTS allows to listen at, such as 20000-20063.
+
+    A rank takes one of them, whatever the number of its lanes. None where nothing is said.
+
+    Raises:
+        ValueError: it is neither a port nor two with a hyphen between, or these are none.
+    """
+    text = os.environ.get("TF_LIBRA_PORTS", "")
+    if not text:
+        return None
+    first, hyphen, last = text.partition("-")
+    ports = [int(one) if one.isdecimal() else 0 for one in (first, last if hyphen else first)]
+    if not 1 <= ports[0] <= ports[1] <= _MAX_PORT:
+        raise ValueError(
+            f"TF_LIBRA_PORTS must be a port, or the first and the last of a range such as"
+            f" 20000-20063, from 1 to {_MAX_PORT}, got {text!r}"
+        )
+    return ports[0], ports[1]
 
 
 def broadcast_variables(variables: list[Any]) -> None:

@@ -21,7 +21,7 @@ _SIZE_OUT = ctypes.POINTER(ctypes.c_int64)
 _PROTOTYPES = {
     "TfLibraLastError": (_TEXT, []),
     "TfLibraInterfaceAddress": (_INT, [_TEXT, _TEXT_OUT]),
-    "TfLibraListen": (_INT, [_TEXT, _TEXT_OUT, _INTS]),
+    "TfLibraListen": (_INT, [_TEXT, _INT, _INT, _TEXT_OUT, _INTS]),
     "TfLibraConnect": (
         _INT,
         [_INT, _INT, _TEXTS, _INTS, _TEXT, _INT, ctypes.c_double, ctypes.c_double],

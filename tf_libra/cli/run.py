@@ -14,6 +14,7 @@ In the environment of the workers:
   TF_LIBRA_LOG_LEVEL        debug, info, warning or error; what rank 0 says
   TF_LIBRA_TIMEOUT_SECONDS  how long to wait for another rank at most
   TF_LIBRA_INTERFACE        the network interface between hosts, such as eth0
+  TF_LIBRA_PORTS            where ranks may listen for each other, such as 20000-20063
 
 What follows is horovodrun's own help.
 """
