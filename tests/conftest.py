@@ -49,6 +49,8 @@ _STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluste
 _SHARED = frozenset(
     ("plans", "trouble", "traced", "trained", "horovod_engine", "browser", "make_cluster")
 )
+# A browser drops what it loads when the machine's network changes, as clusters change it.
+_OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
 
 # Parameters by each of which a module has a job of its own.
 _JOB_OF = ("place", "equality", "engines")
@@ -68,6 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         part, used = _part(item), set(item.fixturenames)  # type: ignore[attr-defined]
         sharing.add_node(part)
         sharing.add_edges_from((part, f"fixture {name}") for name in used & _SHARED)
+        if used & _OF_THE_NETWORK:
+            sharing.add_edge(part, "the machine's network")
         if used & _STARTS_WORKERS:
             item.add_marker(pytest.mark.workers)
         if item.get_closest_marker("workers"):

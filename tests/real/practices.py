@@ -298,6 +298,7 @@ def recomputed_keras_layers(by: By) -> Any:
     recomputed = tf.recompute_grad(lambda x: inner(x))
     variables = inner.trainable_variables + outer.trainable_variables
     optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(variables)
 
     @by.optimize()
     @tf.function
@@ -305,7 +306,9 @@ def recomputed_keras_layers(by: By) -> Any:
         with tf.GradientTape() as tape:
             loss = cross_entropy(y, outer(recomputed(x)))
         gradients = tape.gradient(loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        # TensorFlow by itself may update a layer of Keras before backward has read it once more.
+        with tf.control_dependencies(gradients):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
     for x, y in by.batches(6, rows):
