@@ -17,7 +17,7 @@ def better_horovod(seconds: Mapping[str, Sequence[float]]) -> str | None:
 def summaries(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """Median, 10th and 90th percentile of the seconds of every strategy."""
     return {
-        name: {f"{key}_seconds": value for key, value in _spread(values).items()}
+        name: {f"{key}_seconds": value for key, value in spread(values).items()}
         for name, values in seconds.items()
     }
 
@@ -25,7 +25,7 @@ def summaries(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, flo
 def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """The spread of the ratio to each baseline, paired round by round, as "libra/horovod"."""
     return {
-        f"{name}/{baseline}": _spread(np.divide(seconds[name], seconds[baseline]))
+        f"{name}/{baseline}": spread(np.divide(seconds[name], seconds[baseline]))
         for baseline in BASELINES
         if baseline in seconds
         for name in seconds
@@ -102,7 +102,8 @@ def _threads(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _spread(values: Any) -> dict[str, float]:
+def spread(values: Any) -> dict[str, float]:
+    """Median, 10th and 90th percentile."""
     p10, median, p90 = np.percentile(values, (10, 50, 90)).tolist()
     return {"median": median, "p10": p10, "p90": p90}
 

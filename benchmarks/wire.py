@@ -26,9 +26,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import app, flags
 
+from benchmarks import results
 from benchmarks.jobs.job import WireJob
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except WorkersFailedError as error:
         print(f"wire: {error}", file=sys.stderr)
         return 1
-    seconds = {key: _spread(measured[key]) for key in ("wall_seconds", "core_seconds")}
+    seconds = {key: results.spread(measured[key]) for key in ("wall_seconds", "core_seconds")}
     document = {
         **seconds,
         **judged(seconds["core_seconds"]["median"], against and against["strategies"]),
@@ -114,11 +114,6 @@ def judged(core_seconds: float, strategies: Mapping[str, Any] | None) -> dict[st
     others = {name: value for name, value in medians.items() if name not in ("none", "horovod")}
     shares = {name: (medians["horovod"] - value) / lost for name, value in others.items()}
     return {"limit_seconds": limit, "shares": shares if lost > 0 else None}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    p10, median, p90 = np.percentile(values, (10, 50, 90)).tolist()
-    return {"median": median, "p10": p10, "p90": p90}
 
 
 def table(document: Mapping[str, Any]) -> str:

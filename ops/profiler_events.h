@@ -12,10 +12,9 @@
 namespace tf_libra {
 
 // Text for one event of the op itself, when it hands its tensors over (by whichever of the ops that
-// do): `node:LibraAllReduce` with
-// the arguments plan, group, threads, and the lists names, bytes, producers (node and output that
-// each tensor comes from), one entry per tensor, separated by ';'. What has a meaning in such
-// lists, and all that is not printable ASCII, is %-encoded.
+// do): `node:LibraAllReduce` with the arguments plan, group, threads, and the lists names, bytes,
+// producers (node and output that each tensor comes from), one entry per tensor, separated by ';'.
+// What has a meaning in such lists, and all that is not printable ASCII, is %-encoded.
 std::string OpEvent(const tensorflow::OpKernelContext& context, const OperationInfo& operation);
 
 // Records what a lane has done, on the lane's own thread: `LibraAllReduce group 3`, and within it

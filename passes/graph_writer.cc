@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/grappler/utils.h"
 
 namespace tf_libra {
 namespace {
@@ -63,8 +64,7 @@ class Writer {
   static std::string Control(const std::string& node) { return absl::StrCat("^", node); }
 
   static std::string Data(const Output& output) {
-    if (output.port == 0) return output.fusion->name;
-    return absl::StrCat(output.fusion->name, ":", output.port);
+    return tensorflow::grappler::TensorIdToString({output.fusion->name, output.port});
   }
 
   static std::string Done(const Fusion& fusion) { return absl::StrCat(fusion.name, "_done"); }

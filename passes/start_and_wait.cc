@@ -7,19 +7,16 @@
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/tensor_id.h"
+#include "tensorflow/core/grappler/utils.h"
 
 namespace tf_libra {
 namespace {
 
 using tensorflow::NodeDef;
 using tensorflow::TensorId;
+using tensorflow::grappler::TensorIdToString;
 
 constexpr char kShapes[] = "_output_shapes";
-
-std::string Named(const std::string& node, int port) {
-  if (port == tensorflow::Graph::kControlSlot) return absl::StrCat("^", node);
-  return port == 0 ? node : absl::StrCat(node, ":", port);
-}
 
 // The wait for what `node` starts; takes from it what is said of its outputs.
 NodeDef Wait(const std::string& name, NodeDef* node) {
@@ -34,7 +31,7 @@ NodeDef Wait(const std::string& name, NodeDef* node) {
   }
   node->mutable_attr()->erase(kShapes);
   const int num_tensors = static_cast<int>(attrs.at("N").i());
-  for (int i = 0; i <= num_tensors; ++i) wait.add_input(Named(node->name(), i));
+  for (int i = 0; i <= num_tensors; ++i) wait.add_input(TensorIdToString({node->name(), i}));
   return wait;
 }
 
@@ -56,7 +53,7 @@ void StartApart(const std::vector<std::string>& names, tensorflow::GraphDef* gra
       const auto wait = waits.find(std::string(id.node()));
       if (wait == waits.end()) continue;
       if (is_started && id.index() == tensorflow::Graph::kControlSlot) continue;
-      input = Named(wait->second, id.index());
+      input = TensorIdToString({wait->second, id.index()});
     }
   }
   std::unordered_set<std::string> left(names.begin(), names.end());

@@ -54,7 +54,7 @@ def observation(ranks: Sequence[Seen], plan: Plan, step: int) -> Observation:
                 plan=plan.short_id,
                 group=index,
                 num_threads=group.num_threads,
-                num_bytes=sum(plan.num_bytes[group.start : group.stop]),
+                num_bytes=plan.group_bytes[index],
                 enqueued_ns=_ns(span.start),
                 started_ns=_ns(start),
                 first_byte_ns=_ns(start),

@@ -26,6 +26,7 @@ from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import LEARNING_RATE, Exchange, Training, begin
 from benchmarks.machine import congestion_control
 from tf_libra import strategies
+from tf_libra.planning.strategy import threads_at_once
 
 # More than the steps that tf_libra traces under a new plan to check its prediction.
 WARM_UP_ROUNDS = 10
@@ -78,7 +79,9 @@ def _steps(names: Sequence[str], training: Training) -> dict[str, Any]:
     steps = {}
     # The first starts an engine with as many lanes as it may use, which the others share.
     ours = [name for name in names if name in strategies.BY_NAME]
-    for name in sorted(ours, key=_most_threads, reverse=True):
+    for name in sorted(
+        ours, key=lambda one: threads_at_once(strategies.resolve(one)), reverse=True
+    ):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         optimized = tf_libra.optimize(name, broadcast_variables=True)
@@ -105,11 +108,6 @@ def _interleave(steps: Sequence[Any], batch: tuple[Any, Any], job: Job) -> np.nd
             of_round[i] = time.perf_counter() - start
     everyone = hvd.allgather(tf.constant(seconds[None, WARM_UP_ROUNDS:]), name="seconds")
     return everyone.numpy().max(axis=0)
-
-
-def _most_threads(name: str) -> int:
-    strategy = strategies.resolve(name)
-    return int(strategy.num_streams * max(strategy.allowed_threads))
 
 
 def _horovod_settings() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import models
-from benchmarks.jobs.job import Job, TruthJob, WireJob
+from benchmarks.jobs.job import Task
 
 LEARNING_RATE = 0.01
 INTRA_OP_THREADS = 1
@@ -35,7 +35,7 @@ class Training:
     step: Callable[[Exchange], Any]
 
 
-def begin(job: Job | TruthJob | WireJob) -> Training:
+def begin(job: Task) -> Training:
     """Sets up TensorFlow and Horovod as a job says, and makes its model."""
     tf.config.set_visible_devices([], "GPU")
     if job.pinned:

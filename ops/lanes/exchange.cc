@@ -209,29 +209,29 @@ class Exchange {
     return Step::kProgress;
   }
 
-  // All of it at once.
-  Step SendHeaderInMemory(Peer* peer) {
-    RingEnd* const end = peer->memory->outgoing_parts();
+  // All of a header at once, if there is room for it, or all of it is there. `copy` has its place.
+  template <typename Copy>
+  Step MoveHeader(const Peer& peer, RingEnd* end, size_t* moved, Copy copy) {
     const size_t size = BytesToHeaderEnd(end->position());
     size_t room = 0;
-    if (Look(*peer, *end, &room) == Step::kFailed) return Step::kFailed;
+    if (Look(peer, *end, &room) == Step::kFailed) return Step::kFailed;
     if (room < size) return Step::kBlocked;
-    std::memcpy(end->here() + size - kHeaderRoom, &options_.header, sizeof(ExchangeHeader));
-    Advance(*peer, end, size);
-    peer->header_sent = sizeof(ExchangeHeader);
+    copy(end->here() + size - kHeaderRoom);
+    Advance(peer, end, size);
+    *moved = sizeof(ExchangeHeader);
     return Step::kProgress;
   }
 
+  Step SendHeaderInMemory(Peer* peer) {
+    return MoveHeader(
+        *peer, peer->memory->outgoing_parts(), &peer->header_sent,
+        [this](char* place) { std::memcpy(place, &options_.header, sizeof(ExchangeHeader)); });
+  }
+
   Step ReceiveHeaderInMemory(Peer* peer) {
-    RingEnd* const end = peer->memory->incoming_parts();
-    const size_t size = BytesToHeaderEnd(end->position());
-    size_t there = 0;
-    if (Look(*peer, *end, &there) == Step::kFailed) return Step::kFailed;
-    if (there < size) return Step::kBlocked;
-    std::memcpy(&peer->header, end->here() + size - kHeaderRoom, sizeof(ExchangeHeader));
-    Advance(*peer, end, size);
-    peer->header_received = sizeof(ExchangeHeader);
-    return Step::kProgress;
+    return MoveHeader(
+        *peer, peer->memory->incoming_parts(), &peer->header_received,
+        [peer](char* place) { std::memcpy(&peer->header, place, sizeof(ExchangeHeader)); });
   }
 
   // What is there stays there until it is summed.

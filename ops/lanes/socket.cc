@@ -143,6 +143,22 @@ Status WaitFor(int fd, short events, TimePoint deadline) {
   }
 }
 
+// Bytes, and room for one file beside them: the system closes whatever else is sent along.
+struct MessageWithFile {
+  MessageWithFile(void* data, size_t size) : run{data, size} {
+    message.msg_iov = &run;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+  MessageWithFile(const MessageWithFile&) = delete;
+  MessageWithFile& operator=(const MessageWithFile&) = delete;
+
+  iovec run;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+};
+
 }  // namespace
 
 bool IsUnix(const std::string& host) { return host.rfind(kUnixHost, 0) == 0; }
@@ -198,17 +214,14 @@ Status Listen(const std::string& host, uint16_t port, Socket* listener, Address*
   const std::string where = Text({host, port});
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket.fd(), &endpoint.any, endpoint.length) != 0) {
-    return SystemError(
-        errno == EADDRINUSE ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
-        "cannot bind to " + where);
-  }
+  const auto failure = [&where](const char* what) {
+    const bool taken = errno == EADDRINUSE;
+    return SystemError(taken ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
+                       what + where);
+  };
+  if (bind(socket.fd(), &endpoint.any, endpoint.length) != 0) return failure("cannot bind to ");
   // Of two that are bound to one port, the second to listen fails.
-  if (listen(socket.fd(), SOMAXCONN) != 0) {
-    return SystemError(
-        errno == EADDRINUSE ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable,
-        "cannot listen on " + where);
-  }
+  if (listen(socket.fd(), SOMAXCONN) != 0) return failure("cannot listen on ");
   endpoint.length = sizeof(endpoint);
   getsockname(socket.fd(), &endpoint.any, &endpoint.length);
   *bound = FormatAddress(endpoint, host);
@@ -307,13 +320,8 @@ Status ReceiveAll(const Socket& socket, void* data, size_t size, TimePoint deadl
 }
 
 bool SendFile(const Socket& socket, const void* data, size_t size, const Socket& file) {
-  iovec run{const_cast<void*>(data), size};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &run;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  MessageWithFile with_file(const_cast<void*>(data), size);
+  msghdr& message = with_file.message;
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -324,14 +332,8 @@ bool SendFile(const Socket& socket, const void* data, size_t size, const Socket&
 }
 
 ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file) {
-  iovec run{data, size};
-  // With room for one: the system closes whatever else is sent along.
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &run;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  MessageWithFile with_file(data, size);
+  msghdr& message = with_file.message;
   const ssize_t received = recvmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return received;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;

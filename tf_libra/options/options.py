@@ -16,6 +16,7 @@ from tf_libra.backends.backend import Backend
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
 from tf_libra.options.option import Option, check_all, option
+from tf_libra.planning.strategy import threads_at_once
 from tf_libra.tuning import Budget
 
 
@@ -259,4 +260,4 @@ def most_threads(options: Options) -> int:
     """The most threads that all-reduces may have at once under these options."""
     if options.plan is not None:
         return options.plan.num_lanes
-    return options.strategy.num_streams * max(options.strategy.allowed_threads)
+    return threads_at_once(options.strategy)

@@ -60,6 +60,11 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in given.items() if name in fields}
 
 
+def threads_at_once(strategy: Strategy) -> int:
+    """The most threads that a strategy's plans have at once, over all all-reduces."""
+    return strategy.num_streams * max(strategy.allowed_threads)
+
+
 def check_threads(field: str, num_threads: int) -> int:
     """Returns a number of communication threads as an int of at least 1, else `ValueError`."""
     return checks.integer(field, num_threads, minimum=1, maximum=checks.MAX_INT32)

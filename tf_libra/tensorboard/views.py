@@ -22,7 +22,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
-from tf_libra.records.values import PlanRecord, TimelineRecord
+from tf_libra.records.values import PlanRecord, Spread, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.tuning.race import Race
 
@@ -115,20 +115,13 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
                 "num_groups": len(one.plan.groups),
                 "threads": sorted({group.num_threads for group in one.plan.groups}),
                 "num_rounds": len(one.seconds),
-                "step": _quartiles(one.seconds),
+                "step": dataclasses.asdict(Spread.of(one.seconds)) if one.seconds else None,
                 "predicted_seconds": one.predicted_seconds,
                 "ratio": None if lead is None else lead[0],
                 "is_noise": race.is_noise(one),
             }
         )
     return rows
-
-
-def _quartiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    if not seconds:
-        return None
-    low, median, high = np.percentile(seconds, (25, 50, 75)).tolist()
-    return {"low": low, "median": median, "high": high}
 
 
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
