@@ -31,7 +31,7 @@ def test_defaults() -> None:
     found = resolved()
     assert found.strategy == strategies.Libra()
     assert found.plan is None
-    assert found.tuning.budget == Budget(100, 60.0)
+    assert found.tuning.budget == Budget(60, 60.0)
     assert found.faults.timeout_seconds == 600
     assert options.most_threads(found) == 4
 

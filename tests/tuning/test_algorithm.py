@@ -13,7 +13,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
 from tf_libra.tuning import Observation, Phase
-from tf_libra.tuning.algorithm import BASELINE_STEPS
+from tf_libra.tuning.algorithm import BASELINE_STEPS_BEFORE_A_RACE as BASELINE_STEPS
 
 # As tracing might have guessed it: not quite the order of production.
 TRACED_ORDER = [1, 0, 2, 3, 5, 4, 6, 7, 9, 8]

@@ -24,14 +24,14 @@ from tf_libra.tuning import Budget
 class Tuning:
     """What may go by before a plan is in force, and which model may make it.
 
-        @tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_steps=60))
+        @tf_libra.optimize("libra", tuning=tf_libra.Tuning(max_steps=40))
 
     Raises:
         ValueError: an option is out of its range.
     """
 
     max_steps: int = option(
-        100,
+        60,
         "int",
         values.check_steps,
         "steps that may go by before a plan is in force.",

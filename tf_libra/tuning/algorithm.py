@@ -27,10 +27,14 @@ from tf_libra.tuning.plans_to_try import (
 )
 from tf_libra.tuning.race import race
 
-# Untraced steps under one all-reduce after backward: what a step takes without any plan.
+# Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
+# there is a race, that has more of them, in turns with other plans.
 BASELINE_STEPS = 2
-# Traced steps per plan, after one that pays for the plan's instantiation.
+BASELINE_STEPS_BEFORE_A_RACE = 1
+# Traced steps per plan, after one that pays for the plan's instantiation: of the fewest and the
+# most threads, and of the thread counts between.
 MEASURED_STEPS = 2
+MEASURED_STEPS_BETWEEN = 1
 SAMPLED_PLANS = 5
 # Rounds of steps that nobody traces, one of each sampled plan.
 TIMED_ROUNDS = 3
@@ -68,6 +72,8 @@ def tune(
     findings = Findings()
     threads = strategy.allowed_threads
     end = EndOfTuning(budget, clock)
+    baseline_steps = BASELINE_STEPS_BEFORE_A_RACE if strategy.races else BASELINE_STEPS
+    yield from _make(_baseline(tensors, threads[0], num_workers, baseline_steps), findings, end)
     yield from _make(_measuring(tensors, threads, num_workers), findings, end)
     profile = findings.profile(tensors)
     if profile is not None:
@@ -110,14 +116,21 @@ def _make(
             findings.note(experiment, observation)
 
 
+def _baseline(
+    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, num_steps: int
+) -> Iterator[Experiment]:
+    plan = one_group_plan(tensors, num_threads, num_workers, strategies.SynEasgd.name)
+    for repetition in range(1 + num_steps):
+        yield Experiment(Phase.MEASURE, plan, traced=False, is_first=repetition == 0)
+
+
 def _measuring(
     tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
 ) -> Iterator[Experiment]:
-    baseline = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
-    for repetition in range(1 + BASELINE_STEPS):
-        yield Experiment(Phase.MEASURE, baseline, traced=False, is_first=repetition == 0)
-    for plan in measuring_plans(tensors, threads, num_workers):
-        for repetition in range(1 + MEASURED_STEPS):
+    plans = measuring_plans(tensors, threads, num_workers)
+    for plan in plans:
+        is_between = plan is not plans[0] and plan is not plans[-1]
+        for repetition in range(1 + (MEASURED_STEPS_BETWEEN if is_between else MEASURED_STEPS)):
             first = repetition == 0
             yield Experiment(Phase.MEASURE, plan, traced=not first, is_first=first)
 

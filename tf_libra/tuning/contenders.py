@@ -1,6 +1,13 @@
-"""Which plans are worth a race."""
+"""Which plans are worth a race: promising ones that differ.
 
-from collections.abc import Iterator
+Of plans that are much alike one race tells next to nothing apart, and a model that is wrong is
+wrong about all of them. So each contender is unlike those that are in already.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
@@ -11,6 +18,8 @@ from tf_libra.tuning.runnable import most_lanes, runnable
 MAX_CONTENDERS = 4
 # LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.
 _GROUPS = (2, 5)
+# Plans are unlike where groups, their sizes and their threads differ by a factor of 2 in all.
+_UNLIKE = 1.0
 
 
 def contenders(
@@ -39,9 +48,46 @@ def contenders(
     found.pop(conclusion.plan.fingerprint, None)
     proposed = sorted(found.values(), key=lambda plan: plan.predicted_seconds or 0.0)
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
-    others = [plan for plan in proposed if plan not in simplest]
-    chosen = [conclusion.plan, *others[: MAX_CONTENDERS - 1 - len(simplest)], *simplest]
+    chosen = _unlike([conclusion.plan, *simplest], proposed)
+    # The most promising first: what the race goes by until it has measured something.
+    chosen = [conclusion.plan, *(plan for plan in proposed if plan in chosen)]
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
+
+
+def _unlike(taken: list[Plan], proposed: Sequence[Plan]) -> list[Plan]:
+    """Those taken and, of those proposed, the most promising that are unlike all before."""
+    for least in (_UNLIKE, 0.0):
+        for plan in proposed:
+            nearest = min(distance(plan, one) for one in taken)
+            if len(taken) < MAX_CONTENDERS and plan not in taken and nearest >= least:
+                taken = [*taken, plan]
+    return taken
+
+
+def distance(one: Plan, other: Plan) -> float:
+    """How unlike two plans of the same tensors are: 1 for a factor of 2 in one respect, and so on.
+
+    The sum of how far apart, as binary logarithms, the numbers of groups are, and, in the mean over
+    all bytes, the sizes and the threads of the groups that a byte is in.
+    """
+    ends = [np.cumsum(plan.group_bytes) for plan in (one, other)]
+    every_end = np.unique(np.concatenate(ends))
+    lengths = np.diff(every_end, prepend=0)
+    apart = abs(np.log2(len(one.groups) / len(other.groups)))
+    if every_end[-1] > 0:
+        # Between two neighbouring ends all bytes are in one group of each plan.
+        of_one, of_other = (
+            _logarithms(plan)[np.searchsorted(of_plan, every_end)]
+            for plan, of_plan in zip((one, other), ends, strict=True)
+        )
+        apart += np.average(np.abs(of_one - of_other).sum(axis=1), weights=lengths)
+    return float(apart)
+
+
+def _logarithms(plan: Plan) -> NDArray[np.float64]:
+    """Of bytes and threads, [groups, 2]."""
+    sizes = np.maximum(plan.group_bytes, 1)
+    return np.log2(np.stack([sizes, [group.num_threads for group in plan.groups]], axis=1))
 
 
 def _others(strategy: strategies.Strategy) -> Iterator[strategies.Strategy]:

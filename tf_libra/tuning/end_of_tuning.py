@@ -19,7 +19,7 @@ class Budget:
         ValueError: a limit is out of its range.
     """
 
-    max_steps: int = 100
+    max_steps: int = 60
     max_seconds: float = 60.0
 
     def __post_init__(self) -> None:

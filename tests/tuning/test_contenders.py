@@ -1,0 +1,91 @@
+"""Plans that are worth a race."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tuning.machine import MODEL, NUM_WORKERS, PROFILE
+from tf_libra import strategies
+from tf_libra.cost_model import ProcessorModel
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning import make_plan
+from tf_libra.tuning import Conclusion
+from tf_libra.tuning.contenders import MAX_CONTENDERS, contenders, distance
+
+CONCLUSION = Conclusion(
+    make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, 0.0, 0.0, rest_seconds=0.01
+)
+
+
+def plan(ends: list[int], threads: list[int], sizes: tuple[int, ...] = (8, 8, 8, 8)) -> Plan:
+    groups = tuple(
+        TensorGroup(start, stop, r)
+        for (start, stop), r in zip(itertools.pairwise([0, *ends]), threads, strict=True)
+    )
+    return Plan(groups, tuple(f"t{i}" for i in range(len(sizes))), sizes, 2, "some")
+
+
+def test_what_is_concluded_is_first_and_one_all_reduce_is_among_them() -> None:
+    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    assert proposed[0] == CONCLUSION.plan
+    assert any(len(one.groups) == 1 for one in proposed)
+    assert len(proposed) == MAX_CONTENDERS
+    assert len({one.fingerprint for one in proposed}) == MAX_CONTENDERS
+
+
+def test_plans_much_like_another_leave_their_place_to_others() -> None:
+    """Of LIBRA's plans alone there are five here that the model thinks better than any other's."""
+    proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
+    alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
+    assert not alike
+
+
+def test_where_all_are_alike_those_race_that_there_are() -> None:
+    """One core, startup for nothing: every planner merges everything, with one thread or more."""
+    profile = BackwardProfile.from_arrays([4_000_000], [0.01], ["only"])
+    conclusion = replace(CONCLUSION, plan=make_plan(profile, MODEL, "libra"), profile=profile)
+    proposed = [one for one, _ in contenders(conclusion, strategies.Libra(), runs_streams=False)]
+    assert 1 <= len({one.fingerprint for one in proposed}) == len(proposed) <= MAX_CONTENDERS
+
+
+@pytest.mark.parametrize("threads", [(1,), (1, 2, 4)])
+def test_a_model_that_sees_no_gain_in_any_plan_proposes_different_ones_all_the_same(
+    threads: tuple[int, ...],
+) -> None:
+    """Found where a machine's plans of many groups were the best, and none of them was raced."""
+    model = ProcessorModel(NUM_WORKERS, 1e-3, 1e-9, 1e-9, 1.0, 1e-6)
+    libra = strategies.Libra(threads=threads)
+    conclusion = replace(CONCLUSION, plan=make_plan(PROFILE, model, libra), cost_model=model)
+    proposed = [one for one, _ in contenders(conclusion, libra, runs_streams=False)]
+    counts = [len(one.groups) for one in proposed]
+    assert max(counts) >= 4 * min(counts)
+
+
+def test_distance_is_counted_in_factors_of_two() -> None:
+    assert distance(plan([4], [1]), plan([4], [1])) == 0
+    assert distance(plan([4], [1]), plan([4], [2])) == pytest.approx(1)
+    assert distance(plan([4], [1]), plan([2, 4], [1, 1])) == pytest.approx(2)
+    assert distance(plan([2, 4], [1, 1]), plan([2, 4], [1, 4])) == pytest.approx(1)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    sizes = tuple(draw(st.lists(st.integers(0, 100), min_size=4, max_size=4)))
+    inner = sorted(draw(st.sets(st.integers(1, 3))))
+    ends = [*inner, 4]
+    threads = draw(st.lists(st.integers(1, 4), min_size=len(ends), max_size=len(ends)))
+    return plan(ends, threads, sizes)
+
+
+@given(plans(), plans())
+def test_distance_is_one(one: Plan, other: Plan) -> None:
+    other = replace(other, num_bytes=one.num_bytes)
+    assert distance(one, one) == 0
+    assert distance(one, other) == pytest.approx(distance(other, one))
+    assert distance(one, other) >= 0
+    if len(one.groups) != len(other.groups):
+        assert distance(one, other) > 0
