@@ -7,6 +7,8 @@ are not installed.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tf_libra.launch import worker as _worker
+
 if TYPE_CHECKING:
     from tf_libra import elastic, keras, nccl, strategies
     from tf_libra.cost_model import (
@@ -92,6 +94,9 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_worker.begin()
 
 
 def __dir__() -> list[str]:

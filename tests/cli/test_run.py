@@ -1,6 +1,7 @@
 """Jobs as users start them."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,71 @@ def test_help_says_what_is_ours_and_then_what_is_horovods() -> None:
     assert done.returncode == 0
     ours, theirs = done.stdout.index("TF_LIBRA_LOG_LEVEL"), done.stdout.index("--num-proc")
     assert ours < theirs
+
+
+PROGRAM = Path(sys.executable).parent / "tf-libra"
+
+
+def launch(script: Path, text: str) -> "subprocess.Popen[str]":
+    """Starts two workers of a script that needs neither TensorFlow nor Horovod."""
+    script.write_text(
+        f"import atexit, os, time, tf_libra\nrank = os.environ['HOROVOD_RANK']\n{text}"
+    )
+    return subprocess.Popen(
+        [PROGRAM, "run", "-np", "2", sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.workers
+def test_the_last_lines_say_what_went_wrong(tmp_path: Path) -> None:
+    job = launch(
+        tmp_path / "train.py",
+        "if rank == '1':\n    time.sleep(600)\ntf_libra.BackwardProfile.from_arrays([1], [-1.0])\n",
+    )
+    told = job.communicate(timeout=300)[0]
+    assert job.returncode == 1
+    last = told.splitlines()[-4:]
+    assert last[0] == "tf-libra run: the job has ended with an error"
+    assert last[1].startswith("rank 0: ValueError: ")
+    assert "compute_seconds must be at least 0" in last[1]
+    assert "TF_LIBRA_TRACEBACK=full" in last[2]
+    assert "troubleshooting.md" in last[3]
+    # Neither the launcher's frames nor the library's; the script's are there.
+    assert "horovod" not in told.lower()
+    assert "tf_libra/model" not in told
+    assert f'File "{tmp_path}/train.py"' in told
+
+
+@pytest.mark.workers
+def test_ctrl_c_lets_workers_say_how_it_went(tmp_path: Path) -> None:
+    job = launch(
+        tmp_path / "train.py",
+        "atexit.register(print, 'summary of', rank)\nprint('ready', rank, flush=True)\n"
+        "time.sleep(600)\n",
+    )
+    assert job.stdout is not None
+    ready: set[str] = set()
+    for line in job.stdout:
+        ready |= set(re.findall(r"ready (\d)", line))
+        if len(ready) == 2:
+            break
+    job.send_signal(signal.SIGINT)
+    told = job.communicate(timeout=300)[0]
+    assert job.returncode == 130
+    assert {"[0]<stdout>:summary of 0", "[1]<stdout>:summary of 1"} <= set(told.splitlines())
+    assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["-np", "2"], "say what to start"), (["python", "train.py"], "required: -np/--num-proc")],
+)
+def test_what_is_missing_on_the_command_line_is_said(arguments: list[str], words: str) -> None:
+    done = subprocess.run([PROGRAM, "run", *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -64,7 +64,11 @@ def test_defaults() -> None:
         ({"threads": 65}, "threads must be between 1 and 64, got 65"),
         ({"threads": (1, 2**40)}, "threads "),
         ({"threads": ()}, "threads must hold at least one"),
-        ({"threads": "2"}, "threads "),
+        (
+            {"threads": "2"},
+            r"threads must be a number such as 4, or several as \(1, 2, 4\), got '2'",
+        ),
+        ({"threads": (0,)}, "threads must be at least 1, got 0"),
         ({"threads": 1.5}, "threads "),
         ({"threads": (1, None)}, "threads "),
         ({"threads": True}, "threads "),

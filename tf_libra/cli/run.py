@@ -1,10 +1,13 @@
-"""`tf-libra run`: starts workers, over horovodrun."""
+"""`tf-libra run`: starts workers, over Horovod's launcher."""
 
+import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tf_libra.launch import TRACEBACK_VARIABLE
 
 PROGRAM = "horovodrun"
 USAGE = "usage: tf-libra run -np 2 python train.py   (all arguments go to horovodrun)"
@@ -15,6 +18,10 @@ In the environment of the workers:
   TF_LIBRA_TIMEOUT_SECONDS  how long to wait for another rank at most
   TF_LIBRA_INTERFACE        the network interface between hosts, such as eth0
   TF_LIBRA_PORTS            where ranks may listen for each other, such as 20000-20063
+  {TRACEBACK_VARIABLE}        full: tracebacks with the frames of libraries, too
+
+The exit status is 0 where every worker ended well, 1 where one failed, 2 where the command line is
+wrong, and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
 
 What follows is horovodrun's own help.
 """
@@ -22,7 +29,7 @@ _NUM_PROCESSES = ("-np", "--num-proc")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replaces this process with horovodrun; returns only if that cannot be.
+    """Replaces this process with the launcher; returns only if that cannot be.
 
     Args:
         arguments: what stands behind `tf-libra run`.
@@ -36,19 +43,26 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if arguments[0] in ("-h", "--help"):
         print(HELP)
+    # Workers write into pipes, where Python would hold its output back; and what TensorFlow notes
+    # at level info, such as every begin and end of a trace, is no help.
+    environment = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
+    sys.stdout.flush()
+    if importlib.util.find_spec("horovod") is not None:
+        # The launcher starts "python" and itself by name: of this environment, unless PATH says so.
+        environment["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), environment.get("PATH", "")]
+        )
+        command = [sys.executable, "-m", "tf_libra.launch", *arguments]
+        os.execve(sys.executable, command, environment)
     program = find_program()
     if program is None:
         print(
-            f"tf-libra: {PROGRAM} is neither beside {sys.executable} nor on PATH; build Horovod"
-            " with tools/build_horovod.py of tf-libra's sources",
+            f"tf-libra: Horovod is not installed beside {sys.executable}, and {PROGRAM} is not on"
+            " PATH; build Horovod with tools/build_horovod.py of tf-libra's sources",
             file=sys.stderr,
         )
         return 1
-    # Workers write into pipes, where Python would hold its output back.
-    environment = {"PYTHONUNBUFFERED": "1", **os.environ}
-    # horovodrun starts "python" and itself by name: of this environment, if nothing else is said.
     environment["PATH"] = os.pathsep.join([str(program.parent), environment.get("PATH", "")])
-    sys.stdout.flush()
     os.execve(program, [str(program), *arguments], environment)
 
 
@@ -70,9 +84,6 @@ def _problem(arguments: Sequence[str]) -> str:
 
 
 def find_program() -> Path | None:
-    """Horovodrun of this Python's environment, else of PATH."""
-    beside = Path(sys.executable).parent / PROGRAM
-    if beside.exists():
-        return beside
+    """Horovod's launcher of another environment, on PATH."""
     found = shutil.which(PROGRAM)
     return None if found is None else Path(found)

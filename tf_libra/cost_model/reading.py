@@ -5,6 +5,7 @@ from typing import Any
 
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.evidence import KEY, evidence_of
 from tf_libra.cost_model.processor import FORMAT, ProcessorModel
 
 
@@ -14,6 +15,9 @@ def cost_model_from_json(document: Any) -> CostModel:
         parsed = json.loads(document)
     except (TypeError, ValueError, RecursionError):
         parsed = None  # the reader below says what is wrong
+    if isinstance(parsed, dict) and KEY in parsed:
+        evidence_of(parsed)  # says what is wrong with it
+        document = json.dumps({name: value for name, value in parsed.items() if name != KEY})
     if isinstance(parsed, dict) and parsed.get("format") == FORMAT:
         return ProcessorModel.from_json(document)
     return ContentionModel.from_json(document)

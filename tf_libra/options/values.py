@@ -60,6 +60,14 @@ def check_threads(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     several = (value,) if isinstance(value, (int, float)) else value
+    if isinstance(several, str) or not isinstance(several, Iterable):
+        raise ValueError(
+            f"{name} must be a number such as 4, or several as (1, 2, 4), got {value!r}"
+        )
+    several = tuple(several)
+    for count in several:
+        if isinstance(count, int) and count < 1:  # how many at most depends on the engine
+            raise ValueError(f"{name} must be at least 1, got {count}")
     return check_allowed_threads(name, several)
 
 

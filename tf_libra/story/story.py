@@ -9,14 +9,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tf_libra import logs
-from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
+from tf_libra.cost_model.evidence import written
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.values import PlanRecord
+from tf_libra.story.folders import documents
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
 from tf_libra.story.summary import describe, fit_line, plan_table, summary_line
@@ -168,17 +167,22 @@ class Story:
         )
 
     def _write_logdir(self, conclusion: Conclusion) -> None:
-        documents: dict[str, Plan | BackwardProfile | CostModel | None] = {
-            "plan": conclusion.plan,
-            "profile": conclusion.profile,
-            "cost_model": conclusion.cost_model,
+        if self._options.logdir is None:
+            return
+        model = conclusion.cost_model
+        texts = {
+            "plan": conclusion.plan.to_json(),
+            "profile": None if conclusion.profile is None else conclusion.profile.to_json(),
+            "cost_model": None if model is None else written(model, conclusion.evidence),
         }
+        paths, told = documents(self._options.logdir, self._function, tuple(texts))
+        if told:
+            self._remark(told, logging.INFO)
         try:
-            if self._options.logdir is not None:
-                self._options.logdir.mkdir(parents=True, exist_ok=True)
-                for name, one in documents.items():
-                    if one is not None:
-                        (self._options.logdir / f"{name}.json").write_text(one.to_json())
+            self._options.logdir.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                if text is not None:
+                    paths[name].write_text(text)
         except OSError as error:
             self.log.warning("logdir: not everything could be written: %s", error)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.cost_model import CostModel, OverlapSample, cost_model_from_json
+from tf_libra.cost_model import CostModel, Evidence, OverlapSample, cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -92,6 +92,12 @@ class Conclusion:
         new = tuple(note for note in notes if note not in plan.notes)
         plan = dataclasses.replace(plan, notes=(*plan.notes, *new))
         return dataclasses.replace(self, plan=plan, race=race, notes=notes)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the model rests on."""
+        threads = tuple(sample.num_threads for sample in self.samples)
+        return Evidence(threads, len(self.samples), self.median_error, self.held_out_error)
 
     @property
     def is_fitted(self) -> bool:

@@ -1,0 +1,59 @@
+"""What a cost model rests on, in its file."""
+
+import json
+
+import pytest
+
+from tf_libra.cost_model import (
+    ContentionModel,
+    Evidence,
+    ProcessorModel,
+    cost_model_from_json,
+    evidence_from_json,
+)
+from tf_libra.cost_model.evidence import written
+
+CONTENTION = ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+PROCESSOR = ProcessorModel(2, 1e-4, 1e-9)
+EVIDENCE = Evidence((4, 1, 2, 2), 60, 0.04, 0.12)
+
+
+@pytest.mark.parametrize("model", [CONTENTION, PROCESSOR], ids=["contention", "processor"])
+def test_a_file_holds_model_and_evidence(model: ContentionModel | ProcessorModel) -> None:
+    text = written(model, EVIDENCE)
+    assert cost_model_from_json(text) == model
+    assert evidence_from_json(text) == EVIDENCE
+    assert EVIDENCE.threads == (1, 2, 4)
+
+
+def test_a_file_of_versions_before_has_none() -> None:
+    assert evidence_from_json(CONTENTION.to_json()) is None
+
+
+def test_it_is_told() -> None:
+    assert "missed" not in EVIDENCE.describe()
+    assert "not seen by 12.0% in the median" in EVIDENCE.describe()
+    assert "(60 samples at r = 1, 2, 4)" in EVIDENCE.describe()
+    assert "was not tested" in Evidence().describe()
+
+
+def test_threads_outside_of_what_was_sampled_are_named() -> None:
+    assert EVIDENCE.beyond({1, 3, 4}) == ()
+    assert EVIDENCE.beyond({8, 2, 16}) == (8, 16)
+    assert Evidence((2, 4)).beyond({1}) == (1,)
+    assert Evidence().beyond({64}) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"held_out_error": -1}, "evidence: held_out_error must be at least 0"),
+        ({"threads": [0]}, "evidence: threads must be from 1"),
+        ({"found": 1}, "evidence has unknown keys"),
+    ],
+)
+def test_malformed_evidence_is_named(change: dict[str, object], words: str) -> None:
+    document = json.loads(written(CONTENTION, EVIDENCE))
+    document["evidence"] |= change
+    with pytest.raises(ValueError, match=words):
+        cost_model_from_json(json.dumps(document))

@@ -1,0 +1,55 @@
+"""How a worker ends under `tf-libra run`: what its own process does, without a launcher."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+
+SCRIPT = """
+import tf_libra
+
+def train():
+    tf_libra.BackwardProfile.from_arrays([1], [-1.0])
+
+try:
+    train()
+except ValueError as error:
+    raise RuntimeError("of my own") from error
+"""
+
+
+def run(tmp_path: Path, script: str, **environment: str) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, path], env=os.environ | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_tracebacks_have_the_frames_of_the_users_code_alone(tmp_path: Path) -> None:
+    told = run(tmp_path, SCRIPT, **{LAUNCHED_VARIABLE: "1"})
+    assert "in train" in told
+    assert "compute_seconds" in told
+    assert told.splitlines()[-1] == "RuntimeError: of my own"
+    assert "model/profile.py" not in told
+    assert f"{TRACEBACK_VARIABLE}=full shows them" in told
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {LAUNCHED_VARIABLE: "1", TRACEBACK_VARIABLE: "full"}],
+    ids=["not launched", "full"],
+)
+def test_otherwise_they_are_pythons_own(tmp_path: Path, environment: dict[str, str]) -> None:
+    assert "model/profile.py" in run(tmp_path, SCRIPT, **environment)
+
+
+def test_an_error_without_frames_of_libraries_is_told_as_python_does(tmp_path: Path) -> None:
+    script = "import tf_libra\ndef f():\n    raise KeyError('mine')\nf()\n"
+    assert run(tmp_path, script, **{LAUNCHED_VARIABLE: "1"}) == run(tmp_path, script)

@@ -1,0 +1,82 @@
+"""What a cost model rests on: kept beside it, so that whoever plans by its file knows."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.cost_model.cost import CostModel
+
+KEY = "evidence"  # in a cost model's JSON
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a model was fitted to, and by how much it misses.
+
+    Attributes:
+      threads: the numbers of communication threads that were sampled; beyond them a model
+        extrapolates.
+      num_samples: all-reduces that it was fitted to.
+      median_error: median relative error of an all-reduce over the samples; None where unknown.
+      held_out_error: median relative error of steps under plans that the fit has not seen; None
+        where it was not tested.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    threads: tuple[int, ...] = ()
+    num_samples: int = 0
+    median_error: float | None = None
+    held_out_error: float | None = None
+
+    def __post_init__(self) -> None:
+        threads = checks.integers("threads", self.threads, 1, checks.MAX_INT32)
+        object.__setattr__(self, "threads", tuple(sorted(set(threads))))
+        object.__setattr__(self, "num_samples", checks.integer("num_samples", self.num_samples))
+        for field in ("median_error", "held_out_error"):
+            value = getattr(self, field)
+            if value is not None:
+                object.__setattr__(self, field, checks.real(field, value, minimum=0))
+
+    def describe(self) -> str:
+        """By how much the model misses, a sentence."""
+        told = (
+            "the model was not tested on plans that its fit has not seen"
+            if self.held_out_error is None
+            else "the model misses steps under plans that its fit has not seen by"
+            f" {self.held_out_error:.1%} in the median"
+        )
+        if self.median_error is None:
+            return told
+        return (
+            f"{told}, and an all-reduce by {self.median_error:.1%} ({self.num_samples} samples at"
+            f" r = {', '.join(map(str, self.threads))})"
+        )
+
+    def beyond(self, num_threads: set[int]) -> tuple[int, ...]:
+        """Those of these numbers of threads that lie outside of what was sampled."""
+        if not self.threads:
+            return ()
+        low, high = self.threads[0], self.threads[-1]
+        return tuple(sorted(r for r in num_threads if not low <= r <= high))
+
+
+def written(model: CostModel, evidence: Evidence) -> str:
+    """The model as JSON text, with its evidence; both readers take it."""
+    document = json.loads(model.to_json())
+    return json.dumps(document | {KEY: dataclasses.asdict(evidence)}, indent=1)
+
+
+def evidence_of(document: dict[str, Any]) -> Evidence | None:
+    """The evidence in a parsed model; None where there is none; `ValueError` if it is malformed."""
+    if document.get(KEY) is None:
+        return None
+    return checks.built(KEY, document[KEY], Evidence)
+
+
+def evidence_from_json(document: str) -> Evidence | None:
+    """The evidence in a model's JSON text, which `cost_model_from_json` has read."""
+    return evidence_of(json.loads(document))

@@ -1,0 +1,114 @@
+"""Horovod's launcher, with an end that says what happened: `python -m tf_libra.launch -np 2 ...`.
+
+A process of its own, because Horovod starts its helpers by importing the main module again.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
+
+from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launch.outcome import Outcome
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+class Listening:
+    """A stream that passes on what is written, and tells an outcome each line of it."""
+
+    def __init__(self, stream: TextIO, outcome: Outcome) -> None:
+        """Begins with an empty line."""
+        self._stream, self._outcome = stream, outcome
+        self._begun: dict[int, str] = {}
+
+    def write(self, text: str) -> int:
+        """Passes on the lines that are complete and to be shown."""
+        # Each worker's output is written by a thread of its own.
+        thread = threading.get_ident()
+        *lines, rest = (self._begun.pop(thread, "") + text).splitlines(keepends=True) or [""]
+        if rest.endswith(("\n", "\r")):
+            lines, rest = [*lines, rest], ""
+        self._begun[thread] = rest
+        shown = "".join(line for line in lines if self._outcome.read(line))
+        if shown:
+            self._stream.write(shown)
+        return len(text)
+
+    def flush(self) -> None:
+        """Passes it on."""
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Which signals have come, whoever handles them: known when it is over."""
+    seen: list[int] = []
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        yield seen
+    finally:
+        signal.set_wakeup_fd(before)
+        with suppress(BlockingIOError):  # none came
+            seen += reader.recv(64)
+        reader.close()
+        writer.close()
+
+
+def main() -> int:
+    """Runs the job that the command line asks for, and returns the exit status."""
+    from horovod.runner import launch
+
+    sys.argv[0] = "tf-libra run"  # in what is said of the command line
+    given = launch.parse_args()
+    if not given.command:
+        print(
+            "tf-libra run: say what to start: tf-libra run -np 2 python train.py", file=sys.stderr
+        )
+        return 2
+    os.environ[LAUNCHED_VARIABLE] = "1"
+    outcome = Outcome()
+    out, err = sys.stdout, sys.stderr
+    error: BaseException | None = None
+    sys.stdout, sys.stderr = Listening(out, outcome), Listening(err, outcome)
+    try:
+        with signals() as seen:
+            try:
+                launch.run_commandline()
+            except (Exception, KeyboardInterrupt) as raised:
+                error = raised
+    finally:
+        sys.stdout, sys.stderr = out, err
+    if signal.SIGINT in seen or isinstance(error, KeyboardInterrupt):
+        print("tf-libra run: ended by Ctrl-C", file=err)
+        return _INTERRUPTED
+    if signal.SIGTERM in seen:
+        print("tf-libra run: ended by SIGTERM", file=err)
+        return 128 + signal.SIGTERM
+    if error is None:
+        return 0
+    told = outcome.told()
+    if not told:  # Horovod's own trouble, such as a host that cannot be reached
+        print(f"tf-libra run: {error}", file=err)
+        return 1
+    print("\ntf-libra run: the job has ended with an error", *told, sep="\n", file=err)
+    print(
+        "What led there stands above, without the frames of libraries; with them under"
+        f" {TRACEBACK_VARIABLE}=full.\nMore by symptom: docs/troubleshooting.md.",
+        file=err,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

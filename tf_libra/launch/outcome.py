@@ -1,0 +1,125 @@
+"""How a job ended, told from what its workers and Horovod's launcher have printed.
+
+Horovod puts a worker's number before each of its lines (`[1]<stderr>:`, or `[0,1]<stderr>:` under
+mpirun) and prints the exit status of those that failed. A worker's traceback ends in the error.
+"""
+
+import itertools
+import re
+import signal
+from collections.abc import Iterator
+
+_WORKER = re.compile(r"\[(?:\d+,)?(\d+)\]<(stdout|stderr)>:(.*)\Z", re.DOTALL)
+_STATUS = re.compile(r"Process (\d+) exit with status code (\d+)\.")
+_ENDING = "Terminating remaining workers after failure of Process"
+_TRACEBACK = "Traceback (most recent call last):"
+_ERROR = re.compile(r"\s*([A-Za-z_][\w.]*)(?:: (.*))?\Z")
+# After which TensorFlow tells the rest in lines of its own.
+_MORE_FOLLOWS = ("in user code:", "Graph execution error:")
+_KERAS = "Exception encountered when calling"
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+# What a rank raises because of another.
+_CONSEQUENCE = "HorovodInternalError"
+_KEPT_LINES = 500
+_TERMINATED = 128 + signal.SIGTERM
+
+
+class Outcome:
+    """What is known so far of how a job ends."""
+
+    def __init__(self) -> None:
+        """Nothing was printed."""
+        self._last: dict[int, str] = {}  # by rank: the last line on stderr
+        self._raised: dict[int, list[str]] = {}  # by rank: what followed its last "Traceback"
+        self._statuses: dict[int, int] = {}  # by rank, in the order in which they ended
+
+    def read(self, line: str) -> bool:
+        """Takes note of a line; returns whether it is to be shown."""
+        text = line.rstrip("\r\n")
+        if found := _WORKER.search(text):
+            rank, stream, said = int(found[1]), found[2], found[3]
+            if stream == "stderr" and said == "Terminated":  # the shell's, of a worker it ended
+                return False
+            if stream == "stderr":
+                self._read_stderr(rank, said)
+            return True
+        if found := _STATUS.fullmatch(text):
+            self._statuses[int(found[1])] = int(found[2])
+            return False
+        return not text.startswith(_ENDING)
+
+    def _read_stderr(self, rank: int, said: str) -> None:
+        if said.strip():
+            self._last[rank] = said.strip()
+        if said == _TRACEBACK:
+            self._raised[rank] = []
+        elif rank in self._raised and len(self._raised[rank]) < _KEPT_LINES:
+            self._raised[rank].append(said)
+
+    def told(self) -> list[str]:
+        """A line for each rank that failed, those first whose failure the others follow from."""
+        failed = {rank: self._failure(rank) for rank in self._statuses or self._raised}
+        failed = {rank: what for rank, what in failed.items() if what}
+        causes = {r: what for r, what in failed.items() if not what.startswith(_CONSEQUENCE)}
+        causes = causes or failed
+        lines: list[str] = []
+        by_text: dict[str, int] = {}
+        for rank, what in sorted(causes.items()):
+            if what in by_text:
+                lines.append(f"rank {rank}: the same as rank {by_text[what]}")
+            else:
+                by_text[what] = rank
+                lines.append(f"rank {rank}: {what}")
+        others = sorted(failed.keys() - causes.keys())
+        if others:
+            named = ", ".join(map(str, others))
+            lines.append(f"rank{'s' if len(others) > 1 else ''} {named}: ended because of that")
+        return lines
+
+    def _failure(self, rank: int) -> str:
+        status = self._statuses.get(rank, 1)
+        if raised := _error(self._raised.get(rank, [])):
+            return raised
+        if status in (0, _TERMINATED):  # by the launcher, because of another
+            return ""
+        if status > 128:
+            number = status - 128
+            names = {int(one): one.name for one in signal.Signals}
+            why = ", as where memory runs out" if number == signal.SIGKILL else ""
+            return f"ended by {names.get(number, f'signal {number}')}{why}"
+        last = f": {self._last[rank]}" if rank in self._last else ""
+        return f"exit status {status}{last}"
+
+
+def _error(lines: list[str]) -> str:
+    """`Type: message` of what follows a "Traceback" line; empty where there is none."""
+    after = iter(lines)
+    for line in after:
+        if line and not line[0].isspace():
+            if not (found := _ERROR.fullmatch(line)):
+                return ""
+            kind, message = found[1].rpartition(".")[2], found[2] or ""
+            if message.strip() in _MORE_FOLLOWS:
+                kind, message = _told_further(kind, message, after)
+            return f"{kind}: {message}" if message else kind
+    return ""
+
+
+def _told_further(kind: str, message: str, lines: Iterator[str]) -> tuple[str, str]:
+    """The error at the end of what TensorFlow says of where it came from."""
+    rest = [line for line in lines if line.strip()]
+    for before, line in itertools.pairwise(rest):
+        if line.lstrip().startswith("[["):  # the nodes of a graph; before them stands the error
+            return kind, before.strip()
+    inner = [
+        found
+        for line in rest
+        if line[0].isspace() and (found := _ERROR.fullmatch(line)) and found[2]
+    ]
+    if inner:
+        kind, message = inner[-1][1].rpartition(".")[2], inner[-1][2].strip()
+        if message.startswith(_KERAS):  # what went wrong stands below
+            below = rest[rest.index(inner[-1].string) + 1 :]
+            message = _COLOR.sub("", below[0]).strip() if below else message
+        return kind, message
+    return kind, message
