@@ -109,6 +109,7 @@ def rewrite(
         library.int_array([1] * len(groups)),
         library.int_array([0] * len(groups)),
         library.text_array([name for group in groups for name in group]),
+        library.long_array([-1] * sum(map(len, groups))),
         int(after_backward),
     )
     if code:

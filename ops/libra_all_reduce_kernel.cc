@@ -67,11 +67,21 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
     TF_RETURN_IF_ERROR(context->GetAttr("num_threads", &operation->num_threads));
     TF_RETURN_IF_ERROR(context->GetAttr("first_lane", &operation->first_lane));
     TF_RETURN_IF_ERROR(context->GetAttr("tensor_names", &operation->tensor_names));
+    TF_RETURN_IF_ERROR(context->GetAttr("part_starts", &operation->part_starts));
     TF_RETURN_IF_ERROR(context->GetAttr("reduction", &reduction));
     const size_t num_names = operation->tensor_names.size();
-    if (num_names == static_cast<size_t>(num_tensors)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor_names must name each of the ", num_tensors, " tensors, got ", num_names, " names"));
+    const size_t num_starts = operation->part_starts.size();
+    if (num_names != static_cast<size_t>(num_tensors)) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor_names must name each of the ",
+                                                     num_tensors, " tensors, got ", num_names,
+                                                     " names"));
+    }
+    if (num_starts != 0 && num_starts != num_names) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("part_starts must be none, or one for each of ", num_tensors,
+                       " tensors, got ", num_starts));
+    }
+    return absl::OkStatus();
   };
   if (const absl::Status status = read(); !status.ok()) {
     context->CtxFailure(status);
@@ -100,6 +110,11 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
     const tensorflow::Tensor& input = context->input(i);
     const void* const data = input.data();
     const size_t num_bytes = input.TotalBytes();
+    if (operation->IsPart(i)) {  // of memory that LibraCut has for this
+      context->set_output(i, input);
+      request->tensors.push_back({data, input.data(), num_bytes});
+      continue;
+    }
     tensorflow::Tensor* output = nullptr;
     TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, input.shape(), &output));
     request->tensors.push_back({data, output->data(), num_bytes});

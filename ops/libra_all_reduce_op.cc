@@ -27,6 +27,7 @@ absl::Status SameShapes(InferenceContext* context) {
       .Attr("reduction: {'average', 'sum'} = 'average'") \
       .Attr("plan: string = ''")                         \
       .Attr("function: string = ''")                     \
+      .Attr("part_starts: list(int) = []")               \
       .Input("tensors: N * T")                           \
       .SetIsStateful()
 
@@ -42,6 +43,8 @@ stream: all-reduces of one stream run one after the other.
 first_lane: the first of its stream's lanes. All-reduces that share a lane run one after the other.
 plan: id of the plan that put these tensors together.
 function: the training function it belongs to; those of another one are never averaged with its.
+part_starts: of each tensor that is a part, put out by LibraCut, the byte where it begins, and -1 of
+  others; a part is reduced in place. Empty where none is one.
 )doc");
 
 TF_LIBRA_ALL_REDUCE_OP("LibraAllReduceStart")
@@ -71,6 +74,46 @@ REGISTER_OP("LibraAllReduceWait")
     })
     .Doc(R"doc(
 Puts out what LibraAllReduceStart has handed over, when it is reduced.
+)doc");
+
+REGISTER_OP("LibraCut")
+    .Attr("K: int >= 2")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("starts: list(int) >= 2")
+    .Input("tensor: T")
+    .Output("whole: T")
+    .Output("parts: K * T")
+    .SetIsStateful()  // two of one tensor are two: each is reduced in place
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(0));
+      for (int i = 1; i < context->num_outputs(); ++i) {
+        context->set_output(i, context->Vector(InferenceContext::kUnknownDim));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Puts out a tensor, and parts of it that share its memory, which is nobody else's.
+
+starts: the byte where each part begins, ascending from 0; it ends where the next one does.
+whole: what becomes of the tensor as its parts are written.
+parts: each as a vector.
+)doc");
+
+REGISTER_OP("LibraJoin")
+    .Attr("K: int >= 2")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Input("whole: T")
+    .Input("parts: K * T")
+    .Output("joined: T")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->input(0));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Puts out what LibraCut has cut when something was made of all of its parts.
+
+parts: where one is not in its place in the whole, it is copied there.
 )doc");
 
 }  // namespace tf_libra

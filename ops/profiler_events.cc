@@ -40,12 +40,13 @@ std::string Quoted(const std::string& text) {
 
 std::string OpEvent(const tensorflow::OpKernelContext& context, const OperationInfo& operation) {
   const tensorflow::OpKernel& kernel = context.op_kernel();
-  std::string names, bytes, producers;
+  std::string names, bytes, producers, starts;
   for (int i = 0; i < context.num_inputs(); ++i) {
     const char* const separator = i == 0 ? "" : ";";
     names += separator;
     AppendEncoded(operation.tensor_names[i], &names);
     absl::StrAppend(&bytes, separator, context.input(i).TotalBytes());
+    absl::StrAppend(&starts, separator, operation.IsPart(i) ? operation.part_starts[i] : -1);
     producers += separator;
     if (i < kernel.def().input_size()) AppendEncoded(kernel.def().input(i), &producers);
   }
@@ -55,6 +56,7 @@ std::string OpEvent(const tensorflow::OpKernelContext& context, const OperationI
                         {"threads", operation.num_threads},
                         {"names", names},
                         {"bytes", bytes},
+                        {"starts", starts},
                         {"producers", producers}});
 }
 

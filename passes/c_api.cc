@@ -55,7 +55,8 @@ int Guarded(Work work) noexcept {
 
 absl::Status Register(const char* plan_id, const char* digest, int num_groups,
                       const int* group_sizes, const int* group_threads, const int* group_streams,
-                      const char* const* tensor_names, int after_backward) {
+                      const char* const* tensor_names, const long long* part_starts,
+                      int after_backward) {
   const auto refuse = [](const char* reason) { return absl::InvalidArgumentError(reason); };
   if (plan_id == nullptr) return refuse("plan_id is null");
   if (digest == nullptr) return refuse("digest is null");
@@ -64,6 +65,7 @@ absl::Status Register(const char* plan_id, const char* digest, int num_groups,
   if (group_threads == nullptr) return refuse("group_threads is null");
   if (group_streams == nullptr) return refuse("group_streams is null");
   if (tensor_names == nullptr) return refuse("tensor_names is null");
+  if (part_starts == nullptr) return refuse("part_starts is null");
   tf_libra::RegisteredPlan plan;
   plan.id = plan_id;
   plan.digest = digest;
@@ -78,6 +80,7 @@ absl::Status Register(const char* plan_id, const char* digest, int num_groups,
         return refuse("tensor_names holds fewer names than group_sizes say");
       }
       group.tensor_names.emplace_back(*next_name);
+      group.part_starts.push_back(*part_starts++);
     }
     plan.groups.push_back(std::move(group));
   }
@@ -90,10 +93,11 @@ extern "C" {
 
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
-                        const char* const* tensor_names, int after_backward) {
+                        const char* const* tensor_names, const long long* part_starts,
+                        int after_backward) {
   return Guarded([&] {
     return Register(plan_id, digest, num_groups, group_sizes, group_threads, group_streams,
-                    tensor_names, after_backward);
+                    tensor_names, part_starts, after_backward);
   });
 }
 

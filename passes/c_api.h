@@ -8,11 +8,14 @@ extern "C" {
 #endif
 
 // Registers a plan. `group_sizes` are tensors per group; `tensor_names` is flat, in backward
-// order, and holds sum(group_sizes) names. The same id and digest again only counts; another digest
-// under a registered id is an error. Returns 0, else the reason is in TfLibraLastPlanError.
+// order, and holds sum(group_sizes) names; so does `part_starts`, at which byte of each tensor the
+// group's part of it begins, -1 where the group has all of it. The same id and digest again only
+// counts; another digest under a registered id is an error. Returns 0, else the reason is in
+// TfLibraLastPlanError.
 int TfLibraRegisterPlan(const char* plan_id, const char* digest, int num_groups,
                         const int* group_sizes, const int* group_threads, const int* group_streams,
-                        const char* const* tensor_names, int after_backward);
+                        const char* const* tensor_names, const long long* part_starts,
+                        int after_backward);
 
 // Undoes one TfLibraRegisterPlan. With the last the plan is forgotten, and what was reported about
 // it; Grappler, where it is just at a graph under the plan, finishes by it. Non-zero if the plan is

@@ -37,7 +37,9 @@ const std::string kTensor(100, 't');
 int Register() {
   const int sizes[] = {1}, threads[] = {1}, streams[] = {0};
   const char* const names[] = {kTensor.c_str()};
-  return TfLibraRegisterPlan(kPlan.c_str(), kDigest.c_str(), 1, sizes, threads, streams, names, 0);
+  const long long starts[] = {-1};
+  return TfLibraRegisterPlan(kPlan.c_str(), kDigest.c_str(), 1, sizes, threads, streams, names,
+                             starts, 0);
 }
 
 // Calls `function` with ever more memory, until it succeeds; returns how often it failed.

@@ -8,6 +8,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "passes/contracted_dag.h"
+#include "passes/cut_tensors.h"
 #include "passes/fusions.h"
 #include "passes/graph_writer.h"
 #include "passes/indexed_graph.h"
@@ -28,9 +29,15 @@ bool HasWritten(const GraphDef& graph) {
 }  // namespace
 
 bool FuseGroups(const RegisteredPlan& plan, const Rewriter& rewriter, const NodesToKeep& keep,
-                const GraphDef& def, GraphDef* rewritten, GraphReport* report) {
+                const GraphDef& given, GraphDef* rewritten, GraphReport* report) {
   // What stayed in an earlier run stays: it had its reasons when all of the step was there.
-  if (!HasMarkedAllReduce(def) || HasWritten(def)) return false;
+  if (!HasMarkedAllReduce(given) || HasWritten(given)) return false;
+  GraphDef of_parts;
+  if (CutsTensors(plan, rewriter)) {
+    of_parts = given;
+    CutTensors(plan, keep.fed, &of_parts);
+  }
+  const GraphDef& def = of_parts.node_size() > 0 ? of_parts : given;
   std::vector<Skipped>* skipped = &report->skipped;
   const auto give_up = [&](std::string reason) {
     skipped->push_back({Skipped::Kind::kPlan, plan.id, std::move(reason)});

@@ -16,6 +16,8 @@ namespace tf_libra {
 // Returns true and fills `rewritten` if there was something to do; otherwise `rewritten` is not
 // touched. Either way `report` says what was done and what was left out, and why.
 //
+// 0. An all-reduce of a tensor that the plan cuts becomes one of each part (cut_tensors.h); what
+//    follows knows no difference between a part and a tensor.
 // 1. All-reduces in another branch or loop than the rest of their step are fused there, with those
 //    of their group that are in the same.
 // 2. Copies of the step in one graph are told apart: all-reduces of the same tensor of the same

@@ -1,8 +1,11 @@
 #include "passes/libra_all_reduce_rewriter.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <vector>
 
+#include "passes/marked_all_reduces.h"
 #include "tensorflow/core/framework/node_def_util.h"
 
 namespace tf_libra {
@@ -38,6 +41,12 @@ void LibraAllReduceRewriter::Write(const FusedGroup& fused, tensorflow::NodeDef*
   tensorflow::AddNodeAttr("stream", group.stream, node);
   tensorflow::AddNodeAttr("first_lane", FirstLane(fused.plan, group.stream), node);
   tensorflow::AddNodeAttr("plan", fused.plan.id, node);
+  std::vector<int64_t> part_starts;
+  for (const tensorflow::NodeDef* member : fused.members) part_starts.push_back(PartStart(*member));
+  const auto is_part = [](int64_t start) { return start != kWholeTensor; };
+  if (std::any_of(part_starts.begin(), part_starts.end(), is_part)) {
+    tensorflow::AddNodeAttr("part_starts", part_starts, node);
+  }
 }
 
 TF_LIBRA_REGISTER_REWRITER("LibraAllReduce", "", LibraAllReduceRewriter);

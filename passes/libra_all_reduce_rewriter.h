@@ -10,6 +10,7 @@ namespace tf_libra {
 class LibraAllReduceRewriter : public Rewriter {
  public:
   void Write(const FusedGroup& fused, tensorflow::NodeDef* node) const override;
+  bool TakesParts() const override { return true; }
   bool StartsApart() const override { return true; }
 };
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,7 @@ NodesToKeep KeptNodes(const tensorflow::grappler::GrapplerItem& item) {
 std::vector<OrderedStep> OrderedSteps(const GraphReport& report, bool one_by_one) {
   std::map<int, OrderedStep> copies;
   std::map<int, int> last_group;  // of each copy
+  std::set<std::pair<int, std::string>> produced;
   for (const ReportedGroup& group : report.groups) {
     OrderedStep& step = copies[group.copy];
     step.all_reduces.push_back(group.node);
@@ -55,6 +57,8 @@ std::vector<OrderedStep> OrderedSteps(const GraphReport& report, bool one_by_one
     bool is_next = is_first || last->second != group.group;
     last->second = group.group;
     for (const ReportedTensor& tensor : group.tensors) {
+      // What is cut is produced for the group of its first part.
+      if (!produced.emplace(group.copy, tensor.producer).second) continue;
       if (is_next || one_by_one) step.producers.emplace_back();
       step.producers.back().push_back(tensor.producer);
       is_next = false;

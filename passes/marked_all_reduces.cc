@@ -111,6 +111,12 @@ bool IsMarked(const NodeDef& node) {
          !has("group", [](const AttrValue& value) { return value.i() != -1; });
 }
 
+int64_t PartStart(const NodeDef& node) {
+  const auto starts = node.attr().find("part_starts");
+  const bool has_one = starts != node.attr().end() && starts->second.list().i_size() == 1;
+  return has_one ? starts->second.list().i(0) : kWholeTensor;
+}
+
 bool IsWritten(const NodeDef& node) {
   if (node.op() == kStartOp) return true;
   if (node.op() != kAllReduceOp) return node.attr().count("_tf_libra_group") > 0;
@@ -137,10 +143,14 @@ std::vector<int> FindAllReduces(const IndexedGraph& graph) {
 std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& plan,
                                const Rewriter& rewriter, const std::unordered_set<std::string>& fed,
                                std::vector<Skipped>* skipped) {
-  std::unordered_map<std::string, std::pair<int, int>> place;  // tensor -> group, slot
+  using Part = std::pair<std::string, int64_t>;  // tensor, where it begins
+  std::map<Part, std::pair<int, int>> place;     // -> group, slot
   for (size_t k = 0; k < plan.groups.size(); ++k) {
-    for (const std::string& name : plan.groups[k].tensor_names) {
-      place.emplace(name, std::make_pair(static_cast<int>(k), static_cast<int>(place.size())));
+    const PlanGroup& group = plan.groups[k];
+    for (size_t i = 0; i < group.tensor_names.size(); ++i) {
+      const int64_t start = group.part_starts.empty() ? kWholeTensor : group.part_starts[i];
+      place.emplace(Part(group.tensor_names[i], start),
+                    std::make_pair(static_cast<int>(k), static_cast<int>(place.size())));
     }
   }
   std::vector<Marked> marked;
@@ -159,7 +169,7 @@ std::vector<Marked> FindMarked(const IndexedGraph& graph, const RegisteredPlan& 
       continue;
     }
     const std::string& tensor = node.attr().at("tensor_names").list().s(0);
-    const auto found = place.find(tensor);
+    const auto found = place.find({tensor, PartStart(node)});
     if (found == place.end()) {
       skip(absl::StrCat("tensor '", tensor, "' is not in the plan"));
       continue;
@@ -286,10 +296,10 @@ void SetAside(const IndexedGraph& graph, std::vector<Marked>* marked) {
 
 bool FindCopies(const IndexedGraph& graph, const std::vector<bool>& between,
                 std::vector<Marked>* marked, std::string* reason) {
-  // What one copy has of each tensor once: (context, function, tensor) -> its all-reduces.
-  std::map<std::tuple<int, std::string, std::string>, std::vector<Marked*>> occurrences;
+  // What one copy has of each tensor or part once: (context, function, slot) -> its all-reduces.
+  std::map<std::tuple<int, std::string, int>, std::vector<Marked*>> occurrences;
   for (Marked& m : *marked) {
-    occurrences[{graph.contexts[m.node], m.kind.function, m.tensor}].push_back(&m);
+    occurrences[{graph.contexts[m.node], m.kind.function, m.slot}].push_back(&m);
   }
   std::vector<const std::vector<Marked*>*> repeated;
   for (const auto& entry : occurrences) {

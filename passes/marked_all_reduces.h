@@ -3,6 +3,7 @@
 #ifndef TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
 #define TF_LIBRA_PASSES_MARKED_ALL_REDUCES_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <unordered_set>
@@ -23,6 +24,10 @@ bool IsMarked(const tensorflow::NodeDef& node);
 // Whether the node is an all-reduce that the pass wrote, of whatever library.
 bool IsWritten(const tensorflow::NodeDef& node);
 
+// At which byte of its tensor begins the part that a marked all-reduce is of; kWholeTensor where it
+// is of the whole.
+int64_t PartStart(const tensorflow::NodeDef& node);
+
 // True if `graph` has an all-reduce that no plan was applied to.
 bool HasMarkedAllReduce(const tensorflow::GraphDef& graph);
 
@@ -37,12 +42,12 @@ struct Kind {
 };
 std::string ToString(const Kind& kind);
 
-// An all-reduce of one gradient that the plan knows.
+// An all-reduce of one gradient, or of a part of one, that the plan knows.
 struct Marked {
   int node;
   std::string tensor;
   int group;
-  int slot;  // position of the tensor in the plan
+  int slot;  // position of the tensor, or part, in the plan
   Kind kind;
   int copy = 0;
   bool aside = false;  // in another branch or loop than most of its step

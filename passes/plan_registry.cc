@@ -1,6 +1,6 @@
 #include "passes/plan_registry.h"
 
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,7 @@ absl::Status ValidatePlan(const RegisteredPlan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan '", plan.id, "': number of groups is 0, must be at least 1"));
   }
-  std::unordered_set<std::string> seen;
+  std::unordered_map<std::string, int64_t> seen;  // where the last part of each tensor begins
   for (size_t k = 0; k < plan.groups.size(); ++k) {
     const PlanGroup& group = plan.groups[k];
     const std::string where = absl::StrCat("plan '", plan.id, "', group ", k, ": ");
@@ -28,12 +28,33 @@ absl::Status ValidatePlan(const RegisteredPlan& plan) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, "stream is ", group.stream, ", must be at least 0"));
     }
-    for (const std::string& name : group.tensor_names) {
+    if (!group.part_starts.empty() && group.part_starts.size() != group.tensor_names.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(where, "has ", group.tensor_names.size(),
+                                                     " tensors and starts of ",
+                                                     group.part_starts.size(), " parts"));
+    }
+    for (size_t i = 0; i < group.tensor_names.size(); ++i) {
+      const std::string& name = group.tensor_names[i];
       if (name.empty()) return absl::InvalidArgumentError(where + "a tensor name is empty");
-      if (!seen.insert(name).second) {
+      const int64_t start = group.part_starts.empty() ? kWholeTensor : group.part_starts[i];
+      const auto [last, is_first] = seen.emplace(name, start);
+      if (is_first) {
+        if (start > 0 || start < kWholeTensor) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              where, "the first part of '", name, "' begins at ", start, ", must begin at 0"));
+        }
+        continue;
+      }
+      if (start == kWholeTensor || last->second == kWholeTensor) {
         return absl::InvalidArgumentError(
             absl::StrCat(where, "tensor name '", name, "' stands in the plan more than once"));
       }
+      if (start <= last->second) {
+        return absl::InvalidArgumentError(absl::StrCat(where, "a part of '", name, "' begins at ",
+                                                       start, ", must begin behind ", last->second,
+                                                       ", where the last one does"));
+      }
+      last->second = start;
     }
   }
   return absl::OkStatus();

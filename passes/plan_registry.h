@@ -3,6 +3,7 @@
 #ifndef TF_LIBRA_PASSES_PLAN_REGISTRY_H_
 #define TF_LIBRA_PASSES_PLAN_REGISTRY_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,11 +14,16 @@
 
 namespace tf_libra {
 
+inline constexpr int64_t kWholeTensor = -1;
+
 // One tensor group: what is reduced together, by how many threads.
 struct PlanGroup {
   std::vector<std::string> tensor_names;  // backward order
   int num_threads = 1;
   int stream = 0;
+  // At which byte of each tensor its part begins, which ends where the next part or the tensor
+  // does; kWholeTensor for whole ones. Empty where all are whole.
+  std::vector<int64_t> part_starts = {};
 };
 
 struct RegisteredPlan {

@@ -42,6 +42,8 @@ class Rewriter {
   }
   // Why the op cannot stand for `member`, which then stays as it is; empty where it can.
   virtual std::string Refusal(const tensorflow::NodeDef& member) const { return ""; }
+  // Whether it writes "part_starts" of members, and the op all-reduces parts of a tensor in place.
+  virtual bool TakesParts() const { return false; }
   // Whether each node is a LibraAllReduce that is to be taken apart into start and wait.
   virtual bool StartsApart() const { return false; }
   // Whether a LibraAllReduceDone is to run behind each node, before what reads its outputs.

@@ -14,7 +14,9 @@ Executions& Executions::Global() {
 void Executions::Note(std::shared_ptr<const OperationInfo> operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Noted& noted = functions_[operation->function];
-  noted.num_tensors += static_cast<int64_t>(operation->tensor_names.size());
+  for (size_t i = 0; i < operation->tensor_names.size(); ++i) {
+    noted.num_tensors += operation->HasBeginning(i);
+  }
   ++noted.times[std::move(operation)];
 }
 
@@ -35,7 +37,9 @@ std::map<std::string, int64_t> Executions::Take(const std::string& function) {
   }
   std::map<std::string, int64_t> times;
   for (const auto& [operation, count] : noted.times) {
-    for (const std::string& name : operation->tensor_names) times[name] += count;
+    for (size_t i = 0; i < operation->tensor_names.size(); ++i) {
+      if (operation->HasBeginning(i)) times[operation->tensor_names[i]] += count;
+    }
   }
   return times;
 }

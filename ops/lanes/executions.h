@@ -1,5 +1,6 @@
 // How often each tensor was handed to all-reduces, per training function: whether a step has done
-// what it had to is asked after every step, so it has to be cheap.
+// what it had to is asked after every step, so it has to be cheap. A tensor that is handed over in
+// parts counts with the first of them: nothing of it can be read before all are reduced.
 #ifndef TF_LIBRA_OPS_LANES_EXECUTIONS_H_
 #define TF_LIBRA_OPS_LANES_EXECUTIONS_H_
 

@@ -23,6 +23,23 @@ std::shared_ptr<const OperationInfo> Operation(const std::string& function,
 
 using Times = std::map<std::string, int64_t>;
 
+// Those of one tensor are one tensor.
+void PartsCountWithTheFirst() {
+  Executions executions;
+  const auto parts = [](std::vector<int64_t> starts, std::vector<std::string> names) {
+    auto operation = std::make_shared<OperationInfo>();
+    operation->tensor_names = std::move(names);
+    operation->part_starts = std::move(starts);
+    operation->ComputeDigest();
+    return operation;
+  };
+  executions.Note(parts({-1, 0}, {"a", "b"}));
+  executions.Note(parts({8}, {"b"}));
+  executions.Note(parts({20, -1}, {"b", "c"}));
+  CHECK_EQ(executions.Count(""), 3);
+  CHECK_TRUE((executions.Take("") == Times{{"a", 1}, {"b", 1}, {"c", 1}}));
+}
+
 // A tensor may be in several operations, and an operation executed several times.
 void TensorsAreCountedByFunction() {
   Executions executions;
@@ -65,6 +82,7 @@ void NamesAreQuoted() {
 int main(int argc, char** argv) {
   using namespace tf_libra;
   return testing::RunTests({{"TensorsAreCountedByFunction", TensorsAreCountedByFunction},
+                            {"PartsCountWithTheFirst", PartsCountWithTheFirst},
                             {"ThreadsLoseNothing", ThreadsLoseNothing},
                             {"NamesAreQuoted", NamesAreQuoted}},
                            argc, argv);

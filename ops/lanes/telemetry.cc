@@ -50,6 +50,7 @@ void OperationInfo::ComputeDigest() {
   fnv.Add(first_lane);
   fnv.Add(static_cast<int64_t>(reduction));
   for (const std::string& name : tensor_names) fnv.Add(name);
+  for (const int64_t start : part_starts) fnv.Add(start);
   digest = fnv.value();
 }
 

@@ -22,8 +22,14 @@ struct OperationInfo {
   int first_lane = 0;  // it runs on as many from there
   Reduction reduction = Reduction::kAverage;
   std::vector<std::string> tensor_names;
+  // At which byte of each tensor begins the part that is reduced, -1 for whole ones; empty where
+  // all are whole.
+  std::vector<int64_t> part_starts;
   uint64_t digest = 0;  // of all of the above, the same on every rank
 
+  bool IsPart(size_t tensor) const { return !part_starts.empty() && part_starts[tensor] >= 0; }
+  // Whether it has the beginning of a tensor: of the parts of one, one has.
+  bool HasBeginning(size_t tensor) const { return !IsPart(tensor) || part_starts[tensor] == 0; }
   void ComputeDigest();
   // "group 2 (conv/kernel, conv/bias, fc/kernel and 3 more) of plan 1a2b in train_step".
   std::string Describe() const;

@@ -87,10 +87,26 @@ class Execution:
             self._outputs[run] = [hash(("reduced", *one)) for one in reduced]
             if node.op == "LibraAllReduceStart":
                 self._outputs[run].append(hash(run))  # what is pending
+        elif node.op == "LibraCut":
+            whole = self.values[run][0]
+            starts = range(node.attr["K"].i)
+            self._outputs[run] = [whole, *(hash(("part", whole, i)) for i in starts)]
+        elif node.op == "LibraJoin":
+            self._outputs[run] = [self._joined(node, *self.values[run])]
         elif node.op == "LibraAllReduceWait":
             self._outputs[run] = list(self.values[run][:-1])
         else:
             self._outputs[run] = [hash((node.op, node.name, self.values[run]))] * 2
+
+    def _joined(self, node, whole: int, *parts: int) -> int:
+        """What all-reducing the whole gives, if these are all of its parts, all-reduced."""
+        for reader in self.nodes.values():
+            for slot, text in enumerate(reader.input):
+                if tensor_names(reader) and text.partition(":")[0] == node_name(node.input[0]):
+                    tensor = tensor_names(reader)[slot]
+        reduced = [hash(("reduced", tensor, hash(("part", whole, i)))) for i in range(len(parts))]
+        assert list(parts) == reduced, node.name
+        return hash(("reduced", tensor, whole))
 
     def _start(self, run: Run, alive: bool) -> None:
         if run not in self._done:

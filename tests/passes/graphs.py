@@ -91,6 +91,8 @@ class Group:
     tensors: Sequence[str]
     num_threads: int = 1
     stream: int = 0
+    # Where the part of each tensor begins, -1 for whole ones; none where all are whole.
+    part_starts: Sequence[int] = ()
 
 
 def register(
@@ -110,6 +112,13 @@ def register(
         library.int_array([group.num_threads for group in groups]),
         library.int_array([group.stream for group in groups]),
         library.text_array([name for group in groups for name in group.tensors]),
+        library.long_array(
+            [
+                start
+                for group in groups
+                for start in (group.part_starts or [-1] * len(group.tensors))
+            ]
+        ),
         int(after_backward),
     )
     if code != 0:

@@ -18,6 +18,14 @@ from tf_libra.backends import library
         ([Group("ab", stream=-1)], "group 0: stream is -1"),
         ([Group("ab"), Group("ca")], "group 1: tensor name 'a' stands in the plan more than once"),
         ([Group(["a", ""])], "a tensor name is empty"),
+        ([Group("a", part_starts=[4])], "first part of 'a' begins at 4, must begin at 0"),
+        ([Group("a", part_starts=[-2])], "first part of 'a' begins at -2"),
+        ([Group("a", part_starts=[0]), Group("a")], "'a' stands in the plan more than once"),
+        ([Group("a"), Group("a", part_starts=[4])], "'a' stands in the plan more than once"),
+        (
+            [Group("a", part_starts=[start]) for start in (0, 8, 8)],
+            "a part of 'a' begins at 8, must begin behind 8",
+        ),
     ],
 )
 def test_bad_plans_are_refused(groups: list[Group], message: str) -> None:
@@ -34,8 +42,9 @@ def test_null_pointers_are_refused() -> None:
     c = library.load().c
     one = library.int_array([1])
     names = library.text_array(["a"])
-    good = [b"plan", b"digest", 1, one, one, one, names, 0]
-    for i in (0, 1, 3, 4, 5, 6):
+    whole = library.long_array([-1])
+    good = [b"plan", b"digest", 1, one, one, one, names, whole, 0]
+    for i in (0, 1, 3, 4, 5, 6, 7):
         arguments = list(good)
         arguments[i] = None
         assert c.TfLibraRegisterPlan(*arguments) != 0
@@ -43,7 +52,8 @@ def test_null_pointers_are_refused() -> None:
     assert c.TfLibraUnregisterPlan(None) != 0
     short = library.text_array(["a"])
     two_names = (type(short)._type_ * 2)(b"a", None)
-    assert c.TfLibraRegisterPlan(b"p", b"d", 1, library.int_array([2]), one, one, two_names, 0) != 0
+    arguments = [b"p", b"d", 1, library.int_array([2]), one, one, two_names]
+    assert c.TfLibraRegisterPlan(*arguments, library.long_array([-1, -1]), 0) != 0
     assert b"fewer names" in c.TfLibraLastPlanError()
 
 

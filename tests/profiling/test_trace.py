@@ -318,3 +318,6 @@ def test_sources_are_what_feeds_all_reduces() -> None:
             assert sources.producers == {"a": ("g",), "b": ("h",)}
             assert sources.inputs == {"one": ("g", "h")}
     assert gradient_sources([graph]).producers == {"a": ("g", "g"), "b": ("h", "h")}
+    graph.node[0].attr["part_starts"].list.i.extend([0, -1])
+    graph.node[1].attr["part_starts"].list.i.extend([8, -1])
+    assert gradient_sources([graph]).producers == {"a": ("g",), "b": ("h", "h")}

@@ -46,6 +46,16 @@ def test_plan_for_others_is_named(two_lanes: None) -> None:
         check_plan_can_run(PLAN, 2, LANES)
 
 
+def test_tensors_are_cut_between_elements() -> None:
+    groups = (TensorGroup(0, 2, 1, stop_byte=20), TensorGroup(1, 3, 1, start_byte=20))
+    plan = replace(PLAN, groups=groups)
+    check_plan_fits(plan, TENSORS)
+    groups = (TensorGroup(0, 2, 1, stop_byte=18), TensorGroup(1, 3, 1, start_byte=18))
+    untold = replace(PLAN, groups=groups, dtypes=None)  # by somebody who does not know the dtypes
+    with pytest.raises(ValueError, match=r"groups\[0\].stop_byte must be a multiple of 4.*'w'"):
+        check_plan_fits(untold, TENSORS)
+
+
 def test_order_of_the_tensors_is_the_plans_own() -> None:
     check_plan_fits(PLAN, TENSORS[::-1])
     check_plan_fits(replace(PLAN, dtypes=None), TENSORS)

@@ -12,6 +12,7 @@ PATH = Path(__file__).resolve().parent.parent / "_tf_libra.so"
 _TEXT = ctypes.c_char_p
 _INT = ctypes.c_int
 _INTS = ctypes.POINTER(ctypes.c_int)
+_LONGS = ctypes.POINTER(ctypes.c_longlong)
 _TEXTS = ctypes.POINTER(ctypes.c_char_p)
 _TEXT_OUT = ctypes.POINTER(ctypes.c_char_p)
 _BYTES_OUT = ctypes.POINTER(ctypes.c_void_p)
@@ -38,7 +39,7 @@ _PROTOTYPES = {
     "TfLibraClose": (_INT, []),
     "TfLibraRegisterPlan": (
         _INT,
-        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _INT],
+        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT],
     ),
     "TfLibraUnregisterPlan": (_INT, [_TEXT]),
     "TfLibraLastPlanError": (_TEXT, []),
@@ -118,3 +119,8 @@ def text_array(texts: list[str] | tuple[str, ...]) -> ctypes.Array[ctypes.c_char
 def int_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_int]:
     """Integers as a C array."""
     return (ctypes.c_int * len(values))(*values)
+
+
+def long_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_longlong]:
+    """Integers of 64 bits as a C array."""
+    return (ctypes.c_longlong * len(values))(*values)

@@ -128,8 +128,11 @@ def gradient_sources(graphs: Iterable[Any]) -> GradientSources:
         for node in graph.node:
             sources = tuple(name.partition(":")[0] for name in node.input if name[0] != "^")
             inputs[node.name] = sources
-            for tensor, source in zip(_tensor_names(node), sources, strict=False):
-                producers[tensor] = (*producers.get(tensor, ()), source)
+            starts = node.attr["part_starts"].list.i if "part_starts" in node.attr else ()
+            for index, tensor in enumerate(_tensor_names(node)[: len(sources)]):
+                # A tensor in parts is reduced several times, and produced once.
+                if index >= len(starts) or starts[index] <= 0:
+                    producers[tensor] = (*producers.get(tensor, ()), sources[index])
     if not producers:
         raise ValueError("graphs: none holds an all-reduce of gradients")
     return GradientSources(producers, inputs)

@@ -93,11 +93,7 @@ def profile_of_trace(
     if not steps:
         reasons = "; ".join(problems) or "none is complete"
         raise IncompleteTraceError(f"no step of the trace can be used: {reasons}")
-    sizes = {
-        name: num_bytes
-        for call in trace.calls
-        for name, num_bytes in zip(call.tensor_names, call.num_bytes, strict=True)
-    }
+    sizes = _sizes(trace.calls)
     # Plans may have changed on the way, and with them the order of the groups.
     steps = [_in_order(step, steps[0].names) for step in steps]
     measured = measured_profile(steps, sizes, min_steps)
@@ -113,14 +109,14 @@ def _steps(
     between the last call of the step before and its own last call.
     """
     split: list[list[AllReduceCall]] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, int]] = set()
     for call in trace.calls:
         starts_over = not split or call.group < split[-1][-1].group
-        if starts_over or seen & set(call.tensor_names):
+        if starts_over or seen & set(call.parts):
             split.append([])
             seen = set()
         split[-1].append(call)
-        seen |= set(call.tensor_names)
+        seen |= set(call.parts)
     everything = {name for call in trace.calls for name in call.tensor_names}
     begin_ns = int(trace.events.start_ns.min())
     steps = []
@@ -133,6 +129,18 @@ def _steps(
             steps.append((calls, (begin_ns, end_ns)))
         begin_ns = end_ns
     return steps
+
+
+def _sizes(calls: Sequence[AllReduceCall]) -> dict[str, int]:
+    """Bytes of each tensor: the most that any plan's parts of it add up to."""
+    parts: dict[tuple[str, str], dict[int, int]] = {}
+    for call in calls:
+        for (name, start), num_bytes in zip(call.parts, call.num_bytes, strict=True):
+            parts.setdefault((call.plan, name), {})[start] = num_bytes
+    sizes: dict[str, int] = {}
+    for (_, name), by_start in parts.items():
+        sizes[name] = max(sizes.get(name, 0), sum(by_start.values()))
+    return sizes
 
 
 def _exchanges(trace: Trace) -> list[_Exchange]:

@@ -38,6 +38,7 @@ class AllReduceCall:
         num_bytes: size of each of them.
         producers: the node in the executed graph that produces each of them.
         enqueued_ns: when, in nanoseconds of the trace's clock: all its tensors are there.
+        part_starts: at which byte of each tensor begins the part that it is of, -1 for whole ones.
     """
 
     node: str
@@ -48,6 +49,13 @@ class AllReduceCall:
     num_bytes: tuple[int, ...]
     producers: tuple[str, ...]
     enqueued_ns: int
+    part_starts: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """Name and beginning of each tensor, which a step has once."""
+        starts = self.part_starts or (-1,) * len(self.tensor_names)
+        return tuple(zip(self.tensor_names, starts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,9 @@ def _call(node: str, arguments: Mapping[str, Any], enqueued_ns: int) -> AllReduc
     names = _list(arguments["names"])
     sizes = tuple(int(text) for text in _list(arguments.get("bytes", "")))
     producers = tuple(_node(text) for text in _list(arguments.get("producers", "")))
+    starts = (
+        tuple(int(text) for text in _list(arguments["starts"])) if "starts" in arguments else ()
+    )
     if not len(names) == len(sizes) == len(producers):
         raise ValueError(
             f"{node}: names, bytes and producers differ in length: {len(names)}, {len(sizes)},"
@@ -228,6 +239,7 @@ def _call(node: str, arguments: Mapping[str, Any], enqueued_ns: int) -> AllReduc
         num_bytes=sizes,
         producers=producers,
         enqueued_ns=enqueued_ns,
+        part_starts=starts if len(starts) == len(names) else (),
     )
 
 

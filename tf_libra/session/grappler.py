@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 from tf_libra.backends import library
-from tf_libra.model.plan import Plan, check_whole_tensors
+from tf_libra.model.plan import Plan
 
 OPTIMIZER = "tf_libra"
 
@@ -118,19 +118,26 @@ def register(plan: Plan) -> None:
     Each call counts: as many calls of `unregister` undo it.
 
     Raises:
-        ValueError: it cuts tensors, or the library refuses it.
+        ValueError: the library refuses it.
     """
-    check_whole_tensors(plan, "the graph's all-reduces")
     c = library.load().c
-    sizes = [group.stop - group.start for group in plan.groups]
+    parts = [plan.parts(index) for index in range(len(plan.groups))]
+    each = [part for group in parts for part in group]
+    whole = [part.num_bytes == plan.num_bytes[part.tensor] for part in each]
     code = c.TfLibraRegisterPlan(
         plan.short_id.encode(),
         plan.fingerprint.encode(),
         len(plan.groups),
-        library.int_array(sizes),
+        library.int_array([len(group) for group in parts]),
         library.int_array([group.num_threads for group in plan.groups]),
         library.int_array([group.stream for group in plan.groups]),
-        library.text_array(plan.tensor_names),
+        library.text_array([plan.tensor_names[part.tensor] for part in each]),
+        library.long_array(
+            [
+                -1 if all_of_it else part.start_byte
+                for part, all_of_it in zip(each, whole, strict=True)
+            ]
+        ),
         int(plan.after_backward),
     )
     if code != 0:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tf_libra.backends.backend import Backend
+from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.plan import Plan
 from tf_libra.tuning import TensorSpec
 
@@ -35,6 +36,14 @@ def check_plan_fits(plan: Plan, tensors: Sequence[TensorSpec]) -> None:
         if dtype != dtypes[name]:
             raise ValueError(
                 f"plan: dtypes has {dtype!r} for {name!r}, but its gradient is {dtypes[name]}"
+            )
+    for index, group in enumerate(plan.groups):
+        item = item_bytes(dtypes[plan.tensor_names[group.stop - 1]])
+        if group.stop_byte is not None and item is not None and group.stop_byte % item:
+            name = plan.tensor_names[group.stop - 1]
+            raise ValueError(
+                f"plan: groups[{index}].stop_byte must be a multiple of {item}, an element of"
+                f" {name!r}, which is {dtypes[name]}; it is {group.stop_byte}"
             )
     for name in sizes:
         if name not in planned:

@@ -1,10 +1,11 @@
-"""Plans as the engine can run them: whole tensors, and one stream where it runs no more."""
+"""Plans as the engine can run them: of whole tensors and on one stream where it runs no more."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan, check_whole_tensors
+from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.strategy import threads_at_once
 from tf_libra.simulation import simulate
@@ -16,23 +17,38 @@ def most_lanes(strategy: strategies.Strategy, runs_streams: bool) -> int:
 
 
 def runnable(plan: Plan, profile: BackwardProfile, model: CostModel, num_lanes: int) -> Plan:
-    """The plan as it is, or with its groups one after the other and the time predicted for that.
+    """The plan as it is, or as the engine can run it and the time predicted for that.
 
     Args:
         plan: of one stream or several.
         profile: to predict by, and `model`.
         model: see `profile`.
-        num_lanes: threads that streams may have at once; one stream may always run.
-
-    Raises:
-        ValueError: the plan cuts tensors.
+        num_lanes: threads that streams may have at once; one stream may always run. 0: the engine
+            is another library's, which runs one all-reduce of whole tensors at a time.
     """
-    check_whole_tensors(plan, "the engine")
-    if plan.num_streams == 1 or plan.num_lanes <= num_lanes:
+    groups: Sequence[TensorGroup] = plan.groups
+    notes = []
+    if plan.cuts_tensors and not num_lanes:
+        groups = _of_whole_tensors(groups)
+        notes.append("no tensor is all-reduced in parts, which the engine cannot")
+    if plan.num_streams > 1 and plan.num_lanes > num_lanes:
+        groups = [replace(group, stream=0) for group in groups]
+        why = f"has {num_lanes} lanes for {plan.num_lanes}" if num_lanes else "runs one at a time"
+        notes.append(f"simultaneous all-reduces run one after the other: the engine {why}")
+    if not notes:
         return plan
-    groups = tuple(replace(group, stream=0) for group in plan.groups)
-    why = f"has {num_lanes} lanes for {plan.num_lanes}" if num_lanes else "runs one at a time"
-    note = f"simultaneous all-reduces run one after the other: the engine {why}"
-    plan = replace(plan, groups=groups, notes=(*plan.notes, note))
+    plan = replace(plan, groups=tuple(groups), notes=(*plan.notes, *notes))
     seconds = simulate(profile, plan, model).backward_seconds
     return replace(plan, predicted_seconds=seconds)
+
+
+def _of_whole_tensors(groups: Sequence[TensorGroup]) -> list[TensorGroup]:
+    """Each tensor in the group that has its end."""
+    whole = []
+    start = 0
+    for group in groups:
+        if group.ended > start:
+            group = replace(group, start=start, stop=group.ended, start_byte=0, stop_byte=None)
+            whole.append(group)
+            start = group.stop
+    return whole

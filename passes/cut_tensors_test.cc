@@ -1,0 +1,126 @@
+// What becomes of an all-reduce whose tensor is cut, and of what was around it.
+
+#include "passes/cut_tensors.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "passes/fuse_groups.h"
+#include "passes/indexed_graph.h"
+#include "passes/marked_all_reduces.h"
+#include "passes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using Inputs = std::vector<std::string>;
+
+std::map<std::string, tensorflow::NodeDef> ByName(const tensorflow::GraphDef& graph) {
+  std::map<std::string, tensorflow::NodeDef> by_name;
+  for (const auto& node : graph.node()) {
+    EXPECT_THAT_TRUE(by_name.emplace(node.name(), node).second);
+  }
+  return by_name;
+}
+
+Inputs InputsOf(const tensorflow::NodeDef& node) {
+  return {node.input().begin(), node.input().end()};
+}
+
+// "a" in three parts, the last of them with "b".
+RegisteredPlan ThreeParts() {
+  RegisteredPlan plan{"plan", "digest", {}, false};
+  plan.groups.push_back({{"a"}, 1, 0, {0}});
+  plan.groups.push_back({{"a"}, 2, 1, {8}});
+  plan.groups.push_back({{"a", "b"}, 1, 0, {20, kWholeTensor}});
+  return plan;
+}
+
+testing::Graph TwoTensors() {
+  testing::Graph builder;
+  builder.Add("NoOp", "branch");
+  tensorflow::NodeDef* traced = builder.Reduce("a", "grad_a", "", {"^branch"});
+  tensorflow::AddNodeAttr("part_starts", std::vector<int64_t>{}, traced);  // the op's default
+  builder.Reduce("b", "grad_b", "", {"^a"});
+  builder.Add("Identity", "update_a", {"a"});
+  builder.Add("NoOp", "after_a", {"^a"});
+  return builder;
+}
+
+void WhoReadsTheTensorReadsTheJoin() {
+  testing::Graph builder = TwoTensors();
+  CutTensors(ThreeParts(), {}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(nodes.at("a").op(), "LibraJoin");
+  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut", "a_part_0", "a_part_1", "a_part_2"}));
+  EXPECT_SAME(InputsOf(nodes.at("a_cut")), (Inputs{"grad_a", "^branch"}));
+  EXPECT_SAME(InputsOf(nodes.at("a_part_2")), (Inputs{"a_cut:3", "^branch"}));
+  EXPECT_SAME(PartStart(nodes.at("a_part_2")), 20);
+  EXPECT_SAME(InputsOf(nodes.at("update_a")), (Inputs{"a"}));
+  EXPECT_SAME(InputsOf(nodes.at("after_a")), (Inputs{"^a"}));
+  // It starts behind them, and does not wait for their end.
+  EXPECT_SAME(InputsOf(nodes.at("b")), (Inputs{"grad_b", "^a_part_0", "^a_part_1", "^a_part_2"}));
+}
+
+void WhatIsFedIsLeftAlone() {
+  testing::Graph builder = TwoTensors();
+  CutTensors(ThreeParts(), {"a"}, &builder.def);
+  EXPECT_SAME(ByName(builder.def).at("a").op(), "LibraAllReduce");
+}
+
+void NamesAreNotTakenTwice() {
+  testing::Graph builder = TwoTensors();
+  builder.Add("NoOp", "a_cut");
+  builder.Add("NoOp", "a_part_1");
+  CutTensors(ThreeParts(), {}, &builder.def);
+  const auto nodes = ByName(builder.def);
+  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut_1", "a_part_0", "a_part_1_1", "a_part_2"}));
+}
+
+void PartsAreFusedLikeTensors() {
+  std::string reason;
+  const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
+  tensorflow::GraphDef written;
+  GraphReport report;
+  const tensorflow::GraphDef graph = TwoTensors().def;
+  EXPECT_THAT_TRUE(FuseGroups(ThreeParts(), *rewriter, {}, graph, &written, &report));
+  EXPECT_SAME(report.skipped.size(), 0u);
+  EXPECT_THAT_TRUE(IsLive(written, &reason));
+  const auto nodes = ByName(written);
+  const std::string group = "tf_libra/plan/group_";
+  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut", group + "0", group + "1", group + "2"}));
+  EXPECT_SAME(InputsOf(nodes.at(group + "2")),
+              (Inputs{"a_cut:3", "grad_b", "^branch", "^" + group + "1"}));
+  const auto& starts = nodes.at(group + "2").attr().at("part_starts").list();
+  EXPECT_SAME(starts.i(0), 20);
+  EXPECT_SAME(starts.i(1), kWholeTensor);
+  tensorflow::GraphDef again;
+  EXPECT_THAT_TRUE(!FuseGroups(ThreeParts(), *rewriter, {}, written, &again, &report));
+}
+
+// Whose op knows no parts.
+class WholeTensors : public Rewriter {
+ public:
+  void Write(const FusedGroup&, tensorflow::NodeDef*) const override {}
+};
+
+void OnlyWhereTheOpKnowsParts() {
+  std::string reason;
+  EXPECT_THAT_TRUE(CutsTensors(ThreeParts(), *MakeRewriter("LibraAllReduce", &reason)));
+  EXPECT_THAT_TRUE(!CutsTensors(ThreeParts(), WholeTensors()));
+  RegisteredPlan whole{"plan", "digest", {{{"a", "b"}, 1, 0, {kWholeTensor, kWholeTensor}}}, false};
+  EXPECT_THAT_TRUE(!CutsTensors(whole, *MakeRewriter("LibraAllReduce", &reason)));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main() {
+  using namespace tf_libra;
+  return testing::RunTests({{"WhoReadsTheTensorReadsTheJoin", WhoReadsTheTensorReadsTheJoin},
+                            {"WhatIsFedIsLeftAlone", WhatIsFedIsLeftAlone},
+                            {"NamesAreNotTakenTwice", NamesAreNotTakenTwice},
+                            {"PartsAreFusedLikeTensors", PartsAreFusedLikeTensors},
+                            {"OnlyWhereTheOpKnowsParts", OnlyWhereTheOpKnowsParts}});
+}

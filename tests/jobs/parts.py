@@ -1,0 +1,164 @@
+"""Tensors in parts: plans that cut them at every place, in every dtype, on one stream to four."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import numpy as np
+import tensorflow as tf
+from harness import RANK, SIZE, Cases
+
+import tf_libra
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.session import grappler
+from tf_libra.tracing import marked_function
+
+cases = Cases()
+SHAPES = [(3,), (), (2, 2), (5, 1)]  # 13 elements
+MOST_STREAMS = 4
+
+
+def elements() -> int:
+    return sum(int(np.prod(shape)) for shape in SHAPES)
+
+
+class Linear:
+    """Variables whose gradient is what is passed, so that their sums are known."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.variables = [
+            tf.Variable(tf.zeros(shape, dtype), name=f"v{i}") for i, shape in enumerate(SHAPES)
+        ]
+
+    def step(self, *gradients: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            terms = [tf.reduce_sum(v * x) for v, x in zip(self.variables, gradients, strict=True)]
+            loss = tf.add_n(terms)
+        for variable, gradient in zip(
+            self.variables, tape.gradient(loss, self.variables), strict=True
+        ):
+            variable.assign(gradient)
+
+
+def plan_of(
+    variables: Sequence[Any], cuts: Sequence[int], streams: Sequence[int], threads: Sequence[int]
+) -> Plan:
+    """A plan of all tensors that begins a group at every one of `cuts`, which count elements."""
+    whole = models.plan_of(variables, SIZE, [0, len(variables)], [1])
+    item = tf.as_dtype(variables[0].dtype).size
+    stops = list(itertools.accumulate(whole.num_bytes))
+    places = []  # tensor and byte in it
+    for cut in (item * cut for cut in cuts):
+        tensor = sum(stop <= cut for stop in stops)
+        places.append((tensor, cut - (stops[tensor - 1] if tensor else 0)))
+    edges = [(0, 0), *places, (len(stops), 0)]
+    groups = [
+        TensorGroup(
+            start=start,
+            stop=stop + 1 if stop_byte else stop,
+            num_threads=threads[i % len(threads)],
+            stream=streams[i % len(streams)],
+            start_byte=start_byte,
+            stop_byte=stop_byte or None,
+        )
+        for i, ((start, start_byte), (stop, stop_byte)) in enumerate(itertools.pairwise(edges))
+    ]
+    return Plan(
+        groups=tuple(groups),
+        tensor_names=whole.tensor_names,
+        num_bytes=whole.num_bytes,
+        num_workers=SIZE,
+        strategy="by hand",
+        dtypes=whole.dtypes,
+    )
+
+
+def random_layouts(count: int) -> list[tuple[list[int], list[int], list[int]]]:
+    """Cuts, streams and threads; the same on every rank."""
+    random = np.random.default_rng(SIZE)
+    found = []
+    for index in range(count):
+        cuts = random.choice(np.arange(1, elements()), int(random.integers(2, 8)), replace=False)
+        streams = 1 + index % MOST_STREAMS
+        order = random.integers(0, streams, size=8).tolist()
+        found.append((sorted(cuts.tolist()), order, random.integers(1, 4, size=3).tolist()))
+    return found
+
+
+def gradients(rank: int, number: int, dtype: str) -> list[np.ndarray]:
+    """Of small integers, whose averages over up to five ranks times their number are exact."""
+    random = np.random.default_rng([rank, number])
+    return [SIZE * random.integers(-9, 9, size=shape).astype("float64") for shape in SHAPES]
+
+
+def run_all(dtype: str, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
+    """Which layouts gave something else than the average."""
+    horovod.start_engine(horovod.world(), 3 * MOST_STREAMS, 60.0, 30.0)
+    engine = engine_lib.running()
+    assert engine is not None
+    model = Linear(dtype)
+    call = marked_function.marked_function(tf.function(model.step), lambda trace: None)
+    wrong = []
+    for number, (cuts, streams, threads) in enumerate(layouts):
+        plan = plan_of(model.variables, cuts, streams, threads)
+        grappler.register(plan)
+        engine.set_step(number)
+        mine = [tf.constant(one, dtype) for one in gradients(RANK, number, dtype)]
+        with grappler.calling(grappler.call_options(plan)):
+            call(*mine)
+        everyone = [gradients(rank, number, dtype) for rank in range(SIZE)]
+        expected = [sum(tensors) / SIZE for tensors in zip(*everyone, strict=True)]
+        found = [tf.cast(v, "float64").numpy() for v in model.variables]
+        right = all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        given = [tf.cast(tensor, "float64").numpy() for tensor in mine]
+        untouched = all(
+            np.array_equal(a, b) for a, b in zip(given, gradients(RANK, number, dtype), strict=True)
+        )
+        report = grappler.report(plan).latest
+        in_force = report.in_force and len(report.groups) == len(plan.groups)
+        if not (right and untouched and in_force):
+            wrong.append(f"{dtype} {cuts} {streams} {right} {untouched} {report.skipped[:2]}")
+        grappler.unregister(plan)
+    return wrong
+
+
+def add_dtype(dtype: str) -> None:
+    def run() -> Any:
+        everywhere = [([cut], [0, 1], [1]) for cut in range(1, elements())]
+        singles = [(list(range(1, elements())), list(range(4)), [1, 2])]
+        return run_all(dtype, [*everywhere, *singles, *random_layouts(12)])
+
+    cases.add(f"cut_{dtype}", run)
+
+
+for each in ("float16", "bfloat16", "float32", "float64"):
+    add_dtype(each)
+
+
+@cases
+def trained_in_parts() -> Any:
+    """A plan that cuts a real model's tensors, on three streams, beside one process."""
+    saved: dict[str, Any] = {}
+    model, alone = (models.HandWritten("float64", "adam") for _ in range(2))
+    total = sum(int(np.prod(v.shape)) for v in model.variables)
+    cuts = sorted({total * i // 7 for i in range(1, 7)})
+    plan = plan_of(model.variables, cuts, [0, 1, 2], [2, 1])
+    step = tf_libra.optimize(plan=plan)(tf.function(model.step))
+    for number in range(4):
+        joint = models.batch(number, SIZE, "float64")
+        step(*models.part(joint, RANK, SIZE))
+        alone.step(*joint)
+    for who, trained in {"ours": model, "alone": alone}.items():
+        saved |= {f"{who}/{name}": value for name, value in trained.weights().items()}
+    cases.save(**saved)
+    return {"plan": step.plan == plan, "cut": plan.cuts_tensors}
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases.run()

@@ -1,0 +1,34 @@
+"""Plans that cut tensors, on real workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.launching import Job
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def parts(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    """Even and odd numbers of workers, and more than there are elements in some parts."""
+    return run_job("parts.py", request.param)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_averages_are_right_wherever_tensors_are_cut(parts: Job, dtype: str) -> None:
+    for rank in range(parts.world_size):
+        assert parts.value(f"cut_{dtype}", rank) == []
+
+
+def test_training_in_parts_is_training_as_one_process(parts: Job) -> None:
+    first = parts.arrays("trained_in_parts", 0)
+    for rank in range(parts.world_size):
+        assert parts.value("trained_in_parts", rank) == {"plan": True, "cut": True}
+        assert "was not executed as it is" not in parts.log("trained_in_parts", rank)
+        saved = parts.arrays("trained_in_parts", rank)
+        for name in [name for name in saved if name.startswith("ours/")]:
+            assert saved[name].tobytes() == first[name].tobytes()
+            alone = saved[name.replace("ours/", "alone/")]
+            np.testing.assert_allclose(saved[name], alone, rtol=1e-9, atol=1e-12, err_msg=name)
