@@ -85,18 +85,18 @@ def test_compare_has_every_scale_and_limit(profile, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["plan"], 1, "profile must be given"),
-        (["plan", "PROFILE", "--max_amplification=0.5"], 1, "max_amplification must be at least 1"),
-        (["plan", "PROFILE", "--strategy=best"], 1, "strategy must be one of deeppool"),
-        (["plan", "PROFILE", "more"], 1, "no arguments are taken beside the flags, got more"),
+        (["plan"], 2, "profile must be given"),
+        (["plan", "PROFILE", "--max_amplification=0.5"], 2, "max_amplification must be at least 1"),
+        (["plan", "PROFILE", "--strategy=best"], 2, "strategy must be one of deeppool"),
+        (["plan", "PROFILE", "more"], 2, "no arguments are taken beside the flags, got more"),
         (["plan", "PROFILE", "--limit=2"], 2, "limit"),
-        (["simulate", "PROFILE"], 1, "plan or strategy must be given, and not both"),
+        (["simulate", "PROFILE"], 2, "plan or strategy must be given, and not both"),
         (
             ["simulate", "PROFILE", "--strategy=deeppool", "--background_seconds=a"],
-            1,
+            2,
             "background_seconds must be numbers",
         ),
-        (["compare", "PROFILE", "--max_amplification=x"], 1, "max_amplification must be numbers"),
+        (["compare", "PROFILE", "--max_amplification=x"], 2, "max_amplification must be numbers"),
         (["fly"], 2, "no command 'fly'"),
         ([], 2, ""),
     ],
@@ -118,7 +118,7 @@ def test_a_plan_beside_a_background_job_is_of_its_profile(profile, tmp_path, cap
     (tmp_path / "profile.json").write_text(other.to_json())
     given = ["burst", "simulate", profile, f"--plan={tmp_path}/plan.json"]
     assert main(given) == 0
-    assert main([*given, "--background_seconds=1e-4"]) == 1
+    assert main([*given, "--background_seconds=1e-4"]) == 2
     assert "profile must be the plan's own" in capsys.readouterr().err
 
 

@@ -2,11 +2,13 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree
+from importlib import metadata
 
 import pytest
 
 import tf_libra
 from tf_libra.cli import main
+from tf_libra.cost_model.evidence import Evidence, written
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000], [4e-3, 1e-4, 5e-3, 0.0, 3e-3, 2e-3]
@@ -108,28 +110,31 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
     path = tmp_path / "timeline.svg"
     assert main(["plan", *inputs, f"--strategy={strategy}", f"--plot={path}"]) == 0
     assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+    picture = path.with_suffix(".png")
+    assert main(["plan", *inputs, f"--strategy={strategy}", f"--plot={picture}"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["plan", "--strategy=aiacc"], 1, "strategy must be one of syneasgd"),
-        (["plan", "--max_groups=0"], 1, "max_groups must be from 1"),
-        (["plan", "--chunks=0"], 1, "chunks must be from 1"),
+        (["plan", "--strategy=aiacc"], 2, "strategy must be one of syneasgd"),
+        (["plan", "--max_groups=0"], 2, "max_groups must be from 1"),
+        (["plan", "--chunks=0"], 2, "chunks must be from 1"),
         (["plan", "--chunks=many"], 2, "chunks"),
-        (["plan", "--threads=1,x"], 1, "threads must be integers"),
-        (["plan", "--threads=0"], 1, "threads must be from 1"),
-        (["plan", "--threads=1,100"], 1, "compute: alpha1 - alpha2*r must be positive at r = 100"),
-        (["plan", "--strategy=wfbp", "--chunks=3"], 1, "chunks is no argument of wfbp"),
-        (["plan", "--strategy=asc-wfbp", "--contention=nan"], 1, "contention must be a finite"),
-        (["plan", "--strategy=asc-wfbp", "--rule=eq"], 1, "rule must be one of published-code"),
-        (["plan", "--strategy=mg-wfbp", "--min_elements=-1"], 1, "min_elements must be from 0"),
-        (["plan", "--workers=0"], 1, "workers must be from 1"),
-        (["plan", "extra"], 1, "no arguments are taken"),
+        (["plan", "--threads=1,x"], 2, "threads must be integers"),
+        (["plan", "--threads=0"], 2, "threads must be from 1"),
+        (["plan", "--threads=1,100"], 2, "compute: alpha1 - alpha2*r must be positive at r = 100"),
+        (["plan", "--strategy=wfbp", "--chunks=3"], 2, "chunks is no argument of wfbp"),
+        (["plan", "--strategy=asc-wfbp", "--contention=nan"], 2, "contention must be a finite"),
+        (["plan", "--strategy=asc-wfbp", "--rule=eq"], 2, "rule must be one of published-code"),
+        (["plan", "--strategy=mg-wfbp", "--min_elements=-1"], 2, "min_elements must be from 0"),
+        (["plan", "--workers=0"], 2, "workers must be from 1"),
+        (["plan", "extra"], 2, "no arguments are taken"),
         (["plan", "--unknown=1"], 2, "unknown"),
-        (["simulate"], 1, "plan or strategy must be given"),
-        (["simulate", "--strategy=wfbp", "--workers=8,0"], 1, "workers must be from 1"),
-        (["explain"], 1, "explain takes the JSON file of one plan"),
+        (["simulate"], 2, "plan or strategy must be given"),
+        (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
+        (["explain"], 2, "takes PLAN.json beside the flags, got 0 arguments"),
     ],
 )
 def test_bad_input_is_named(inputs, capsys, arguments, status, words):
@@ -160,18 +165,76 @@ def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, w
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
-    assert main([command, *inputs]) == 1
+    assert main([command, *inputs]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_bad_files_are_named(inputs, tmp_path, capsys):
     (tmp_path / "cost.json").write_text(COST.to_json().replace("1e-05", "NaN"))
-    assert main(["plan", *inputs]) == 1
+    assert main(["plan", *inputs]) == 2
     assert "cost.json: tf-libra cost model is not valid JSON: NaN" in capsys.readouterr().err
-    assert main(["plan", inputs[0], f"--cost={tmp_path}/none.json"]) == 1
+    assert main(["plan", inputs[0], f"--cost={tmp_path}/none.json"]) == 2
     assert "none.json" in capsys.readouterr().err
-    assert main(["plan", inputs[0]]) == 1
+    assert main(["explain", *inputs[:1], f"--cost={tmp_path}/profile.json", "plan.json"]) == 2
+    assert "profile.json: " in capsys.readouterr().err
+    (tmp_path / "cost.json").write_text(COST.to_json())
+    (tmp_path / "plan.json").write_bytes(b"\xff\xfe")
+    assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 2
+    assert f"'{tmp_path}/plan.json' is no text" in capsys.readouterr().err
+    assert main(["plan", inputs[0]]) == 2
     assert "cost must be given" in capsys.readouterr().err
+
+
+def test_predictions_say_how_far_the_model_was_off(inputs, tmp_path, capsys):
+    evidence = Evidence((1, 2, 4), 60, 0.04, 0.12)
+    (tmp_path / "cost_model.json").write_text(written(COST, evidence))
+    (tmp_path / "profile.json").write_text(PROFILE.to_json())
+    plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    logdir = [f"--profile={tmp_path}", f"--cost={tmp_path}"]  # as a run has written it
+    for command in (
+        ["compare", "--threads=1,4", "--num_threads=2"],
+        ["simulate", f"--plan={tmp_path}"],
+        ["explain", f"{tmp_path}/plan.json"],
+        ["plan", "--threads=1,4"],
+    ):
+        assert main([command[0], *logdir, *command[1:]]) == 0
+        told = capsys.readouterr().err
+        assert evidence.describe() in told
+        assert "extrapolated" not in told
+    assert main(["plan", *logdir, "--strategy=wfbp", "--num_threads=8"]) == 0
+    assert "r = 8 lies outside of what was sampled, r = 1 to 4" in capsys.readouterr().err
+    assert main(["plan", *inputs]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", [["plan"], ["compare"], ["explain", "plan.json"]])
+def test_pictures_that_cannot_be_drawn_are_refused_before_anything_else(command, capsys):
+    given = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
+    assert main([*command, *given]) == 2
+    told = capsys.readouterr().err
+    assert ("plot must end in .svg or .png, got 'x.jpg'" in told) == (command != ["compare"])
+
+
+def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
+    assert main(["plan", *inputs, "--out=/dev/full"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert main(["plan", *inputs, "--out=/no/such/folder/plan.json"]) == 2
+    assert "/no/such/folder/plan.json" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tf-libra {metadata.version('tf-libra')}\n"
+
+
+def test_usage_names_positionals_and_defaults(capsys):
+    assert main(["explain", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: tf-libra explain PLAN.json [flags]")
+    assert main(["plan", "--help"]) == 0
+    assert "(default: 'libra')" in capsys.readouterr().out
+    assert main(["plan", "--threats=1"]) == 2
+    assert "usage: tf-libra plan [flags]" in capsys.readouterr().err
 
 
 def test_usage(capsys):

@@ -60,7 +60,7 @@ def test_simulate_a_given_plan(inputs, tmp_path, capsys):
     assert main(["pipeline", "simulate", *arguments, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["iteration_seconds"] == plan.predicted_seconds
-    assert main(["pipeline", "simulate", *arguments, "--num_microbatches=2"]) == 1
+    assert main(["pipeline", "simulate", *arguments, "--num_microbatches=2"]) == 2
     assert "must be those of the plan" in capsys.readouterr().err
 
 
@@ -88,26 +88,26 @@ def test_compare_says_what_cannot_be_planned(inputs, tmp_path, capsys):
     (tmp_path / "cluster.json").write_text(
         tf_libra.Cluster.from_bandwidth(np.zeros((4, 4))).to_json()
     )
-    assert main(["pipeline", "compare", *inputs, "--num_microbatches=4"]) == 1
+    assert main(["pipeline", "compare", *inputs, "--num_microbatches=4"]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["plan"], 1, "num_microbatches must be given"),
-        (["plan", "--num_microbatches=0"], 1, "num_microbatches must be from 1"),
+        (["plan"], 2, "num_microbatches must be given"),
+        (["plan", "--num_microbatches=0"], 2, "num_microbatches must be from 1"),
         (["plan", "--num_microbatches=x"], 2, "num_microbatches"),
-        (["plan", "--strategy=dapple", "--num_microbatches=1"], 1, "strategy must be one of"),
+        (["plan", "--strategy=dapple", "--num_microbatches=1"], 2, "strategy must be one of"),
         (
             ["plan", "--strategy=hetpipe", "--num_stages=2", "--num_microbatches=1"],
-            1,
+            2,
             "num_stages is no argument of hetpipe",
         ),
-        (["plan", "--num_stages=5", "--num_microbatches=1"], 1, "number of devices, 4, got 5"),
-        (["simulate"], 1, "plan or strategy must be given"),
-        (["simulate", "--strategy=spp", "--num_microbatches=1,x"], 1, "must be integers"),
-        (["compare"], 1, "num_microbatches must be given"),
-        (["compare", "more", "--num_microbatches=1"], 1, "no arguments are taken"),
+        (["plan", "--num_stages=5", "--num_microbatches=1"], 2, "number of devices, 4, got 5"),
+        (["simulate"], 2, "plan or strategy must be given"),
+        (["simulate", "--strategy=spp", "--num_microbatches=1,x"], 2, "must be integers"),
+        (["compare"], 2, "num_microbatches must be given"),
+        (["compare", "more", "--num_microbatches=1"], 2, "no arguments are taken"),
         (["compare", "--speed=1"], 2, "speed"),
         (["draw"], 2, "no command 'draw'"),
     ],
@@ -118,10 +118,10 @@ def test_bad_input_is_named(inputs, capsys, arguments, status, message):
 
 
 def test_files_are_named(inputs, tmp_path, capsys):
-    assert main(["pipeline", "plan", inputs[0], "--num_microbatches=1"]) == 1
+    assert main(["pipeline", "plan", inputs[0], "--num_microbatches=1"]) == 2
     assert "cluster must be given: --cluster FILE.json" in capsys.readouterr().err
     (tmp_path / "layers.json").write_text("{")
-    assert main(["pipeline", "plan", *inputs, "--num_microbatches=1"]) == 1
+    assert main(["pipeline", "plan", *inputs, "--num_microbatches=1"]) == 2
     assert f"{tmp_path}/layers.json: tf-libra layers is not valid JSON" in capsys.readouterr().err
 
 

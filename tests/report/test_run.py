@@ -86,3 +86,13 @@ def test_no_records(tmp_path: Path, content: bytes) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is no log directory"):
         read_run(tmp_path / "two\nlines")
+
+
+def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
+    record = examples.plan_record()
+    written(tmp_path / "first", record)
+    written(tmp_path / "later" / "again", record)
+    with pytest.raises(ValueError, match=r"holds 2 runs, name one: 'first', 'later/again'"):
+        read_run(tmp_path)
+    assert len(read_run(tmp_path / "first").steps) == 4
+    assert len(read_run(tmp_path / "later").steps) == 4

@@ -21,4 +21,4 @@ def test_every_stream_has_a_row_whatever_its_number(streams, tmp_path):
     assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
     text = path.read_text()
     for stream in set(streams):
-        assert (f"all-reduce, stream {stream} " in text) == (len(set(streams)) > 1)
+        assert (f">all-reduce, stream {stream}<" in text) == (len(set(streams)) > 1)

@@ -1,14 +1,12 @@
 """`tf-libra burst`: plan bursts, simulate them beside a background job, compare."""
 
-import json
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from tf_libra.cli.family import carry_out
+from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
+from tf_libra.cli.family import run_family
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import BY_NAME, data_parallel, make_burst_plan, strong_scaling_limit
@@ -19,33 +17,19 @@ from tf_libra.simulation import (
     simulate_multiplexing,
 )
 
-_USAGE = """usage: tf-libra burst COMMAND [flags]
-
-commands:
-  plan      give each layer its number of devices
-  simulate  what a plan takes, and what a background job gets beside it
-  compare   data parallelism at every scale and bursts under several limits
-
-`tf-libra burst COMMAND --help` lists the flags of a command."""
+PROGRAM = "tf-libra burst"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `tf-libra burst` and returns its exit status: 0, 1 on bad input, 2 on bad usage."""
-    name = arguments[0] if arguments else "--help"
-    if name in ("--help", "-h", "help"):
-        print(_USAGE)
-        return 0 if arguments else 2
-    if name not in _COMMANDS:
-        print(f"tf-libra burst: no command {name!r}\n{_USAGE}", file=sys.stderr)
-        return 2
-    define, command = _COMMANDS[name]
-    values = flags.FlagValues()
+    """Runs `tf-libra burst` and returns its exit status, as `tf_libra.cli.command` has it."""
+    return run_family(PROGRAM, COMMANDS, arguments)
+
+
+def _define_inputs(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "profile", None, "JSON file of the scaling profile (required)", flag_values=values
     )
-    flags.DEFINE_string("plot", None, "draw devices and gaps as this SVG file", flag_values=values)
-    define(values)
-    return carry_out(f"tf-libra burst {name}", values, arguments[1:], command)
+    define_plot(values, "devices and gaps")
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
@@ -57,11 +41,13 @@ def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
 
 
 def _define_plan(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     _define_strategy(values, "deeppool")
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     flags.DEFINE_string("plan", None, "JSON file of a plan", flag_values=values)
     _define_strategy(values, None)
     flags.DEFINE_list(
@@ -82,45 +68,43 @@ def _define_simulate(values: flags.FlagValues) -> None:
 
 
 def _define_compare(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     flags.DEFINE_list(
         "max_amplification", ["1.5", "2", "4"], "limits of bursts", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
 
 
-def _plan(values: flags.FlagValues) -> None:
+def _plan(values: flags.FlagValues, _: list[str]) -> None:
     plan = _planned(_profile(values), values)
-    if _given(values, "out"):
-        Path(_given(values, "out")).write_text(plan.to_json() + "\n")
-    else:
-        print(plan.to_json())
+    write(given(values, "out"), plan.to_json() + "\n")
     _plot(values, [(plan.strategy, plan)])
 
 
-def _simulate(values: flags.FlagValues) -> None:
+def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
-    if (_given(values, "plan") is None) == (_given(values, "strategy") is None):
+    if (given(values, "plan") is None) == (given(values, "strategy") is None):
         raise ValueError("plan or strategy must be given, and not both")
-    if _given(values, "strategy") is None:
-        plan = _read(_given(values, "plan"), BurstPlan.from_json)
+    if given(values, "strategy") is None:
+        plan = read_flag(values, "plan", BurstPlan.from_json)
     else:
         plan = _planned(scaling, values)
     seconds = max(span.stop_seconds for span in simulate_burst(scaling, plan))
     row = _row(plan.strategy, plan) | {"iteration_seconds": seconds}
-    if _given(values, "background_seconds") is not None:
+    if given(values, "background_seconds") is not None:
         if plan.profile_fingerprint != scaling.fingerprint:
             raise ValueError(
                 "profile must be the plan's own beside a background job, whose times the plan "
                 f"holds: {plan.profile_fingerprint:.12}, got {scaling.fingerprint:.12}"
             )
         job = BackgroundJob(
-            tuple(_numbers("background_seconds", _given(values, "background_seconds"))),
-            _given(values, "background_batch"),
+            tuple(_numbers("background_seconds", given(values, "background_seconds"))),
+            given(values, "background_batch"),
         )
         how = Multiplexing(
             max_outstanding=_or_none(values, "max_outstanding"),
             operators_per_graph=_or_none(values, "operators_per_graph"),
-            priorities=_given(values, "priorities"),
+            priorities=given(values, "priorities"),
             max_slowdown=_or_none(values, "max_slowdown"),
         )
         found = simulate_multiplexing(plan, job, how)
@@ -129,25 +113,25 @@ def _simulate(values: flags.FlagValues) -> None:
             "background_samples_per_second": found.background_iterations * job.batch,
             "background_paused_spans": len(found.paused),
         }
-    if _given(values, "json"):
-        print(json.dumps(row, indent=1))
+    if given(values, "json"):
+        print_json(row)
     else:
         for name, value in row.items():
             print(f"{name:<30} {value:.6g}" if isinstance(value, float) else f"{name:<30} {value}")
     _plot(values, [(plan.strategy, plan)])
 
 
-def _compare(values: flags.FlagValues) -> None:
+def _compare(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
     plans = [(f"data-parallel, {plan.num_devices[0]}", plan) for plan in data_parallel(scaling)]
-    for limit in _numbers("max_amplification", _given(values, "max_amplification")):
+    for limit in _numbers("max_amplification", given(values, "max_amplification")):
         plan = make_burst_plan(scaling, max_amplification=limit)
         plans.append((f"deeppool, {limit:g}", plan))
     plans.append(("deeppool, no limit", make_burst_plan(scaling)))
     rows = [_row(title, plan) for title, plan in plans]
     least = strong_scaling_limit(scaling)
-    if _given(values, "json"):
-        print(json.dumps({"plans": rows, "strong_scaling_limit_seconds": least}, indent=1))
+    if given(values, "json"):
+        print_json({"plans": rows, "strong_scaling_limit_seconds": least})
     else:
         print(f"{'plan':<24}{'iteration':>14}{'device':>14}{'amplification':>15}{'idle':>8}")
         for row in rows:
@@ -163,38 +147,27 @@ def _compare(values: flags.FlagValues) -> None:
     _plot(values, plans[len(scaling.device_counts) - 1 :])
 
 
-_COMMANDS: dict[
-    str, tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues], None]]
-] = {
-    "plan": (_define_plan, _plan),
-    "simulate": (_define_simulate, _simulate),
-    "compare": (_define_compare, _compare),
+COMMANDS = {
+    "plan": Command("give each layer its number of devices", _define_plan, _plan),
+    "simulate": Command(
+        "what a plan takes, and what a background job gets beside it", _define_simulate, _simulate
+    ),
+    "compare": Command(
+        "data parallelism at every scale and bursts under several limits", _define_compare, _compare
+    ),
 }
 
 
-def _given(values: flags.FlagValues, name: str) -> Any:
-    return values[name].value
-
-
 def _profile(values: flags.FlagValues) -> ScalingProfile:
-    if _given(values, "profile") is None:
-        raise ValueError("profile must be given: --profile FILE.json")
-    return _read(_given(values, "profile"), ScalingProfile.from_json)
-
-
-def _read(path: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    return read_flag(values, "profile", ScalingProfile.from_json)
 
 
 def _planned(scaling: ScalingProfile, values: flags.FlagValues) -> BurstPlan:
     return make_burst_plan(
         scaling,
-        _given(values, "strategy"),
-        max_amplification=_given(values, "max_amplification"),
-        num_devices=_given(values, "num_devices"),
+        given(values, "strategy"),
+        max_amplification=given(values, "max_amplification"),
+        num_devices=given(values, "num_devices"),
     )
 
 
@@ -207,7 +180,7 @@ def _numbers(field: str, items: list[str]) -> list[float]:
 
 def _or_none(values: flags.FlagValues, name: str) -> Any:
     """A flag's value, where 0 stands for none."""
-    value = _given(values, name)
+    value = given(values, name)
     return None if value == 0 else value
 
 
@@ -231,7 +204,7 @@ def _counts(plan: BurstPlan) -> dict[str, int]:
 
 
 def _plot(values: flags.FlagValues, plans: list[tuple[str, BurstPlan]]) -> None:
-    if _given(values, "plot"):
+    if given(values, "plot"):
         from tf_libra.simulation.burst_plot import plot_burst
 
-        plot_burst(plans, _given(values, "plot"))
+        plot_burst(plans, given(values, "plot"))

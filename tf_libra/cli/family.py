@@ -1,40 +1,25 @@
-"""What the commands of a family have in common: `tf-libra FAMILY COMMAND [flags]`."""
+"""Families of commands: `tf-libra FAMILY COMMAND [flags]`."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
-from absl import flags
+from tf_libra.cli.command import BAD, Command, carry_out, usage
 
 
-def carry_out(
-    program: str,
-    values: flags.FlagValues,
-    arguments: Sequence[str],
-    command: Callable[[flags.FlagValues], None],
-) -> int:
-    """Reads flags, of which `values` has all but `help`, and runs a command; returns its status.
+def run_family(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
+    """Runs the command that the first argument names; returns its exit status.
 
     Args:
-        program: what was called, such as "tf-libra burst plan".
-        values: the flags that the command knows.
-        arguments: what was given.
-        command: is run unless help was asked for.
+        program: such as "tf-libra burst".
+        commands: by name.
+        arguments: what stands behind `program`.
     """
-    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
-    try:
-        rest = values([program, *arguments])[1:]
-        if values["help"].value:
-            # Without the headings, which are the names of modules.
-            lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
-            print("\n".join([f"usage: {program} [flags]", *lines]))
-            return 0
-        if rest:
-            raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
-        command(values)
-    except flags.Error as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except (ValueError, OSError, ImportError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    told = usage(program, {name: command.summary for name, command in commands.items()})
+    name = arguments[0] if arguments else "--help"
+    if name in ("--help", "-h", "help"):
+        print(told, file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else BAD
+    if name not in commands:
+        print(f"{program}: no command {name!r}\n{told}", file=sys.stderr)
+        return BAD
+    return carry_out(f"{program} {name}", commands[name], arguments[1:])

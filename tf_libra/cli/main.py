@@ -4,39 +4,39 @@ Planning reads and writes JSON files and needs neither TensorFlow nor Horovod.
 """
 
 import dataclasses
-import json
+import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from tf_libra import checks, strategies
-from tf_libra.cost_model import CostModel, cost_model_from_json
+from tf_libra.cli import runs
+from tf_libra.cli.command import (
+    BAD,
+    FAILED,
+    Command,
+    carry_out,
+    define_plot,
+    given,
+    integers,
+    print_json,
+    read,
+    read_flag,
+    usage,
+    version,
+    write,
+)
+from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evidence_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import explain, make_plan
 from tf_libra.planning.compare import IDEAL, compare, every_strategy, ideal
 from tf_libra.planning.strategy import known_arguments
-from tf_libra.report import commands as report
 from tf_libra.simulation import Timeline, simulate
-
-_USAGE = """usage: tf-libra COMMAND [flags]
-
-commands:
-  plan      make a plan for a profile under a cost model
-  simulate  predict backward's time, over numbers of workers
-  compare   all strategies in one table
-  explain   why a plan is as it is
-  run       start a training job on several ranks
-  profile   read a profile from a trace of TensorFlow's profiler
-  timeline  write what all ranks did as a trace that Perfetto opens
-  report    write what TensorBoard's Libra tab shows as one HTML file, or as pictures
-  burst     plan, simulate and compare burst parallelism
-  pipeline  plan, simulate and compare pipelines
-
-`tf-libra COMMAND --help` lists the flags of a command."""
 
 # Flags that are arguments of strategies, by type.
 _INTEGERS = {
@@ -54,55 +54,57 @@ _FLOATS = {
 _TEXTS = {"rule": "published-code or equation-40 (asc-wfbp)"}
 
 
+# What has commands of its own, or hands its arguments on: module, and what it is for.
+_OTHERS = {
+    "run": ("tf_libra.cli.run", "start a training job on several ranks"),
+    "burst": ("tf_libra.cli.burst", "plan, simulate and compare burst parallelism"),
+    "pipeline": ("tf_libra.cli.pipeline", "plan, simulate and compare pipelines"),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 1 on bad input, 2 on bad usage.
-
-    Commands that read what a run has written return 2 on bad input, too.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    name = arguments[0] if arguments else "--help"
-    if name in ("--help", "-h", "help"):
-        print(_USAGE)
-        return 0 if arguments else 2
-    if name == "run":
-        from tf_libra.cli.run import main as run
-
-        return int(run(arguments[1:]) or 0)
-    if name == "burst":
-        from tf_libra.cli.burst import main as burst
-
-        return burst(arguments[1:])
-    if name == "pipeline":
-        from tf_libra.cli.pipeline import main as pipeline
-
-        return pipeline(arguments[1:])
-    if name not in _COMMANDS:
-        print(f"tf-libra: no command {name!r}\n{_USAGE}", file=sys.stderr)
-        return 2
-    define, command = _COMMANDS[name]
-    values = flags.FlagValues()
-    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
-    define(values)
+    """Runs the command line and returns its exit status, as `tf_libra.cli.command` has it."""
     try:
-        rest = values([f"tf-libra {name}", *arguments[1:]])[1:]
-        if values["help"].value:
-            # Without the headings, which are the names of modules.
-            lines = [line for line in values.get_help().splitlines() if line.startswith(" ")]
-            print("\n".join([f"usage: tf-libra {name} [flags]", *lines]))
-            return 0
-        command(values, rest)
-    except flags.Error as error:
-        print(f"tf-libra {name}: {error}", file=sys.stderr)
-        return 2
-    except (ValueError, OSError, ImportError) as error:
-        print(f"tf-libra {name}: {error}", file=sys.stderr)
-        return 2 if name in report.COMMANDS else 1
-    return 0
+        status = _main(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _main(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name == "--version":
+        print(f"tf-libra {version()}")
+        return 0
+    if name in _OTHERS:
+        return int(importlib.import_module(_OTHERS[name][0]).main(arguments[1:]) or 0)
+    if name in COMMANDS:
+        return carry_out(f"tf-libra {name}", COMMANDS[name], arguments[1:])
+    summaries = {one: command.summary for one, command in COMMANDS.items()}
+    told = usage("tf-libra", summaries | {one: what for one, (_, what) in _OTHERS.items()})
+    told += "\n`tf-libra --version` says which version this is."
+    if name in ("--help", "-h", "help"):
+        print(told)
+        return 0
+    print(f"tf-libra: no command {name!r}\n{told}" if name else told, file=sys.stderr)
+    return BAD
 
 
 def _define_inputs(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("profile", None, "JSON file of the profile (required)", flag_values=values)
-    flags.DEFINE_string("cost", None, "JSON file of the cost model (required)", flag_values=values)
+    flags.DEFINE_string(
+        "profile",
+        None,
+        "JSON file of the profile, or a log directory that has one (required)",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "cost",
+        None,
+        "JSON file of the cost model, or a log directory that has one (required)",
+        flag_values=values,
+    )
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
@@ -130,7 +132,7 @@ def _define_plan(values: flags.FlagValues) -> None:
     _define_strategy(values, "libra")
     flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
-    flags.DEFINE_string("plot", None, "draw the timeline as this SVG file", flag_values=values)
+    define_plot(values)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
@@ -141,7 +143,7 @@ def _define_simulate(values: flags.FlagValues) -> None:
         "workers", None, "numbers of workers; the cost model's if none", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
-    flags.DEFINE_string("plot", None, "draw the last timeline as this SVG file", flag_values=values)
+    define_plot(values, "the last timeline")
 
 
 def _define_compare(values: flags.FlagValues) -> None:
@@ -155,98 +157,106 @@ def _define_compare(values: flags.FlagValues) -> None:
 def _define_explain(values: flags.FlagValues) -> None:
     _define_inputs(values)
     flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
-    flags.DEFINE_string("plot", None, "draw the timeline as this SVG file", flag_values=values)
+    define_plot(values)
 
 
-def _plan(values: flags.FlagValues, rest: list[str]) -> None:
-    _nothing_more(rest)
-    profile, cost = _inputs(values)
+def _plan(values: flags.FlagValues, _: list[str]) -> None:
+    profile, cost, evidence = _inputs(values)
     plan = make_plan(profile, cost, _strategy(values))
-    if values["out"].value:
-        Path(values["out"].value).write_text(plan.to_json() + "\n")
-    else:
-        print(plan.to_json())
+    write(given(values, "out"), plan.to_json() + "\n")
+    _tell_evidence(evidence, [plan])
     _plot(values, plan, simulate(profile, plan, cost))
 
 
-def _simulate(values: flags.FlagValues, rest: list[str]) -> None:
-    _nothing_more(rest)
-    profile, cost = _inputs(values)
+def _simulate(values: flags.FlagValues, _: list[str]) -> None:
+    profile, cost, evidence = _inputs(values)
     if (values["plan"].value is None) == (values["strategy"].value is None):
         raise ValueError("plan or strategy must be given, and not both")
     strategy = None if values["strategy"].value is None else _strategy(values)
-    fixed = None if strategy is not None else _read(values, "plan", Plan.from_json)
-    workers = _integers("workers", values["workers"].value) or [cost.num_workers]
+    fixed = None
+    if strategy is None:
+        fixed = read_flag(values, "plan", Plan.from_json, in_folder="plan.json")
+    workers = integers("workers", values["workers"].value) or [cost.num_workers]
     rows, plan, timeline = [], fixed, None
+    plans = []
     for count in workers:
         model = cost.with_workers(count)
         plan = fixed if strategy is None else make_plan(profile, model, strategy)
         assert plan is not None
         timeline = simulate(profile, plan, model)
         rows.append(_row(plan, timeline, {"workers": count}))
+        plans.append(plan)
     _print_rows(rows, bool(values["json"].value))
+    _tell_evidence(evidence, plans)
     if plan is not None and timeline is not None:
         _plot(values, plan, timeline)
 
 
-def _compare(values: flags.FlagValues, rest: list[str]) -> None:
-    _nothing_more(rest)
-    profile, cost = _inputs(values)
-    chosen = every_strategy(_given(values))
+def _compare(values: flags.FlagValues, _: list[str]) -> None:
+    profile, cost, evidence = _inputs(values)
+    chosen = every_strategy(_arguments(values))
     if values["exact"].value:
         chosen["libra, exact"] = strategies.Libra(
-            **known_arguments(strategies.Libra, _given(values)), exact=True
+            **known_arguments(strategies.Libra, _arguments(values)), exact=True
         )
     threads = min(chosen[strategies.MgWfbp.name].allowed_threads)
-    rows = []
+    rows, plans = [], []
     for one in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
         if one.plan is None or one.timeline is None:
             raise ValueError(f"{one.name}: {one.problem}")
         name = f"{one.name} (ideal)" if one.name == IDEAL else one.name
         rows.append(_row(one.plan, one.timeline, {"strategy": name}))
+        plans.append(one.plan)
     _print_rows(rows, bool(values["json"].value))
+    _tell_evidence(evidence, plans)
 
 
 def _explain(values: flags.FlagValues, rest: list[str]) -> None:
-    if len(rest) != 1:
-        raise ValueError(f"explain takes the JSON file of one plan, got {len(rest)} arguments")
-    profile, cost = _inputs(values)
-    plan = Plan.from_json(Path(rest[0]).read_text())
+    profile, cost, evidence = _inputs(values)
+    plan = read(Path(rest[0]), Plan.from_json)
     explanation = explain(profile, plan, cost)
     print(explanation)
+    _tell_evidence(evidence, [plan])
     _plot(values, plan, explanation.timeline)
 
 
-_Command = tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues, list[str]], None]]
-_COMMANDS: dict[str, _Command] = {
-    "plan": (_define_plan, _plan),
-    "simulate": (_define_simulate, _simulate),
-    "compare": (_define_compare, _compare),
-    "explain": (_define_explain, _explain),
-    **report.COMMANDS,
+COMMANDS: dict[str, Command] = {
+    "plan": Command("make a plan for a profile under a cost model", _define_plan, _plan),
+    "simulate": Command(
+        "predict backward's time, over numbers of workers", _define_simulate, _simulate
+    ),
+    "compare": Command("all strategies in one table", _define_compare, _compare),
+    "explain": Command("why a plan is as it is", _define_explain, _explain, ("PLAN.json",)),
+    **runs.COMMANDS,
 }
 
 
-def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, CostModel]:
-    profile = _read(values, "profile", BackwardProfile.from_json)
-    cost = _read(values, "cost", cost_model_from_json)
+def _inputs(values: flags.FlagValues) -> tuple[BackwardProfile, CostModel, Evidence | None]:
+    profile = read_flag(values, "profile", BackwardProfile.from_json, in_folder="profile.json")
+    cost = read_flag(values, "cost", cost_model_from_json, in_folder="cost_model.json")
+    evidence = read_flag(values, "cost", evidence_from_json, in_folder="cost_model.json")
     workers = values["workers"].value
     if workers is not None and not isinstance(workers, list):
         cost = cost.with_workers(checks.integer("workers", workers, 1, checks.MAX_INT32))
-    return profile, cost
+    return profile, cost, evidence
 
 
-def _read(values: flags.FlagValues, name: str, parse: Callable[[str], Any]) -> Any:
-    path = values[name].value
-    if path is None:
-        raise ValueError(f"{name} must be given: --{name} FILE.json")
-    try:
-        return parse(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+def _tell_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
+    """Says on stderr what predictions rest on, as far as the cost model's file knows."""
+    if evidence is None:
+        return
+    told = evidence.describe()
+    print(f"note: {told}", file=sys.stderr)
+    beyond = evidence.beyond({group.num_threads for plan in plans for group in plan.groups})
+    if beyond:
+        print(
+            f"note: r = {', '.join(map(str, beyond))} lies outside of what was sampled, r ="
+            f" {evidence.threads[0]} to {evidence.threads[-1]}: what is said of it is extrapolated",
+            file=sys.stderr,
+        )
 
 
-def _given(values: flags.FlagValues) -> dict[str, Any]:
+def _arguments(values: flags.FlagValues) -> dict[str, Any]:
     """The arguments of strategies that were given as flags."""
     given: dict[str, Any] = {
         name: values[name].value
@@ -254,13 +264,13 @@ def _given(values: flags.FlagValues) -> dict[str, Any]:
         if values[name].value is not None
     }
     if values["threads"].value is not None:
-        given["threads"] = tuple(_integers("threads", values["threads"].value))
+        given["threads"] = tuple(integers("threads", values["threads"].value))
     return given
 
 
 def _strategy(values: flags.FlagValues) -> strategies.Strategy:
     name = str(values["strategy"].value)
-    given = _given(values)
+    given = _arguments(values)
     if values["exact"].value is not None:
         given["exact"] = values["exact"].value
     kind = type(strategies.resolve(name))
@@ -269,19 +279,6 @@ def _strategy(values: flags.FlagValues) -> strategies.Strategy:
         if argument not in known:
             raise ValueError(f"{argument} is no argument of {name}; it takes {', '.join(known)}")
     return kind(**given)
-
-
-def _integers(field: str, items: list[str] | None) -> list[int]:
-    try:
-        numbers = [int(item) for item in items or []]
-    except ValueError:
-        raise ValueError(f"{field} must be integers separated by commas, got {items}") from None
-    return [checks.integer(field, number, 1, checks.MAX_INT32) for number in numbers]
-
-
-def _nothing_more(rest: list[str]) -> None:
-    if rest:
-        raise ValueError(f"no arguments are taken beside the flags, got {' '.join(rest)}")
 
 
 def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +297,7 @@ def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     key = next(iter(rows[0]))
     print(

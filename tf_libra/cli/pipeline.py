@@ -1,15 +1,22 @@
 """`tf-libra pipeline`: plan pipelines, simulate them, compare strategies."""
 
 import dataclasses
-import json
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from tf_libra.cli.family import carry_out
+from tf_libra.cli.command import (
+    Command,
+    define_plot,
+    given,
+    integers,
+    path_of,
+    print_json,
+    read_flag,
+    write,
+)
+from tf_libra.cli.family import run_family
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
@@ -17,32 +24,18 @@ from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
 from tf_libra.planning.pipeline.strategy import resolve
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline
 
-_USAGE = """usage: tf-libra pipeline COMMAND [flags]
-
-commands:
-  plan      cut a model into stages, give them devices, and order microbatches
-  simulate  what an iteration takes, of a plan or of a strategy, over numbers of microbatches
-  compare   all strategies in one table
-
-`tf-libra pipeline COMMAND --help` lists the flags of a command."""
+PROGRAM = "tf-libra pipeline"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs `tf-libra pipeline` and returns its exit status: 0, 1 on bad input, 2 on bad usage."""
-    name = arguments[0] if arguments else "--help"
-    if name in ("--help", "-h", "help"):
-        print(_USAGE)
-        return 0 if arguments else 2
-    if name not in _COMMANDS:
-        print(f"tf-libra pipeline: no command {name!r}\n{_USAGE}", file=sys.stderr)
-        return 2
-    define, command = _COMMANDS[name]
-    values = flags.FlagValues()
+    """Runs `tf-libra pipeline` and returns its exit status, as `tf_libra.cli.command` has it."""
+    return run_family(PROGRAM, COMMANDS, arguments)
+
+
+def _define_inputs(values: flags.FlagValues) -> None:
     flags.DEFINE_string("layers", None, "JSON file of the layers (required)", flag_values=values)
     flags.DEFINE_string("cluster", None, "JSON file of the cluster (required)", flag_values=values)
-    flags.DEFINE_string("plot", None, "draw the timeline as this SVG file", flag_values=values)
-    define(values)
-    return carry_out(f"tf-libra pipeline {name}", values, arguments[1:], command)
+    define_plot(values)
 
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
@@ -51,6 +44,7 @@ def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
 
 
 def _define_plan(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     _define_strategy(values, "spp")
     flags.DEFINE_integer(
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
@@ -59,6 +53,7 @@ def _define_plan(values: flags.FlagValues) -> None:
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     flags.DEFINE_string("plan", None, "JSON file of a plan", flag_values=values)
     _define_strategy(values, None)
     flags.DEFINE_list(
@@ -68,36 +63,34 @@ def _define_simulate(values: flags.FlagValues) -> None:
 
 
 def _define_compare(values: flags.FlagValues) -> None:
+    _define_inputs(values)
     flags.DEFINE_integer(
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
 
 
-def _plan(values: flags.FlagValues) -> None:
+def _plan(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    plan = _planned(values, layers, cluster, _given(values, "num_microbatches"))
-    if _given(values, "out"):
-        Path(_given(values, "out")).write_text(plan.to_json() + "\n")
-    else:
-        print(plan.to_json())
+    plan = _planned(values, layers, cluster, given(values, "num_microbatches"))
+    write(given(values, "out"), plan.to_json() + "\n")
     _plot(values, [(plan.strategy, plan, simulate_pipeline(layers, plan, cluster))])
 
 
-def _simulate(values: flags.FlagValues) -> None:
+def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    if (_given(values, "plan") is None) == (_given(values, "strategy") is None):
+    if (given(values, "plan") is None) == (given(values, "strategy") is None):
         raise ValueError("plan or strategy must be given, and not both")
-    counts = _given(values, "num_microbatches")
-    if _given(values, "plan") is not None:
+    counts = given(values, "num_microbatches")
+    if given(values, "plan") is not None:
         if counts:
             raise ValueError(
                 "num_microbatches must be those of the plan, and so not given, got "
                 f"{','.join(counts)}"
             )
-        plans = [_read(_given(values, "plan"), PipelinePlan.from_json)]
+        plans = [read_flag(values, "plan", PipelinePlan.from_json)]
     else:
-        numbers: Sequence[int | None] = _integers("num_microbatches", counts) or [None]
+        numbers: Sequence[int | None] = integers("num_microbatches", counts) or [None]
         plans = [_planned(values, layers, cluster, number) for number in numbers]
     simulated = [
         (
@@ -107,15 +100,15 @@ def _simulate(values: flags.FlagValues) -> None:
         )
         for plan in plans
     ]
-    _print([_row(*one) for one in simulated], bool(_given(values, "json")))
+    _print([_row(*one) for one in simulated], bool(given(values, "json")))
     _plot(values, simulated)
 
 
-def _compare(values: flags.FlagValues) -> None:
+def _compare(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
     rows: list[dict[str, Any]] = []
     pictures = []
-    count = _given(values, "num_microbatches")
+    count = given(values, "num_microbatches")
     if count is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
     for name in BY_NAME:
@@ -130,45 +123,37 @@ def _compare(values: flags.FlagValues) -> None:
         pictures.append((name, plan, timeline))
     if not pictures:
         raise ValueError(rows[0]["problem"])
-    _print(rows, bool(_given(values, "json")))
+    _print(rows, bool(given(values, "json")))
     _plot(values, pictures)
 
 
-_COMMANDS: dict[
-    str, tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues], None]]
-] = {
-    "plan": (_define_plan, _plan),
-    "simulate": (_define_simulate, _simulate),
-    "compare": (_define_compare, _compare),
+COMMANDS = {
+    "plan": Command(
+        "cut a model into stages, give them devices, and order microbatches", _define_plan, _plan
+    ),
+    "simulate": Command(
+        "what an iteration takes, of a plan or of a strategy, over numbers of microbatches",
+        _define_simulate,
+        _simulate,
+    ),
+    "compare": Command("all strategies in one table", _define_compare, _compare),
 }
-
-
-def _given(values: flags.FlagValues, name: str) -> Any:
-    return values[name].value
 
 
 def _inputs(values: flags.FlagValues) -> tuple[LayerGraph, Cluster]:
     for name in ("layers", "cluster"):
-        if _given(values, name) is None:
-            raise ValueError(f"{name} must be given: --{name} FILE.json")
+        path_of(values, name)  # both are asked for before one is read
     return (
-        _read(_given(values, "layers"), LayerGraph.from_json),
-        _read(_given(values, "cluster"), Cluster.from_json),
+        read_flag(values, "layers", LayerGraph.from_json),
+        read_flag(values, "cluster", Cluster.from_json),
     )
-
-
-def _read(path: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(Path(path).read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _planned(
     values: flags.FlagValues, layers: LayerGraph, cluster: Cluster, num_microbatches: int | None
 ) -> PipelinePlan:
-    strategy = resolve(_given(values, "strategy"))
-    stages = _given(values, "num_stages")
+    strategy = resolve(given(values, "strategy"))
+    stages = given(values, "num_stages")
     if stages is not None:
         known = [field.name for field in dataclasses.fields(strategy)]
         if "num_stages" not in known:
@@ -178,13 +163,6 @@ def _planned(
         kind: Any = type(strategy)
         strategy = kind(num_stages=stages)
     return make_pipeline_plan(layers, cluster, strategy, num_microbatches=num_microbatches)
-
-
-def _integers(field: str, items: list[str] | None) -> list[int]:
-    try:
-        return [int(item) for item in items or []]
-    except ValueError:
-        raise ValueError(f"{field} must be integers separated by commas, got {items}") from None
 
 
 def _row(title: str, plan: PipelinePlan, timeline: PipelineTimeline) -> dict[str, Any]:
@@ -208,7 +186,7 @@ def _row(title: str, plan: PipelinePlan, timeline: PipelineTimeline) -> dict[str
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     print(f"{'plan':<28}{'iteration':>14}{'idle':>8}{'all-reduce':>14}  stages: layers x replicas")
     for row in rows:
@@ -228,7 +206,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _plot(
     values: flags.FlagValues, pictures: list[tuple[str, PipelinePlan, PipelineTimeline]]
 ) -> None:
-    if _given(values, "plot"):
+    if given(values, "plot"):
         from tf_libra.simulation.pipeline_plot import plot_pipelines
 
-        plot_pipelines(pictures, _given(values, "plot"))
+        plot_pipelines(pictures, given(values, "plot"))

@@ -105,7 +105,7 @@ def find_trace(path: Path) -> Path:
 
     Args:
         path: a trace; or a folder with traces, where the newest session counts: a log directory,
-            `LOGDIR/plugins/profile`, or one session below it.
+            or any folder above or below it.
 
     Raises:
         OSError: there is no `path`.
@@ -114,15 +114,11 @@ def find_trace(path: Path) -> Path:
     if not path.is_dir():
         path.stat()
         return path
-    found = sorted(
-        found
-        for pattern in ("", "*/", "plugins/profile/*/", "*/plugins/profile/*/")
-        for found in path.glob(f"{pattern}*{_SUFFIX}")
-    )
+    found = sorted(found for found in path.rglob(f"*{_SUFFIX}"))
     if not found:
         raise ValueError(
-            f"{str(path)!r} holds no trace of TensorFlow's profiler (*{_SUFFIX}, in"
-            " plugins/profile/SESSION)"
+            f"{str(path)!r} holds no trace of TensorFlow's profiler (*{_SUFFIX}), nor"
+            " does any folder below it"
         )
     newest = max(found, key=lambda one: (one.parent.name, one.stat().st_mtime_ns)).parent
     chosen = [one for one in found if one.parent == newest]

@@ -3,6 +3,7 @@
 TensorFlow, which takes seconds to import, is not needed.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from tf_libra.records import values as records
 from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord
 
 _EVENT_FILES = "**/*tfevents*"
+_RANK_FOLDER = re.compile(r"rank_\d+")
 _NEEDED = (
     "reading a log directory needs TensorBoard, which is not installed (pip install"
     " tf-libra[tensorboard])"
@@ -40,10 +42,15 @@ def read_run(folder: Path) -> Run:
     Raises:
         ImportError: TensorBoard is not installed.
         OSError: there is no such folder.
-        ValueError: it holds no records of TF-Libra that can be read.
+        ValueError: it holds several runs, or no records of TF-Libra that can be read.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{str(folder)!r} is no log directory")
+    runs = run_folders(folder)
+    if len(runs) > 1:
+        named = ", ".join(repr(str(one.relative_to(folder))) for one in runs[:10])
+        more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
+        raise ValueError(f"{str(folder)!r} holds {len(runs)} runs, name one: {named}{more}")
     plans: dict[str, PlanRecord] = {}
     steps: dict[tuple[Path, int, str], list[StepRecord]] = {}
     problems: list[str] = []
@@ -70,6 +77,20 @@ def read_run(folder: Path) -> Run:
         key=lambda step: (step.rank, step.started_ns),
     )
     return Run(plans, tuple(ordered), tuple(problems))
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders at or below `folder` that hold a run each, as `rank_0` and so on of its ranks.
+
+    Where ranks' folders are not seen, because it is one of them or has another layout, `folder` is
+    taken as the run.
+    """
+    found = {
+        path.parent.parent
+        for path in folder.glob(_EVENT_FILES)
+        if _RANK_FOLDER.fullmatch(path.parent.name) and path.parent != folder
+    }
+    return sorted(found) or [folder]
 
 
 def _documents(path: Path) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from tf_libra.model.burst import BurstPlan
+from tf_libra.simulation.picture import save
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 _KINDS = {"compute": "#4c78a8", "synchronize": "#f58518", "transition": "#e45756"}
@@ -27,8 +28,6 @@ def plot_burst(
       ImportError: Matplotlib is not installed.
       OSError: the file cannot be written.
     """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     if not plans:
@@ -65,8 +64,7 @@ def plot_burst(
         axes.set_ylabel("device", fontsize=8)
         axes.set_title(f"{title}: devices idle for {idle:.0%} of the iteration", fontsize=9)
     rows[-1].set_xlabel("ms (blue: computation, orange: all-reduce, red: transition)")
-    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
+    save(figure, path, salt)
 
 
 def _cycle(count: int) -> list[str]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.simulation.picture import save
 from tf_libra.simulation.pipeline import PipelineTimeline
 
 _COLOURS = {
@@ -26,7 +27,6 @@ def plot_pipelines(
       ImportError: Matplotlib is not installed.
       OSError: the file cannot be written.
     """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -59,7 +59,7 @@ def plot_pipelines(
         Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in _COLOURS.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
-    FigureCanvasSVG(figure).print_svg(path)
+    save(figure, path)
 
 
 def _devices(devices: Sequence[int]) -> str:

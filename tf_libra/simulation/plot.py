@@ -3,6 +3,7 @@
 import os
 
 from tf_libra.model.plan import Plan
+from tf_libra.simulation.picture import save
 from tf_libra.simulation.timeline import Timeline
 
 _ALONE, _OVERLAPPED = "#4c78a8", "#9ecae9"
@@ -10,13 +11,12 @@ _STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")
 
 
 def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    """Writes the timeline of a plan as an SVG picture; milliseconds from left to right.
+    """Writes the timeline of a plan as a picture (`.svg`, `.png`); milliseconds from left to right.
 
     Raises:
         ImportError: Matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 2.6), layout="constrained")
@@ -45,4 +45,4 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
     axes.set_title(
         f"{plan.strategy}: {len(plan.groups)} groups, {1e3 * timeline.backward_seconds:.4g} ms"
     )
-    FigureCanvasSVG(figure).print_svg(path)
+    save(figure, path)

@@ -2,14 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
 
+from tf_libra.cli.command import Command, given, read_flag, write
 from tf_libra.cost_model import cost_model_from_json
-
-Command = tuple[Callable[[flags.FlagValues], None], Callable[[flags.FlagValues, list[str]], None]]
 
 
 def _define_profile(values: flags.FlagValues) -> None:
@@ -26,17 +24,17 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.profiling.traced import profile_of_trace
     from tf_libra.profiling.xplane import find_trace, read_trace
 
-    path = find_trace(_one(rest, "profile", "a trace of TensorFlow's profiler, or its folder"))
+    path = find_trace(Path(rest[0]))
     cost = None
-    if values["cost"].value is not None:
-        cost = cost_model_from_json(_text(Path(values["cost"].value)))
+    if given(values, "cost") is not None:
+        cost = read_flag(values, "cost", cost_model_from_json, in_folder="cost_model.json")
     trace = read_trace(path)
     try:
         found = profile_of_trace(trace, cost)
     except ValueError as error:
         raise ValueError(f"{str(path)!r}: {error}") from None
     profile = found.measured.profile
-    _write(values, profile.to_json() + "\n")
+    write(given(values, "out"), profile.to_json() + "\n")
     lines = [
         f"{str(path)!r}: {len(profile.tensors)} tensors, {int(profile.num_bytes.sum()):,} bytes,"
         f" {profile.compute_seconds.sum() * 1e3:.3f} ms of backward computation in the median of"
@@ -64,13 +62,13 @@ def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.report.run import read_run
     from tf_libra.report.timeline import chrome_trace
 
-    folder = _one(rest, "timeline", "the log directory of a run")
+    folder = Path(rest[0])
     run = read_run(folder)
     try:
         trace = chrome_trace(run)
     except ValueError as error:
         raise ValueError(f"{str(folder)!r}: {error}") from None
-    _write(values, json.dumps(trace) + "\n")
+    write(given(values, "out"), json.dumps(trace) + "\n")
     for problem in run.problems:
         print(f"left out {problem}", file=sys.stderr)
     for rank, clock in trace["otherData"]["clocks"].items():
@@ -93,7 +91,7 @@ def _report(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.report.page import page
     from tf_libra.report.pictures import draw
 
-    folder = _one(rest, "report", "the log directory of a run")
+    folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):
         raise ValueError("say what to write: --out report.html, --png FOLDER or --svg FOLDER")
     answers = all_answers(backend(folder))
@@ -110,27 +108,22 @@ def _report(values: flags.FlagValues, rest: list[str]) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "profile": (_define_profile, _profile),
-    "timeline": (_define_timeline, _timeline),
-    "report": (_define_report, _report),
+    "profile": Command(
+        "read a profile from a trace of TensorFlow's profiler, or the newest below a folder",
+        _define_profile,
+        _profile,
+        ("TRACE",),
+    ),
+    "timeline": Command(
+        "write what all ranks did as a trace that Perfetto opens",
+        _define_timeline,
+        _timeline,
+        ("LOGDIR",),
+    ),
+    "report": Command(
+        "write what TensorBoard's Libra tab shows as one HTML file, or as pictures",
+        _define_report,
+        _report,
+        ("LOGDIR",),
+    ),
 }
-
-
-def _one(rest: list[str], command: str, what: str) -> Path:
-    if len(rest) != 1:
-        raise ValueError(f"{command} takes {what}, got {len(rest)} arguments")
-    return Path(rest[0])
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except UnicodeDecodeError:
-        raise ValueError(f"{str(path)!r} is no text") from None
-
-
-def _write(values: flags.FlagValues, text: str) -> None:
-    if values["out"].value:
-        Path(values["out"].value).write_text(text)
-    else:
-        print(text, end="")

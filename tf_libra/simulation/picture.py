@@ -1,0 +1,20 @@
+"""Writes figures, in the format that a file's name asks for. Needs Matplotlib."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def save(figure: Any, path: str | os.PathLike[str], salt: str | None = None) -> None:
+    """Writes a figure as PNG, or else as SVG; with a salt the same figure gives the same file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    if Path(path).suffix == ".png":
+        figure.savefig(path, format="png", dpi=160, metadata={"Software": None})
+        return
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
