@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,21 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 import tf_libra
+from tf_libra import options as options_lib
 from tf_libra.backends import library
+from tf_libra.decorator import Optimized
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler, meeting
 from tf_libra.tracing import marking
+from tf_libra.tuning import (
+    Conclusion,
+    Experiment,
+    Phase,
+    TensorSpec,
+    measuring_plans,
+    one_group_plan,
+)
+from tf_libra.tuning.race import Contender, Race
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]
@@ -452,15 +463,63 @@ def plans_that_were_tried() -> Any:
     grappler.register = register
     try:
         model = models.HandWritten("float32", "sgd")
-        step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=9)(
-            tf.function(model.step)
-        )
+        strategy = tf_libra.strategies.Libra(threads=(1, 2), race=False)
+        step = tf_libra.optimize(strategy, max_tuning_steps=9)(tf.function(model.step))
         for number in range(14):
             step(*shard(number))
     finally:
         grappler.register = original
     held = {name: count(plan) - before for name, (plan, before) in tried.items()}
     return {"in_force": step.plan.short_id, "held": held}
+
+
+def tries_and_concludes(
+    tensors: Sequence[TensorSpec],
+    strategy: Any,
+    num_workers: int,
+    *_: Any,
+    in_force: Plan | None = None,
+    **__: Any,
+) -> Any:
+    """First one all-reduce, of which it expects what nothing can do; and then two."""
+    one = one_group_plan(tensors, 1, num_workers, "first")
+    tried = [*measuring_plans(tensors, (1, 2), num_workers), *[one] * 2]
+    for plan in tried if in_force is None else tried * 3:
+        yield Experiment(Phase.MEASURE, plan, traced=plan is not one)
+    if in_force is None:
+        return Conclusion(one, race=Race((Contender(one, None, (1e-9,)),)))
+    assert in_force.fingerprint == one.fingerprint
+    half = len(tensors) // 2
+    groups = (TensorGroup(0, half, 1), TensorGroup(half, len(tensors), 2))
+    two = replace(one, groups=groups, strategy="second")
+    return Conclusion(two, race=Race((Contender(two, None, ()),)))
+
+
+@cases
+def plan_that_is_left_for_another() -> Any:
+    """Steps take longer than expected: plans are tried out again, in doses, and one is taken."""
+    told = []
+    saved = {}
+    # Two looks, a dose, a look, what is left of the experiments, and two more looks.
+    num_steps = 190
+    for alone in (True, False):
+        model = models.HandWritten("float64", "adam")
+        step = tf.function(model.step)
+        if not alone:
+            options = options_lib.resolve({"threads": (1, 2), "tuning_again_share": 1.0})
+            step = Optimized(step, options, tries_and_concludes)
+        for number in range(num_steps):
+            joint = models.batch(number, SIZE, "float64")
+            step(*(joint if alone else models.part(joint, RANK, SIZE)))
+            if not alone:
+                plan = step.plan and step.plan.strategy
+                told.append([str(step.phase), plan, step.settled])
+        who = "alone" if alone else "ours"
+        saved |= {f"{who}/{k}": v for k, v in model.weights().items()}
+    cases.save(**saved)
+    explained = step.explain()
+    step.close()
+    return {"told": told, "explained": explained}
 
 
 # Surroundings.

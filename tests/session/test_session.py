@@ -1,5 +1,6 @@
 """What goes wrong, or is odd, on two workers: what each rank says, and that training is right."""
 
+import itertools
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.launching import Job
 from tf_libra.cost_model import cost_model_from_json
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning import Conclusion
+from tf_libra.tuning import CALLS_PER_LOOK, Conclusion
 
 RANKS = [0, 1]
 
@@ -89,7 +90,9 @@ def test_call_after_a_failure_fails_with_the_first_cause(trouble: Job, rank: int
             assert "step 4 was not completed" in message
 
 
-@pytest.mark.parametrize("case", ["broadcast_variables", "grappler_switched_off"])
+@pytest.mark.parametrize(
+    "case", ["broadcast_variables", "grappler_switched_off", "plan_that_is_left_for_another"]
+)
 def test_trains_as_one_process_does(trouble: Job, case: str) -> None:
     saved = trouble.arrays(case)
     ours = {name: value for name, value in saved.items() if name.startswith("ours/")}
@@ -142,6 +145,30 @@ def test_plans_that_were_tried_are_forgotten(trouble: Job, rank: int) -> None:
     assert len(held) > 1
     assert held.pop(value["in_force"]) == 1
     assert set(held.values()) == {0}
+
+
+def test_plan_that_does_not_take_what_is_expected_is_left_in_small_doses(trouble: Job) -> None:
+    case = "plan_that_is_left_for_another"
+    both = [trouble.value(case, rank) for rank in RANKS]
+    told = both[0]["told"]
+    assert told == both[1]["told"]
+    plans = [plan for _, plan, _ in told]
+    assert [plan for plan, _ in itertools.groupby(plans)] == [None, "first", "second"]
+    begun = plans.index("first")
+    doses = [
+        (phase, len(list(steps)))
+        for phase, steps in itertools.groupby(phase for phase, _, _ in told[begun:])
+    ]
+    # What a step leaves is where the next one is: a dose ends with the step after it.
+    assert [phase for phase, _ in doses] == ["run", "measure", "run", "measure", "run"]
+    assert [count for phase, count in doses if phase == "measure"] == [9, 5]
+    assert all(count >= CALLS_PER_LOOK for phase, count in doses if phase == "run")
+    assert not any(settled for phase, _, settled in told if phase == "measure")
+    assert told[-1] == ["run", "second", True]
+    assert "plans are tried out again" in both[0]["explained"]
+    assert "plans are tried out again" in trouble.log(case, 0)
+    assert "is in force from step" in trouble.log(case, 0)
+    assert ", instead of " in trouble.log(case, 0)
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -1,5 +1,6 @@
 """What is remembered of what was told."""
 
+import dataclasses
 import itertools
 
 from tests.tensorboard import examples
@@ -26,6 +27,19 @@ def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
     assert facts.median_step_seconds(Phase.RUN) == 0.2
     assert facts.step_seconds[Phase.MEASURE] == (0.2, 0.1 * 3)
     assert facts.median_step_seconds(Phase.SAMPLE) is None
+
+
+def test_what_was_measured_under_another_plan_is_forgotten() -> None:
+    journal = Journal("lanes")
+    journal.entered(Phase.RUN)
+    journal.in_force(RECORD.conclusion)
+    journal.took(0.1, usual=True, num_steps=1)
+    journal.in_force(RECORD.conclusion)
+    assert journal.facts().median_step_seconds(Phase.RUN) == 0.1
+    other = dataclasses.replace(RECORD.conclusion.plan, after_backward=True)
+    journal.in_force(dataclasses.replace(RECORD.conclusion, plan=other))
+    assert journal.facts().median_step_seconds(Phase.RUN) is None
+    assert journal.facts().num_steps == {Phase.RUN: 1}
 
 
 def test_remark_is_new_once() -> None:

@@ -125,6 +125,21 @@ def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
     assert chance < 0.01
 
 
+def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
+    def contender(index: int, seconds: Sequence[float]) -> Contender:
+        return Contender(plan(index), None, tuple(seconds))
+
+    best = contender(0, [1.0, 1.0, 1.0, 1.0])
+    near = contender(1, [1.02, 0.99, 1.01, 1.0])
+    slower = contender(2, [1.05, 1.06, 1.05, 1.06])
+    gone = contender(3, [1.01, 1.01, 1.01])
+    result = Race((best, near, slower, gone))
+    assert result.keeping(best.plan) == result
+    assert result.keeping(near.plan).contenders == (near, best, slower, gone)
+    assert result.keeping(slower.plan) == result.keeping(gone.plan) == result
+    assert result.keeping(plan(4)) == result
+
+
 def test_nothing_proposed_is_an_error() -> None:
     with pytest.raises(ValueError, match="proposed must hold"):
         next(race([], EndOfTuning(Budget())))

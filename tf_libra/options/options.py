@@ -53,6 +53,17 @@ class Tuning:
         alone="max_model_error",
     )
 
+    again_share: float = option(
+        0.02,
+        "float",
+        values.check_share,
+        """share of the steps' time that tuning again may cost: where steps take a quarter more or
+        less than expected for long, plans are tried out and raced anew, in small doses; 0 never
+        does.""",
+        agreed=True,
+        alone="tuning_again_share",
+    )
+
     def __post_init__(self) -> None:
         check_all(self)
 

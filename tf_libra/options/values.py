@@ -81,6 +81,14 @@ def check_above_0(name: str, value: Any) -> float:
     return checks.real(name, value, above=0)
 
 
+def check_share(name: str, value: Any) -> float:
+    """A number from 0 to 1."""
+    share = checks.real(name, value, minimum=0)
+    if share > 1:
+        raise ValueError(f"{name} must be at most 1, got {value!r}")
+    return share
+
+
 def check_wait(name: str, value: Any) -> float:
     """Seconds above 0 that the clock can count."""
     seconds = checks.real(name, value, above=0)

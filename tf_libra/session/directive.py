@@ -1,4 +1,4 @@
-"""What rank 0 tells all ranks before a step while things are tried out."""
+"""What rank 0 tells all ranks before a step: while things are tried out, and at looks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,19 +8,31 @@ from tf_libra.tuning import Conclusion, Experiment, Origin, Phase
 
 
 @dataclass(frozen=True)
+class GoOn:
+    """This step runs under the plan in force.
+
+    Attributes:
+        then_try: whether things are tried out from the next step on.
+    """
+
+    then_try: bool = False
+
+
+@dataclass(frozen=True)
 class Directive:
     """What every rank does in the next step.
 
     Attributes:
         function: identity of the training function.
         step: number of the step.
-        what: the experiment to make, or the conclusion that is in force from this step on.
+        what: the experiment to make, the conclusion that is in force from this step on, or that
+            the one in force still is.
         origin: how the conclusion came to be, where it is one.
     """
 
     function: str
     step: int
-    what: Experiment | Conclusion
+    what: Experiment | Conclusion | GoOn
     origin: Origin = Origin.MADE
 
     def to_message(self) -> dict[str, Any]:
@@ -31,6 +43,8 @@ class Directive:
                 "conclusion": self.what.to_document(),
                 "origin": self.origin.value,
             }
+        if isinstance(self.what, GoOn):
+            return message | {"then_try": self.what.then_try}
         return message | {
             "phase": self.what.phase.value,
             "plan": self.what.plan.to_json(),
@@ -44,6 +58,8 @@ class Directive:
         if "conclusion" in message:
             conclusion = Conclusion.from_document(message["conclusion"])
             return cls(function, step, conclusion, Origin(message["origin"]))
+        if "then_try" in message:
+            return cls(function, step, GoOn(message["then_try"]))
         plan = Plan.from_json(message["plan"])
         return cls(function, step, Experiment(Phase(message["phase"]), plan, message["traced"]))
 

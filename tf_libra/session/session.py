@@ -1,11 +1,12 @@
 """The life of one set of gradients: measure, sample, fit, plan, run.
 
 Rank 0 alone judges. While it tries things out, every step begins with its directive to all
-ranks; once a plan is in force nobody sends anything but gradients.
+ranks; once a plan is in force nobody sends anything but gradients, except at looks (`looks.py`).
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tf_libra import options as options_lib
@@ -16,13 +17,15 @@ from tf_libra.profiling.samples import measured_timeline
 from tf_libra.session import circumstances, grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.checking import CHECKED_STEPS, Checking
-from tf_libra.session.directive import Directive
+from tf_libra.session.directive import Directive, GoOn
 from tf_libra.session.keeping import Keeping
+from tf_libra.session.looks import Looks
 from tf_libra.session.observing import timed
 from tf_libra.session.plan_checks import check_plan_can_run, check_plan_fits
 from tf_libra.session.state import State
 from tf_libra.story.story import Story
 from tf_libra.tuning import (
+    Budget,
     Conclusion,
     Experiment,
     Observation,
@@ -30,6 +33,7 @@ from tf_libra.tuning import (
     Phase,
     TensorSpec,
     Tuner,
+    TuningAgain,
     tune,
 )
 
@@ -76,6 +80,8 @@ class Session:
         self._applying = Applying(control, self._backend, story)
         self._checking = Checking()
         self._tuning: Tuner | None = None
+        self._looks: Looks | None = None  # where a plan may be left for another
+        self._tries_next = False
         self._keeping: Keeping | None = None
         self._kept: Conclusion | None = None
         self._observation: Observation | None = None
@@ -104,18 +110,26 @@ class Session:
             num_workers,
             circumstances.of(options.engine, signature),
         )
-        strategy = self._backend.applicable(options.strategy)
         self._kept = self._keeping.load(self._check_plan)
-        self._tuning = self._tuner(
+        self._tuning = self._new_tuning(options.tuning.budget)
+
+    def _new_tuning(self, budget: Budget, **more: Any) -> Tuner:
+        return self._tuner(
             self._tensors,
-            strategy,
-            num_workers,
-            options.tuning.budget,
-            options.tuning.max_model_error,
+            self._backend.applicable(self._options.strategy),
+            self._control.world_size,
+            budget,
+            self._options.tuning.max_model_error,
             begins=self.story.busy,
             hops=self._backend.hops,
             runs_streams=self._backend.runs_streams,
+            **more,
         )
+
+    def _tune_again(self, in_force: Plan) -> Tuner:
+        # Doses may lie far apart; what they cost is limited by their share.
+        budget = Budget(self._options.tuning.max_steps, options_lib.MAX_SECONDS)
+        return self._new_tuning(budget, in_force=in_force)
 
     @property
     def settled(self) -> bool:
@@ -130,7 +144,7 @@ class Session:
         """Runs the training function's step of this number, or `num_steps` of them in one graph."""
         self._step = number
         traced = False
-        if self.state.is_tuning:
+        if self.state.is_tuning or (self._looks is not None and self._looks.is_due):
             traced = self._follow(self._next_directive())
         elif self._control.rank == 0 and self._applying.plan is not None and num_steps == 1:
             traced = self._checking.wants(self._applying.num_calls, self.story.is_written)
@@ -142,6 +156,7 @@ class Session:
         usual = not (is_first or traced)
         self._checking.took(seconds, usual, traced)
         self.story.took(number, seconds, usual=usual, num_steps=num_steps)
+        self._note_for_looks(seconds, usual)
         return result
 
     def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
@@ -187,23 +202,30 @@ class Session:
     def _next_directive(self) -> Directive:
         """Rank 0's judgement, known to all."""
         message = None
-        if self._tuning is not None:
-            message = self._judge(self._tuning).to_message()
+        if self._control.rank == 0:
+            directive = Directive(self._name, self._step, *self._judge())
+            message = directive.to_message()
         directive = Directive.from_message(self._control.broadcast(message))
         directive.check(self._name, self._step, self._control.rank)
         return directive
 
-    def _judge(self, tuning: Tuner) -> Directive:
-        if self._kept is not None:
-            return Directive(self._name, self._step, self._kept, Origin.KEPT)
+    def _judge(self) -> tuple[Experiment | Conclusion | GoOn, Origin]:
         observation, self._observation = self._observation, None
-        try:
-            return Directive(self._name, self._step, tuning.send(observation))
-        except StopIteration as finished:
-            conclusion: Conclusion = finished.value
-            if self._keeping is not None:
-                self._keeping.store(conclusion)
-            return Directive(self._name, self._step, conclusion, Origin.MADE)
+        what: Experiment | Conclusion | GoOn
+        if self._tuning is None:
+            assert self._looks is not None
+            is_look = self.state.is_running
+            what = self._looks.look(self._step) if is_look else self._looks.next(observation)
+        elif self._kept is not None:
+            return self._kept, Origin.KEPT
+        else:
+            try:
+                what = self._tuning.send(observation)
+            except StopIteration as finished:
+                what = finished.value
+        if isinstance(what, Conclusion) and self._keeping is not None:
+            self._keeping.store(what)
+        return what, Origin.MADE
 
     def _follow(self, directive: Directive) -> bool:
         """Does as all ranks do; returns whether rank 0 observes the step."""
@@ -211,12 +233,15 @@ class Session:
         if isinstance(what, Experiment):
             self._enter(what)
             return what.traced
+        if isinstance(what, GoOn):
+            self._go_on(what)
+            return False
         self._enter_run(what, directive.origin)
         return False
 
     def _enter(self, experiment: Experiment) -> None:
-        self.state = State(experiment.phase)
-        self.story.entered(experiment.phase, self._step)
+        self.state = replace(self.state, phase=experiment.phase)
+        self.story.entered(experiment.phase, self._step, again=self._looks is not None)
         current = self._applying.plan
         if current is None or experiment.plan.fingerprint != current.fingerprint:
             self._applying.apply(experiment.plan, anew=False)
@@ -224,13 +249,48 @@ class Session:
     def _enter_run(self, conclusion: Conclusion, origin: Origin) -> None:
         self._applying.apply(conclusion.plan)
         self._tuning = None
-        self._applying.release(all_but=conclusion.plan)
+        self._begin_looks(conclusion, origin)
         self._checking = Checking()
         self.state = State(Phase.RUN, conclusion, origin)
         self.story.in_force(conclusion, origin, max(self._step, 1))
         for warning in self._backend.warnings(conclusion.plan):
             self.story.log.warning("%s", warning)
         self.story.clocks(self._control.exchange_clocks())
+
+    def _begin_looks(self, conclusion: Conclusion, origin: Origin) -> None:
+        share = self._options.tuning.again_share
+        if origin is Origin.GIVEN or not self._options.strategy.races or share == 0:
+            self._applying.release(all_but=conclusion.plan)
+            return
+        # What was tried stays known, to be tried again: TensorFlow keeps its graphs anyway.
+        if self._looks is None:
+            again = None
+            if self._control.rank == 0:
+                again = TuningAgain(share, conclusion, self._tune_again)
+            self._looks = Looks(again, self.story)
+        self._looks.begin()
+
+    def _go_on(self, how: GoOn) -> None:
+        """This step runs under the plan in force; what is tried out begins with the next."""
+        assert self._looks is not None and self.state.conclusion is not None
+        plan = self.state.conclusion.plan
+        if self._applying.plan is None or self._applying.plan.fingerprint != plan.fingerprint:
+            self._applying.apply(plan, anew=False)
+        self.state = replace(self.state, phase=Phase.RUN)
+        self.story.entered(Phase.RUN, self._step, again=True)
+        self._looks.begin()
+        self._tries_next = how.then_try
+
+    def _note_for_looks(self, seconds: float, usual: bool) -> None:
+        if self._looks is None:
+            return
+        if self.state.is_running:
+            self._looks.ran(seconds, usual)
+        else:
+            self._looks.tried(seconds)
+        if self._tries_next:
+            self._tries_next = False
+            self.state = replace(self.state, phase=Phase.MEASURE)
 
     def close(self) -> None:
         """Forgets its plans; no step may follow."""

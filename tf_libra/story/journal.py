@@ -40,8 +40,11 @@ class Journal:
         return before is not phase
 
     def in_force(self, conclusion: Conclusion) -> None:
-        """A plan is in force."""
-        self._conclusion = conclusion
+        """A plan is in force; what was measured under another is forgotten."""
+        before, self._conclusion = self._conclusion, conclusion
+        if before is not None and before.plan.fingerprint != conclusion.plan.fingerprint:
+            self._timelines.clear()
+            self._seconds.pop(Phase.RUN, None)
 
     def took(self, seconds: float, usual: bool, num_steps: int) -> None:
         """Steps took so long each; `usual` unless it was a plan's first or traced."""

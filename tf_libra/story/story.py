@@ -19,7 +19,16 @@ from tf_libra.story.folders import documents
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
 from tf_libra.story.summary import describe, fit_line, plan_table, summary_line
-from tf_libra.tuning import Conclusion, Observation, Origin, Phase
+from tf_libra.tuning import (
+    CALLS_PER_LOOK,
+    DOSE,
+    Conclusion,
+    Drift,
+    Found,
+    Observation,
+    Origin,
+    Phase,
+)
 
 
 class Story:
@@ -107,13 +116,36 @@ class Story:
         if self._journal.remarked(text):
             self.log.log(level, "%s", text)
 
-    def entered(self, phase: Phase, step: int) -> None:
-        """A step begins in `phase`, which may be a new one."""
+    def entered(self, phase: Phase, step: int, again: bool = False) -> None:
+        """A step begins in `phase`, which may be a new one; `again` while a plan is in force."""
         begins = self._journal.entered(phase) or step == 1
+        if again:  # a few steps in a row, of which `looked` has told
+            return
         if begins:
             self.log.info("%s: from step %d on", phase.value, step)
         most = self._options.tuning.max_steps
         self._show(f"{phase.value}: step {step} of at most {most}", begins)
+
+    def looked(self, found: Found, drift: Drift, step: int) -> None:
+        """Steps since the last look were judged at this one."""
+        measured, expected = drift.measured_seconds, drift.expected_seconds
+        if measured is None or expected is None:
+            return
+        if found is Found.DRIFT:
+            self._say(
+                f"drift: at step {step} steps take {measured * 1e3:.1f} ms, where"
+                f" {expected * 1e3:.1f} ms were expected: plans are tried out again, {DOSE} steps"
+                f" after every {CALLS_PER_LOOK} at most"
+            )
+        elif found is Found.PASSED:
+            self._say(
+                f"drift: at step {step} steps take {measured * 1e3:.1f} ms again, near the"
+                f" {expected * 1e3:.1f} ms expected: the plan stays"
+            )
+
+    def _say(self, text: str) -> None:
+        self._journal.remarked(text)
+        self.log.warning("%s", text)
 
     def begins(self, phase: Phase) -> None:
         """A phase begins, before its first step."""
@@ -128,6 +160,7 @@ class Story:
         self._progress.end()
         if self._rank == 0 and origin is not Origin.GIVEN:
             self._tell_conclusion(conclusion)
+        before = self._journal.facts().conclusion
         self._journal.entered(Phase.RUN)
         self._journal.in_force(conclusion)
         if self._rank == 0 and not self._is_closed:
@@ -145,12 +178,13 @@ class Story:
                     baseline_seconds=self._journal.facts().step_seconds.get(Phase.MEASURE, ()),
                 )
             )
+        plan, how = conclusion.plan, f"is in force from step {step} on"
+        if before is not None and before.plan.fingerprint == plan.fingerprint:
+            how = f"stays in force at step {step}: no other is clearly faster"
+        elif before is not None:
+            how += f", instead of {before.plan.short_id}"
         self.log.info(
-            "run: plan %s (%s) is in force from step %d on\n%s",
-            conclusion.plan.short_id,
-            origin.value,
-            step,
-            plan_table(conclusion),
+            "run: plan %s (%s) %s\n%s", plan.short_id, origin.value, how, plan_table(conclusion)
         )
 
     def _tell_conclusion(self, conclusion: Conclusion) -> None:

@@ -4,8 +4,10 @@ It drives nothing: `tune` yields experiments, is sent what happened, and returns
 that it can be run against a simulated machine as well.
 """
 
+from tf_libra.tuning.again import DOSE, Found, TuningAgain
 from tf_libra.tuning.algorithm import Tuner, tune
 from tf_libra.tuning.conclusion import Conclusion, Origin
+from tf_libra.tuning.drift import CALLS_PER_LOOK, Drift
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
@@ -17,15 +19,20 @@ from tf_libra.tuning.plans_to_try import (
 )
 
 __all__ = [
+    "CALLS_PER_LOOK",
+    "DOSE",
     "Budget",
     "Conclusion",
+    "Drift",
     "EndOfTuning",
     "Experiment",
+    "Found",
     "Observation",
     "Origin",
     "Phase",
     "TensorSpec",
     "Tuner",
+    "TuningAgain",
     "measuring_plans",
     "one_group_plan",
     "random_plans",

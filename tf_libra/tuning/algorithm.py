@@ -52,6 +52,7 @@ def tune(
     begins: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,
     runs_streams: bool = False,
+    in_force: Plan | None = None,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -68,6 +69,7 @@ def tune(
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
         runs_streams: whether the engine runs all-reduces of several streams at once.
+        in_force: a plan that is left only for one that is clearly faster in a race.
     """
     findings = Findings()
     threads = strategy.allowed_threads
@@ -100,8 +102,8 @@ def tune(
     conclusion = replace(conclusion, is_complete=is_complete)
     if not strategy.races or conclusion.cost_model is None:
         return conclusion
-    result = yield from race(contenders(conclusion, strategy, runs_streams), end)
-    return conclusion.after(result)
+    result = yield from race(contenders(conclusion, strategy, runs_streams, in_force), end)
+    return conclusion.after(result if in_force is None else result.keeping(in_force))
 
 
 def _make(

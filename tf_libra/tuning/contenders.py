@@ -23,7 +23,10 @@ _UNLIKE = 1.0
 
 
 def contenders(
-    conclusion: Conclusion, strategy: strategies.Strategy, runs_streams: bool
+    conclusion: Conclusion,
+    strategy: strategies.Strategy,
+    runs_streams: bool,
+    in_force: Plan | None = None,
 ) -> list[tuple[Plan, float | None]]:
     """The concluded plan and the best of other planners' by prediction, with predicted steps.
 
@@ -34,6 +37,7 @@ def contenders(
         conclusion: has a profile and a cost model.
         strategy: what the user has asked for, whose threads the others may use, too.
         runs_streams: whether the engine runs all-reduces of several streams at once.
+        in_force: a plan that is among them in any case.
     """
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None
@@ -45,10 +49,13 @@ def contenders(
         except ValueError:  # a planner that the model leaves no plan is none to race
             continue
         found.setdefault(plan.fingerprint, plan)
+    if in_force is not None:
+        found[in_force.fingerprint] = in_force
     found.pop(conclusion.plan.fingerprint, None)
     proposed = sorted(found.values(), key=lambda plan: plan.predicted_seconds or 0.0)
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
-    chosen = _unlike([conclusion.plan, *simplest], proposed)
+    anyway = [plan for plan in proposed if plan is in_force or plan in simplest]
+    chosen = _unlike([conclusion.plan, *anyway], proposed)
     # The most promising first: what the race goes by until it has measured something.
     chosen = [conclusion.plan, *(plan for plan in proposed if plan in chosen)]
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]

@@ -1,0 +1,53 @@
+"""When looks are due, and what they come to."""
+
+from tests.tuning.machine import Machine, drive
+from tf_libra import options
+from tf_libra.session.directive import GoOn
+from tf_libra.session.looks import Looks
+from tf_libra.story.story import Story
+from tf_libra.tuning import CALLS_PER_LOOK, DOSE, Budget, Conclusion, Experiment, TuningAgain
+from tf_libra.tuning.race import Contender, Race
+
+
+def conclusion(seconds: float) -> Conclusion:
+    found, _ = drive(Machine(), budget=Budget(max_steps=1))
+    return found.after(Race((Contender(found.plan, None, (seconds,)),)))
+
+
+def looks(expected_seconds: float) -> Looks:
+    tried = conclusion(expected_seconds)
+
+    def tuner(in_force):  # type: ignore[no-untyped-def]
+        for _ in range(DOSE + 1):
+            yield Experiment(tried.race.winner.plan, in_force, traced=False)  # type: ignore
+        return tried
+
+    again = TuningAgain(1.0, tried, tuner)
+    return Looks(again, Story(options.resolve({})))
+
+
+def test_they_are_due_on_every_rank_after_as_many_calls() -> None:
+    for one in (looks(1.0), Looks(None, Story(options.resolve({})))):
+        for number in range(CALLS_PER_LOOK):
+            assert not one.is_due
+            one.ran(1.0, usual=number % 2 == 0)
+        assert one.is_due
+        one.tried(1.0)
+        one.begin()
+        assert not one.is_due
+
+
+def test_steps_as_expected_go_on_and_others_are_looked_into() -> None:
+    for seconds, tries in ((1.1, False), (2.0, True), (0.5, True)):
+        one = looks(1.0)
+        found = [GoOn()]
+        for number in range(3 * CALLS_PER_LOOK):
+            if one.is_due:
+                found.append(one.look(number))
+                one.begin()
+            one.ran(seconds, usual=True)
+        assert any(how.then_try for how in found) == tries
+        if tries:
+            dose = [one.next(None) for _ in range(DOSE + 1)]
+            assert [type(what) for what in dose] == [Experiment] * DOSE + [GoOn]
+            assert dose[-1] == GoOn(then_try=False)

@@ -1,0 +1,53 @@
+"""Looks: steps, the same on every rank, at which rank 0 says whether plans are tried out again."""
+
+from tf_libra.session.directive import GoOn
+from tf_libra.story.story import Story
+from tf_libra.tuning import CALLS_PER_LOOK, Conclusion, Experiment, Found, Observation, TuningAgain
+
+
+class Looks:
+    """Of one set of gradients whose plan is in force."""
+
+    def __init__(self, again: TuningAgain | None, story: Story) -> None:
+        """The plan is in force.
+
+        Args:
+            again: decides; rank 0 alone has it.
+            story: is told.
+        """
+        self._again = again
+        self._story = story
+        self._num_calls = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step is one; the same on every rank."""
+        return self._num_calls >= CALLS_PER_LOOK
+
+    def begin(self) -> None:
+        """Steps under the plan in force begin, or go on after others."""
+        self._num_calls = 0
+
+    def ran(self, seconds: float, usual: bool) -> None:
+        """A step under the plan in force took so long."""
+        self._num_calls += 1
+        if self._again is not None:
+            (self._again.drift.ran if usual else self._again.drift.tried)(seconds)
+
+    def tried(self, seconds: float) -> None:
+        """A step took so long in which something was tried out."""
+        if self._again is not None:
+            self._again.drift.tried(seconds)
+
+    def look(self, step: int) -> GoOn:
+        """Rank 0's judgement of the steps since the last look."""
+        assert self._again is not None
+        found = self._again.look()
+        self._story.looked(found, self._again.drift, step)
+        return GoOn(then_try=found in (Found.DRIFT, Found.STILL))
+
+    def next(self, observation: Observation | None) -> Experiment | Conclusion | GoOn:
+        """Rank 0's judgement while things are tried out."""
+        assert self._again is not None
+        what = self._again.next(observation)
+        return GoOn() if what is None else what

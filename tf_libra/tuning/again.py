@@ -1,0 +1,97 @@
+"""Tuning again while a plan is in force: in small doses, and only for as long as it is worth it."""
+
+from collections.abc import Callable, Generator
+from enum import Enum, auto
+
+from tf_libra.model.plan import Plan
+from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.drift import Drift
+from tf_libra.tuning.experiment import Experiment, Observation
+
+# Experiments in a row, after a look.
+DOSE = 8
+
+
+class Found(Enum):
+    """What a look has found."""
+
+    NOTHING = auto()
+    DRIFT = auto()  # and so tuning begins again
+    STILL = auto()  # tuning again goes on
+    PASSED = auto()  # what there was is over, and tuning again with it
+
+
+class TuningAgain:
+    """Decides on rank 0 when things are tried out again, and what."""
+
+    def __init__(
+        self,
+        share: float,
+        conclusion: Conclusion,
+        tuner: Callable[[Plan], Generator[Experiment, Observation | None, Conclusion]],
+    ) -> None:
+        """A conclusion is in force.
+
+        Args:
+            share: of the steps' time that tuning again may cost.
+            conclusion: in force.
+            tuner: tunes, given the plan in force, which is to be left only for one that is clearly
+                faster.
+        """
+        self.drift = Drift(share, _expected(conclusion))
+        self._conclusion = conclusion
+        self._new_tuner = tuner
+        self._tuner: Generator[Experiment, Observation | None, Conclusion] | None = None
+        self._next: Experiment | None = None
+        self._left_of_dose = 0
+
+    def look(self) -> Found:
+        """Judges the usual steps since the last look; a dose follows where there is a drift."""
+        self.drift.look()
+        if self._tuner is not None and self.drift.is_over:
+            self._tuner = self._next = None
+            self.drift.settled(self.drift.expected_seconds)
+            return Found.PASSED
+        begins = self._tuner is None and self.drift.is_off
+        if self._tuner is None and not begins:
+            return Found.NOTHING
+        if not self.drift.affords(DOSE):
+            return Found.NOTHING
+        if begins:
+            self._tuner = self._new_tuner(self._conclusion.plan)
+        self._left_of_dose = DOSE
+        return Found.DRIFT if begins else Found.STILL
+
+    def next(self, observation: Observation | None) -> Experiment | Conclusion | None:
+        """What the next step of a dose does; None where the dose is over.
+
+        Args:
+            observation: of the dose's step before; None before its first.
+        """
+        assert self._tuner is not None
+        try:
+            if self._next is None:
+                self._next = self._tuner.send(observation)
+        except StopIteration as finished:
+            return self._settle(finished.value)
+        if self._left_of_dose == 0:
+            return None
+        self._left_of_dose -= 1
+        experiment, self._next = self._next, None
+        return experiment
+
+    def _settle(self, found: Conclusion) -> Conclusion | None:
+        """What was found, if it was measured: else the plan in force stays as it is."""
+        self._tuner = self._next = None
+        is_raced = found.race is not None
+        if is_raced:
+            self._conclusion = found
+        self.drift.settled(_expected(found) if is_raced else None)
+        return found if is_raced else None
+
+
+def _expected(conclusion: Conclusion) -> float | None:
+    """What a usual step takes: as measured in the race, else as the model predicts."""
+    if conclusion.race is not None and conclusion.race.winner.median_seconds is not None:
+        return conclusion.race.winner.median_seconds
+    return conclusion.predicted_step(conclusion.plan)

@@ -1,0 +1,101 @@
+"""Whether steps still take what they took when their plan was made, and what finding out may cost.
+
+Rank 0 asks at looks: moments, far apart and the same on every rank, at which it may say that plans
+are to be tried out again. What lies between two looks is judged by its median.
+"""
+
+import statistics
+
+# Calls under a plan from one look to the next.
+CALLS_PER_LOOK = 32
+# A step that takes this factor more or less than expected is another step: noise stays below.
+FACTOR = 1.25
+# Looks in a row that have to say so; and how that grows, for a machine that changes again and again
+# to be followed less and less often, until nothing was found for so many times as long.
+PATIENCE = 2
+_PATIENCE_GROWTH = 2
+_QUIET = 8
+# What a step under another plan is taken to cost beyond a usual one before any was tried: a share.
+_FIRST_GUESS = 0.5
+
+
+class Drift:
+    """What steps take, on rank 0, against what is expected."""
+
+    def __init__(self, share: float, expected_seconds: float | None) -> None:
+        """A plan is in force.
+
+        Args:
+            share: of the steps' time that steps which try things out may cost.
+            expected_seconds: of a usual step under it; None where the first ones are to say.
+        """
+        self._share = share
+        self._expected = expected_seconds
+        self._measured: float | None = None
+        self._since_look: list[float] = []
+        self._patience = PATIENCE
+        self._looks_off = 0
+        self._looks_on = 0
+        self._total_seconds = 0.0
+        self._extra_seconds = 0.0
+        self._num_tried = 0
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Of a usual step; None as long as nothing is known."""
+        return self._expected
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """The median of the usual steps between the last two looks."""
+        return self._measured
+
+    @property
+    def is_off(self) -> bool:
+        """Whether steps have taken otherwise than expected for long."""
+        return self._looks_off >= self._patience
+
+    @property
+    def is_over(self) -> bool:
+        """Whether they have taken what is expected for as long again."""
+        return self._looks_on >= self._patience
+
+    def ran(self, seconds: float) -> None:
+        """A usual step under the plan took so long."""
+        self._since_look.append(seconds)
+        self._total_seconds += seconds
+
+    def tried(self, seconds: float) -> None:
+        """A step took so long in which something was tried out, or traced."""
+        self._total_seconds += seconds
+        self._extra_seconds += max(seconds - (self._measured or self._expected or seconds), 0.0)
+        self._num_tried += 1
+
+    def look(self) -> None:
+        """Judges the steps since the last look."""
+        if not self._since_look:
+            return
+        self._measured = statistics.median(self._since_look)
+        self._since_look.clear()
+        if self._expected is None:
+            self._expected = self._measured
+        if 1 / FACTOR <= self._measured / self._expected <= FACTOR:
+            self._looks_off, self._looks_on = 0, self._looks_on + 1
+        else:
+            self._looks_off, self._looks_on = self._looks_off + 1, 0
+        if self._looks_on >= _QUIET * self._patience:
+            self._patience = PATIENCE
+
+    def affords(self, num_steps: int) -> bool:
+        """Whether so many steps may try things out now, going by what they have cost so far."""
+        usual = self._measured or self._expected or 0.0
+        each = self._extra_seconds / self._num_tried if self._num_tried else _FIRST_GUESS * usual
+        cost = self._extra_seconds + num_steps * each
+        return cost <= self._share * (self._total_seconds + num_steps * (usual + each))
+
+    def settled(self, expected_seconds: float | None) -> None:
+        """Plans were tried out: from here on, this is expected, or what the next steps take."""
+        self._expected = expected_seconds
+        self._since_look.clear()
+        self._looks_off = self._looks_on = 0
+        self._patience *= _PATIENCE_GROWTH
