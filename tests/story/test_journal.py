@@ -42,6 +42,20 @@ def test_what_was_measured_under_another_plan_is_forgotten() -> None:
     assert journal.facts().num_steps == {Phase.RUN: 1}
 
 
+def test_what_is_tried_out_again_says_nothing_of_steps_before() -> None:
+    journal = Journal("lanes")
+    for phase, again, seconds in (
+        (Phase.MEASURE, False, 0.1),
+        (Phase.RUN, False, 0.2),
+        (Phase.MEASURE, True, 9.0),
+        (Phase.RUN, True, 0.2),
+    ):
+        journal.entered(phase, again)
+        journal.took(seconds, usual=True, num_steps=1)
+    assert journal.facts().step_seconds == {Phase.MEASURE: (0.1,), Phase.RUN: (0.2, 0.2)}
+    assert journal.facts().num_steps == {Phase.MEASURE: 2, Phase.RUN: 2}
+
+
 def test_remark_is_new_once() -> None:
     journal = Journal("horovod")
     assert [journal.remarked(text) for text in ("a", "b", "a")] == [True, True, False]

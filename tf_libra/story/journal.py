@@ -21,6 +21,7 @@ class Journal:
         self._timelines: deque[MeasuredTimeline] = deque(maxlen=_REMEMBERED_STEPS)
         self._remarks: list[str] = []
         self._num_steps: Counter[Phase] = Counter()
+        self._keeps_seconds = True
         self._seconds: dict[Phase, deque[float]] = {}
 
     def named(self, function: str) -> None:
@@ -34,9 +35,15 @@ class Journal:
         self._remarks.append(text)
         return True
 
-    def entered(self, phase: Phase) -> bool:
-        """A step begins in `phase`; returns whether it is another than before."""
+    def entered(self, phase: Phase, again: bool = False) -> bool:
+        """A step begins in `phase`; returns whether it is another than before.
+
+        Args:
+            phase: of the step.
+            again: whether plans are tried out again: such steps say nothing of those before.
+        """
         before, self._phase = self._phase, phase
+        self._keeps_seconds = phase is Phase.RUN or not again
         return before is not phase
 
     def in_force(self, conclusion: Conclusion) -> None:
@@ -49,7 +56,7 @@ class Journal:
     def took(self, seconds: float, usual: bool, num_steps: int) -> None:
         """Steps took so long each; `usual` unless it was a plan's first or traced."""
         self._num_steps[self._phase] += num_steps
-        if usual:
+        if usual and self._keeps_seconds:
             known = self._seconds.setdefault(self._phase, deque(maxlen=_REMEMBERED_STEPS))
             known.append(seconds)
 

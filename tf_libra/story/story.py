@@ -118,7 +118,7 @@ class Story:
 
     def entered(self, phase: Phase, step: int, again: bool = False) -> None:
         """A step begins in `phase`, which may be a new one; `again` while a plan is in force."""
-        begins = self._journal.entered(phase) or step == 1
+        begins = self._journal.entered(phase, again) or step == 1
         if again:  # a few steps in a row, of which `looked` has told
             return
         if begins:

@@ -1,0 +1,50 @@
+"""What becomes of plans while links and cores change: one run for real, on a tiny model."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = """
+import keras
+import numpy as np
+
+def build():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(4)])
+    data = np.random.default_rng(0)
+    loss = keras.losses.sparse_categorical_crossentropy
+    return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
+"""
+
+
+def test_every_stage_is_told(make_cluster: Callable[..., Any], tmp_path: Path) -> None:
+    """`make_cluster`: only where there are namespaces, and beside no other cluster."""
+    (tmp_path / "mine.py").write_text(MODEL)
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "benchmarks.drift", f"--model={tmp_path}/mine.py:build"]
+    done = subprocess.run(
+        [*command, "--steps=20", f"--json={out}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(out.read_text())
+    names = [stage["name"] for stage in document["stages"]]
+    assert names == ["as tuned", "links slow", "links back", "core shared", "core back"]
+    for stage in document["stages"]:
+        assert stage["steps"] == 20
+        assert stage["plans"]
+        assert stage["last_step_seconds"] > 0
+        assert 0 <= stage["tried_share"] < 1
+    assert any(line.startswith("run: plan") for line in document["log"])
+    for name in names:
+        assert f"| {name} |" in done.stdout
+
+
+def test_model_that_is_none_is_one_line() -> None:
+    command = [sys.executable, "-m", "benchmarks.drift", "--model=nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("drift: ")
+    assert "nothing" in done.stderr
