@@ -1,7 +1,9 @@
 """The user's step as a `tf.function` of ours, whose gradients are marked when it is traced."""
 
+import contextlib
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +36,11 @@ class Trace:
 
 
 OnTraced = Callable[[Trace], None]
+Around = Callable[[Marks], AbstractContextManager[None]]
+
+
+def _nothing_around(marks: Marks) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 def step_name(function: Callable[..., Any]) -> str:
@@ -54,6 +61,7 @@ def marked_function(
     function: Callable[..., Any],
     on_traced: OnTraced,
     rules: Callable[[], Rules] = Rules,
+    around: Around = _nothing_around,
 ) -> "MarkedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
@@ -61,11 +69,12 @@ def marked_function(
         function: a `tf.function`, whose own options are kept, or a plain function.
         on_traced: called at the end of each trace with what it does.
         rules: how gradients are treated, asked for by each trace.
+        around: entered by each trace, with its gradients; left before `on_traced` is called.
 
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    return MarkedFunction(function, on_traced, rules)
+    return MarkedFunction(function, on_traced, rules, around)
 
 
 class MarkedFunction:
@@ -76,12 +85,14 @@ class MarkedFunction:
         function: Callable[..., Any],
         on_traced: OnTraced,
         rules: Callable[[], Rules],
+        around: Around = _nothing_around,
     ) -> None:
         """See `marked_function`."""
         self._template = as_tf_function(function)
         self._name = step_name(function)
         self._on_traced = on_traced
         self._rules = rules
+        self._around = around
         if getattr(self._template, "_jit_compile", None):
             raise ValueError(
                 f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
@@ -135,6 +146,7 @@ class MarkedFunction:
             with (
                 marking(self._name, self._left_alone, self._rules()) as marks,
                 horovod_ops.recognizing(self._name, marks) as reductions,
+                self._around(marks),
                 ag_ctx.ControlStatusCtx(status=status),
             ):
                 result = converted(*args, **kwargs)

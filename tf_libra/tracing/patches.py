@@ -151,6 +151,12 @@ KERAS_REFERENCE = Patch(
     since="Keras 3.0",
     adds=True,
 )
+KERAS_LAYER = Patch(
+    module="keras",
+    path="layers.Layer.__call__",
+    why="where layers of Sequential and functional models end, a pipeline may be cut",
+    since="Keras 3.0",
+)
 
 JOIN = Patch(
     module="horovod.tensorflow.mpi_ops",
@@ -179,7 +185,7 @@ OF_HOROVOD = (
     GROUPED_ALLGATHER,
 )
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
-TABLE = (*OF_TRACES, JOIN)
+TABLE = (*OF_TRACES, KERAS_LAYER, JOIN)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,222 @@
+"""Models that pipelines are tried with, each with its step as for one device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.pipelines.recording import boundary
+
+keras = tf.keras
+
+
+@dataclass
+class Trained:
+    """A model and what trains it.
+
+    Attributes:
+        call: logits of inputs.
+        loss: of logits and labels, a mean over samples; what it adds up is of weights alone.
+        variables: trained ones.
+        optimizer: updates them.
+        metric: of labels and logits, None where the step has none.
+        state: other variables that a step writes.
+    """
+
+    call: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    variables: list[Any]
+    optimizer: Any
+    metric: Any = None
+    state: tuple[Any, ...] = ()
+
+    def step(self, images: Any, labels: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            logits = self.call(images)
+            loss = self.loss(labels, logits)
+        gradients = tape.gradient(loss, self.variables)
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+        result = {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
+        if self.metric is not None:
+            self.metric.update_state(labels, logits)
+            result["metric"] = self.metric.result()
+        return result
+
+    def accumulated(self, images: Any, labels: Any, num_microbatches: int) -> dict[str, Any]:
+        """What one process does that accumulates the same microbatches."""
+        losses, logits, sums = [], [], None
+        pairs = zip(
+            tf.split(images, num_microbatches), tf.split(labels, num_microbatches), strict=True
+        )
+        for inputs, wanted in pairs:
+            with tf.GradientTape() as tape:
+                logits.append(self.call(inputs))
+                losses.append(self.loss(wanted, logits[-1]))
+            gradients = [
+                tf.convert_to_tensor(one) for one in tape.gradient(losses[-1], self.variables)
+            ]
+            if self.metric is not None:
+                self.metric.update_state(wanted, logits[-1])
+            sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients)]  # noqa: B905
+        means = [one / num_microbatches for one in sums or []]
+        self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
+        result = {
+            "loss": tf.add_n(losses) / num_microbatches,
+            "logits": tf.concat(logits, 0),
+            "updates": self.optimizer.iterations,
+        }
+        if self.metric is not None:
+            result["metric"] = self.metric.result()
+        return result
+
+
+_cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _of_keras(model: Any, optimizer: Any, training: bool = True, **fields: Any) -> Trained:
+    def loss(labels: Any, logits: Any) -> Any:
+        found = _cross_entropy(labels, logits)
+        return found + tf.add_n(model.losses) if model.losses else found
+
+    return Trained(
+        lambda inputs: model(inputs, training=training),
+        loss, model.trainable_variables, optimizer,
+        state=tuple(model.non_trainable_variables), **fields,
+    )  # fmt: skip
+
+
+def convolutional() -> Trained:
+    """With weights of different kinds, regularized; all updates take the norm of all gradients."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.Conv2D(8, 3, activation="relu", kernel_regularizer="l2"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu", kernel_regularizer="l2"),
+            layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.Adam(1e-2, global_clipnorm=0.5)
+    return _of_keras(model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy())
+
+
+def normalized() -> Trained:
+    """With batch normalization, which sees the samples that one device has at a time."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+def dropping() -> Trained:
+    """With dropout, whose seeds are variables of the layers."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu"),
+            layers.Dropout(0.5, seed=3),
+            layers.Dense(16, activation="relu"),
+            layers.Dropout(0.25, seed=5),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def branching() -> Trained:
+    """A functional model whose branches meet again, one of them many layers later."""
+    layers = keras.layers
+    inputs = layers.Input([8, 8, 1])
+    first = layers.Conv2D(4, 3, padding="same", activation="relu")(inputs)
+    left = layers.Conv2D(4, 1, padding="same")(first)
+    right = layers.Conv2D(4, 3, padding="same", activation="relu")(first)
+    joined = layers.Concatenate()([left, right])
+    late = layers.Conv2D(4, 3, padding="same")(joined)
+    added = layers.Add()([late, first])
+    outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(added))
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.AdamW(1e-2))
+
+
+def transformer() -> Trained:
+    """Blocks of a transformer over rows of an image, in plain code with boundaries."""
+    layers = keras.layers
+    width = 8
+    embed = layers.Dense(width)
+    blocks = [
+        (
+            layers.MultiHeadAttention(2, 4),
+            layers.LayerNormalization(),
+            layers.Dense(16, activation="gelu"),
+            layers.Dense(width),
+            layers.LayerNormalization(),
+        )
+        for _ in range(2)
+    ]
+    head = layers.Dense(10)
+    position = tf.Variable(tf.random.stateless_normal([8, width], [1, 2]), name="position")
+
+    def call(images: Any) -> Any:
+        x = boundary(embed(images[..., 0]) + position)
+        for attention, normalize, wide, narrow, normalize_again in blocks:
+            x = normalize(x + attention(x, x))
+            x = boundary(normalize_again(x + narrow(wide(x))))
+        return head(tf.reduce_mean(x, 1))
+
+    call(tf.zeros([1, 8, 8, 1]))
+    parts = [embed, *(one for block in blocks for one in block), head]
+    variables = [position, *(v for part in parts for v in part.trainable_variables)]
+    # Not Adam: keys have a bias without effect, and it would follow what rounding leaves of that.
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+
+
+def tied() -> Trained:
+    """A language model's embedding that is its last layer, too, in plain TensorFlow."""
+    table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
+    hidden = [
+        tf.Variable(tf.random.stateless_normal([6, 6], [3, i]), name=f"hidden{i}") for i in range(3)
+    ]
+
+    def call(images: Any) -> Any:
+        words = tf.cast(tf.abs(images[:, :, 0, 0]) * 4, tf.int32) % 10
+        x = boundary(tf.reduce_mean(tf.gather(table, words), 1))
+        for one in hidden:
+            x = boundary(tf.tanh(x @ one))
+        return x @ tf.transpose(table)
+
+    variables = [table, *hidden]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
+
+
+def deep(num_layers: int = 32) -> Trained:
+    """An MLP of many layers."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Flatten(),
+            *(layers.Dense(12, activation="tanh") for _ in range(num_layers - 1)),
+            layers.Dense(10),
+        ]
+    )
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+EVERY = {
+    one.__name__: one
+    for one in (convolutional, normalized, dropping, branching, transformer, tied, deep)
+}

@@ -1,0 +1,71 @@
+"""Ranks that are threads of one process: a transport for them."""
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+class Threads:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, num_ranks: int, timeout_seconds: float = 60.0) -> None:
+        """Nobody has sent anything yet."""
+        self._lock = threading.Lock()
+        self._queues: dict[tuple[int, int, str], queue.Queue[Any]] = {}
+        self._timeout = timeout_seconds
+        self.num_ranks = num_ranks
+        self.num_bytes = 0
+
+    def of(self, rank: int) -> "Thread":
+        """The transport of one rank."""
+        return Thread(self, rank)
+
+    def put(self, source: int, target: int, name: str, value: Any) -> None:
+        """Hands on a value."""
+        self._queue(source, target, name).put(value)
+
+    def get(self, source: int, target: int, name: str) -> Any:
+        """Waits for one."""
+        try:
+            return self._queue(source, target, name).get(timeout=self._timeout)
+        except queue.Empty:
+            raise TimeoutError(f"rank {target} waited for {name!r} of rank {source}") from None
+
+    def _queue(self, source: int, target: int, name: str) -> "queue.Queue[Any]":
+        with self._lock:
+            return self._queues.setdefault((source, target, name), queue.Queue())
+
+
+class Thread:
+    """The transport of a thread."""
+
+    def __init__(self, threads: Threads, rank: int) -> None:
+        """See `Threads.of`."""
+        self._threads = threads
+        self.rank = rank
+
+    def send(self, tensor: Any, to_rank: int, name: str) -> None:
+        """Sends."""
+        assert to_rank != self.rank, name
+        self._threads.put(self.rank, to_rank, name, tf.identity(tensor))
+
+    def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
+        """Receives what was sent by that name, and is of that kind."""
+        tensor = self._threads.get(from_rank, self.rank, name)
+        assert tensor.dtype == dtype and tuple(tensor.shape) == tuple(shape), (name, tensor, shape)
+        return tensor
+
+    def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
+        """The sum, in the order of ranks."""
+        for rank in ranks:
+            if rank != self.rank:
+                self._threads.put(self.rank, rank, f"all-reduce {name}", tensor)
+        parts = [
+            tensor if rank == self.rank
+            else self._threads.get(rank, self.rank, f"all-reduce {name}")
+            for rank in ranks
+        ]  # fmt: skip
+        return tf.add_n(parts)

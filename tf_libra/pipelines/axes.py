@@ -1,0 +1,87 @@
+"""Along which axis of a tensor samples lie, found by tracing a step for two sizes of a batch."""
+
+import hashlib
+from itertools import zip_longest
+from typing import Any
+
+from tf_libra.pipelines.step_graph import StepGraph
+
+
+class Axes:
+    """The axes of samples in a trace."""
+
+    def __init__(self, graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:
+        """Compares two traces.
+
+        Args:
+            graph: the step for batches of `size` samples.
+            size: how many.
+            other: the step for batches of another size.
+            other_size: which.
+
+        Raises:
+            ValueError: the step computes something else for another size.
+        """
+        check_same(graph, size, other, other_size)
+        self._graph = graph.recording.concrete.graph
+        self._other = other.recording.concrete.graph
+        self._sizes = (size, other_size)
+        self._name = graph.recording.name
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples the first trace is for."""
+        return self._sizes[0]
+
+    def of(self, name: str) -> int | None:
+        """The axis along which a tensor grows with the batch; None: it does not.
+
+        Raises:
+            ValueError: it grows otherwise than by so much for each sample.
+        """
+        one = self._graph.get_tensor_by_name(name).shape
+        other = self._other.get_tensor_by_name(name).shape
+        size, other_size = self._sizes
+        if one.rank is None or other.rank is None:
+            raise ValueError(f"{self._name}: the shape of {name} is known only in a step")
+        grows = [axis for axis in range(one.rank) if one[axis] != other[axis]]
+        if not grows:
+            return None
+        axis = grows[0]
+        known = one[axis] is not None and other[axis] is not None
+        if len(grows) > 1 or not known or one[axis] * other_size != other[axis] * size:
+            raise ValueError(
+                f"{self._name}: {name} has the shape {one} for {size} samples and {other} for"
+                f" {other_size}, and cannot be divided into samples"
+            )
+        return axis
+
+
+def check_same(graph: StepGraph, size: int, other: StepGraph, other_size: int) -> None:
+    """Raises `ValueError` where the step computes something else for another size of its batch."""
+    ops, others = _compared(graph), _compared(other)
+    for one, another in zip_longest(ops, others):
+        if one is None or another is None or _kind(one) != _kind(another):
+            names = ["nothing" if op is None else op.name for op in (one, another)]
+            raise ValueError(
+                f"{graph.recording.name} computes {names[0]} for a batch of {size} samples where it"
+                f" computes {names[1]} for one of {other_size}: a pipeline needs the same"
+                " computation for both"
+            )
+
+
+def _compared(graph: StepGraph) -> list[Any]:
+    """All ops but constants, which TensorFlow writes in one way or another, by their size."""
+    return [op for op, constant in zip(graph.ops, graph.constant, strict=True) if not constant]
+
+
+def _kind(op: Any) -> tuple[Any, ...]:
+    return op.name, op.type, [one.name for one in op.inputs]
+
+
+def digest(graph: StepGraph) -> str:
+    """A digest of what a step computes, the same for batches of all sizes."""
+    found = hashlib.blake2b(digest_size=16)
+    for op in _compared(graph):
+        found.update(repr(_kind(op)).encode())
+    return found.hexdigest()

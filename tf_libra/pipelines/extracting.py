@@ -1,0 +1,105 @@
+"""Makes functions of some ops of a trace."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+
+class Extraction:
+    """A trace, of which functions are made."""
+
+    def __init__(self, concrete: Any) -> None:
+        """Makes none yet.
+
+        Args:
+            concrete: the trace.
+        """
+        self._graph = concrete.graph
+        num_args = len(concrete.inputs) - len(concrete.captured_inputs)
+        self._captures = dict(
+            zip(
+                (one.op.name for one in concrete.inputs[num_args:]),
+                concrete.captured_inputs,
+                strict=True,
+            )
+        )
+
+    @cached_property
+    def _nodes(self) -> dict[str, Any]:
+        return {node.name: node for node in self._definition.node}
+
+    @cached_property
+    def _definition(self) -> Any:
+        return self._graph.as_graph_def()
+
+    def function(
+        self, ops: Collection[str], takes: Sequence[str], gives: Sequence[str]
+    ) -> Callable[[Sequence[Any]], list[Any]]:
+        """A function that runs these ops, all that have an effect among them.
+
+        Args:
+            ops: names, in the order of creation; control edges between them are kept.
+            takes: names of the tensors that it is given, which no op of it computes.
+            gives: names of those that it returns; what it is given may be among them.
+
+        Returns:
+            A function of as many tensors, in this order.
+        """
+        definition = graph_pb2.GraphDef()
+        definition.versions.CopyFrom(self._definition.versions)
+        definition.library.CopyFrom(self._library(ops))
+        members, captured, inputs = set(ops), set(), set()
+        for name in ops:
+            node = definition.node.add()
+            node.CopyFrom(self._nodes[name])
+            kept = [one for one in node.input if not one.startswith("^") or one[1:] in members]
+            del node.input[:]
+            node.input.extend(kept)
+            # Names of ops that may not be there.
+            node.attr.pop("_class", None)
+            inputs |= {one if ":" in one else f"{one}:0" for one in kept}
+            captured |= {one.split(":")[0] for one in kept} & self._captures.keys()
+        captured |= {one.split(":")[0] for one in gives} & self._captures.keys()
+        specs = [self._spec(name) for name in takes]
+        computed = [name for name in gives if name.split(":")[0] in members]
+
+        def run(*given: Any) -> list[Any]:
+            there = dict(zip(takes, given, strict=True))
+            there |= {f"{name}:0": tf.convert_to_tensor(self._captures[name]) for name in captured}
+            used = {name: tensor for name, tensor in there.items() if name in inputs}
+            returned = tf.graph_util.import_graph_def(
+                definition, input_map=used, return_elements=computed, name=""
+            )
+            values = there | dict(zip(computed, returned or [], strict=True))
+            return [values[name] for name in gives]
+
+        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
+
+        def call(given: Sequence[Any]) -> list[Any]:
+            return list(concrete(*given))
+
+        return call
+
+    def _library(self, ops: Collection[str]) -> Any:
+        """The functions that these ops call, and those call."""
+        library = self._definition.library
+        known = {one.signature.name: one for one in library.function}
+        waiting = [self._nodes[name] for name in ops]
+        found: set[str] = set()
+        while waiting:
+            node = waiting.pop()
+            for value in node.attr.values():
+                for function in (value.func, *value.list.func):
+                    if function.name in known and function.name not in found:
+                        found.add(function.name)
+                        waiting += known[function.name].node_def
+        picked = type(library)()
+        picked.function.extend(one for one in library.function if one.signature.name in found)
+        return picked
+
+    def _spec(self, name: str) -> Any:
+        tensor = self._graph.get_tensor_by_name(name)
+        return tf.TensorSpec(tensor.shape, tensor.dtype)

@@ -1,0 +1,319 @@
+"""Traces a step as for one device, and notes where its layers end and gradients begin."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.tracing import patches
+from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
+from tf_libra.tracing.marks import Marks, Rules
+from tf_libra.tracing.variables import plain
+
+_RECORDING = threading.local()  # of the thread that traces
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a layer ends.
+
+    Attributes:
+        name: of the layer, unique within the step.
+        num_ops: how many ops the trace had by then.
+        outputs: names of the ops that hand its outputs on.
+        gradients: names of the ops that hand the gradients of its outputs on.
+    """
+
+    name: str
+    num_ops: int
+    outputs: tuple[str, ...]
+    gradients: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A trace of a step.
+
+    Attributes:
+        name: of the step, for messages.
+        concrete: the trace; each gradient of a variable goes through one `LibraAllReduce`.
+        endings: of its layers, in the order of forward computation.
+        gradient_ops: the half-open range of ops, in order of creation, that compute gradients.
+        variables: by name of the op that all-reduces its gradient, each variable.
+        endings_elsewhere: layers that end in another function or a loop, where no cut can be.
+    """
+
+    name: str
+    concrete: Any
+    endings: tuple[Ending, ...]
+    gradient_ops: tuple[int, int]
+    variables: dict[str, Any]
+    endings_elsewhere: tuple[str, ...]
+
+
+def boundary(x: Any) -> Any:
+    """Says that a layer of the model ends here, so that a pipeline may be cut here.
+
+        def call(self, x):
+            x = tf_libra.boundary(self.encoder(x))
+            return self.decoder(x)
+
+    Sequential and functional models of Keras need none. A step that is not run as a pipeline is
+    not changed by it.
+
+    Args:
+        x: the layer's output: a tensor, or a structure of tensors.
+
+    Returns:
+        The same values.
+
+    Raises:
+        ValueError: it is called where a pipeline cannot be cut: in a loop, a condition, or a
+            `tf.function` that the step calls.
+    """
+    recorder: _Recorder | None = getattr(_RECORDING, "recorder", None)
+    return x if recorder is None else recorder.end_layer("boundary", x, is_asked_for=True)
+
+
+class _Recorder:
+    def __init__(self, name: str, marks: Marks) -> None:
+        self.endings: list[Ending] = []
+        self.gradient_ops: tuple[int, int] | None = None
+        self.variables: dict[str, Any] = {}
+        self.elsewhere: list[str] = []
+        self.graph = tf_ops.get_default_graph()
+        self._name = name
+        self._marks = marks
+        self._layers: list[Any] = []  # of Keras, that are being called
+        self._names: dict[str, int] = {}
+
+    def end_layer(self, name: str, outputs: Any, is_asked_for: bool = False) -> Any:
+        if tf_ops.get_default_graph() is not self.graph:
+            if is_asked_for:
+                raise ValueError(
+                    f"{self._name}: tf_libra.boundary is called in a loop, a condition or another"
+                    " tf.function, where a pipeline cannot be cut: call it in the step itself"
+                )
+            self.elsewhere.append(name)
+            return outputs
+        if self.gradient_ops is not None:  # what is computed later belongs to no layer
+            return outputs
+        handed: list[str] = []
+        gradients: list[str] = []
+
+        def hand_on(one: Any) -> Any:
+            if not (tf.is_tensor(one) and getattr(one, "dtype", tf.string).is_floating):
+                return one
+            result = _handed_on(one, gradients)
+            handed.append(result.op.name)
+            mask = getattr(one, "_keras_mask", None)
+            if mask is not None:
+                result._keras_mask = mask
+            return result
+
+        result = tf.nest.map_structure(hand_on, outputs)
+        if handed:
+            count = len(self.graph.get_operations())
+            self.endings.append(Ending(self._unique(name), count, tuple(handed), gradients))
+        return result
+
+    def _unique(self, name: str) -> str:
+        count = self._names[name] = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+    # What stands in for TensorFlow's and Keras' own.
+
+    def keras_layer(self, original: Any) -> Any:
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._marks.is_tracing_thread():
+                return original(layer, *args, **kwargs)
+            inside = self._layers
+            is_part = bool(inside) and all(map(_is_container, inside)) and not _is_container(layer)
+            self._layers = [*inside, layer]
+            try:
+                outputs = original(layer, *args, **kwargs)
+            finally:
+                self._layers = inside
+            return self.end_layer(layer.name, outputs) if is_part else outputs
+
+        return call
+
+    def gradient(self, original: Any) -> Any:
+        def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._marks.concerned:
+                return original(tape, target, sources, *args, **kwargs)
+            flat = [plain(one) for one in tf.nest.flatten(sources)]
+            self._check(flat)
+            first = len(self.graph.get_operations())
+            result = original(tape, target, sources, *args, **kwargs)
+            self.gradient_ops = (first, len(self.graph.get_operations()))
+            for variable, reduced in zip(flat, tf.nest.flatten(result), strict=True):
+                if reduced is not None:
+                    self.variables[reduced.op.name] = variable
+            return result
+
+        return call
+
+    def jacobian(self, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            raise ValueError(f"{self._name} computes a jacobian, which a pipeline cannot")
+
+        return call
+
+    def _check(self, sources: Sequence[Any]) -> None:
+        if self.gradient_ops is not None:
+            raise ValueError(
+                f"{self._name} computes gradients by several calls of GradientTape.gradient, as of"
+                " two models or two optimizers: a pipeline is made of one loss and one call"
+            )
+        if tf_ops.get_default_graph() is not self.graph:
+            raise ValueError(
+                f"{self._name} computes gradients in a loop, a condition or another tf.function:"
+                " for a pipeline compute them in the step itself"
+            )
+        for source in sources:
+            if not isinstance(source, tf.Variable):
+                raise ValueError(
+                    f"{self._name} computes the gradient with respect to {source!r}, which is no"
+                    " variable: a pipeline computes those of variables only"
+                )
+
+
+def _is_container(layer: Any) -> bool:
+    keras = tf.keras
+    functional = getattr(_keras_models(), "Functional", None)
+    kinds = (keras.Sequential,) if functional is None else (keras.Sequential, functional)
+    return isinstance(layer, kinds)
+
+
+def _keras_models() -> Any:
+    try:
+        from keras.src.models import functional
+    except ImportError:  # another Keras: its functional models need boundaries
+        return None
+    return functional
+
+
+def _handed_on(tensor: Any, gradients: list[str]) -> Any:
+    """The tensor through an op of its own, and its gradient through another."""
+
+    @tf.custom_gradient
+    def hand_on(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            handed = tf.identity(dy, name="tf_libra_boundary_gradient")
+            gradients.append(handed.op.name)
+            return handed
+
+        return tf.identity(x, name="tf_libra_boundary"), gradient
+
+    return hand_on(tensor)
+
+
+class Recorder:
+    """Traces one step, for batches of any size."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Traces nothing yet.
+
+        Args:
+            function: a `tf.function` or a plain function.
+
+        Raises:
+            ValueError: the step is compiled by XLA.
+        """
+        self.name = step_name(function)
+        self._last: _Recorder | None = None
+        self._traced: list[tuple[_Recorder, Trace]] = []
+        self._function = MarkedFunction(
+            _without_signature(function),
+            self._on_traced,
+            lambda: Rules(sparse_as_dense=True),
+            self._recording,
+        )
+
+    @contextlib.contextmanager
+    def _recording(self, marks: Marks) -> Iterator[None]:
+        recorder = self._last = _Recorder(self.name, marks)
+        with contextlib.ExitStack() as stack:
+            for patch, make in {
+                patches.GRADIENT: recorder.gradient,
+                patches.JACOBIAN: recorder.jacobian,
+                patches.BATCH_JACOBIAN: recorder.jacobian,
+                patches.KERAS_LAYER: recorder.keras_layer,
+            }.items():
+                if patch.exists():
+                    stack.enter_context(patches.replaced(patch, make))
+            before = getattr(_RECORDING, "recorder", None)
+            _RECORDING.recorder = recorder
+            try:
+                yield
+            finally:
+                _RECORDING.recorder = before
+
+    def _on_traced(self, trace: Trace) -> None:
+        assert self._last is not None
+        self._traced.append((self._last, trace))
+
+    def record(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Recording:
+        """Traces the step for these arguments, some of which may be `tf.TensorSpec`s.
+
+        Raises:
+            ValueError: the step does what no pipeline can; named.
+        """
+        concrete = self._function.get_concrete_function(*args, **kwargs)
+        [(recorder, trace)] = [one for one in self._traced if one[0].graph is concrete.graph]
+        if trace.left_to_horovod:
+            name = next(iter(trace.left_to_horovod))
+            raise ValueError(
+                f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
+                " and Horovod's tapes and optimizers out of a step that runs as a pipeline"
+            )
+        if recorder.gradient_ops is None or not trace.marked:
+            raise ValueError(
+                f"{self.name} computes no gradient of a trainable variable with tf.GradientTape,"
+                " so there is nothing to train"
+            )
+        return Recording(
+            self.name,
+            concrete,
+            tuple(recorder.endings),
+            recorder.gradient_ops,
+            recorder.variables,
+            tuple(recorder.elsewhere),
+        )
+
+    def flat(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The tensors that a call gives a trace, in the order of its inputs; no captures."""
+        function = self._function.function
+        bound = function_type_utils.canonicalize_function_inputs(
+            tuple(args), kwargs, function._function_type, function._default_values,
+            function._is_pure,
+        )  # fmt: skip
+        kind = concrete.function_type
+        return list(kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs)))
+
+
+def _without_signature(function: Callable[..., Any]) -> Any:
+    """The same step for batches of any size."""
+    template = as_tf_function(function)
+    if getattr(template, "input_signature", None) is None:
+        return template
+    return tf.function(
+        template.python_function,
+        autograph=template._autograph,
+        jit_compile=template._jit_compile,
+        experimental_autograph_options=template._experimental_autograph_options,
+    )
+
+
+def as_tensors(value: Any) -> Any:
+    """Arguments of a step with arrays as tensors, as `tf.function` takes them."""
+    return tf.nest.map_structure(
+        lambda one: tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one, value
+    )

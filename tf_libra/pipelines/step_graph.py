@@ -1,0 +1,393 @@
+"""What the ops of a recorded step are: of a layer, of one microbatch, or of the update.
+
+A step computes, sample by sample, forward and backward, and then updates once. Of a microbatch is
+what depends on samples, and what such computation draws on (random states); all that depends on
+averaged gradients, and what else the step writes, is of the update.
+"""
+
+import bisect
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.pipelines.recording import Recording
+from tf_libra.tracing.variables import variable_name
+
+# They read a variable, and it does not matter when, as long as nobody writes it.
+_READS = frozenset({"ReadVariableOp", "VariableShape"})
+_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
+_RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
+REDUCTION = "LibraAllReduce"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Consecutive parts of the forward computation that no cut divides.
+
+    Attributes:
+        name: that of its largest part.
+        start: the first region; a region is what lies between two endings.
+        stop: one past the last.
+        parameter_bytes: of the trained variables that it uses first.
+    """
+
+    name: str
+    start: int
+    stop: int
+    parameter_bytes: int
+
+
+class StepGraph:
+    """A recorded step, op by op. Ops are known by their place in the order of creation.
+
+    Attributes:
+        recording: the trace.
+        ops: all ops.
+        place: of an op's name, its place.
+        sample: whether an op's outputs depend on samples.
+        free: whether any stage can compute it by itself: of arguments and constants only.
+        constant: whether it is computed of constants only.
+        late: whether it depends on averaged gradients, or on what the update writes.
+        owner: of a variable, by the name of its placeholder, the region that uses it first.
+        writes: places of the ops that have an effect in each microbatch.
+        once: places of those that have one in the update.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        """Looks at every op.
+
+        Raises:
+            ValueError: the step mixes what is of a microbatch with what is of the update.
+        """
+        self.recording = recording
+        graph = recording.concrete.graph
+        self.ops: list[Any] = graph.get_operations()
+        self.place = {op.name: index for index, op in enumerate(self.ops)}
+        num_args = len(graph.inputs) - len(recording.concrete.captured_inputs)
+        self.arguments = tuple(one.op.name for one in graph.inputs[:num_args])
+        self.captures = {
+            inside.op.name: outside
+            for outside, inside in zip(
+                recording.concrete.captured_inputs, graph.inputs[num_args:], strict=True
+            )
+        }
+        for one in graph.inputs[:num_args]:
+            if one.dtype in (tf.resource, tf.variant):
+                raise ValueError(
+                    f"{recording.name} is given {one.op.name!r}, a variable or an iterator: a"
+                    " pipeline divides batches, which have to be tensors"
+                )
+        self._names = _names_of_variables(recording, self.captures)
+        self._accumulators = {
+            name
+            for name, outside in self.captures.items()
+            if id(outside) in _accumulators(recording)
+        }
+        self._ends = [one.num_ops for one in recording.endings]
+        self._must_run = {op.name for op in graph.control_outputs}
+        self.handles = [self._handles_of(op) for op in self.ops]
+        self.is_write = [
+            bool(handles) and op.type not in _READS | _LOOKUPS and op.op_def.is_stateful
+            for op, handles in zip(self.ops, self.handles, strict=True)
+        ]
+        self.constant: list[bool] = []
+        for op in self.ops:
+            inputs = [self.constant[self.place[one.op.name]] for one in op.inputs]
+            stateless = op.type != "Placeholder" and not op.op_def.is_stateful
+            self.constant.append(stateless and all(inputs))
+        self._running: set[int] = set()
+        self.sample: list[bool] = []
+        self.free: list[bool] = []
+        self.late: list[bool] = []
+        self.owner: dict[str, int] = {}
+        self.writes: list[int] = []
+        self.once: list[int] = []
+        self._flow()
+        self._classify()
+        self._flow()
+        for place in self.writes:
+            for handle in self.handles[place]:
+                self.owner.setdefault(handle, self.region(place))
+        self._mark_late()
+        self._check()
+
+    @property
+    def num_regions(self) -> int:
+        """One more than there are endings."""
+        return len(self._ends) + 1
+
+    def region(self, place: int) -> int:
+        """The region in which an op of the forward computation was created."""
+        return bisect.bisect_right(self._ends, place)
+
+    def variable_name(self, placeholder: str) -> str:
+        """What a variable is called."""
+        return self._names.get(placeholder, placeholder)
+
+    def is_forward(self, place: int) -> bool:
+        """Whether an op was not created for a gradient."""
+        first, stop = self.recording.gradient_ops
+        return not first <= place < stop
+
+    def inputs(self, place: int) -> list[int]:
+        """Places of the ops whose outputs an op takes."""
+        return [self.place[one.op.name] for one in self.ops[place].inputs]
+
+    def is_bound(self, place: int) -> bool:
+        """Whether an op belongs to its region, rather than to what it is computed from."""
+        op = self.ops[place]
+        if not self.is_forward(place) or op.type == "Placeholder" or self.free[place]:
+            return False
+        if op.type in _READS:
+            return place in self._running
+        return self.sample[place] or bool(op.op_def.is_stateful)
+
+    def _handles_of(self, op: Any) -> tuple[str, ...]:
+        if op.type == "Placeholder":
+            return ()
+        return tuple(
+            one.op.name
+            for one in op.inputs
+            if one.dtype == tf.resource and one.op.name in self.captures
+        )
+
+    def _flow(self) -> None:
+        """What follows from samples, and which variables samples meet where."""
+        arguments = set(self.arguments)
+        count = len(self.ops)
+        self.sample, self.free = [False] * count, [False] * count
+        variables: list[frozenset[str]] = [frozenset()] * count
+        self.owner = {}
+        for place, op in enumerate(self.ops):
+            if op.type == "Placeholder":
+                is_argument = op.name in arguments
+                self.sample[place] = is_argument and op.outputs[0].shape.rank != 0
+                self.free[place] = is_argument or op.outputs[0].dtype != tf.resource
+                continue
+            if op.type == REDUCTION:
+                continue  # what follows is of the update
+            inputs = self.inputs(place)
+            self.sample[place] = place in self._running or any(self.sample[i] for i in inputs)
+            self.free[place] = (
+                not op.op_def.is_stateful
+                and all(self.free[i] for i in inputs)
+                and not any(one.dtype in (tf.variant, tf.resource) for one in op.outputs)
+            )
+            if self.sample[place] and self.is_forward(place):
+                for used in (self.handles[place], *(variables[i] for i in inputs)):
+                    for one in used:
+                        region = min(self.region(place), self.num_regions - 1)
+                        self.owner[one] = min(self.owner.get(one, region), region)
+            elif not self.sample[place] and not self.free[place]:
+                variables[place] = frozenset(self.handles[place]).union(
+                    *(variables[i] for i in inputs)
+                )
+
+    def _classify(self) -> None:
+        """Which effects are of a microbatch; finds what reads a variable after such a one."""
+        gradients_end = self.recording.gradient_ops[1]
+        after = [op.type == REDUCTION for op in self.ops]
+        self.writes, self.once = [], []
+        written: dict[str, set[str]] = {}
+        for place, op in enumerate(self.ops):
+            after[place] = after[place] or any(after[i] for i in self.inputs(place))
+            if op.type == REDUCTION or op.name not in self._must_run:
+                if not self.is_write[place]:
+                    continue
+            elif op.type in _READS | _LOOKUPS or (
+                _RANDOM.search(op.type) and not op.control_inputs
+            ):
+                continue
+            of_microbatch = not after[place] and (
+                self.sample[place]
+                or any(one in self._accumulators for one in self.handles[place])
+                or (
+                    place < gradients_end
+                    and (
+                        not self.handles[place]
+                        or any(one in self.owner for one in self.handles[place])
+                    )
+                )
+            )
+            (self.writes if of_microbatch else self.once).append(place)
+            if of_microbatch:
+                for handle in self.handles[place]:
+                    written.setdefault(handle, set()).add(op.name)
+        for place, op in enumerate(self.ops):
+            before = {one.name for one in op.control_inputs}
+            if op.type in _READS and any(
+                before & written.get(h, set()) for h in self.handles[place]
+            ):
+                self._running.add(place)
+
+    def _mark_late(self) -> None:
+        by_update: dict[str, set[str]] = {}
+        for place in self.once:
+            for handle in self.handles[place]:
+                by_update.setdefault(handle, set()).add(self.ops[place].name)
+        once = set(self.once)
+        self.late = [False] * len(self.ops)
+        for place, op in enumerate(self.ops):
+            before = {one.name for one in op.control_inputs}
+            reads_new = any(before & by_update.get(h, set()) for h in self.handles[place])
+            self.late[place] = (
+                op.type == REDUCTION
+                or (reads_new and place not in self.writes)
+                or any(self.late[i] for i in self.inputs(place))
+                or place in once
+            )
+
+    def _check(self) -> None:
+        for place in [*self.writes, *(self.place[one.op.name] for one in self.returned_samples)]:
+            for before in self.closure([place]):
+                if self.late[before]:
+                    raise ValueError(
+                        f"{self.recording.name}: {self.ops[before].name} uses samples, and what"
+                        " was updated or averaged: a pipeline updates once, after all microbatches"
+                    )
+        for place in self.closure(self.once):
+            if self.sample[place]:
+                raise ValueError(
+                    f"{self.recording.name}: the update takes {self.ops[place].name}, which"
+                    " depends on samples: a pipeline updates once, after all microbatches"
+                )
+
+    @cached_property
+    def gradients(self) -> dict[str, Any]:
+        """By name of the op that reduces it, each gradient as it was computed."""
+        return {op.name: op.inputs[0] for op in self.ops if op.type == REDUCTION}
+
+    @cached_property
+    def returned(self) -> tuple[Any, ...]:
+        """The tensors that the step returns."""
+        return tuple(self.recording.concrete.graph.outputs)
+
+    @cached_property
+    def returned_samples(self) -> tuple[Any, ...]:
+        """Those that depend on samples."""
+        return tuple(
+            one
+            for one in self.returned
+            if self.sample[self.place[one.op.name]] and not self.late[self.place[one.op.name]]
+        )
+
+    def is_running(self, tensor: Any) -> bool:
+        """Whether a tensor follows from a variable that every microbatch writes, as a metric."""
+        return any(place in self._running for place in self.closure([self.place[tensor.op.name]]))
+
+    def closure(self, places: Iterable[int]) -> set[int]:
+        """The ops from which these are computed, and they; not beyond averaged gradients."""
+        found: set[int] = set()
+        waiting = list(places)
+        while waiting:
+            place = waiting.pop()
+            if place in found:
+                continue
+            found.add(place)
+            if self.ops[place].type != REDUCTION:
+                waiting += self.inputs(place)
+        return found
+
+    @cached_property
+    def needed(self) -> frozenset[int]:
+        """What a microbatch has to compute."""
+        sinks = [*self.writes]
+        sinks += [self.place[one.op.name] for one in self.gradients.values()]
+        sinks += [self.place[one.op.name] for one in self.returned_samples]
+        return frozenset(self.closure(sinks))
+
+    def owner_of(self, placeholder: str) -> int:
+        """The region to which a variable belongs; the last one for what samples never meet."""
+        return self.owner.get(placeholder, self.num_regions - 1)
+
+    def handle_of(self, variable: Any) -> str | None:
+        """The placeholder of a variable."""
+        for name, outside in self.captures.items():
+            if outside is variable.handle:
+                return name
+        return None
+
+    # Where no cut can be.
+
+    @cached_property
+    def joined(self) -> dict[tuple[int, int], str]:
+        """Ranges of regions, ends included, that no cut may divide, and the op that says so."""
+        found: dict[tuple[int, int], str] = {}
+        touched: dict[str, list[int]] = {}
+        for place in sorted(self.needed):
+            op = self.ops[place]
+            if not self.is_bound(place):
+                continue
+            region = self.region(place)
+            for handle in self.handles[place]:
+                touched.setdefault(handle, []).append(place)
+            for one in op.inputs:
+                producer = self.place[one.op.name]
+                if one.dtype in (tf.variant, tf.resource) and self.is_bound(producer):
+                    self._join(found, self.region(producer), region, op.name)
+        for handle, places in touched.items():
+            for place in places:
+                self._join(found, self.owner_of(handle), self.region(place), self.ops[place].name)
+        return found
+
+    @staticmethod
+    def _join(found: dict[tuple[int, int], str], one: int, other: int, name: str) -> None:
+        if one != other:
+            found.setdefault((min(one, other), max(one, other)), name)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers between which a pipeline may be cut, in the order of forward computation.
+
+        What has no trained variables is a part of the layer before it.
+        """
+        sizes = [0] * self.num_regions
+        for variable in self.recording.variables.values():
+            handle = self.handle_of(variable)
+            if handle is not None:
+                sizes[self.owner_of(handle)] += variable.dtype.size * variable.shape.num_elements()
+        fixed = {cut for start, stop in self.joined for cut in range(start + 1, stop + 1)}
+        starts = [0]
+        for region in range(1, self.num_regions):
+            has_before = any(sizes[starts[-1] : region])
+            if region not in fixed and sizes[region] and has_before:
+                starts.append(region)
+        stops = [*starts[1:], self.num_regions]
+        names = [*(one.name for one in self.recording.endings), "end"]
+        layers = []
+        for start, stop in zip(starts, stops, strict=True):
+            largest = max(range(start, stop), key=lambda region: (sizes[region], -region))
+            layers.append(Layer(names[largest], start, stop, sum(sizes[start:stop])))
+        return tuple(layers)
+
+    def why_uncut(self) -> str:
+        """Why there is only one layer."""
+        if self.joined:
+            (start, stop), name = max(self.joined.items(), key=lambda one: one[0][1] - one[0][0])
+            del start, stop
+            return f"{name} uses in one layer what belongs to another"
+        if self.recording.endings_elsewhere:
+            names = ", ".join(self.recording.endings_elsewhere[:3])
+            return f"its layers ({names}) run in a tf.function, a loop or a condition of their own"
+        if self.recording.endings:
+            return "it has one layer with trained variables"
+        return (
+            "it has no layers of Keras' Sequential or functional models, and tf_libra.boundary is"
+            " not called"
+        )
+
+
+def _names_of_variables(recording: Recording, captures: dict[str, Any]) -> dict[str, str]:
+    known = {id(one.handle): variable_name(one) for one in recording.concrete.graph.variables}
+    return {name: known[id(outside)] for name, outside in captures.items() if id(outside) in known}
+
+
+def _accumulators(recording: Recording) -> set[int]:
+    """Handles of variables that every replica, and so every microbatch, adds to, as metrics do."""
+    on_read = tf.VariableSynchronization.ON_READ
+    variables = recording.concrete.graph.variables
+    return {id(one.handle) for one in variables if one.synchronization is on_read}

@@ -1,0 +1,208 @@
+"""Which stage updates what, once all gradients are there.
+
+What follows from the gradients and variables of one stage alone is that stage's. What takes those
+of several stages, as a global norm does, is computed everywhere, and what it takes is exchanged.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.step_graph import REDUCTION
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A tensor of one stage that all others need.
+
+    Attributes:
+        tensor: its name in the trace.
+        source: the stage that computes it.
+        round: before which round of computation it has to be there; the first is 0, and has none.
+    """
+
+    tensor: str
+    source: int
+    round: int
+
+
+@dataclass(frozen=True)
+class UpdatePart:
+    """What one stage computes in one round of the update.
+
+    Attributes:
+        ops: names, in the order of creation.
+        arguments: names of the step's arguments that it takes.
+        takes: names of the averaged gradients and exchanged tensors that it is given.
+        gives: names of the tensors that it hands out.
+    """
+
+    ops: tuple[str, ...]
+    arguments: tuple[str, ...]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+class Update:
+    """The update of a step that is cut into stages.
+
+    Attributes:
+        exchanged: what stages tell each other.
+        returned: names of the tensors which the step returns and the update computes, with the
+            stage that does; None: every stage.
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        """Finds out what is whose.
+
+        Raises:
+            ValueError: an op writes to variables of several stages, or takes what is not there yet.
+        """
+        self._cut = cut
+        self._graph = cut.graph
+        late = [one for one in self._graph.returned if not any(one is s for s in self._samples)]
+        self._sinks = [self._graph.place[one.op.name] for one in late]
+        self._closure = self._graph.closure([*self._graph.once, *self._sinks])
+        for place in self._closure:
+            if self._graph.sample[place]:
+                raise ValueError(
+                    f"{self._graph.recording.name}: {self._graph.ops[place].name} depends on"
+                    " samples, and something that the update computes depends on it: a pipeline"
+                    " updates once, after all microbatches"
+                )
+        self._stages = self._owners()
+        self.exchanged = self._exchanged()
+        self.returned = {one.name: self._where[self._graph.place[one.op.name]] for one in late}
+
+    @property
+    def _samples(self) -> tuple[Any, ...]:
+        return self._graph.returned_samples
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of computation, each with an exchange before it but the first."""
+        return 1 + max((one.round for one in self.exchanged), default=0)
+
+    def _owners(self) -> dict[str, int]:
+        """By variable its stage; those of no stage are missing."""
+        graph = self._graph
+        known = {name: self._cut.stage_of_variable(name) for name in graph.owner}
+        self._where: dict[int, int | None] = {}
+        before = -1
+        while len(known) > before:
+            before = len(known)
+            for place in sorted(self._closure):
+                op = graph.ops[place]
+                if op.type == REDUCTION:
+                    self._where[place] = self._cut.stage_of_gradient(op.name)
+                    continue
+                given = {self._where[i] for i in graph.inputs(place)} - {None}
+                touched = {known[h] for h in graph.handles[place] if h in known}
+                where = self._where[place] = self._stage_of(place, given, touched)
+                if graph.is_write[place] and where is not None:
+                    for handle in graph.handles[place]:
+                        if known.setdefault(handle, where) != where:
+                            raise self._of_several(place, handle)
+        return known
+
+    def _stage_of(self, place: int, given: set[Any], touched: set[int]) -> int | None:
+        everything = given | touched
+        if touched and len(everything) > 1:
+            raise self._of_several(place, self._graph.handles[place][0])
+        return everything.pop() if len(everything) == 1 else None
+
+    def _of_several(self, place: int, handle: str) -> ValueError:
+        return ValueError(
+            f"{self._graph.recording.name}: {self._graph.ops[place].name} updates"
+            f" {self._graph.variable_name(handle)!r} together with what belongs to other stages, as"
+            " a loss scale that skips updates does: a pipeline updates each stage by itself"
+        )
+
+    def _exchanged(self) -> tuple[Exchanged, ...]:
+        graph = self._graph
+        rounds: dict[int, int] = {}
+        found: dict[str, Exchanged] = {}
+        for place in sorted(self._closure):
+            if graph.ops[place].type == REDUCTION:
+                rounds[place] = 0
+                continue
+            after = 0
+            for one in graph.ops[place].inputs:
+                producer = graph.place[one.op.name]
+                source = self._where[producer]
+                level = rounds[producer]
+                if self._where[place] is None and source is not None:
+                    level += 1
+                    found[one.name] = Exchanged(one.name, source, level)
+                    self._check(one)
+                after = max(after, level)
+            rounds[place] = after
+        return tuple(found.values())
+
+    def _check(self, tensor: Any) -> None:
+        name = self._graph.recording.name
+        if not tensor.shape.is_fully_defined() or tensor.dtype in (tf.resource, tf.variant):
+            raise ValueError(
+                f"{name}: {tensor.op.name} would have to be sent from one stage to the others, and"
+                f" it is a {tensor.dtype.name} of shape {tensor.shape}"
+            )
+        names = {self._graph.ops[place].name for place in self._graph.once}
+        for place in self._graph.closure([self._graph.place[tensor.op.name]]):
+            before = {one.name for one in self._graph.ops[place].control_inputs}
+            if before & names and self._graph.ops[place].type == "ReadVariableOp":
+                raise ValueError(
+                    f"{name}: {tensor.op.name} takes what was updated in one stage to the others"
+                )
+
+    def part(self, stage: int, number: int) -> UpdatePart:
+        """What a stage computes in one round; in the last one it updates."""
+        if number == self.num_rounds - 1:
+            return self._last(stage)
+        gives = [
+            one.tensor for one in self.exchanged if one.source == stage and one.round == number + 1
+        ]
+        return self._made(stage, number, (), gives)
+
+    def _last(self, stage: int) -> UpdatePart:
+        writes = [place for place in self._graph.once if self._where[place] in (None, stage)]
+        gives = [name for name, where in self.returned.items() if where in (None, stage)]
+        return self._made(stage, self.num_rounds - 1, writes, gives)
+
+    def _made(self, stage: int, number: int, writes: Iterable[int], gives: list[str]) -> UpdatePart:
+        graph = self._graph
+        there = {one.tensor for one in self.exchanged if one.round <= number}
+        there -= {one.tensor for one in self.exchanged if one.source == stage}
+        ops: set[int] = set()
+        arguments: dict[str, None] = {}
+        takes: dict[str, None] = {}
+        waiting = [self._cut.tensor(name) for name in gives]
+        for place in writes:
+            ops.add(place)
+            waiting += graph.ops[place].inputs
+        while waiting:
+            one = waiting.pop()
+            place = graph.place[one.op.name]
+            if place in ops or one.op.name in graph.captures:
+                continue
+            if one.op.name in graph.arguments:
+                arguments[one.op.name] = None
+            elif one.op.type == REDUCTION or one.name in there:
+                takes[one.name] = None
+            else:
+                ops.add(place)
+                waiting += one.op.inputs
+        return UpdatePart(
+            tuple(graph.ops[place].name for place in sorted(ops)),
+            tuple(sorted(arguments, key=graph.arguments.index)),
+            tuple(sorted(takes)),
+            tuple(dict.fromkeys(gives)),
+        )
+
+    @cached_property
+    def variables(self) -> dict[str, int]:
+        """By placeholder of a variable, the stage that keeps it up to date; others: every one."""
+        return self._stages
