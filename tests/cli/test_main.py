@@ -7,6 +7,7 @@ from importlib import metadata
 import pytest
 
 import tf_libra
+from tf_libra import units
 from tf_libra.cli import main
 from tf_libra.cost_model.evidence import Evidence, written
 
@@ -64,7 +65,7 @@ def test_simulate_keeps_a_given_plan(inputs, tmp_path, capsys):
     timeline = tf_libra.simulate(PROFILE, plan, COST.with_workers(64))
     assert row["backward_seconds"] == timeline.backward_seconds
     assert main(["simulate", *inputs, *arguments]) == 0
-    assert f"{1e3 * timeline.backward_seconds:.3f} ms" in capsys.readouterr().out
+    assert units.time(timeline.backward_seconds) in capsys.readouterr().out
 
 
 def test_compare_has_every_strategy(inputs, capsys):
@@ -93,7 +94,7 @@ def test_simulate_says_when_backward_and_when_the_step_end(inputs, tmp_path, cap
     assert row["backward_seconds"] == timeline.backward_seconds
     assert row["step_seconds"] == timeline.step_seconds > timeline.backward_seconds
     assert main(["simulate", *given, "--strategy=wfbp"]) == 0
-    assert f"{1e3 * timeline.step_seconds:.3f} ms" in capsys.readouterr().out
+    assert units.time(timeline.step_seconds) in capsys.readouterr().out
 
 
 def test_explain_prints_the_explanation(inputs, tmp_path, capsys):

@@ -32,7 +32,7 @@ def test_a_file_of_versions_before_has_none() -> None:
 
 def test_it_is_told() -> None:
     assert "missed" not in EVIDENCE.describe()
-    assert "not seen by 12.0% in the median" in EVIDENCE.describe()
+    assert "not seen by 12.0 % in the median" in EVIDENCE.describe()
     assert "(60 samples at r = 1, 2, 4)" in EVIDENCE.describe()
     assert "was not tested" in Evidence().describe()
 

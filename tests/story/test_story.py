@@ -87,14 +87,14 @@ def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None
         explained.append(one.explain())
     assert explained[0] == explained[1]
     assert "60 samples" in explained[0]
-    assert "steps of plans it has not seen are missed by 9.0%" in " ".join(explained[0].split())
+    assert "steps of plans it has not seen are missed by 9.0 %" in " ".join(explained[0].split())
 
 
 def test_conclusion_whose_errors_nobody_has_kept_is_explained_without() -> None:
     one = story()
     one.in_force(replace(CONCLUSION, median_error=None, samples=()), Origin.KEPT, 1)
     assert "fitted model" not in one.explain()
-    assert "plan, in ms since the start of backward" in one.explain()
+    assert "plan, counted from the start of backward" in one.explain()
 
 
 def test_phase_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:

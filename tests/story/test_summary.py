@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tf_libra import units
 from tf_libra.backends import nccl
 from tf_libra.cost_model import ContentionModel, OverlapSample, fit
 from tf_libra.model.plan import Plan, TensorGroup
@@ -15,6 +16,7 @@ from tf_libra.simulation import simulate
 from tf_libra.story.facts import Facts
 from tf_libra.story.summary import describe, plan_table, summary_line
 from tf_libra.tuning import Conclusion, Phase
+from tf_libra.tuning.race import Contender, Race
 
 PROFILE = BackwardProfile.from_arrays(
     [4_000_000, 1_500, 250_000_000], [1e-3, 2e-3, 3e-3], ["a", "b", "c"]
@@ -40,15 +42,15 @@ def test_table_has_a_row_per_group_and_lines_up() -> None:
     lines = table.splitlines()
     assert len(lines) == 3
     assert len({len(line) for line in lines}) == 1
-    assert lines[0].split() == ["group", "tensors", "MB", "threads", "start", "ms", "end", "ms"]
+    assert lines[0].split() == ["group", "tensors", "size", "threads", "predicted", "start", "end"]
     spans = simulate(PROFILE, PLAN, MODEL).groups
-    for line, group, megabytes, span in zip(
-        lines[1:], ("2 (0..1)", "1 (2..2)"), ("4.002", "250.000"), spans, strict=True
+    for line, group, size, span in zip(
+        lines[1:], ("2 (0..1)", "1 (2..2)"), ("4.002 MB", "250 MB"), spans, strict=True
     ):
         assert group in line
-        assert megabytes in line
-        assert f"{span.start_seconds * 1e3:.1f}" in line
-        assert line.endswith(f"{span.end_seconds * 1e3:.1f}")
+        assert size in line
+        assert units.time(span.start_seconds) in line
+        assert line.endswith(units.time(span.end_seconds))
 
 
 def test_table_without_a_model_predicts_nothing() -> None:
@@ -91,9 +93,9 @@ def groups(start_seconds: float) -> tuple[MeasuredGroup, ...]:
 def test_measured_times_stand_beside_predicted_ones() -> None:
     timelines = [MeasuredTimeline(groups(start), 0.1, 0.2) for start in (0.1, 0.3, 0.2)]
     header, first, second = plan_table(Conclusion(PLAN, PROFILE, MODEL), timelines).splitlines()
-    assert header.endswith("measured start    end")
-    assert first.split()[-2:] == ["200.0", "250.0"]
-    assert second.split()[-2:] == ["-", "-"]
+    assert header.index("measured start") < header.index("predicted start")
+    assert first.split()[6:10] == ["200", "ms", "250", "ms"]
+    assert second.split()[6:8] == ["-", "-"]
 
 
 def test_whole_story_fits_into_100_columns() -> None:
@@ -116,12 +118,14 @@ def test_whole_story_fits_into_100_columns() -> None:
     assert max(len(line) for line in told.splitlines()) <= 100
     assert told.startswith("phase: run\n")
     assert "9 samples" in told
-    assert "3.4%" in told
+    assert "3.4 %" in told
     assert "a note to the reader" in told
     assert plan.predicted_seconds is not None
-    assert f"backward: predicted {plan.predicted_seconds * 1e3:.1f} ms, measured 300.0 ms" in told
-    assert "step before: 500.0 ms" in told
-    assert "step after: 400.0 ms (-20.0%)" in told
+    measured = f"backward: measured 300 ms, predicted {units.time(plan.predicted_seconds)}"
+    assert measured in told
+    assert "step: measured 400 ms (middle half 400 ms to 400 ms, 1 steps under the plan)" in told
+    # Steps before the plan ran at another time: they are no comparison.
+    assert "500 ms" not in told
     for r in (1, 2, 4):
         assert f"    r={r}  " in told
 
@@ -134,8 +138,8 @@ def test_plan_that_predicts_nothing_is_measured_all_the_same() -> None:
             timelines=(MeasuredTimeline((), 0.1, 0.25),),
         )
     )
-    assert "backward: measured 250.0 ms" in told
-    assert "predicted" not in told
+    assert "backward: measured 250 ms" in told
+    assert "ms, predicted" not in told
 
 
 def test_summary_says_how_it_went() -> None:
@@ -149,14 +153,56 @@ def test_summary_says_how_it_went() -> None:
     under = "step: 10 steps, 4 of them under a plan of by hand (2 groups)"
     assert summary_line(told) == under
     told = replace(told, step_seconds={Phase.RUN: (0.3, 0.3)})
-    assert summary_line(told) == f"{under}, 300.0 ms each"
+    assert summary_line(told) == f"{under}, 300 ms each"
+    # What ran before, at another time, is no comparison; what took turns is.
     told = replace(told, step_seconds={Phase.RUN: (0.3,), Phase.MEASURE: (0.4,)})
-    assert summary_line(told).endswith(
-        "300.0 ms each; -25.0% against one all-reduce after backward"
+    assert summary_line(told) == f"{under}, 300 ms each"
+    raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.1)))
+    assert summary_line(raced) == (
+        f"{under}, 300 ms each; -9.1 % against one all-reduce after backward"
+        " (-9.1 %, middle half -9.1 % to -9.1 %, 4 rounds in turns)"
     )
-    # One all-reduce is not compared with one all-reduce.
-    one = replace(PLAN, groups=(TensorGroup(0, 3, 4),))
-    assert "against" not in summary_line(replace(told, conclusion=Conclusion(one)))
+    raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
+    assert f"{units.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)
+
+
+def race(seconds: tuple[float, ...], slower: float) -> Race:
+    """The plan against one all-reduce that takes so much longer in every round."""
+    one = replace(PLAN, groups=(TensorGroup(0, 3, 4),), strategy="syneasgd")
+    return Race(
+        (
+            Contender(PLAN, 0.3, seconds),
+            Contender(one, 0.4, tuple(second * (1 + slower) for second in seconds)),
+        )
+    )
+
+
+def test_measured_comes_before_predicted() -> None:
+    conclusion = Conclusion(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
+    told = describe(Facts(asked="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)}))
+    order = [
+        "not of libra",
+        "step: measured",
+        "steps in turns:",
+        "predicted start",
+        "Backward takes",
+    ]
+    places = [told.index(words) for words in order]
+    assert places == sorted(places)
+    assert max(len(line) for line in told.splitlines()) <= 100
+
+
+def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measured() -> None:
+    of_libra = replace(PLAN, groups=(TensorGroup(0, 1, 1), TensorGroup(1, 3, 2)), strategy="libra")
+    raced = race((0.3,) * 4, 0.1)
+    raced = Race((*raced.contenders, Contender(of_libra, 0.1, (0.36,) * 4)))
+    facts = Facts(asked="libra", conclusion=Conclusion(PLAN, PROFILE, MODEL, race=raced))
+    first = " ".join(describe(facts).split("phase: trace\n")[1].split())
+    assert first.startswith(
+        "The plan is of by hand, not of libra, which was asked for: in turns its step took 300 ms,"
+        " that of libra in 2 groups 360 ms."
+    )
+    assert "not of" not in describe(replace(facts, asked="by hand"))
 
 
 def test_long_notes_are_wrapped() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_libra import units
 from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
 from tf_libra.cli.family import run_family
 from tf_libra.model.burst import BurstPlan
@@ -137,12 +138,12 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
         for row in rows:
             amplified = row["largest_amplification"]
             print(
-                f"{row['plan']:<24}{1e3 * row['iteration_seconds']:>11.3f} ms"
-                f"{1e3 * row['device_seconds']:>11.3f} ms"
+                f"{row['plan']:<24}{units.time(row['iteration_seconds']):>14}"
+                f"{units.time(row['device_seconds']):>14}"
                 f"{'none' if amplified is None else f'{amplified:.3f}':>15}"
-                f"{row['idle_share']:>8.1%}"
+                f"{units.percent(row['idle_share']):>8}"
             )
-        print(f"no plan is below {1e3 * least:.3f} ms")
+        print(f"no plan is below {units.time(least)}")
     # Every limit, and data parallelism on the whole cluster.
     _plot(values, plans[len(scaling.device_counts) - 1 :])
 

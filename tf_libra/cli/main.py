@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_libra import checks, strategies
+from tf_libra import checks, strategies, units
 from tf_libra.cli import runs
 from tf_libra.cli.command import (
     BAD,
@@ -306,7 +306,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     )
     for row in rows:
         times = "".join(
-            f"{1e3 * row[name]:>11.3f} ms"
+            f"{units.time(row[name]):>14}"
             for name in (
                 "backward_seconds",
                 "step_seconds",

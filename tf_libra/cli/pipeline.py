@@ -6,6 +6,7 @@ from typing import Any
 
 from absl import flags
 
+from tf_libra import units
 from tf_libra.cli.command import (
     Command,
     define_plot,
@@ -198,8 +199,8 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
             for layers, replicas in zip(row["layers"], row["replicas"], strict=True)
         )
         print(
-            f"{row['plan']:<28}{1e3 * row['iteration_seconds']:>11.3f} ms{row['idle_share']:>8.1%}"
-            f"{1e3 * row['all_reduce_seconds']:>11.3f} ms  {stages}"
+            f"{row['plan']:<28}{units.time(row['iteration_seconds']):>14}{units.percent(row['idle_share']):>8}"
+            f"{units.time(row['all_reduce_seconds']):>14}  {stages}"
         )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from absl import flags
 
+from tf_libra import units
 from tf_libra.cli.command import Command, given, read_flag, write
 from tf_libra.cost_model import cost_model_from_json
 
@@ -36,9 +37,10 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
     profile = found.measured.profile
     write(given(values, "out"), profile.to_json() + "\n")
     lines = [
-        f"{str(path)!r}: {len(profile.tensors)} tensors, {int(profile.num_bytes.sum()):,} bytes,"
-        f" {profile.compute_seconds.sum() * 1e3:.3f} ms of backward computation in the median of"
-        f" {found.measured.num_steps} step(s)"
+        f"{str(path)!r}: {len(profile.tensors)} tensors,"
+        f" {units.size(int(profile.num_bytes.sum()))},"
+        f" {units.time(float(profile.compute_seconds.sum()))} of backward computation in the median"
+        f" of {found.measured.num_steps} step(s)"
     ]
     if found.measured.inferred:
         lines.append(

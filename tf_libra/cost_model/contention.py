@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model.cost import CostModel
 
 _FORMAT = "tf-libra cost model"
@@ -125,8 +125,8 @@ class ContentionModel(CostModel):
         alpha1, alpha2 = self.compute
         return (
             f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
-            f" a = {self.startup_seconds * 1e3:.2f} ms overlapped,"
-            f" {self.exclusive_startup_seconds * 1e3:.2f} ms alone"
+            f" a = {units.time(self.startup_seconds)} overlapped,"
+            f" {units.time(self.exclusive_startup_seconds)} alone"
         )
 
     def to_json(self) -> str:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model.cost import CostModel
 
 KEY = "evidence"  # in a cost model's JSON
@@ -47,13 +47,13 @@ class Evidence:
             "the model was not tested on plans that its fit has not seen"
             if self.held_out_error is None
             else "the model misses steps under plans that its fit has not seen by"
-            f" {self.held_out_error:.1%} in the median"
+            f" {units.percent(self.held_out_error)} in the median"
         )
         if self.median_error is None:
             return told
         return (
-            f"{told}, and an all-reduce by {self.median_error:.1%} ({self.num_samples} samples at"
-            f" r = {', '.join(map(str, self.threads))})"
+            f"{told}, and an all-reduce by {units.percent(self.median_error)} ({self.num_samples}"
+            f" samples at r = {', '.join(map(str, self.threads))})"
         )
 
     def beyond(self, num_threads: set[int]) -> tuple[int, ...]:

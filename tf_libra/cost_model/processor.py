@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cost import CostModel
 
@@ -109,7 +109,7 @@ class ProcessorModel(CostModel):
             f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
             f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; beside"
             f" computation r lanes get at most s/(1 + s) of the cores,"
-            f" s = {self.lane_weight:.2f} r; a = {self.startup_seconds * 1e3:.2f} ms"
+            f" s = {self.lane_weight:.2f} r; a = {units.time(self.startup_seconds)}"
         )
 
     def to_json(self) -> str:

@@ -7,7 +7,9 @@ from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.simulation import GroupSpan, Timeline, simulate
+from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100
 _SAME_SECONDS = 1e-9  # relative to the plan's time: changes below are none
@@ -84,8 +86,8 @@ class Explanation:
             lines += ["", f"group {entry.index}: {names}"[:_COLUMNS]]
             lines.append(
                 f"  tensors {group.start}-{group.stop - 1}, "
-                f"{entry.num_bytes / 2**20:.3f} MiB, r = {group.num_threads}, "
-                f"{_ms(entry.span.start_seconds)} to {_ms(entry.span.end_seconds)}"
+                f"{size(entry.num_bytes)}, r = {group.num_threads}, "
+                f"{time(entry.span.start_seconds)} to {time(entry.span.end_seconds)}"
             )
             if group.cuts_tensors:
                 lines.append(f"  {_cut_at(group)}")
@@ -94,7 +96,7 @@ class Explanation:
                     text, _COLUMNS, initial_indent="  ", subsequent_indent="    "
                 )
             lines += [
-                f"    {_signed(alternative.seconds):>12}  {alternative.change}"[:_COLUMNS]
+                f"    {difference(alternative.seconds):>12}  {alternative.change}"[:_COLUMNS]
                 for alternative in entry.alternatives
             ]
         return "\n".join(lines)
@@ -162,14 +164,21 @@ class _Explainer:
         words = (
             f"{self._plan.strategy}: {count} group{'s' if count > 1 else ''} of "
             f"{len(self._plan.tensor_names)} tensors, {self._cost.num_workers} workers. Backward "
-            f"takes {_ms(total)}: {_ms(computation)} of computation, {_ms(slowed)} lost to "
-            f"contention and {_ms(residual)} of communication that nothing overlaps."
+            f"takes {time(total)}: {time(computation)} of computation, {time(slowed)} lost to "
+            f"contention and {time(residual)} of communication that nothing overlaps."
         )
+        found = losses(self._plan, self._timeline, self._cost)
+        worst = bottleneck(found)
+        if count > 1 and found[worst].seconds > 0:
+            words += (
+                f" Most is lost by group {worst}: {time(found[worst].slowed_seconds)} to"
+                f" contention, {time(found[worst].residual_seconds)} alone."
+            )
         if self._profile.has_updates:
             updates = float(self._profile.updates_before[-1])
             words += (
-                f" With {_ms(updates)} of updates, beside and after the last all-reduces, the step "
-                f"ends at {_ms(self._timeline.step_seconds)}."
+                f" With {time(updates)} of updates, beside and after the last all-reduces, the step"
+                f" ends at {time(self._timeline.step_seconds)}."
             )
         return words
 
@@ -184,12 +193,12 @@ class _Explainer:
         if seconds < 0:
             return (
                 f"One group is not the best under this cost model: a second one from tensor "
-                f"{after} on would save {_ms(-seconds)}."
+                f"{after} on would save {time(-seconds)}."
             )
         return (
-            f"One group, sent after backward, takes {_ms(alone)}. The best cut in two, at tensor "
-            f"{after}, would cost {_ms(seconds)} more: what it overlaps does not pay for another "
-            f"startup overhead ({_ms(self._cost.startup_seconds)}) and the slower computation."
+            f"One group, sent after backward, takes {time(alone)}. The best cut in two, at tensor "
+            f"{after}, would cost {time(seconds)} more: what it overlaps does not pay for another "
+            f"startup overhead ({time(self._cost.startup_seconds)}) and the slower computation."
         )
 
     def group(self, index: int) -> GroupExplanation:
@@ -223,7 +232,7 @@ class _Explainer:
         waited = span.start_seconds - span.ready_seconds
         if waited > _SAME_SECONDS * self._timeline.backward_seconds:
             return (
-                f"It is complete at {_ms(span.ready_seconds)} and waits {_ms(waited)} for an "
+                f"It is complete at {time(span.ready_seconds)} and waits {time(waited)} for an "
                 "all-reduce before it."
             )
         return "It starts as soon as its last gradient is produced."
@@ -239,18 +248,18 @@ class _Explainer:
         elif cut[1] >= 0:
             words.append(
                 f"Its {group.stop - group.start} tensors are merged, as the best cut (at tensor "
-                f"{cut[0]}) would cost {_ms(cut[1])}"
+                f"{cut[0]}) would cost {time(cut[1])}"
             )
         else:
             words.append(
-                f"A cut at tensor {cut[0]} would save {_ms(-cut[1])}, at the price of one group "
+                f"A cut at tensor {cut[0]} would save {time(-cut[1])}, at the price of one group "
                 "more"
             )
         costs = [merge.seconds for merge in merges if merge.seconds is not None]
         if costs and min(costs) >= 0:
-            words.append(f"merging it with a neighbour would cost {_ms(min(costs))} or more")
+            words.append(f"merging it with a neighbour would cost {time(min(costs))} or more")
         elif costs:
-            words.append(f"merging it with a neighbour would save {_ms(-min(costs))}")
+            words.append(f"merging it with a neighbour would save {time(-min(costs))}")
         return "; ".join(words) + "."
 
     def _why_threads(
@@ -258,21 +267,21 @@ class _Explainer:
     ) -> str:
         group = self._plan.groups[index]
         r = group.num_threads
-        size = self._plan.group_bytes[index]
+        num_bytes = self._plan.group_bytes[index]
         overlaps = self._timeline.stages[index + 1].overlap_seconds > 0
         all_reduce = (
             self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
         )
-        words = [f"r = {r}: the all-reduce takes {_ms(float(all_reduce(size, r)))}"]
+        words = [f"r = {r}: the all-reduce takes {time(float(all_reduce(num_bytes, r)))}"]
         for alternative, other in ((halved, r // 2), (doubled, 2 * r)):
             if alternative is None or alternative.seconds is None:
                 continue
-            effect = f"{_ms(float(all_reduce(size, other)))} with {other}"
-            words.append(f"{effect} ({_signed(alternative.seconds)} in all)")
+            effect = f"{time(float(all_reduce(num_bytes, other)))} with {other}"
+            words.append(f"{effect} ({difference(alternative.seconds)} in all)")
         text = ", ".join(words)
         if overlaps:
-            kept = 100 * float(self._cost.compute_rate(r))
-            return f"{text}; computation beside it keeps {kept:.1f} % of its speed."
+            kept = percent(float(self._cost.compute_rate(r)))
+            return f"{text}; computation beside it keeps {kept} of its speed."
         return f"{text}; no computation is left for it to slow down."
 
     def _with_threads(self, index: int, num_threads: int) -> Alternative | None:
@@ -323,8 +332,8 @@ class _Explainer:
         except ValueError:  # a rate that is not positive at these threads
             return None
         now = self._timeline.step_seconds
-        difference = other.step_seconds - now
-        return 0.0 if abs(difference) <= _SAME_SECONDS * now else difference
+        longer = other.step_seconds - now
+        return 0.0 if abs(longer) <= _SAME_SECONDS * now else longer
 
 
 def _cut_at(group: TensorGroup) -> str:
@@ -336,11 +345,3 @@ def _cut_at(group: TensorGroup) -> str:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= 40 else f"...{name[-37:]}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"
-
-
-def _signed(seconds: float | None) -> str:
-    return "not possible" if seconds is None else f"{seconds * 1e3:+.4g} ms"

@@ -15,6 +15,7 @@ class Facts:
     Attributes:
         function: its name; empty before it is known.
         engine: what carries gradients.
+        asked: the strategy that the user asked for; empty before it is known.
         phase: where in its life it is.
         conclusion: what is in force; None before.
         timelines: the latest measured steps under the plan.
@@ -26,6 +27,7 @@ class Facts:
 
     function: str = ""
     engine: str = "lanes"
+    asked: str = ""
     phase: Phase = Phase.TRACE
     conclusion: Conclusion | None = None
     timelines: tuple[MeasuredTimeline, ...] = ()
@@ -36,8 +38,8 @@ class Facts:
     def median_step_seconds(self, phase: Phase) -> float | None:
         """Median of a phase's `step_seconds`; None where there are none.
 
-        In MEASURE these are the steps under one all-reduce after backward, in RUN those under the
-        plan.
+        In RUN these are the steps under the plan. Those of other phases ran at other times: they
+        say little about it (`tf_libra.tuning.comparison` compares).
         """
         seconds = self.step_seconds.get(phase)
         return statistics.median(seconds) if seconds else None

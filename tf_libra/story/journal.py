@@ -12,9 +12,9 @@ _REMEMBERED_STEPS = 200
 class Journal:
     """What was told of one training function, in the order in which it happened."""
 
-    def __init__(self, engine: str) -> None:
-        """Knows nothing but what carries gradients."""
-        self._engine = engine
+    def __init__(self, engine: str, asked: str = "") -> None:
+        """Knows nothing but what carries gradients, and which strategy was asked for."""
+        self._engine, self._asked = engine, asked
         self._function = ""
         self._phase = Phase.TRACE
         self._conclusion: Conclusion | None = None
@@ -69,6 +69,7 @@ class Journal:
         return Facts(
             function=self._function,
             engine=self._engine,
+            asked=self._asked,
             phase=self._phase,
             conclusion=self._conclusion,
             timelines=tuple(self._timelines),

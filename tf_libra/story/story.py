@@ -7,8 +7,9 @@ Rank 0 writes files; the other ranks only warn.
 import atexit
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tf_libra import logs
+from tf_libra import logs, units
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
@@ -18,7 +19,13 @@ from tf_libra.records.values import PlanRecord
 from tf_libra.story.folders import documents
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
-from tf_libra.story.summary import describe, fit_line, plan_table, summary_line
+from tf_libra.story.summary import (
+    describe,
+    fit_line,
+    plan_table,
+    summary_line,
+    why_another_plan,
+)
 from tf_libra.tuning import (
     CALLS_PER_LOOK,
     DOSE,
@@ -45,7 +52,7 @@ class Story:
         self._rank = 0
         self._function = ""
         self._is_closed = False
-        self._journal = Journal(options.engine)
+        self._journal = Journal(options.engine, options.strategy.name)
         self._progress = Progress(self.log)
         self._recorder: Recorder | None = None
 
@@ -193,6 +200,8 @@ class Story:
         for note in conclusion.notes:
             self.log.warning("note: %s", note)
         plan = conclusion.plan
+        if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
+            self.log.info("plan: %s", another)
         self.log.info(
             "plan: %s made %d group(s) of %d tensors",
             plan.strategy,
@@ -258,10 +267,10 @@ class Story:
             return
         predicted = None if facts.conclusion is None else facts.conclusion.plan.predicted_seconds
         self.log.info(
-            "run: backward takes %.1f ms in the median of %d steps; predicted: %s",
-            measured * 1e3,
+            "run: backward takes %s in the median of %d steps; predicted: %s",
+            units.time(measured),
             len(facts.timelines),
-            "nothing" if predicted is None else f"{predicted * 1e3:.1f} ms",
+            "nothing" if predicted is None else units.time(predicted),
         )
 
     def close(self) -> None:

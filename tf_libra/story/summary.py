@@ -4,28 +4,39 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 
+import numpy as np
+
+from tf_libra import units
 from tf_libra.backends import backend, nccl
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.simulation import simulate
 from tf_libra.story.facts import Facts
 from tf_libra.tuning import Conclusion, Phase
+from tf_libra.tuning.comparison import against_one_all_reduce, describe_plan, why_another
+from tf_libra.tuning.race import Race
 
 WIDTH = 100
 
 
 def describe(facts: Facts) -> str:
-    """The whole story so far: phase, model, plan, predicted and measured times."""
-    lines = [f"phase: {facts.phase.value}", *times(facts)]
+    """The whole story so far: what was measured, the plan, and then what is predicted of it."""
+    lines = [f"phase: {facts.phase.value}"]
     conclusion = facts.conclusion
     if conclusion is not None:
+        lines += _wrapped(why_another_plan(facts) or "")
+    lines += [part for line in times(facts) for part in _wrapped(line)]
+    if conclusion is not None:
+        if conclusion.race is not None and conclusion.race.num_rounds:
+            lines += ["", "measured, steps in turns:", race_table(conclusion.race)]
+        lines += ["", "plan, counted from the start of backward:"]
+        lines.append(plan_table(conclusion, facts.timelines))
         if conclusion.is_fitted:
             lines += ["", *fit_table(conclusion)]
-        lines += ["", "plan, in ms since the start of backward:"]
-        lines.append(plan_table(conclusion, facts.timelines))
         lines.append("")
         plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
         if profile is not None and model is not None:
+            lines.append("what this model says:" if conclusion.is_fitted else "predicted:")
             lines.append(str(explain(profile, plan, model)))
         else:
             for note in plan.notes:
@@ -38,6 +49,14 @@ def describe(facts: Facts) -> str:
     if nccl.in_use():
         lines += _wrapped(nccl.counters().describe())
     return "\n".join(lines)
+
+
+def why_another_plan(facts: Facts) -> str | None:
+    """Why the plan is of another strategy than was asked for; None where it is not."""
+    if facts.conclusion is None or not facts.asked or facts.conclusion.profile is None:
+        return None
+    plan, notes = facts.conclusion.plan, facts.conclusion.notes
+    return why_another(facts.asked, plan.strategy, facts.conclusion.race, notes)
 
 
 def summary_line(facts: Facts) -> str:
@@ -55,13 +74,10 @@ def summary_line(facts: Facts) -> str:
         f", {facts.num_steps.get(Phase.RUN, 0)} of them under a plan of {plan.strategy}"
         f" ({groups} group{'s' if groups > 1 else ''})"
     )
-    if after is None:
-        return told
-    told += f", {after * 1e3:.1f} ms each"
-    before = facts.median_step_seconds(Phase.MEASURE)
-    if before is None or groups == 1:  # a single one is after backward itself
-        return told
-    return f"{told}; {after / before - 1:+.1%} against one all-reduce after backward"
+    if after is not None:
+        told += f", {units.time(after)} each"
+    compared = against_one_all_reduce(facts.conclusion.race)
+    return told if compared is None else f"{told}; {compared.describe()}"
 
 
 def _wrapped(text: str) -> list[str]:
@@ -75,23 +91,23 @@ def fit_line(conclusion: Conclusion) -> str:
     """The fitted formulas with their error."""
     assert conclusion.cost_model is not None and conclusion.median_error is not None
     model = conclusion.cost_model
-    rates = ", ".join(
+    rates = ";\n     ".join(
         f"r={r}: computation x{1 / float(model.compute_rate(r)):.2f}"
-        f" {float(model.overlapped_rate(r)) / 1e6:.0f}/{float(model.exclusive_rate(r)) / 1e6:.0f}"
-        " MB/s"
+        f" {units.rate(float(model.overlapped_rate(r)))} beside it,"
+        f" {units.rate(float(model.exclusive_rate(r)))} alone"
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     )
     held_out_error = conclusion.held_out_error
     held_out = (
         "no held-out steps"
         if held_out_error is None
-        else f"held-out steps missed by {held_out_error:.1%} in the median"
+        else f"held-out steps missed by {units.percent(held_out_error)} in the median"
     )
     return (
         f"{model.formula()};\n"
-        f"     {rates} (overlapped/alone);\n"
+        f"     {rates};\n"
         f"     {len(conclusion.samples)} samples, median error of an all-reduce"
-        f" {conclusion.median_error:.1%}; {held_out}"
+        f" {units.percent(conclusion.median_error)}; {held_out}"
     )
 
 
@@ -104,62 +120,60 @@ def fit_table(conclusion: Conclusion) -> list[str]:
         (
             f"r={r}",
             f"x{1 / float(model.compute_rate(r)):.2f}",
-            f"{float(model.overlapped_rate(r)) / 1e6:.0f} MB/s",
-            f"{float(model.exclusive_rate(r)) / 1e6:.0f} MB/s",
+            units.rate(float(model.overlapped_rate(r))),
+            units.rate(float(model.exclusive_rate(r))),
         )
         for r in sorted({sample.num_threads for sample in conclusion.samples})
     ]
     held_out = (
         "it was not tested on steps it has not seen"
         if conclusion.held_out_error is None
-        else f"steps of plans it has not seen are missed by {conclusion.held_out_error:.1%}"
+        else "steps of plans it has not seen are missed by"
+        f" {units.percent(conclusion.held_out_error)}"
     )
     return [
         "fitted model: slowdown of computation, and transmission rates:",
         _aligned(rows),
         *_wrapped(
-            f"  startup {model.startup_seconds * 1e3:.2f} ms overlapped,"
-            f" {model.exclusive_startup_seconds * 1e3:.2f} ms alone;"
+            f"  startup {units.time(model.startup_seconds)} overlapped,"
+            f" {units.time(model.exclusive_startup_seconds)} alone;"
             f" {len(conclusion.samples)} samples, an all-reduce is missed by"
-            f" {conclusion.median_error:.1%} in the median; {held_out}"
+            f" {units.percent(conclusion.median_error)} in the median; {held_out}"
         ),
     ]
 
 
 def plan_table(conclusion: Conclusion, timelines: Sequence[MeasuredTimeline] = ()) -> str:
-    """The plan as a table; with predicted times where there is something to predict them by.
-
-    With measured timelines, it has their medians beside what is predicted.
-    """
+    """The plan as a table; measured times (medians) stand before predicted ones."""
     plan, profile, cost_model = conclusion.plan, conclusion.profile, conclusion.cost_model
-    rows: list[tuple[str, ...]] = [("group", "tensors", "MB", "threads", "start ms", "end ms")]
     measured = _measured(timelines)
-    if measured:
-        rows[0] += ("measured start", "end")
+    columns = ("measured start", "end") if measured else ()
+    rows: list[tuple[str, ...]] = [
+        ("group", "tensors", "size", "threads", *columns, "predicted start", "end")
+    ]
     spans = None
     if profile is not None and cost_model is not None:
         spans = simulate(profile, plan, cost_model).groups
     for index, group in enumerate(plan.groups):
-        megabytes = plan.group_bytes[index] / 1e6
         predicted = ("-", "-")
         if spans is not None:
             span = spans[index]
-            predicted = (f"{span.start_seconds * 1e3:.1f}", f"{span.end_seconds * 1e3:.1f}")
+            predicted = (units.time(span.start_seconds), units.time(span.end_seconds))
         rows.append(
             (
                 str(index),
                 f"{group.stop - group.start} ({group.start}..{group.stop - 1})",
-                f"{megabytes:.3f}",
+                units.size(plan.group_bytes[index]),
                 str(group.num_threads),
-                *predicted,
                 *(measured.get(index, ("-", "-")) if measured else ()),
+                *predicted,
             )
         )
     return _aligned(rows)
 
 
 def _measured(timelines: Sequence[MeasuredTimeline]) -> dict[int, tuple[str, str]]:
-    """When groups started and ended, medians in milliseconds; of several parts, first and last."""
+    """When groups started and ended, medians; of several parts, first and last."""
     starts: dict[int, list[float]] = {}
     ends: dict[int, list[float]] = {}
     for timeline in timelines:
@@ -169,8 +183,8 @@ def _measured(timelines: Sequence[MeasuredTimeline]) -> dict[int, tuple[str, str
             ends.setdefault(group, []).append(max(one.end_seconds for one in parts))
     return {
         group: (
-            f"{statistics.median(starts[group]) * 1e3:.1f}",
-            f"{statistics.median(ends[group]) * 1e3:.1f}",
+            units.time(statistics.median(starts[group])),
+            units.time(statistics.median(ends[group])),
         )
         for group in starts
     }
@@ -184,24 +198,57 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def times(facts: Facts) -> list[str]:
-    """Predicted and measured backward time, and step times before and after."""
-    lines = []
-    measured = facts.median_backward_seconds()
-    if facts.conclusion is not None and measured is not None:
-        predicted = facts.conclusion.plan.predicted_seconds
-        if predicted is None:
-            lines.append(f"backward: measured {measured * 1e3:.1f} ms")
+def race_table(race: Race) -> str:
+    """The plans that were run in turns, the one in force first: measured steps, then predicted."""
+    rows: list[tuple[str, ...]] = [
+        ("plan", "step", "middle half", "against it", "predicted", "rounds")
+    ]
+    for one in race.contenders:
+        spread = [float(value) for value in np.quantile(one.seconds or (0.0,), (0.25, 0.75))]
+        lead = race.lead(one)
+        if one is race.winner:
+            verdict = "in force"
+        elif lead is None:
+            verdict = units.NONE
         else:
-            lines.append(
-                f"backward: predicted {predicted * 1e3:.1f} ms, measured {measured * 1e3:.1f} ms"
-                f" ({predicted / measured - 1:+.1%})"
+            verdict = "noise" if race.is_noise(one) else units.change(lead[0] - 1)
+        rows.append(
+            (
+                describe_plan(one),
+                units.time(one.median_seconds),
+                f"{units.time(spread[0])} to {units.time(spread[1])}" if one.seconds else "-",
+                verdict,
+                units.time(one.predicted_seconds),
+                str(len(one.seconds)),
             )
-    before = facts.median_step_seconds(Phase.MEASURE)
-    after = facts.median_step_seconds(Phase.RUN)
-    if before is not None:
-        lines.append(f"step before: {before * 1e3:.1f} ms (all-reduce after backward)")
-    if after is not None:
-        change = f" ({after / before - 1:+.1%})" if before else ""
-        lines.append(f"step after: {after * 1e3:.1f} ms{change}")
+        )
+    return _aligned(rows)
+
+
+def times(facts: Facts) -> list[str]:
+    """Measured steps and backward time; what is predicted of it comes after."""
+    lines = []
+    seconds = facts.step_seconds.get(Phase.RUN)
+    if seconds:
+        low, middle, high = (float(one) for one in np.quantile(seconds, (0.25, 0.5, 0.75)))
+        lines.append(
+            f"step: measured {units.time(middle)} (middle half {units.time(low)} to"
+            f" {units.time(high)}, {len(seconds)} steps under the plan)"
+        )
+    conclusion = facts.conclusion
+    if conclusion is not None:
+        compared = against_one_all_reduce(conclusion.race)
+        if compared is not None:
+            lines.append(f"step, in turns: {compared.describe()}")
+        elif seconds and len(conclusion.plan.groups) > 1:
+            lines.append("nothing was run in turns with the plan, so it is not compared")
+    measured = facts.median_backward_seconds()
+    if conclusion is not None and measured is not None:
+        predicted = conclusion.plan.predicted_seconds
+        told = f"backward: measured {units.time(measured)}"
+        if predicted is not None:
+            told += (
+                f", predicted {units.time(predicted)} ({units.change(predicted / measured - 1)})"
+            )
+        lines.append(told)
     return lines

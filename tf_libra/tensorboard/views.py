@@ -22,8 +22,10 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
 from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
+from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.records.values import PlanRecord, Spread, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
+from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
 
 # World sizes of the scale-out study, beside the present one.
@@ -35,8 +37,8 @@ _CURVE_POINTS = 60
 def plan_view(record: PlanRecord) -> dict[str, Any]:
     """The groups of a plan, with what is predicted of them.
 
-    `bottleneck` is the group that the end of backward waits for longest: the one with the most
-    residual communication, or, where there is none, the one that slows computation most.
+    `bottleneck` is the group by which most of backward's time is lost, to contention and to waiting
+    for it alone.
     """
     plan, timeline = record.plan, predicted(record)
     view: dict[str, Any] = {
@@ -54,6 +56,12 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         "predicted_seconds": plan.predicted_seconds,
         "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
         "race": race_view(record.conclusion.race),
+        "comparison": comparison_view(record.conclusion.race),
+        "another": why_another(
+            record.strategy.name, plan.strategy, record.conclusion.race, record.conclusion.notes
+        )
+        if record.conclusion.profile is not None
+        else None,
         "summary": None,
         "compute_seconds": None,
         "bottleneck": None,
@@ -90,10 +98,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
             stage.residual_communication_seconds for stage in timeline.stages
         ),
     }
-    view["bottleneck"] = max(
-        range(len(costs)),
-        key=lambda k: (costs[k]["residual_communication_seconds"], costs[k]["slowed_seconds"]),
-    )
+    view["bottleneck"] = bottleneck(losses(plan, timeline, record.conclusion.cost_model))
     return view
 
 
@@ -124,11 +129,26 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
     return rows
 
 
+def comparison_view(race: Race | None) -> dict[str, Any] | None:
+    """The step of the plan in force against one all-reduce after backward; None if not compared."""
+    compared = against_one_all_reduce(race)
+    if compared is None:
+        return None
+    return {
+        "low": compared.low,
+        "ratio": compared.ratio,
+        "high": compared.high,
+        "is_noise": compared.is_noise,
+        "num_rounds": compared.num_rounds,
+        "text": compared.describe(),
+    }
+
+
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
     """What each group costs: its span, and how much backward gets longer beside and after it."""
     rows = []
-    for group, span, stage in zip(plan.groups, timeline.groups, timeline.stages[1:], strict=True):
-        lost = stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads)))
+    found = losses(plan, timeline, cost)
+    for loss, span, stage in zip(found, timeline.groups, timeline.stages[1:], strict=True):
         rows.append(
             {
                 "ready_seconds": span.ready_seconds,
@@ -138,7 +158,8 @@ def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, An
                 "overlap_seconds": stage.overlap_seconds,
                 "residual_compute_seconds": stage.residual_compute_seconds,
                 "residual_communication_seconds": stage.residual_communication_seconds,
-                "slowed_seconds": lost,
+                "slowed_seconds": loss.slowed_seconds,
+                "lost_seconds": loss.seconds,
             }
         )
     return rows

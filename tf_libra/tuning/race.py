@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.model.plan import Plan
 from tf_libra.tuning.end_of_tuning import EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
@@ -111,11 +111,11 @@ class Race:
             groups, seconds = len(one.plan.groups), one.median_seconds
             text = f"{one.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
             if seconds is not None:
-                text += f" {seconds * 1e3:.1f} ms"
+                text += f" {units.time(seconds)}"
             if one.predicted_seconds is not None:
-                text += f" (predicted {one.predicted_seconds * 1e3:.1f})"
+                text += f" (predicted {units.time(one.predicted_seconds)})"
             if self.is_noise(one):
-                text += ", no difference that can be told from noise"
+                text += f", {units.NO_DIFFERENCE}"
             told.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(told)}"
 

@@ -1,0 +1,54 @@
+"""Numbers for a reader; tests/tensorboard/test_format.py compares them with the browser's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_libra import units
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.0, "0 us"),
+        (5.199e-8, "0.052 us"),
+        (1e-10, "0 us"),
+        (9.9996e-4, "1 ms"),
+        (9.994e-4, "999.4 us"),
+        (0.0123449, "12.34 ms"),
+        (0.03, "30 ms"),
+        (1.23456, "1.235 s"),
+        (123456.0, "123500 s"),
+        (-0.0015, "-1.5 ms"),
+        (None, "-"),
+    ],
+)
+def test_times(seconds: float | None, told: str) -> None:
+    assert units.time(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "told"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (4_002_000, "4.002 MB"), (25e8, "2.5 GB")],
+)
+def test_sizes(num_bytes: int, told: str) -> None:
+    assert units.size(num_bytes) == told
+    assert units.rate(num_bytes) == f"{told}/s"
+
+
+def test_changes_have_signs() -> None:
+    assert units.change(0.0204) == "+2.0 %"
+    assert units.change(-0.3) == "-30.0 %"
+    assert units.change(-0.0001) == "0.0 %"
+    assert units.difference(-1.5e-3) == "-1.5 ms"
+    assert units.difference(1e-12) == "no change"
+    assert units.difference(None) == "not possible"
+
+
+@given(st.floats(1e-9, 1e6))
+def test_a_time_is_read_back_to_its_digits(seconds: float) -> None:
+    number, unit = units.time(seconds).split()
+    factor = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+    # Half of the fourth digit, or of the third decimal.
+    assert float(number) * factor == pytest.approx(seconds, rel=5.1e-4, abs=0.51e-3 * factor)
+    assert float(number) < 1000 or unit == "s"

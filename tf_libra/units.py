@@ -1,0 +1,74 @@
+"""Times, bytes and shares as they are written for a reader, alike in every output.
+
+`tf_libra/tensorboard/static/format.js` is the same for the browser; a test compares them. Four
+significant digits and at most three decimals, in the largest unit of which there is one or more;
+halves are rounded up, as browsers do.
+"""
+
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+NONE = "-"
+# What is said of two plans whose steps, in turns, do not differ.
+NO_DIFFERENCE = "no difference that can be told apart from noise"
+
+_DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
+_TIMES = (("us", 1e6), ("ms", 1e3), ("s", 1.0))
+_BYTES = (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6), ("GB", 1e-9))
+
+
+def time(seconds: float | None) -> str:
+    """Seconds in us, ms or s; a dash for None."""
+    return NONE if seconds is None else _scaled(seconds, _TIMES)
+
+
+def difference(seconds: float | None) -> str:
+    """A change in seconds, with its sign."""
+    if seconds is None:
+        return "not possible"
+    text = time(abs(seconds))
+    if _number(abs(seconds) * 1e6) == 0:
+        return "no change"
+    return f"{'+' if seconds > 0 else '-'}{text}"
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes in B, kB, MB or GB, of thousands; a dash for None."""
+    return NONE if num_bytes is None else _scaled(num_bytes, _BYTES)
+
+
+def rate(bytes_per_second: float | None) -> str:
+    """Bytes per second, likewise."""
+    return NONE if bytes_per_second is None else f"{size(bytes_per_second)}/s"
+
+
+def percent(share: float | None) -> str:
+    """A share, such as 0.125, in per cent with one decimal."""
+    return NONE if share is None else f"{_fixed(share * 100, 1)} %"
+
+
+def change(share: float | None) -> str:
+    """A relative change, such as -0.125, in per cent with its sign."""
+    if share is None:
+        return NONE
+    text = _fixed(abs(share) * 100, 1)
+    sign = "" if not float(text) else "+" if share > 0 else "-"
+    return f"{sign}{text} %"
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    sign, value = ("-" if value < 0 else ""), abs(value)
+    for unit, factor in units:
+        number = _number(value * factor)
+        if number < 1000 or unit == units[-1][0]:
+            return f"{sign if number else ''}{number.normalize():f} {unit}"
+    raise AssertionError("there is a last unit")
+
+
+def _number(value: float) -> Decimal:
+    # In two steps, as the browser does it.
+    rounded = float(_DIGITS.create_decimal_from_float(value))
+    return Decimal(_fixed(rounded, 3))
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return str(Decimal(value).quantize(Decimal(10) ** -decimals, ROUND_HALF_UP))
