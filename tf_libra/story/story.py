@@ -140,14 +140,14 @@ class Story:
             return
         if found is Found.DRIFT:
             self._say(
-                f"drift: at step {step} steps take {measured * 1e3:.1f} ms, where"
-                f" {expected * 1e3:.1f} ms were expected: plans are tried out again, {DOSE} steps"
+                f"drift: at step {step} steps take {units.time(measured)}, where"
+                f" {units.time(expected)} were expected: plans are tried out again, {DOSE} steps"
                 f" after every {CALLS_PER_LOOK} at most"
             )
         elif found is Found.PASSED:
             self._say(
-                f"drift: at step {step} steps take {measured * 1e3:.1f} ms again, near the"
-                f" {expected * 1e3:.1f} ms expected: the plan stays"
+                f"drift: at step {step} steps take {units.time(measured)} again, near the"
+                f" {units.time(expected)} expected: the plan stays"
             )
 
     def _say(self, text: str) -> None:
