@@ -1,6 +1,5 @@
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,52 +7,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/engine_slot.h"
+#include "ops/kernels.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/executions.h"
+#include "ops/pending.h"
 #include "ops/profiler_events.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
-#include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tsl/profiler/lib/traceme.h"
 
 namespace tf_libra {
 namespace {
 
-ElementType ElementTypeOf(tensorflow::DataType type) {
-  switch (type) {
-    case tensorflow::DT_HALF:
-      return ElementType::kFloat16;
-    case tensorflow::DT_BFLOAT16:
-      return ElementType::kBFloat16;
-    case tensorflow::DT_DOUBLE:
-      return ElementType::kFloat64;
-    default:  // the op's registration admits no other
-      return ElementType::kFloat32;
-  }
-}
-
-absl::Status ToTensorFlow(const Status& status) {
-  const std::string message = "LibraAllReduce: " + status.message();
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(message);
-    case StatusCode::kFailedPrecondition:
-      return absl::FailedPreconditionError(message);
-    case StatusCode::kUnavailable:
-      // Not Unavailable: TensorFlow takes that for trouble of its own network and rewords it.
-      return absl::AbortedError(message);
-    case StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(message);
-    case StatusCode::kResourceExhausted:
-      return absl::ResourceExhaustedError(message);
-    case StatusCode::kInternal:
-      break;
-  }
-  return absl::InternalError(message);
-}
+constexpr char kOp[] = "LibraAllReduce";
 
 // What the attributes say; null where they are wrong, and the context has the error.
 std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruction* context,
@@ -92,13 +59,6 @@ std::shared_ptr<const OperationInfo> ReadOperation(tensorflow::OpKernelConstruct
   return operation;
 }
 
-// What takes the request; an error where no engine runs.
-absl::Status FindEngine(std::shared_ptr<Engine>* engine) {
-  *engine = ActiveEngine();
-  if (*engine != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("LibraAllReduce: no engine is running in this process");
-}
-
 // All of the request but `done`. The reduced tensors are the context's outputs.
 absl::Status MakeRequest(tensorflow::OpKernelContext* context,
                          const std::shared_ptr<const OperationInfo>& operation,
@@ -122,13 +82,6 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-// It has not got to the engine, and the other ranks are not to wait for it.
-absl::Status CannotStart() {
-  const Status status = CaughtStatus("an all-reduce cannot start");
-  if (const auto engine = ActiveEngine()) engine->Abort(status);
-  return ToTensorFlow(status);
-}
-
 // Hands its tensors to the active engine; all else is the engine's.
 class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  public:
@@ -139,7 +92,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
     try {
       HandOver(context, done);
     } catch (...) {
-      context->SetStatus(CannotStart());
+      context->SetStatus(CannotStart(kOp));
       done();
     }
   }
@@ -150,14 +103,14 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  private:
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
     std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK_ASYNC(context, FindEngine(&engine), done);
+    OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
     // The executor shows no op that is not expensive; this one carries what readers of the trace
     // need to know of its tensors.
     tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
     OP_REQUIRES_OK_ASYNC(context, MakeRequest(context, operation_, &request), done);
     request.done = [context, done](const Status& status) {
-      if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+      if (!status.ok()) context->SetStatus(ToTensorFlow(kOp, status));
       done();
     };
     Executions::Global().Note(operation_);
@@ -171,52 +124,6 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),
                         LibraAllReduceKernel);
 
-// An all-reduce under way. Its tensors are alive until it has ended, whatever becomes of the step.
-class Pending {
- public:
-  explicit Pending(std::vector<tensorflow::Tensor> tensors) : tensors_(std::move(tensors)) {}
-
-  void End(const Status& status) {
-    std::function<void(const Status&)> then;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      has_ended_ = true;
-      status_ = status;
-      tensors_.clear();
-      then.swap(then_);
-    }
-    if (then) then(status);
-  }
-
-  // Calls `then` once, here or where the all-reduce ends.
-  void Then(std::function<void(const Status&)> then) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!has_ended_) {
-        then_ = std::move(then);
-        return;
-      }
-    }
-    then(status_);  // which stays
-  }
-
- private:
-  std::mutex mutex_;
-  bool has_ended_ = false;
-  Status status_;
-  std::vector<tensorflow::Tensor> tensors_;
-  std::function<void(const Status&)> then_;
-};
-
-// As a tensor holds it. It means nothing outside of the process.
-struct PendingHandle {
-  std::shared_ptr<Pending> pending;
-
-  std::string TypeName() const { return "tf_libra::PendingHandle"; }
-  void Encode(tensorflow::VariantTensorData*) const {}
-  bool Decode(const tensorflow::VariantTensorData&) { return false; }
-};
-
 class LibraAllReduceStartKernel : public tensorflow::OpKernel {
  public:
   explicit LibraAllReduceStartKernel(tensorflow::OpKernelConstruction* context)
@@ -226,7 +133,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
     try {
       HandOver(context);
     } catch (...) {
-      context->SetStatus(CannotStart());
+      context->SetStatus(CannotStart(kOp));
     }
   }
 
@@ -235,7 +142,7 @@ class LibraAllReduceStartKernel : public tensorflow::OpKernel {
  private:
   void HandOver(tensorflow::OpKernelContext* context) {
     std::shared_ptr<Engine> engine;
-    OP_REQUIRES_OK(context, FindEngine(&engine));
+    OP_REQUIRES_OK(context, FindEngine(kOp, &engine));
     tsl::profiler::TraceMe event([&] { return OpEvent(*context, *operation_); });
     AllReduceRequest request;
     std::vector<tensorflow::Tensor> tensors;
@@ -277,7 +184,7 @@ class LibraAllReduceWaitKernel : public tensorflow::AsyncOpKernel {
       if (status.ok()) {
         for (int i = 0; i < num_tensors; ++i) context->set_output(i, context->input(i));
       } else {
-        context->SetStatus(ToTensorFlow(status));
+        context->SetStatus(ToTensorFlow(kOp, status));
       }
       done();
     });

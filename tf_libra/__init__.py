@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tf_libra.launch import worker as _worker
 
 if TYPE_CHECKING:
-    from tf_libra import elastic, keras, nccl, strategies
+    from tf_libra import collectives, elastic, keras, nccl, strategies
     from tf_libra.cost_model import (
         ContentionModel,
         OverlapSample,
@@ -47,6 +47,7 @@ __all__ = [
     "ScalingProfile",
     "TensorGroup",
     "Tuning",
+    "collectives",
     "cost_model_from_json",
     "elastic",
     "keras",
@@ -60,7 +61,7 @@ __all__ = [
     "strategies",
 ]
 
-_MODULES = ("elastic", "keras", "nccl", "strategies")
+_MODULES = ("collectives", "elastic", "keras", "nccl", "strategies")
 
 _HOME = {
     "BackwardProfile": "tf_libra.model.profile",

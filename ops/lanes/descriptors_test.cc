@@ -76,7 +76,7 @@ void HardLimitDoesNotSuffice() {
       const Status status = meeting.Connect(rank, &meshes[rank]);
       CHECK_STATUS(status, StatusCode::kResourceExhausted,
                    "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)");
-      const std::string each = IsUnix(testing::MeetingPlace()) ? "5" : "6";
+      const std::string each = IsUnix(testing::MeetingPlace()) ? "6" : "7";
       CHECK_CONTAINS(status.message(), "by " + each + " connections each, needs ");
       CHECK_CONTAINS(status.message(), "this process may have " + std::to_string(most) + ": ");
       CHECK_CONTAINS(status.message(), "ulimit -n ");

@@ -1,4 +1,5 @@
-// What executes an all-reduce. Kernels know this interface and nothing behind it.
+// What executes all-reduces, and moves tensors between ranks. Kernels know this interface and
+// nothing behind it.
 #ifndef TF_LIBRA_OPS_LANES_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_ENGINE_H_
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "ops/lanes/buffers.h"
+#include "ops/lanes/collective.h"
 #include "ops/lanes/element.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/status.h"
@@ -19,6 +21,17 @@ struct AllReduceRequest {
   std::shared_ptr<const OperationInfo> operation;
   ElementType element_type = ElementType::kFloat32;
   std::vector<TensorView> tensors;  // alive until `done` is called
+  std::function<void(const Status&)> done;
+};
+
+// One side of a tensor's way to another rank. Sends and receives of one name between two ranks meet
+// in the order of their calls on each side; those of different names in any.
+struct MessageRequest {
+  int peer = 0;
+  std::string name;
+  std::string content;   // as "float32 [8, 16]": the same on both sides
+  char* data = nullptr;  // of `num_bytes`, alive until `done` is called; what is sent is only read
+  size_t num_bytes = 0;
   std::function<void(const Status&)> done;
 };
 
@@ -38,6 +51,15 @@ class Engine {
   // others run at once. After a failure every call ends with the first cause. What `done` throws is
   // a failure, too.
   virtual void AllReduce(AllReduceRequest request) noexcept = 0;
+
+  // As AllReduce, but in any order: messages and collectives wait for nothing but the ranks that
+  // take part, and for the data. The end of a send says that its memory is free again. After one
+  // that is refused with InvalidArgument the engine goes on.
+  virtual void Send(MessageRequest request) noexcept = 0;
+  virtual void Receive(MessageRequest request) noexcept = 0;
+  virtual void Run(CollectiveRequest request) noexcept = 0;
+  // Waits for a while, at an end that is a good one, until what was sent has arrived.
+  virtual void Flush() noexcept = 0;
 
   // Small messages, in the same order on every rank. See ControlPlane.
   virtual Status AllGather(const std::string& mine, std::vector<std::string>* all) = 0;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <future>
@@ -14,8 +15,8 @@
 namespace tf_libra {
 namespace {
 
-// Set on the threads that are lanes. What is called at the end of an all-reduce runs on one.
-thread_local const LaneEngine* engine_of_this_lane = nullptr;
+// Set on the engine's threads. What is called at the end of an all-reduce runs on one.
+thread_local const LaneEngine* engine_of_this_thread = nullptr;
 
 // How long a failing rank listens for what its peers have to say about the cause.
 constexpr double kFarewellSeconds = 0.5;
@@ -79,15 +80,19 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
       rank_(mesh->rank),
       world_size_(mesh->world_size),
       links_(std::move(mesh->links)),
-      control_(mesh->rank, std::move(mesh->control), WarningOf(options, mesh->rank), &links_) {}
+      control_(mesh->rank, std::move(mesh->control), WarningOf(options, mesh->rank), &links_),
+      messenger_(
+          std::make_unique<Messenger>(MessagesOptions(), std::move(mesh->messages), &links_)) {}
 
 LaneEngine::~LaneEngine() {
   if (InForkedChild()) {
     // The threads are the parent's. What they wait on cannot be destroyed, only left.
     for (auto& lane : lanes_) static_cast<void>(lane.release());
+    static_cast<void>(messenger_.release());
     return;
   }
   Abort(Closed());
+  messenger_.reset();
   {
     // A job may just be on its way to the lanes: none of them leaves before it is through.
     std::unique_lock<std::mutex> lock(mutex_);
@@ -97,7 +102,7 @@ LaneEngine::~LaneEngine() {
 }
 
 void LaneEngine::Delete(LaneEngine* engine) noexcept {
-  if (engine_of_this_lane != engine) {
+  if (engine_of_this_thread != engine) {
     delete engine;
     return;
   }
@@ -278,7 +283,7 @@ void LaneEngine::StartNext() noexcept {
 }
 
 void LaneEngine::LaneMain(Lane* lane) noexcept {
-  engine_of_this_lane = this;
+  engine_of_this_thread = this;
   // Debuggers and profilers show it; Linux keeps 15 characters.
   char name[16];
   std::snprintf(name, sizeof(name), "libra lane %d", lane->index);
@@ -341,7 +346,7 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch
   if (status.ok() || job->failed.exchange(true)) return;
   // The first lane that fails says why, before the connections close: who sees them close finds
   // the words. That wakes the other lanes as well.
-  Fail(Explain(status, *job));
+  Fail(Explain(status, job->request.operation->Describe(), job->record.step));
 }
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
@@ -369,11 +374,79 @@ void LaneEngine::End(const AllReduceRequest& request, const Status& status) noex
   }
 }
 
-Status LaneEngine::Explain(const Status& status, const Job& job) noexcept {
+MessengerOptions LaneEngine::MessagesOptions() {
+  MessengerOptions options;
+  options.rank = rank_;
+  options.timeout_seconds = options_.timeout_seconds;
+  options.stall_warning_seconds = options_.stall_warning_seconds;
+  options.warn = options_.warn;
+  options.on_thread = [this] { engine_of_this_thread = this; };
+  options.on_failure = [this](const Status& status) { Fail(Explain(status, "messages", step_)); };
+  return options;
+}
+
+template <typename Post>
+void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept {
+  Status status = InForkedChild() ? failure() : Status();
+  try {
+    if (status.ok()) status = post();
+  } catch (...) {
+    // The other ranks are not to wait for it.
+    status = Fail(CaughtStatus("a message cannot start"));
+  }
+  if (status.ok()) return;
+  try {
+    done(status);
+  } catch (...) {
+    Fail(CaughtStatus("what follows a message has failed"));
+  }
+}
+
+void LaneEngine::Exchange(Transfer::Way way, MessageRequest request) noexcept {
+  PostMessages(request.done, [&] {
+    const auto transfer = std::make_shared<Transfer>();
+    transfer->way = way;
+    transfer->peer = request.peer;
+    transfer->key = "m" + request.name;
+    transfer->content = std::move(request.content);
+    transfer->data = request.data;
+    transfer->num_bytes = request.num_bytes;
+    transfer->done = request.done;
+    return messenger_->Post({transfer});
+  });
+}
+
+void LaneEngine::Send(MessageRequest request) noexcept {
+  Exchange(Transfer::Way::kSend, std::move(request));
+}
+
+void LaneEngine::Receive(MessageRequest request) noexcept {
+  Exchange(Transfer::Way::kReceive, std::move(request));
+}
+
+void LaneEngine::Run(CollectiveRequest request) noexcept {
+  const std::function<void(const Status&)> done = request.done;
+  PostMessages(done, [&] {
+    return RunCollective(messenger_.get(), rank_, world_size_, std::move(request));
+  });
+}
+
+void LaneEngine::Flush() noexcept {
+  if (InForkedChild()) return;
+  const double seconds = std::min(options_.timeout_seconds, options_.stall_warning_seconds);
+  const std::string left = messenger_->Flush(seconds);
+  if (left.empty() || !options_.warn) return;
+  try {
+    options_.warn("rank " + std::to_string(rank_) + " ends, and has waited " +
+                  SecondsText(seconds) + " s for others to receive what it sent: " + left);
+  } catch (...) {  // no memory for words
+  }
+}
+
+Status LaneEngine::Explain(const Status& status, const std::string& what, int64_t step) noexcept {
   if (Status known = failure(); !known.ok()) return known;
   try {
-    std::string message = "rank " + std::to_string(rank_) + ", " +
-                          job.request.operation->Describe() + ": " + status.message();
+    std::string message = "rank " + std::to_string(rank_) + ", " + what + ": " + status.message();
     const bool disagree = status.code() == StatusCode::kFailedPrecondition;
     // Told before listening: the other side listens for it, too.
     if (disagree) control_.Farewell(message);
@@ -382,8 +455,8 @@ Status LaneEngine::Explain(const Status& status, const Job& job) noexcept {
           control_.HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
       if (!words.empty()) message += " (" + words + ")";
     }
-    return Status(status.code(),
-                  message + "; step " + std::to_string(job.record.step) + " was not completed");
+    if (step >= 0) message += "; step " + std::to_string(step) + " was not completed";
+    return Status(status.code(), std::move(message));
   } catch (...) {  // no memory for more words
     return status;
   }
@@ -436,6 +509,7 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
     for (Connection& connection : lane->peers) connection.Shutdown();
   }
   control_.Shutdown();
+  messenger_->End(cause);
   StartNext();  // ends what is queued
   return cause;
 }
@@ -444,6 +518,7 @@ void LaneEngine::Abort(const Status& reason) noexcept { Fail(reason); }
 
 Status EndWithin(std::shared_ptr<Engine> engine) {
   const double timeout_seconds = engine->timeout_seconds();
+  engine->Flush();
   // What a `done` leads to may be anything, the user's code included.
   // Held from here where no thread can start: then nobody may wait for the lanes.
   auto* const held = new std::shared_ptr<Engine>(std::move(engine));

@@ -18,6 +18,7 @@
 #include "ops/lanes/engine.h"
 #include "ops/lanes/exchange.h"
 #include "ops/lanes/mesh.h"
+#include "ops/lanes/messenger.h"
 
 namespace tf_libra {
 
@@ -53,6 +54,10 @@ class LaneEngine : public Engine {
   int max_threads() const override { return num_lanes_; }
   double timeout_seconds() const override { return options_.timeout_seconds; }
   void AllReduce(AllReduceRequest request) noexcept override;
+  void Send(MessageRequest request) noexcept override;
+  void Receive(MessageRequest request) noexcept override;
+  void Run(CollectiveRequest request) noexcept override;
+  void Flush() noexcept override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;
   Status Grow(MeshOptions meeting, Socket listener) noexcept override;
@@ -113,11 +118,16 @@ class LaneEngine : public Engine {
   void Finish(const std::shared_ptr<Job>& job) noexcept;
   // Calls `done`: what follows is TensorFlow, and whatever it does next.
   void End(const AllReduceRequest& request, const Status& status) noexcept;
+  MessengerOptions MessagesOptions();
+  void Exchange(Transfer::Way way, MessageRequest request) noexcept;
+  // Calls `post`, which calls `done` unless it returns an error or throws.
+  template <typename Post>
+  void PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept;
   // Records the first cause and wakes everybody. Returns the first cause.
   Status Fail(const Status& cause) noexcept;
   Status failure() noexcept;
-  // Adds what was being done, who did it, and what the peers said about it.
-  Status Explain(const Status& status, const Job& job) noexcept;
+  // Adds who was doing what, in which step, and what the peers said about it.
+  Status Explain(const Status& status, const std::string& what, int64_t step) noexcept;
   // Exchanges a small message between steps, whose failure is the end of the engine.
   template <typename Call>
   Status Message(Call exchange) noexcept;
@@ -130,6 +140,7 @@ class LaneEngine : public Engine {
   const int world_size_;
   std::vector<Socket> links_;  // [rank]
   ControlPlane control_;
+  std::unique_ptr<Messenger> messenger_;
   std::atomic<int> num_lanes_{0};
   std::atomic<int64_t> step_{-1};
   std::atomic<WallClock> wall_{WallClock()};  // looked at anew in every step

@@ -14,7 +14,8 @@
 namespace tf_libra {
 namespace {
 
-constexpr int32_t kLink = -2;
+constexpr int32_t kLink = -3;
+constexpr int32_t kMessages = -2;
 constexpr int32_t kControlLane = -1;
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
@@ -26,23 +27,26 @@ constexpr double kLookSeconds = 1;
 // Within one host there is no cable that could be pulled.
 int FirstConnection(const MeshOptions& options) {
   if (options.first_lane > 0) return options.first_lane;
-  return IsUnix(options.addresses[options.rank].host) ? kControlLane : kLink;
+  return IsUnix(options.addresses[options.rank].host) ? kMessages : kLink;
+}
+
+// Of the connections that are no lanes.
+std::vector<Socket>* Sockets(int lane, Mesh* mesh) {
+  if (lane == kLink) return &mesh->links;
+  return lane == kMessages ? &mesh->messages : &mesh->control;
 }
 
 void Keep(const MeshOptions& options, int lane, int rank, Connection connection, Mesh* mesh) {
-  if (lane == kLink) {
-    mesh->links[rank] = std::move(connection.socket);
-  } else if (lane == kControlLane) {
-    mesh->control[rank] = std::move(connection.socket);
+  if (lane < 0) {
+    (*Sockets(lane, mesh))[rank] = std::move(connection.socket);
   } else {
     mesh->lanes[lane - options.first_lane][rank] = std::move(connection);
   }
 }
 
-bool Has(const MeshOptions& options, int lane, int rank, const Mesh& mesh) {
-  if (lane == kLink) return mesh.links[rank].valid();
-  return lane == kControlLane ? mesh.control[rank].valid()
-                              : mesh.lanes[lane - options.first_lane][rank].valid();
+bool Has(const MeshOptions& options, int lane, int rank, Mesh* mesh) {
+  if (lane < 0) return (*Sockets(lane, mesh))[rank].valid();
+  return mesh->lanes[lane - options.first_lane][rank].valid();
 }
 
 bool SharesMemory(const MeshOptions& options, int lane) {
@@ -245,9 +249,9 @@ Hearing Hear(const MeshOptions& options, Pending* pending, Status* unshared) {
   return welcome ? Hearing::kWelcome : Hearing::kDropped;
 }
 
-std::vector<int> MissingRanks(const MeshOptions& options, const Mesh& mesh) {
+std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
   std::vector<int> missing;
-  for (int rank = options.rank + 1; rank < mesh.world_size; ++rank) {
+  for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
     bool complete = true;
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
       complete = complete && Has(options, lane, rank, mesh);
@@ -291,7 +295,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket& listener, Tim
   std::vector<Pending> pending;
   std::vector<Watched> watched(mesh->world_size);
   for (;;) {
-    const std::vector<int> missing = MissingRanks(options, *mesh);
+    const std::vector<int> missing = MissingRanks(options, mesh);
     if (missing.empty()) return Status();
     if (Status status = Interrupted(options); !status.ok()) return status;
     std::vector<pollfd> entries;
@@ -364,6 +368,7 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
   result.rank = options.rank;
   result.world_size = world_size;
   result.control.resize(result.world_size);
+  result.messages.resize(result.world_size);
   result.links.resize(result.world_size);
   result.lanes.resize(options.num_lanes - options.first_lane);
   for (auto& lane : result.lanes) lane.resize(result.world_size);

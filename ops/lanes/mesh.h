@@ -1,5 +1,6 @@
-// Connections between every two ranks: one control connection and `num_lanes` lanes per pair, and
-// between hosts one more, on which nothing is sent, to notice a dead link by.
+// Connections between every two ranks: one for control, one for messages (messenger.h) and
+// `num_lanes` lanes per pair, and between hosts one more, on which nothing is sent, to notice a
+// dead link by.
 #ifndef TF_LIBRA_OPS_LANES_MESH_H_
 #define TF_LIBRA_OPS_LANES_MESH_H_
 
@@ -19,8 +20,8 @@ struct MeshOptions {
   int rank = 0;
   std::vector<Address> addresses;  // of every rank's listener, own included
   JobSecret secret;
-  // Connected are lanes [first_lane, num_lanes). Above 0 the ranks have met before, and have
-  // control connections and links already.
+  // Connected are lanes [first_lane, num_lanes). Above 0 the ranks have met before, and have all
+  // other connections already.
   int first_lane = 0;
   int num_lanes = 1;
   // Whether lanes between ranks of one host share memory; a rank that does not want to, or is not
@@ -35,6 +36,7 @@ struct Mesh {
   int rank = 0;
   int world_size = 1;
   std::vector<Socket> control;                 // [rank]; own entry invalid
+  std::vector<Socket> messages;                // likewise
   std::vector<std::vector<Connection>> lanes;  // [lane - first_lane][rank]; own entries invalid
   std::vector<Socket> links;                   // [rank]; watched, see WatchLink; none in one host
   Status unshared;  // why this process could not share memory as it wanted; else OK

@@ -265,7 +265,7 @@ void NothingIsLeftOpen() {
   testing::SharingMemory() = true;
   testing::MeetingPlace() = kUnixHost;
   const std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
-  CHECK_EQ(num_open(), before + 2 * (1 + 3));
+  CHECK_EQ(num_open(), before + 2 * (2 + 3));
 }
 
 }  // namespace

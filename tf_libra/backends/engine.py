@@ -18,6 +18,7 @@ UNIX = "unix:"
 
 # ops/lanes/status.h
 _UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
+_OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
 
 
 def is_lost_rank(error: BaseException) -> bool:
@@ -28,7 +29,7 @@ def is_lost_rank(error: BaseException) -> bool:
     import tensorflow as tf
 
     kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
-    return isinstance(error, LostRankError) or (kernel and "LibraAllReduce" in str(error))
+    return isinstance(error, LostRankError) or (kernel and any(op in str(error) for op in _OPS))
 
 
 @dataclass(frozen=True)

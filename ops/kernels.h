@@ -1,0 +1,29 @@
+// What kernels that hand tensors to the engine have in common.
+#ifndef TF_LIBRA_OPS_KERNELS_H_
+#define TF_LIBRA_OPS_KERNELS_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "ops/lanes/element.h"
+#include "ops/lanes/engine.h"
+#include "ops/lanes/status.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_libra {
+
+// Of the types that are summed.
+ElementType ElementTypeOf(tensorflow::DataType type);
+
+// "OP: message", as TensorFlow's errors are.
+absl::Status ToTensorFlow(const char* op, const Status& status);
+
+// What takes a request; an error where no engine runs.
+absl::Status FindEngine(const char* op, std::shared_ptr<Engine>* engine);
+
+// In a `catch`: the request has not got to the engine, and the other ranks are not to wait for it.
+absl::Status CannotStart(const char* op);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_KERNELS_H_

@@ -1,0 +1,295 @@
+#include "ops/lanes/collective.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::kShortSeconds;
+using testing::OnEveryRank;
+
+using Engines = std::vector<std::shared_ptr<LaneEngine>>;
+using Ranks = std::vector<int>;
+
+Engines MakeEngines(int world_size, double timeout_seconds = kGenerousSeconds) {
+  Engines engines;
+  LaneEngineOptions options;
+  options.timeout_seconds = timeout_seconds;
+  for (Mesh& mesh : ConnectAll(world_size, 1)) {
+    engines.emplace_back();
+    CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engines.back()));
+  }
+  return engines;
+}
+
+// Values of mixed sizes, so that sums are rounded.
+std::vector<float> Values(int rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank));
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(static_cast<int32_t>(random())) / 3e6f;
+  return values;
+}
+
+struct What {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Ranks ranks;
+  size_t count = 0;
+  int root = -1;
+  Reduction reduction = Reduction::kSum;
+  bool in_place = false;
+  std::string name = "x";
+};
+
+// One rank's call: its memory, and its end.
+struct Call {
+  Call(const What& given, int rank) : what(given), input(Values(rank, given.count)) {
+    size_t count = what.count;
+    if (what.kind == CollectiveKind::kAllGather) count *= what.ranks.size();
+    if (what.kind == CollectiveKind::kReduceScatter) count /= what.ranks.size();
+    if (!what.in_place) output.assign(count, -1);
+  }
+
+  void Start(LaneEngine* engine) {
+    CollectiveRequest request;
+    request.kind = what.kind;
+    request.ranks = what.ranks;
+    request.root = what.root;
+    request.name = what.name;
+    request.content = "float [" + std::to_string(what.count) + "]";
+    request.reduction = what.reduction;
+    request.input = reinterpret_cast<const char*>(input.data());
+    request.output = reinterpret_cast<char*>(result().data());
+    request.num_bytes = 4 * what.count;
+    request.done = [this](const Status& status) {
+      CHECK_EQ(times_done.fetch_add(1), 0);
+      end.set_value(status);
+    };
+    engine->Run(std::move(request));
+  }
+
+  Status Wait() {
+    auto future = end.get_future();
+    const auto wait = std::chrono::duration<double>(2 * kGenerousSeconds);
+    const bool ended = future.wait_for(wait) == std::future_status::ready;
+    CHECK_TRUE(ended);
+    return ended ? future.get() : Status();
+  }
+
+  std::vector<float>& result() { return what.in_place ? input : output; }
+
+  const What what;
+  std::vector<float> input, output;
+  std::promise<Status> end;
+  std::atomic<int> times_done{0};
+};
+
+std::vector<float> Sum(const What& what) {
+  std::vector<std::vector<float>> inputs;
+  std::vector<const void*> pointers;
+  for (const int rank : what.ranks) inputs.push_back(Values(rank, what.count));
+  for (const auto& input : inputs) pointers.push_back(input.data());
+  std::vector<float> sum(what.count);
+  ReduceBlock(ElementType::kFloat32, what.reduction, pointers, what.count, sum.data());
+  return sum;
+}
+
+std::vector<float> Expected(const What& what, int rank) {
+  const size_t own = std::find(what.ranks.begin(), what.ranks.end(), rank) - what.ranks.begin();
+  std::vector<float> all;
+  switch (what.kind) {
+    case CollectiveKind::kAllReduce:
+      return Sum(what);
+    case CollectiveKind::kReduceScatter: {
+      const std::vector<float> sum = Sum(what);
+      const size_t part = what.count / what.ranks.size();
+      return {sum.begin() + own * part, sum.begin() + (own + 1) * part};
+    }
+    case CollectiveKind::kAllGather:
+      for (const int one : what.ranks) {
+        const std::vector<float> values = Values(one, what.count);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      return all;
+    case CollectiveKind::kBroadcast:
+      return Values(what.root, what.count);
+    case CollectiveKind::kReduce:
+      break;
+  }
+  return rank == what.root ? Sum(what) : std::vector<float>(what.count, 0);
+}
+
+void CheckCall(Call* call, int rank) {
+  CHECK_OK(call->Wait());
+  const std::vector<float> expected = Expected(call->what, rank);
+  const std::vector<float>& result = call->result();
+  CHECK_EQ(result.size(), expected.size());
+  const bool same = result.size() == expected.size() &&
+                    std::memcmp(result.data(), expected.data(), 4 * expected.size()) == 0;
+  CHECK_TRUE(same);
+  if (!same) std::cerr << CollectiveName(call->what.kind) << " of " << call->what.count << "\n";
+}
+
+constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                     CollectiveKind::kAllGather, CollectiveKind::kBroadcast,
+                                     CollectiveKind::kReduce};
+
+// Every kind over every set of ranks, in one order or another.
+void EveryKindOverEverySet() {
+  constexpr int kWorld = 4;
+  Engines engines = MakeEngines(kWorld);
+  const std::vector<Ranks> sets = {{0},    {2},       {0, 1},    {3, 1},
+                                   {0, 2}, {1, 2, 3}, {3, 0, 2}, {0, 1, 2, 3}};
+  std::vector<What> all;
+  for (const Ranks& ranks : sets) {
+    for (const CollectiveKind kind : kKinds) {
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{12}, size_t{60'000}}) {
+        for (const bool in_place : {false, true}) {
+          What what{kind, ranks, count};
+          what.in_place = in_place;
+          const bool resizes =
+              kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
+          if (resizes && (in_place || count == 1)) continue;
+          if (kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce) {
+            what.root = ranks[count % ranks.size()];
+          }
+          if (count == 12) what.reduction = Reduction::kAverage;
+          what.name = "call " + std::to_string(all.size());
+          all.push_back(what);
+        }
+      }
+    }
+  }
+  // All of them at once, in another order on each rank.
+  OnEveryRank(kWorld, [&](int rank) {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (const What& what : all) {
+      if (std::count(what.ranks.begin(), what.ranks.end(), rank) == 0) continue;
+      calls.push_back(std::make_unique<Call>(what, rank));
+    }
+    std::mt19937 random(static_cast<uint32_t>(rank));
+    std::vector<Call*> order;
+    for (auto& call : calls) order.push_back(call.get());
+    std::shuffle(order.begin(), order.end(), random);
+    for (Call* call : order) call->Start(engines[rank].get());
+    for (auto& call : calls) CheckCall(call.get(), rank);
+  });
+}
+
+void SameNameAgainAndAgain() {
+  Engines engines = MakeEngines(3);
+  OnEveryRank(3, [&](int rank) {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int i = 0; i < 30; ++i) {
+      const What what{CollectiveKind::kAllReduce, {0, 1, 2}, size_t{1000}};
+      calls.push_back(std::make_unique<Call>(what, rank));
+      for (float& value : calls.back()->input) value *= static_cast<float>(i);
+      calls.back()->Start(engines[rank].get());
+    }
+    for (int i = 0; i < 30; ++i) {
+      CHECK_OK(calls[i]->Wait());
+      const auto zeros = std::count(calls[i]->output.begin(), calls[i]->output.end(), 0.0f);
+      CHECK_EQ(zeros == 1000, i == 0);
+    }
+    for (int i = 2; i < 30; i *= 2) {
+      CHECK_EQ(calls[i]->output[7], static_cast<float>(i) * calls[1]->output[7]);  // exactly
+    }
+  });
+}
+
+void SetThatHasNotTheRank() {
+  Engines engines = MakeEngines(3);
+  const auto refused = [&](const What& what, const std::string& part) {
+    Call call(what, 0);
+    call.Start(engines[0].get());
+    CHECK_STATUS(call.Wait(), StatusCode::kInvalidArgument, part);
+  };
+  refused({CollectiveKind::kAllReduce, {1, 2}, 4}, "rank 0 is not among the ranks");
+  refused({CollectiveKind::kAllReduce, {0, 3}, 4}, "ranks are from 0 to 2");
+  refused({CollectiveKind::kAllReduce, {0, 1, 0}, 4}, "a rank is named twice");
+  refused({CollectiveKind::kBroadcast, {0, 1}, 4, 2}, "the root is not among the ranks");
+  refused({CollectiveKind::kReduceScatter, {0, 1, 2}, 4}, "cannot be dealt out evenly");
+  // And the engine goes on.
+  OnEveryRank(3, [&](int rank) {
+    Call call({CollectiveKind::kAllReduce, {0, 1, 2}, size_t{5}}, rank);
+    call.Start(engines[rank].get());
+    CheckCall(&call, rank);
+  });
+}
+
+// Of two ranks of which each does something else, both are told what the other does.
+void CheckDisagreement(const What& mine, const What& theirs, const std::string& one,
+                       const std::string& other) {
+  Engines engines = MakeEngines(2);
+  OnEveryRank(2, [&](int rank) {
+    Call call(rank == 0 ? mine : theirs, rank);
+    call.Start(engines[rank].get());
+    const Status status = call.Wait();
+    CHECK_STATUS(status, StatusCode::kFailedPrecondition, "'x' is ");
+    CHECK_CONTAINS(status.message(), one);
+    CHECK_CONTAINS(status.message(), other);
+  });
+}
+
+void RanksThatDoSomethingElse() {
+  const What reduces{CollectiveKind::kAllReduce, {0, 1}, 4};
+  What gathers = reduces, longer = reduces, averages = reduces, order = reduces;
+  gathers.kind = CollectiveKind::kAllGather;
+  longer.count = 6;
+  averages.reduction = Reduction::kAverage;
+  order.ranks = {1, 0};
+  CheckDisagreement(reduces, gathers, "all_reduce (sum) of float [4]", "all_gather of float [4]");
+  CheckDisagreement(longer, reduces, "float [6]", "float [4]");
+  CheckDisagreement(reduces, averages, "(sum)", "(average)");
+  CheckDisagreement(reduces, order, "over ranks 0, 1", "over ranks 1, 0");
+}
+
+// Who takes part is told why; who does not goes on.
+void RankThatDoesNotCome() {
+  Engines engines = MakeEngines(3, kShortSeconds);
+  Call call({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
+  call.Start(engines[0].get());
+  CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "rank 1 to send 'x' (all_reduce (sum)");
+  Call alone({CollectiveKind::kAllReduce, {2}, size_t{4}}, 2);
+  alone.Start(engines[2].get());
+  CheckCall(&alone, 2);
+}
+
+void AbortIsToldToWhoeverTakesPart() {
+  Engines engines = MakeEngines(3);
+  Call call({CollectiveKind::kAllReduce, {0, 1, 2}, size_t{4}}, 0);
+  call.Start(engines[0].get());
+  engines[2]->Abort(Status(StatusCode::kUnavailable, "no more data"));
+  CHECK_STATUS(call.Wait(), StatusCode::kUnavailable, "rank 2 gave up: no more data");
+  Call late({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
+  late.Start(engines[0].get());
+  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "no more data");
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTestsOverBoth(
+      {
+          {"EveryKindOverEverySet", EveryKindOverEverySet},
+          {"SameNameAgainAndAgain", SameNameAgainAndAgain},
+          {"SetThatHasNotTheRank", SetThatHasNotTheRank},
+          {"RanksThatDoSomethingElse", RanksThatDoSomethingElse},
+          {"RankThatDoesNotCome", RankThatDoesNotCome},
+          {"AbortIsToldToWhoeverTakesPart", AbortIsToldToWhoeverTakesPart},
+      },
+      argc, argv);
+}

@@ -1,0 +1,617 @@
+#include "ops/lanes/messenger.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "ops/lanes/descriptors.h"
+
+namespace tf_libra {
+namespace {
+
+// What one message sends before the next has its turn.
+constexpr size_t kFragmentBytes = 256 << 10;
+// What is read from a peer before the next has its turn.
+constexpr size_t kTurnBytes = 1 << 20;
+constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
+// Of a peer, that nobody here has an answer to.
+constexpr size_t kMaxAnnounced = 1 << 16;
+// Named in a message.
+constexpr size_t kMaxNamed = 3;
+constexpr uint64_t kWaker = UINT64_MAX;
+
+std::string Named(int rank) { return "rank " + std::to_string(rank); }
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+Status Descriptor(const char* call, int fd, Socket* socket) {
+  const int error = errno;
+  if (fd < 0) return OutOfDescriptors(call, error);
+  *socket = Socket(fd);
+  return Status();
+}
+
+std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+void Append(std::string* list, const std::string& text) {
+  *list += (list->empty() ? "" : ", ") + text;
+}
+
+}  // namespace
+
+Messenger::Messenger(MessengerOptions options, std::vector<Socket> peers,
+                     const std::vector<Socket>* links)
+    : options_(std::move(options)), sockets_(std::move(peers)), links_(links) {}
+
+Messenger::~Messenger() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
+  for (const TransferPtr& transfer : transfers) {
+    const int world_size = static_cast<int>(sockets_.size());
+    if (transfer->peer < 0 || transfer->peer >= world_size || transfer->peer == options_.rank) {
+      return Status(StatusCode::kInvalidArgument,
+                    "a message is exchanged with another rank from 0 to " +
+                        std::to_string(world_size - 1) + ", got " + std::to_string(transfer->peer) +
+                        " for " + Quoted(transfer->name()) + " at rank " +
+                        std::to_string(options_.rank));
+    }
+    if (!FitsFrame(transfer->key, transfer->content)) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          "a message's name must have characters, no zero byte, and together with what it "
+          "is less than " +
+              std::to_string(Frame::kMaxTextBytes) + " bytes, got " +
+              Quoted(transfer->name().substr(0, 100)));
+    }
+  }
+  Status end;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!has_ended_) {
+      if (!thread_.joinable()) {
+        Status status = Descriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &poll_);
+        if (status.ok()) {
+          status = Descriptor("eventfd", eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), &waker_);
+        }
+        if (!status.ok()) return status;
+        thread_ = std::thread([this] { Main(); });
+      }
+      posted_.insert(posted_.end(), transfers.begin(), transfers.end());
+      Wake();
+      return Status();
+    }
+    end = end_;
+  }
+  for (const TransferPtr& transfer : transfers) Finish(transfer, end);
+  return Status();
+}
+
+void Messenger::Release(TransferPtr send) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (has_ended_) return;  // with the others
+  released_.push_back(std::move(send));
+  Wake();
+}
+
+void Messenger::Wake() noexcept {
+  const uint64_t one = 1;
+  const ssize_t ignored = write(waker_.fd(), &one, sizeof(one));  // if it is full it wakes as well
+  static_cast<void>(ignored);
+}
+
+std::string Messenger::Flush(double seconds) noexcept {
+  try {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (has_ended_ || !thread_.joinable()) return "";
+    flushes_ = true;
+    Wake();
+    flushed_.wait_until(lock, After(seconds), [this] { return is_flushed_ || has_ended_; });
+    return is_flushed_ || has_ended_ ? "" : unflushed_;
+  } catch (...) {
+    return "";  // no memory for words
+  }
+}
+
+void Messenger::End(const Status& cause) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(has_ended_, true)) return;
+  end_ = cause;
+  for (Socket& socket : sockets_) socket.Shutdown();
+  Wake();
+  flushed_.notify_all();
+}
+
+void Messenger::Main() noexcept {
+  pthread_setname_np(pthread_self(), "libra messages");
+  if (options_.on_thread) options_.on_thread();
+  bool is_first = true;
+  for (;;) {
+    Status status;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (has_ended_) break;
+    }
+    try {
+      status = std::exchange(is_first, false) ? WatchAll() : Turn();
+    } catch (...) {
+      status = CaughtStatus("messages cannot go on");
+    }
+    if (status.ok()) continue;
+    options_.on_failure(status);
+    End(status);  // if it has not
+  }
+  EndAll();
+}
+
+void Messenger::EndAll() noexcept {
+  std::vector<TransferPtr> left;
+  Status end;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    end = end_;
+    left.swap(posted_);
+    released_.clear();
+  }
+  for (const TransferPtr& transfer : left) Finish(transfer, end);
+  const std::unordered_set<TransferPtr> active = std::move(active_);
+  for (const TransferPtr& transfer : active) Finish(transfer, end);
+}
+
+Status Messenger::WatchAll() {
+  peers_.resize(sockets_.size());
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWaker;
+  if (epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, waker_.fd(), &event) != 0) {
+    return OutOfDescriptors("epoll_ctl", errno);
+  }
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    peer.rank = static_cast<int>(rank);
+    peer.fd = sockets_[rank].fd();
+    if (peer.fd < 0) continue;
+    event.data.u64 = rank;
+    event.events = EPOLLIN;
+    bool watched = epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, peer.fd, &event) == 0;
+    if (links_ != nullptr && (*links_)[rank].valid()) {
+      event.data.u64 = peers_.size() + rank;
+      event.events = 0;  // told of errors alone
+      watched = watched && epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, (*links_)[rank].fd(), &event) == 0;
+    }
+    if (!watched) return OutOfDescriptors("epoll_ctl", errno);
+  }
+  next_look_ = After(options_.timeout_seconds);
+  return Status();
+}
+
+Status Messenger::Turn() {
+  if (Status status = TakePosted(); !status.ok()) return status;
+  for (const int rank : std::exchange(to_write_, {})) {
+    peers_[rank].is_to_write = false;
+    if (Status status = Write(&peers_[rank]); !status.ok()) return status;
+  }
+  Confirm();
+  if (Status status = CheckWaits(); !status.ok()) return status;
+  if (!thrown_.ok()) return thrown_;
+  epoll_event events[64];
+  const int wait = active_.empty() ? -1 : PollMilliseconds(next_look_);
+  const int count = epoll_wait(poll_.fd(), events, std::size(events), to_write_.empty() ? wait : 0);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t who = events[i].data.u64;
+    Status status;
+    if (who == kWaker) {
+      uint64_t ignored;
+      const ssize_t taken = read(waker_.fd(), &ignored, sizeof(ignored));
+      static_cast<void>(taken);
+    } else if (who >= peers_.size()) {
+      const size_t rank = who - peers_.size();
+      epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, (*links_)[rank].fd(), nullptr);
+      status = Gone(&peers_[rank], WhyLinkBroke((*links_)[rank]));
+    } else {
+      Peer& peer = peers_[who];
+      if ((events[i].events & EPOLLOUT) != 0) status = Write(&peer);
+      if (status.ok() && (events[i].events & ~EPOLLOUT) != 0) status = Read(&peer);
+    }
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status Messenger::TakePosted() {
+  std::vector<TransferPtr> posted, released;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    posted.swap(posted_);
+    released.swap(released_);
+  }
+  // Whatever follows, all of them are known.
+  for (const TransferPtr& transfer : posted) {
+    active_.insert(transfer);
+    ++peers_[transfer->peer].num_active;
+  }
+  for (const TransferPtr& transfer : posted) {
+    if (Status status = Begin(transfer); !status.ok()) return status;
+  }
+  for (const TransferPtr& send : released) {
+    send->is_ready = true;
+    send->last_progress = Clock::now();
+    if (send->is_matched) Stream(&peers_[send->peer], send);
+  }
+  if (!released.empty()) next_look_ = std::min(next_look_, After(Patience()));
+  return Status();
+}
+
+double Messenger::Patience() const {
+  return std::min(options_.timeout_seconds, options_.stall_warning_seconds);
+}
+
+Status Messenger::Begin(const TransferPtr& transfer) {
+  Peer& peer = peers_[transfer->peer];
+  transfer->last_progress = Clock::now();
+  next_look_ = std::min(next_look_, After(Patience()));
+  if (!peer.gone.empty()) {
+    return Status(StatusCode::kUnavailable,
+                  Wait(*transfer) + ": " + Named(peer.rank) + " is gone: " + peer.gone);
+  }
+  const bool sends = transfer->way == Transfer::Way::kSend;
+  const uint64_t id = peer.next_id++;
+  Frame frame;
+  frame.kind = sends ? Frame::kOffer : Frame::kAsk;
+  frame.id = id;
+  frame.num_bytes = transfer->num_bytes;
+  AddFrame(&peer, WithText(frame, transfer->key, transfer->content));
+  if (!sends) {
+    transfer->asked_as = id;
+    peer.asked[id] = transfer;
+  }
+  auto& channels = sends ? peer.sends : peer.receives;
+  channels[transfer->key].posted.push_back(transfer);
+  return Match(&peer, transfer->key, sends);
+}
+
+// The first that were posted, and announced, are of the same message.
+Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
+  auto& channels = sends ? peer->sends : peer->receives;
+  const auto found = channels.find(key);
+  Channel& channel = found->second;
+  while (!channel.posted.empty() && !channel.announced.empty()) {
+    const TransferPtr transfer = channel.posted.front();
+    const Announced theirs = std::move(channel.announced.front());
+    channel.posted.pop_front();
+    channel.announced.pop_front();
+    --peer->num_announced;
+    if (theirs.content != transfer->content || theirs.num_bytes != transfer->num_bytes) {
+      const auto text = [](const std::string& content, uint64_t num_bytes) {
+        return content + " (" + std::to_string(num_bytes) + " bytes)";
+      };
+      return Status(StatusCode::kFailedPrecondition,
+                    Quoted(transfer->name()) + " is " +
+                        text(transfer->content, transfer->num_bytes) + " at this rank, and " +
+                        text(theirs.content, theirs.num_bytes) + " at " + Named(peer->rank));
+    }
+    transfer->last_progress = Clock::now();
+    transfer->is_matched = true;
+    if (sends) {
+      transfer->asked_as = theirs.id;
+      if (transfer->is_ready) Stream(peer, transfer);
+    }
+  }
+  if (channel.posted.empty() && channel.announced.empty()) channels.erase(found);
+  return Status();
+}
+
+void Messenger::Stream(Peer* peer, const TransferPtr& send) {
+  peer->streaming.push_back(send);
+  peer->has_sent = true;
+  ToWrite(peer);
+}
+
+void Messenger::AddFrame(Peer* peer, const std::string& bytes) {
+  peer->next_frames += bytes;
+  ToWrite(peer);
+}
+
+void Messenger::ToWrite(Peer* peer) {
+  if (peer->awaits_room || std::exchange(peer->is_to_write, true)) return;
+  to_write_.push_back(peer->rank);
+}
+
+void Messenger::Watch(Peer* peer, bool room) {
+  if (peer->awaits_room == room) return;
+  peer->awaits_room = room;
+  epoll_event event{};
+  event.events = EPOLLIN | (room ? EPOLLOUT : 0u);
+  event.data.u64 = static_cast<uint64_t>(peer->rank);
+  epoll_ctl(poll_.fd(), EPOLL_CTL_MOD, peer->fd, &event);
+}
+
+Status Messenger::Write(Peer* peer) {
+  while (peer->gone.empty() && !peer->is_deaf) {
+    if (peer->frames_sent == peer->frames.size() && peer->sending == nullptr) {
+      // Frames stand between fragments.
+      peer->frames_sent = 0;
+      peer->frames.clear();
+      peer->frames.swap(peer->next_frames);
+      if (!peer->streaming.empty()) {
+        peer->sending = std::move(peer->streaming.front());
+        peer->streaming.pop_front();
+        const size_t at = peer->sending->num_moved;
+        peer->fragment_end = std::min(at + kFragmentBytes, peer->sending->num_bytes);
+        Frame frame;
+        frame.kind = Frame::kData;
+        frame.id = peer->sending->asked_as;
+        frame.num_bytes = peer->fragment_end - at;
+        peer->frames.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
+      }
+      if (peer->frames.empty()) break;
+    }
+    iovec runs[2] = {{&peer->frames[peer->frames_sent], peer->frames.size() - peer->frames_sent},
+                     {nullptr, 0}};
+    Transfer* const send = peer->sending.get();
+    if (send != nullptr && peer->fragment_end > send->num_moved) {
+      runs[1] = {send->data + send->num_moved, peer->fragment_end - send->num_moved};
+    }
+    msghdr message{};
+    message.msg_iov = runs;
+    message.msg_iovlen = 2;
+    const ssize_t sent = sendmsg(peer->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && WouldBlock(errno)) {
+      Watch(peer, true);
+      return Status();
+    }
+    if (sent < 0) {
+      // What it said before it left is still to be read, and then that it left.
+      peer->is_deaf = true;
+      break;
+    }
+    const size_t of_frames = std::min(static_cast<size_t>(sent), runs[0].iov_len);
+    peer->frames_sent += of_frames;
+    if (send == nullptr) continue;
+    send->num_moved += static_cast<size_t>(sent) - of_frames;
+    send->last_progress = Clock::now();
+    if (peer->frames_sent < peer->frames.size() || send->num_moved < peer->fragment_end) continue;
+    const TransferPtr through = std::move(peer->sending);
+    peer->sending = nullptr;
+    if (through->num_moved < through->num_bytes) {
+      peer->streaming.push_back(through);
+    } else {
+      Forget(through);
+      Finish(through, Status());
+    }
+  }
+  Watch(peer, false);
+  return Status();
+}
+
+Status Messenger::Read(Peer* peer) {
+  if (peer->buffer.empty()) peer->buffer.resize(kBufferBytes);
+  for (size_t left = kTurnBytes; left > 0 && peer->gone.empty();) {
+    Transfer* const receive = peer->receiving.get();
+    iovec runs[2] = {{nullptr, 0},
+                     {&peer->buffer[peer->num_buffered], kBufferBytes - peer->num_buffered}};
+    if (receive != nullptr) runs[0] = {receive->data + receive->num_moved, peer->fragment_left};
+    msghdr message{};
+    message.msg_iov = runs;
+    message.msg_iovlen = 2;
+    const ssize_t received = recvmsg(peer->fd, &message, MSG_DONTWAIT);
+    if (received < 0 && WouldBlock(errno)) return Status();
+    if (received < 0) return Gone(peer, ErrnoText(errno));
+    if (received == 0) return Gone(peer, "it closed the connection");
+    const size_t of_payload = std::min(static_cast<size_t>(received), runs[0].iov_len);
+    peer->num_buffered += static_cast<size_t>(received) - of_payload;
+    if (receive != nullptr) TakePayload(peer, of_payload);
+    if (Status status = Parse(peer); !status.ok()) return status;
+    left -= std::min(left, static_cast<size_t>(received));
+  }
+  return Status();
+}
+
+void Messenger::TakePayload(Peer* peer, size_t num_bytes) {
+  Transfer* const receive = peer->receiving.get();
+  receive->num_moved += num_bytes;
+  receive->last_progress = Clock::now();
+  peer->fragment_left -= num_bytes;
+  if (peer->fragment_left > 0) return;
+  const TransferPtr through = std::move(peer->receiving);
+  peer->receiving = nullptr;
+  if (through->num_moved < through->num_bytes) return;
+  peer->asked.erase(through->asked_as);
+  Forget(through);
+  Finish(through, Status());
+}
+
+// All frames that the buffer holds, and what of payloads has come with them.
+Status Messenger::Parse(Peer* peer) {
+  const char* next = peer->buffer.data();
+  size_t left = peer->num_buffered;
+  while (left > 0) {
+    if (peer->receiving != nullptr) {
+      const size_t count = std::min(left, peer->fragment_left);
+      std::memcpy(peer->receiving->data + peer->receiving->num_moved, next, count);
+      TakePayload(peer, count);
+      next += count;
+      left -= count;
+      continue;
+    }
+    Frame frame;
+    size_t length = 0;
+    Status status = ReadFrame(next, left, &frame, &length);
+    if (status.ok() && length == 0) break;
+    if (status.ok()) status = Handle(peer, frame, next + sizeof(Frame));
+    if (!status.ok()) {
+      const bool names = status.code() == StatusCode::kFailedPrecondition && length == 0;
+      return names ? Status(status.code(), Named(peer->rank) + " " + status.message()) : status;
+    }
+    next += length;
+    left -= length;
+  }
+  std::memmove(peer->buffer.data(), next, left);
+  peer->num_buffered = left;
+  return Status();
+}
+
+Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
+  switch (frame.kind) {
+    case Frame::kOffer:
+    case Frame::kAsk: {
+      if (++peer->num_announced > kMaxAnnounced) {
+        return Status(StatusCode::kFailedPrecondition,
+                      Named(peer->rank) + " has more than " + std::to_string(kMaxAnnounced) +
+                          " messages under way that this rank has none of");
+      }
+      const bool sends = frame.kind == Frame::kAsk;
+      std::string key;
+      Announced announced{frame.id, frame.num_bytes, ""};
+      SplitText(text, frame.num_text_bytes, &key, &announced.content);
+      (sends ? peer->sends : peer->receives)[key].announced.push_back(std::move(announced));
+      return Match(peer, key, sends);
+    }
+    case Frame::kData: {
+      const auto found = peer->asked.find(frame.id);
+      if (found == peer->asked.end() || !found->second->is_matched ||
+          frame.num_bytes > found->second->num_bytes - found->second->num_moved) {
+        return Status(StatusCode::kFailedPrecondition,
+                      Named(peer->rank) + " sent what nobody has asked for");
+      }
+      peer->receiving = found->second;
+      peer->fragment_left = frame.num_bytes;
+      if (frame.num_bytes == 0) TakePayload(peer, 0);
+      return Status();
+    }
+    case Frame::kConfirm: {
+      Frame answer;
+      answer.kind = Frame::kConfirmed;
+      AddFrame(peer, std::string(reinterpret_cast<const char*>(&answer), sizeof(answer)));
+      return Status();
+    }
+    default:
+      peer->has_confirmed = true;
+      return Status();
+  }
+}
+
+Status Messenger::Gone(Peer* peer, const std::string& why) {
+  if (!peer->gone.empty()) return Status();
+  peer->gone = why;
+  epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, peer->fd, nullptr);
+  if (peer->num_active == 0) return Status();  // it may well have left
+  for (const TransferPtr& transfer : active_) {
+    if (transfer->peer != peer->rank) continue;
+    return Status(StatusCode::kUnavailable,
+                  Wait(*transfer) + ": " + Named(peer->rank) + " is gone: " + why);
+  }
+  return Status();
+}
+
+// Behind all that was sent.
+void Messenger::Confirm() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!flushes_ || is_flushed_) return;
+  }
+  std::string left;
+  size_t num_named = 0;
+  for (const TransferPtr& transfer : active_) {
+    if (transfer->way != Transfer::Way::kSend || ++num_named > kMaxNamed) continue;
+    Append(&left, Quoted(transfer->name()) + " to " + Named(transfer->peer));
+  }
+  if (num_named > kMaxNamed) left += " and more";
+  for (Peer& peer : peers_) {
+    if (!left.empty() || !peer.has_sent || !peer.gone.empty() || peer.has_confirmed) continue;
+    Append(&left, "the last to " + Named(peer.rank));
+    if (std::exchange(peer.asked_to_confirm, true)) continue;
+    Frame frame;
+    frame.kind = Frame::kConfirm;
+    AddFrame(&peer, std::string(reinterpret_cast<const char*>(&frame), sizeof(frame)));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_flushed_ = left.empty();
+  unflushed_ = std::move(left);
+  if (is_flushed_) flushed_.notify_all();
+}
+
+Status Messenger::CheckWaits() {
+  const TimePoint now = Clock::now();
+  if (now < next_look_) return Status();
+  const double timeout = options_.timeout_seconds;
+  const bool warns = options_.warn != nullptr && options_.stall_warning_seconds < timeout;
+  std::vector<const Transfer*> overdue, late;
+  double next = timeout;
+  for (const TransferPtr& transfer : active_) {
+    if (!transfer->is_ready) continue;  // then others are waited for
+    const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
+    if (silent >= timeout) {
+      overdue.push_back(transfer.get());
+    } else if (warns && !transfer->warned && silent >= options_.stall_warning_seconds) {
+      transfer->warned = true;
+      late.push_back(transfer.get());
+    }
+    const bool to_warn = warns && !transfer->warned;
+    next = std::min(next, (to_warn ? options_.stall_warning_seconds : timeout) - silent);
+  }
+  const auto listed = [this](std::vector<const Transfer*> waits) {
+    std::sort(waits.begin(), waits.end(), [](const Transfer* one, const Transfer* other) {
+      return one->last_progress < other->last_progress;
+    });
+    std::string text;
+    for (size_t i = 0; i < std::min(waits.size(), kMaxNamed); ++i) {
+      text += (i == 0 ? "" : "; for ") + Wait(*waits[i]);
+    }
+    return text + (waits.size() > kMaxNamed ? "; and for more" : "");
+  };
+  if (!overdue.empty()) {
+    return Status(StatusCode::kDeadlineExceeded,
+                  "waited " + SecondsText(timeout) + " s for " + listed(std::move(overdue)));
+  }
+  if (!late.empty()) {
+    options_.warn(Named(options_.rank) + " has waited " +
+                  SecondsText(options_.stall_warning_seconds) + " s for " +
+                  listed(std::move(late)) + "; still waiting");
+  }
+  next_look_ = After(std::max(next, 1e-3));
+  return Status();
+}
+
+std::string Messenger::Wait(const Transfer& transfer) const {
+  const bool sends = transfer.way == Transfer::Way::kSend;
+  std::string text = Named(transfer.peer) + (sends ? " to receive " : " to send ") +
+                     Quoted(transfer.name()) + " (" + transfer.content + ")";
+  if (transfer.is_matched) return text;
+  // What it has announced instead tells which name is wrong.
+  const Peer& peer = peers_[transfer.peer];
+  std::string names;
+  size_t num_named = 0;
+  for (const auto& [key, channel] : sends ? peer.sends : peer.receives) {
+    if (channel.announced.empty() || ++num_named > kMaxNamed) continue;
+    Append(&names, Quoted(key.substr(1)) + " (" + channel.announced.front().content + ")");
+  }
+  if (names.empty()) return text;
+  return text + ", which " + (sends ? "wants to receive " : "sends ") + names +
+         (num_named > kMaxNamed ? " and more" : "") + " instead";
+}
+
+void Messenger::Forget(const TransferPtr& transfer) {
+  active_.erase(transfer);
+  --peers_[transfer->peer].num_active;
+}
+
+void Messenger::Finish(const TransferPtr& transfer, const Status& status) noexcept {
+  try {
+    transfer->done(status);
+  } catch (...) {
+    thrown_ = CaughtStatus("what follows a message has failed");
+  }
+}
+
+}  // namespace tf_libra

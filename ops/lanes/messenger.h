@@ -1,0 +1,182 @@
+// Tensors from one rank to another, each by its name: a send and a receive of the same name meet,
+// whichever comes first, and whatever else is under way between the two ranks, in any order.
+//
+// Both sides announce what they have: the sender offers, the receiver asks. When the sender has
+// been asked it sends, and what comes goes straight to where it is wanted. So nothing waits at a
+// receiver that did not ask for it, nobody waits for room that another message holds, and both
+// sides see where they disagree. Messages take turns on the one connection of a pair, a fragment
+// each.
+#ifndef TF_LIBRA_OPS_LANES_MESSENGER_H_
+#define TF_LIBRA_OPS_LANES_MESSENGER_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ops/lanes/clock.h"
+#include "ops/lanes/frame.h"
+#include "ops/lanes/socket.h"
+#include "ops/lanes/status.h"
+
+namespace tf_libra {
+
+// One side of a message. Those of one key and one direction meet in the order in which they were
+// posted.
+struct Transfer {
+  enum class Way { kSend, kReceive };
+
+  Way way = Way::kSend;
+  int peer = 0;
+  std::string key;       // a letter for the kind of message, then its name
+  std::string content;   // as "float32 [8, 16]": the same on both sides
+  char* data = nullptr;  // of `num_bytes`, alive until `done` is called
+  size_t num_bytes = 0;
+  // Of a send: whether the data is there. Until Messenger::Release it only keeps its place.
+  bool is_ready = true;
+  std::function<void(const Status&)> done;  // exactly once, from any thread
+
+  std::string name() const { return key.substr(1); }
+
+  // Of the messenger's thread.
+  bool is_matched = false;  // of a send: it was asked for
+  uint64_t asked_as = 0;    // the receiver's id
+  size_t num_moved = 0;
+  TimePoint last_progress;
+  bool warned = false;
+};
+
+struct MessengerOptions {
+  int rank = 0;
+  double timeout_seconds = 600;  // without progress of a message
+  double stall_warning_seconds = 30;
+  std::function<void(const std::string&)> warn;
+  std::function<void()> on_thread;  // called once, by the messenger's thread, as it starts
+  // Called once, from the messenger's thread, with what makes it impossible to go on. It has to
+  // call End.
+  std::function<void(const Status&)> on_failure;
+};
+
+class Messenger {
+ public:
+  // `peers[rank]`, own entry invalid; `links`, watched as in WatchLink, outlive this. The thread
+  // starts with the first message.
+  Messenger(MessengerOptions options, std::vector<Socket> peers, const std::vector<Socket>* links);
+  // After End.
+  ~Messenger();
+
+  // All of them at once, in this order. Throws where no thread can start; then none is posted.
+  // InvalidArgument: likewise none is, since a name or a peer cannot be.
+  Status Post(const std::vector<std::shared_ptr<Transfer>>& transfers);
+  // The data of a send that was posted without is there.
+  void Release(std::shared_ptr<Transfer> send);
+
+  // Waits until all that was sent has arrived, or its receiver is gone, for at most `seconds`. Says
+  // what is still under way; "" is nothing.
+  std::string Flush(double seconds) noexcept;
+
+  // Everything ends with this, now and from now on. The first one stays.
+  void End(const Status& cause) noexcept;
+
+ private:
+  using TransferPtr = std::shared_ptr<Transfer>;
+  struct Announced {
+    uint64_t id = 0;
+    uint64_t num_bytes = 0;
+    std::string content;
+  };
+  // Of one key: what this rank has posted, and the peer announced, that has not met yet.
+  struct Channel {
+    std::deque<TransferPtr> posted;
+    std::deque<Announced> announced;
+  };
+  struct Peer {
+    int rank = 0;
+    int fd = -1;
+    std::string gone;  // why nothing more comes; empty: it is there
+    std::map<std::string, Channel> sends, receives;
+    size_t num_announced = 0;                         // in both
+    std::unordered_map<uint64_t, TransferPtr> asked;  // receives, until all has come
+    uint64_t next_id = 0;
+    int num_active = 0;  // transfers with it
+    bool has_sent = false;
+    bool asked_to_confirm = false, has_confirmed = false;
+
+    // What goes out: frames, the last of them with a fragment of a message behind it.
+    std::string next_frames, frames;
+    size_t frames_sent = 0;
+    std::deque<TransferPtr> streaming;  // to take turns
+    TransferPtr sending;
+    size_t fragment_end = 0;  // within the message
+    bool is_to_write = false, awaits_room = false;
+    bool is_deaf = false;  // it takes nothing any more
+
+    // What comes in.
+    std::vector<char> buffer;
+    size_t num_buffered = 0;
+    TransferPtr receiving;
+    size_t fragment_left = 0;
+  };
+
+  void Main() noexcept;
+  Status WatchAll();
+  // What was posted, what can be moved, what waits too long. An error is the end.
+  Status Turn();
+  Status TakePosted();
+  Status Begin(const TransferPtr& transfer);
+  Status Match(Peer* peer, const std::string& key, bool sends);
+  void Stream(Peer* peer, const TransferPtr& send);
+  void AddFrame(Peer* peer, const std::string& bytes);
+  void ToWrite(Peer* peer);
+  void Watch(Peer* peer, bool room);
+  Status Write(Peer* peer);
+  Status Read(Peer* peer);
+  void TakePayload(Peer* peer, size_t num_bytes);
+  Status Parse(Peer* peer);
+  Status Handle(Peer* peer, const Frame& frame, const char* text);
+  Status Gone(Peer* peer, const std::string& why);
+  void Confirm();
+  double Patience() const;
+  Status CheckWaits();
+  // What a transfer waits for, and what the peer has for it instead.
+  std::string Wait(const Transfer& transfer) const;
+  // It is through.
+  void Forget(const TransferPtr& transfer);
+  void Finish(const TransferPtr& transfer, const Status& status) noexcept;
+  void EndAll() noexcept;
+  void Wake() noexcept;
+
+  const MessengerOptions options_;
+  std::vector<Socket> sockets_;
+  const std::vector<Socket>* const links_;
+
+  // Of the thread.
+  std::vector<Peer> peers_;
+  std::unordered_set<TransferPtr> active_;
+  TimePoint next_look_;  // after what waits
+  std::vector<int> to_write_;
+  Status thrown_;  // by what follows a message
+
+  std::mutex mutex_;  // guards what follows
+  Socket poll_, waker_;
+  std::thread thread_;
+  std::vector<TransferPtr> posted_, released_;
+  bool has_ended_ = false;
+  bool flushes_ = false, is_flushed_ = false;
+  std::string unflushed_;
+  std::condition_variable flushed_;
+  Status end_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_LANES_MESSENGER_H_

@@ -1,0 +1,380 @@
+#include "ops/lanes/messenger.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::ConnectAll;
+using testing::kGenerousSeconds;
+using testing::kShortSeconds;
+using testing::OnEveryRank;
+
+// A rank's messenger, which ends with its first failure.
+struct Node {
+  Mesh mesh;
+  MessengerOptions options;
+  std::unique_ptr<Messenger> messenger;
+
+  Node(Mesh from, const MessengerOptions& given) : mesh(std::move(from)), options(given) {
+    options.rank = mesh.rank;
+    options.on_failure = [this](const Status& status) { messenger->End(status); };
+    messenger = std::make_unique<Messenger>(options, std::move(mesh.messages), &mesh.links);
+  }
+  ~Node() { messenger->End(Status(StatusCode::kUnavailable, "the test is over")); }
+};
+
+using Nodes = std::vector<std::unique_ptr<Node>>;
+
+MessengerOptions Patient() {
+  MessengerOptions options;
+  options.timeout_seconds = kGenerousSeconds;
+  return options;
+}
+
+Nodes MakeNodes(int world_size, const MessengerOptions& options = Patient()) {
+  Nodes nodes;
+  for (Mesh& mesh : ConnectAll(world_size, 1)) {
+    nodes.push_back(std::make_unique<Node>(std::move(mesh), options));
+  }
+  return nodes;
+}
+
+// One side of a message: its memory, and its end.
+class Side {
+ public:
+  Side(Transfer::Way way, int peer, const std::string& name, size_t num_bytes, char fill = '\x55')
+      : bytes(num_bytes, fill), transfer(std::make_shared<Transfer>()) {
+    transfer->way = way;
+    transfer->peer = peer;
+    transfer->key = "m" + name;
+    transfer->content = "uint8 [" + std::to_string(num_bytes) + "]";
+    transfer->data = bytes.data();
+    transfer->num_bytes = num_bytes;
+    transfer->done = [this](const Status& status) {
+      CHECK_EQ(times_done.fetch_add(1), 0);
+      end.set_value(status);
+    };
+  }
+  Side(const Side&) = delete;
+
+  void Post(Node* node) { CHECK_OK(node->messenger->Post({transfer})); }
+
+  Status Wait() {
+    auto future = end.get_future();
+    const bool ended = future.wait_for(std::chrono::duration<double>(kGenerousSeconds)) ==
+                       std::future_status::ready;
+    CHECK_TRUE(ended);
+    return ended ? future.get() : Status();
+  }
+
+  std::vector<char> bytes;
+  std::shared_ptr<Transfer> transfer;
+  std::promise<Status> end;
+  std::atomic<int> times_done{0};
+};
+
+using Sides = std::vector<std::unique_ptr<Side>>;
+
+Side* Add(Sides* sides, Transfer::Way way, int peer, const std::string& name, size_t num_bytes,
+          char fill = '\x55') {
+  sides->push_back(std::make_unique<Side>(way, peer, name, num_bytes, fill));
+  return sides->back().get();
+}
+
+constexpr Transfer::Way kSend = Transfer::Way::kSend;
+constexpr Transfer::Way kReceive = Transfer::Way::kReceive;
+
+void WhicheverComesFirst() {
+  Nodes nodes = MakeNodes(2);
+  for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{300'000}, size_t{5'000'001}}) {
+    for (const bool send_first : {true, false}) {
+      Side send(kSend, 1, "x", num_bytes, 'a'), receive(kReceive, 0, "x", num_bytes);
+      if (send_first) send.Post(nodes[0].get());
+      receive.Post(nodes[1].get());
+      if (!send_first) send.Post(nodes[0].get());
+      CHECK_OK(send.Wait());
+      CHECK_OK(receive.Wait());
+      CHECK_TRUE(send.bytes == receive.bytes);
+    }
+  }
+}
+
+// More than sockets hold, both ways at once, and nobody reads before everything is posted.
+void ManyLargeOnesInAnyOrder() {
+  constexpr int kRanks = 3, kMessages = 12;
+  constexpr size_t kBytes = 3 << 20;
+  Nodes nodes = MakeNodes(kRanks);
+  std::vector<Sides> sides(kRanks);
+  OnEveryRank(kRanks, [&](int rank) {
+    std::mt19937 random(static_cast<uint32_t>(rank));
+    std::vector<Side*> mine;
+    for (int peer = 0; peer < kRanks; ++peer) {
+      for (int i = 0; peer != rank && i < kMessages; ++i) {
+        const std::string name = std::to_string(i);
+        const size_t size = kBytes >> i;
+        mine.push_back(
+            Add(&sides[rank], kSend, peer, name, size, static_cast<char>(rank * 20 + i)));
+        mine.push_back(Add(&sides[rank], kReceive, peer, name, size));
+      }
+    }
+    std::shuffle(mine.begin(), mine.end(), random);
+    for (Side* side : mine) side->Post(nodes[rank].get());
+    for (Side* side : mine) CHECK_OK(side->Wait());
+    for (Side* side : mine) {
+      if (side->transfer->way == kSend) continue;
+      const int i = std::stoi(side->transfer->name());
+      const char expected = static_cast<char>(side->transfer->peer * 20 + i);
+      CHECK_EQ(std::count(side->bytes.begin(), side->bytes.end(), expected),
+               static_cast<std::ptrdiff_t>(side->bytes.size()));
+    }
+  });
+}
+
+void SameNameInTheOrderOfPosting() {
+  Nodes nodes = MakeNodes(2);
+  Sides sends, receives;
+  for (int i = 0; i < 50; ++i) {
+    Add(&sends, kSend, 1, "x", 1000, static_cast<char>(i));
+    Add(&receives, kReceive, 0, "x", 1000);
+  }
+  for (size_t i = 0; i < 25; ++i) sends[i]->Post(nodes[0].get());
+  for (auto& side : receives) side->Post(nodes[1].get());
+  for (size_t i = 25; i < 50; ++i) sends[i]->Post(nodes[0].get());
+  for (size_t i = 0; i < 50; ++i) {
+    CHECK_OK(receives[i]->Wait());
+    CHECK_OK(sends[i]->Wait());
+    CHECK_EQ(static_cast<int>(receives[i]->bytes[999]), static_cast<int>(i));
+  }
+}
+
+void SendThatIsNotReadyKeepsItsPlace() {
+  Nodes nodes = MakeNodes(2);
+  Side first(kSend, 1, "x", 10, '1'), second(kSend, 1, "x", 10, '2');
+  Side other(kSend, 1, "y", 10, '3');
+  Side a(kReceive, 0, "x", 10), b(kReceive, 0, "x", 10), c(kReceive, 0, "y", 10);
+  first.transfer->is_ready = false;
+  CHECK_OK(nodes[0]->messenger->Post({first.transfer, second.transfer, other.transfer}));
+  CHECK_OK(nodes[1]->messenger->Post({a.transfer, b.transfer, c.transfer}));
+  CHECK_OK(c.Wait());
+  CHECK_OK(b.Wait());
+  CHECK_EQ(b.bytes[0], '2');
+  CHECK_EQ(a.times_done.load(), 0);
+  nodes[0]->messenger->Release(first.transfer);
+  CHECK_OK(a.Wait());
+  CHECK_EQ(a.bytes[0], '1');
+  for (Side* side : {&first, &second, &other}) CHECK_OK(side->Wait());
+}
+
+// Both are told, and both are named.
+void WhatDiffersIsSaidOnBothSides() {
+  for (const bool send_first : {true, false}) {
+    Nodes nodes = MakeNodes(2);
+    Side send(kSend, 1, "h", 16), receive(kReceive, 0, "h", 16);
+    send.transfer->content = "float32 [4]";
+    receive.transfer->content = "float64 [2]";
+    if (send_first) send.Post(nodes[0].get());
+    receive.Post(nodes[1].get());
+    if (!send_first) send.Post(nodes[0].get());
+    const Status at_sender = send.Wait(), at_receiver = receive.Wait();
+    // Whoever fails first may take the other along.
+    const bool both = at_sender.code() == StatusCode::kFailedPrecondition &&
+                      at_receiver.code() == StatusCode::kFailedPrecondition;
+    const bool one = at_sender.code() == StatusCode::kFailedPrecondition ||
+                     at_receiver.code() == StatusCode::kFailedPrecondition;
+    CHECK_TRUE(both || one);
+    const Status& failed =
+        at_sender.code() == StatusCode::kFailedPrecondition ? at_sender : at_receiver;
+    for (const char* part : {"'h' is ", "float32 [4]", "float64 [2]", "at rank "}) {
+      CHECK_CONTAINS(failed.message(), part);
+    }
+  }
+}
+
+void DeadlineSaysWhatIsThereInstead() {
+  MessengerOptions options = Patient();
+  Nodes nodes;
+  for (Mesh& mesh : ConnectAll(2, 1)) {
+    options.timeout_seconds = mesh.rank == 1 ? kShortSeconds : kGenerousSeconds;
+    nodes.push_back(std::make_unique<Node>(std::move(mesh), options));
+  }
+  Side send(kSend, 1, "layer_1/output", 16), receive(kReceive, 0, "layer_2/output", 16);
+  send.Post(nodes[0].get());
+  receive.Post(nodes[1].get());
+  const Status status = receive.Wait();
+  CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank 0 to send 'layer_2/output'");
+  CHECK_CONTAINS(status.message(), "which sends 'layer_1/output' (uint8 [16]) instead");
+  CHECK_STATUS(send.Wait(), StatusCode::kUnavailable, "rank 1 to receive 'layer_1/output'");
+}
+
+void SendThatNobodyReceivesIsGivenUp() {
+  MessengerOptions options = Patient();
+  options.timeout_seconds = kShortSeconds;
+  Nodes nodes = MakeNodes(2, options);
+  Side send(kSend, 1, "h", 1 << 20);
+  send.Post(nodes[0].get());
+  CHECK_STATUS(send.Wait(), StatusCode::kDeadlineExceeded, "for rank 1 to receive 'h'");
+}
+
+void StallIsWarnedAbout() {
+  std::promise<std::string> warned;
+  MessengerOptions options = Patient();
+  options.stall_warning_seconds = 0.05;
+  options.warn = [&](const std::string& text) { warned.set_value(text); };
+  Nodes nodes = MakeNodes(2, options);
+  Side receive(kReceive, 0, "h", 16), send(kSend, 1, "h", 16);
+  receive.Post(nodes[1].get());
+  const std::string text = warned.get_future().get();
+  CHECK_CONTAINS(text, "rank 1 has waited 0.05 s for rank 0 to send 'h' (uint8 [16])");
+  send.Post(nodes[0].get());
+  CHECK_OK(receive.Wait());
+  CHECK_OK(send.Wait());
+}
+
+void PeerThatLeavesIsNoticedByWhoeverNeedsIt() {
+  Nodes nodes = MakeNodes(3);
+  Side before(kSend, 1, "x", 10), after(kReceive, 0, "x", 10);
+  before.Post(nodes[0].get());
+  after.Post(nodes[1].get());
+  CHECK_OK(before.Wait());
+  CHECK_OK(after.Wait());
+  Side waiting(kReceive, 2, "y", 10);
+  waiting.Post(nodes[0].get());
+  nodes[2].reset();
+  CHECK_STATUS(waiting.Wait(), StatusCode::kUnavailable, "rank 2 is gone");
+  // Rank 1 has nothing to do with rank 2, and goes on until it wants to.
+  Side late(kSend, 2, "z", 10);
+  late.Post(nodes[1].get());
+  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "rank 2 to receive 'z'");
+}
+
+void EndEndsWhatIsUnderWay() {
+  Nodes nodes = MakeNodes(2);
+  Side receive(kReceive, 0, "x", 10), send(kSend, 0, "y", 10);
+  CHECK_OK(nodes[1]->messenger->Post({receive.transfer, send.transfer}));
+  nodes[1]->messenger->End(Status(StatusCode::kUnavailable, "enough"));
+  CHECK_STATUS(receive.Wait(), StatusCode::kUnavailable, "enough");
+  CHECK_STATUS(send.Wait(), StatusCode::kUnavailable, "enough");
+  Side late(kReceive, 0, "x", 10);
+  late.Post(nodes[1].get());
+  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "enough");
+}
+
+void WhatCannotBePosted() {
+  Nodes nodes = MakeNodes(2);
+  const auto refused = [&](int peer, const std::string& name, const std::string& part) {
+    Side side(kSend, peer, name, 1);
+    CHECK_STATUS(nodes[0]->messenger->Post({side.transfer}), StatusCode::kInvalidArgument, part);
+    CHECK_EQ(side.times_done.load(), 0);
+  };
+  refused(0, "x", "another rank from 0 to 1, got 0");
+  refused(2, "x", "another rank from 0 to 1, got 2");
+  refused(-1, "x", "got -1");
+  refused(1, "", "a message's name");
+  refused(1, std::string("a\0b", 3), "a message's name");
+  refused(1, std::string(9000, 'x'), "a message's name");
+  Side send(kSend, 1, "x", 1), receive(kReceive, 0, "x", 1);
+  send.Post(nodes[0].get());
+  receive.Post(nodes[1].get());
+  CHECK_OK(receive.Wait());
+  CHECK_OK(send.Wait());
+}
+
+// What a peer sends that is no message, or that nobody asked for.
+void PeerThatMakesNoSense() {
+  Frame data;
+  data.kind = Frame::kData;
+  data.id = 99;
+  data.num_bytes = 1 << 20;
+  Frame unmatched = data;
+  unmatched.id = 0;  // asked for, but never offered
+  const std::string known(reinterpret_cast<const char*>(&data), sizeof(data));
+  const std::string early(reinterpret_cast<const char*>(&unmatched), sizeof(unmatched));
+  for (const std::string& bytes : {std::string(100, 'x'), known, early}) {
+    std::vector<Mesh> meshes = ConnectAll(2, 1);
+    const Socket peer = std::move(meshes[0].messages[1]);
+    Node node(std::move(meshes[1]), Patient());
+    Side receive(kReceive, 0, "x", 16);
+    receive.Post(&node);
+    CHECK_OK(SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds)));
+    CHECK_STATUS(receive.Wait(), StatusCode::kFailedPrecondition, "rank 0 sent ");
+  }
+}
+
+void PeerThatAnnouncesWithoutEnd() {
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  const Socket peer = std::move(meshes[0].messages[1]);
+  Node node(std::move(meshes[1]), Patient());
+  Side receive(kReceive, 0, "y", 16);
+  receive.Post(&node);
+  Frame offer;
+  offer.kind = Frame::kOffer;
+  std::string bytes;
+  for (int i = 0; i < (1 << 16) + 1; ++i) bytes += WithText(offer, "mx", "");
+  const Status sent = SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds));
+  CHECK_TRUE(sent.ok() || sent.code() == StatusCode::kUnavailable);  // it may hang up before
+  CHECK_STATUS(receive.Wait(), StatusCode::kFailedPrecondition, "rank 0 has more than 65536");
+}
+
+void FlushWaitsForWhatWasSent() {
+  Nodes nodes = MakeNodes(2);
+  CHECK_EQ(nodes[0]->messenger->Flush(kGenerousSeconds), std::string());  // nothing was
+  Side send(kSend, 1, "h", 4 << 20, 'x'), receive(kReceive, 0, "h", 4 << 20);
+  send.Post(nodes[0].get());
+  CHECK_EQ(nodes[0]->messenger->Flush(0.01), std::string("'h' to rank 1"));
+  receive.Post(nodes[1].get());
+  CHECK_EQ(nodes[0]->messenger->Flush(kGenerousSeconds), std::string());
+  CHECK_OK(send.Wait());
+  nodes[0].reset();  // what was sent is there
+  CHECK_OK(receive.Wait());
+  CHECK_TRUE(std::all_of(receive.bytes.begin(), receive.bytes.end(),
+                         [](char byte) { return byte == 'x'; }));
+}
+
+void WhatFollowsMayThrow() {
+  Nodes nodes = MakeNodes(2);
+  Side send(kSend, 1, "x", 1), receive(kReceive, 0, "x", 1), next(kReceive, 0, "y", 1);
+  receive.transfer->done = [](const Status&) { throw std::runtime_error("no"); };
+  send.Post(nodes[0].get());
+  CHECK_OK(nodes[1]->messenger->Post({receive.transfer, next.transfer}));
+  CHECK_OK(send.Wait());
+  CHECK_STATUS(next.Wait(), StatusCode::kInternal, "what follows a message has failed: no");
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTestsOverBoth(
+      {
+          {"WhicheverComesFirst", WhicheverComesFirst},
+          {"ManyLargeOnesInAnyOrder", ManyLargeOnesInAnyOrder},
+          {"SameNameInTheOrderOfPosting", SameNameInTheOrderOfPosting},
+          {"SendThatIsNotReadyKeepsItsPlace", SendThatIsNotReadyKeepsItsPlace},
+          {"WhatDiffersIsSaidOnBothSides", WhatDiffersIsSaidOnBothSides},
+          {"DeadlineSaysWhatIsThereInstead", DeadlineSaysWhatIsThereInstead},
+          {"SendThatNobodyReceivesIsGivenUp", SendThatNobodyReceivesIsGivenUp},
+          {"StallIsWarnedAbout", StallIsWarnedAbout},
+          {"PeerThatLeavesIsNoticedByWhoeverNeedsIt", PeerThatLeavesIsNoticedByWhoeverNeedsIt},
+          {"EndEndsWhatIsUnderWay", EndEndsWhatIsUnderWay},
+          {"WhatCannotBePosted", WhatCannotBePosted},
+          {"PeerThatMakesNoSense", PeerThatMakesNoSense},
+          {"PeerThatAnnouncesWithoutEnd", PeerThatAnnouncesWithoutEnd},
+          {"FlushWaitsForWhatWasSent", FlushWaitsForWhatWasSent},
+          {"WhatFollowsMayThrow", WhatFollowsMayThrow},
+      },
+      argc, argv);
+}
