@@ -8,10 +8,10 @@ from tf_libra.tuning.drift import PATIENCE, Drift
 LOOK = 8
 
 
-def looks(drift: Drift, seconds: float, count: int = 1) -> None:
+def looks(drift: Drift, seconds: float, count: int = 1, num_steps: int = 1) -> None:
     for _ in range(count):
         for _ in range(LOOK):
-            drift.ran(seconds)
+            drift.ran(seconds, num_steps)
         drift.look()
 
 
@@ -55,6 +55,20 @@ def test_a_few_steps_that_last_long_are_none() -> None:
             drift.ran(3.0 if index % 3 == 0 else 0.1)
         drift.look()
         assert not drift.is_off
+
+
+def test_several_steps_in_one_graph_are_compared_with_their_like() -> None:
+    """Single steps were raced; several in a graph take less each, and that is no drift."""
+    drift = Drift(0.02, 0.1)
+    looks(drift, 0.05, 3, num_steps=8)
+    assert not drift.is_off
+    assert drift.expected_seconds == 0.05
+    drift.ran(0.1)  # a few that are single
+    looks(drift, 0.1, PATIENCE, num_steps=8)
+    assert drift.is_off
+    drift.settled(0.1)
+    looks(drift, 0.2, 2 * PATIENCE)
+    assert drift.is_off
 
 
 def test_a_look_without_usual_steps_says_nothing() -> None:

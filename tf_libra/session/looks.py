@@ -28,11 +28,15 @@ class Looks:
         """Steps under the plan in force begin, or go on after others."""
         self._num_calls = 0
 
-    def ran(self, seconds: float, usual: bool) -> None:
-        """A step under the plan in force took so long."""
+    def ran(self, seconds: float, usual: bool, num_steps: int = 1) -> None:
+        """A call under the plan in force took so long for each of its steps."""
         self._num_calls += 1
-        if self._again is not None:
-            (self._again.drift.ran if usual else self._again.drift.tried)(seconds)
+        if self._again is None:
+            return
+        if usual:
+            self._again.drift.ran(seconds, num_steps)
+        else:
+            self._again.drift.tried(seconds)
 
     def tried(self, seconds: float) -> None:
         """A step took so long in which something was tried out."""

@@ -156,7 +156,7 @@ class Session:
         usual = not (is_first or traced)
         self._checking.took(seconds, usual, traced)
         self.story.took(number, seconds, usual=usual, num_steps=num_steps)
-        self._note_for_looks(seconds, usual)
+        self._note_for_looks(seconds, usual, num_steps)
         return result
 
     def _execute(self, call: Callable[[], Any], traced: bool) -> Any:
@@ -281,11 +281,11 @@ class Session:
         self._looks.begin()
         self._tries_next = how.then_try
 
-    def _note_for_looks(self, seconds: float, usual: bool) -> None:
+    def _note_for_looks(self, seconds: float, usual: bool, num_steps: int) -> None:
         if self._looks is None:
             return
         if self.state.is_running:
-            self._looks.ran(seconds, usual)
+            self._looks.ran(seconds, usual, num_steps)
         else:
             self._looks.tried(seconds)
         if self._tries_next:

@@ -30,20 +30,28 @@ class Drift:
             expected_seconds: of a usual step under it; None where the first ones are to say.
         """
         self._share = share
-        self._expected = expected_seconds
+        # By the number of steps in a graph: several in one take less time each.
+        self._expected: dict[int, float] = {}
+        self._since_look: dict[int, list[float]] = {}
+        self._kind = 1
         self._measured: float | None = None
-        self._since_look: list[float] = []
         self._patience = PATIENCE
         self._looks_off = 0
         self._looks_on = 0
         self._total_seconds = 0.0
         self._extra_seconds = 0.0
         self._num_tried = 0
+        self._expect(expected_seconds)
+
+    def _expect(self, seconds: float | None) -> None:
+        self._expected = {} if seconds is None else {1: seconds}
+        self._since_look = {}
+        self._looks_off = self._looks_on = 0
 
     @property
     def expected_seconds(self) -> float | None:
-        """Of a usual step; None as long as nothing is known."""
-        return self._expected
+        """Of a usual step as they are at present; None as long as nothing is known."""
+        return self._expected.get(self._kind)
 
     @property
     def measured_seconds(self) -> float | None:
@@ -60,26 +68,27 @@ class Drift:
         """Whether they have taken what is expected for as long again."""
         return self._looks_on >= self._patience
 
-    def ran(self, seconds: float) -> None:
-        """A usual step under the plan took so long."""
-        self._since_look.append(seconds)
-        self._total_seconds += seconds
+    def ran(self, seconds: float, num_steps: int = 1) -> None:
+        """Usual steps under the plan, `num_steps` of them in one graph, took so long each."""
+        self._since_look.setdefault(num_steps, []).append(seconds)
+        self._total_seconds += num_steps * seconds
 
     def tried(self, seconds: float) -> None:
         """A step took so long in which something was tried out, or traced."""
         self._total_seconds += seconds
-        self._extra_seconds += max(seconds - (self._measured or self._expected or seconds), 0.0)
+        usual = self._measured or self.expected_seconds or seconds
+        self._extra_seconds += max(seconds - usual, 0.0)
         self._num_tried += 1
 
     def look(self) -> None:
         """Judges the steps since the last look."""
         if not self._since_look:
             return
-        self._measured = statistics.median(self._since_look)
-        self._since_look.clear()
-        if self._expected is None:
-            self._expected = self._measured
-        if 1 / FACTOR <= self._measured / self._expected <= FACTOR:
+        self._kind = max(self._since_look, key=lambda kind: len(self._since_look[kind]))
+        self._measured = statistics.median(self._since_look[self._kind])
+        self._since_look = {}
+        expected = self._expected.setdefault(self._kind, self._measured)
+        if 1 / FACTOR <= self._measured / expected <= FACTOR:
             self._looks_off, self._looks_on = 0, self._looks_on + 1
         else:
             self._looks_off, self._looks_on = self._looks_off + 1, 0
@@ -88,14 +97,17 @@ class Drift:
 
     def affords(self, num_steps: int) -> bool:
         """Whether so many steps may try things out now, going by what they have cost so far."""
-        usual = self._measured or self._expected or 0.0
+        usual = self._measured or self.expected_seconds or 0.0
         each = self._extra_seconds / self._num_tried if self._num_tried else _FIRST_GUESS * usual
         cost = self._extra_seconds + num_steps * each
         return cost <= self._share * (self._total_seconds + num_steps * (usual + each))
 
+    def passed(self) -> None:
+        """Steps are as expected again."""
+        self._looks_off = self._looks_on = 0
+        self._patience *= _PATIENCE_GROWTH
+
     def settled(self, expected_seconds: float | None) -> None:
         """Plans were tried out: from here on, this is expected, or what the next steps take."""
-        self._expected = expected_seconds
-        self._since_look.clear()
-        self._looks_off = self._looks_on = 0
+        self._expect(expected_seconds)
         self._patience *= _PATIENCE_GROWTH
