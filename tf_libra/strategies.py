@@ -1,7 +1,9 @@
 """What a user may ask for: one frozen dataclass per strategy, each with a name as a string."""
 
 from tf_libra.planning.burst import DeepPool
+from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.asc_wfbp import AscWfbp
+from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.planning.data_parallel.fixed import HorovodFusion, SynEasgd, Wfbp
 from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.libra_m import LibraM
@@ -11,7 +13,9 @@ from tf_libra.planning.strategy import BY_NAME, Strategy, register, resolve
 
 __all__ = [
     "BY_NAME",
+    "Aiacc",
     "AscWfbp",
+    "Auto",
     "DataParallel",
     "DeepPool",
     "GPipe",

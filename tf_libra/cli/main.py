@@ -46,10 +46,11 @@ _INTEGERS = {
     "chunks_per_group": "Z is at least this times K - 1 (libra-m)",
     "min_elements": "groups with fewer elements take in the next tensor (mg-wfbp, libra-m)",
     "buffer_bytes": "fusion buffer (horovod-fusion)",
+    "unit_bytes": "size of an all-reduce (aiacc)",
 }
 _FLOATS = {
     "cycle_seconds": "cycle time (horovod-fusion)",
-    "contention": "gamma, the slowdown of two all-reduces at once (asc-wfbp)",
+    "contention": "gamma, the slowdown of two all-reduces at once (asc-wfbp, aiacc)",
 }
 _TEXTS = {"rule": "published-code or equation-40 (asc-wfbp)"}
 

@@ -31,10 +31,11 @@ class Tuning:
     """
 
     max_steps: int = option(
-        60,
-        "int",
-        values.check_steps,
-        "steps that may go by before a plan is in force.",
+        None,
+        "int | None",
+        values.check_optional_steps,
+        """steps that may go by before a plan is in force; by default what the strategy wants: 60,
+        of `aiacc` 100, of `auto` 150.""",
         alone="max_tuning_steps",
     )
     max_seconds: float = option(
@@ -220,6 +221,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_all(self)
+        if self.tuning.max_steps is None:
+            steps = self.strategy.tuning_steps
+            object.__setattr__(self, "tuning", dataclasses.replace(self.tuning, max_steps=steps))
         if self.threads is not None:
             object.__setattr__(self, "strategy", self.strategy.with_threads(self.threads))
         if self.plan is not None:

@@ -76,6 +76,11 @@ def check_steps(name: str, value: Any) -> int:
     return checks.integer(name, value, minimum=1)
 
 
+def check_optional_steps(name: str, value: Any) -> int | None:
+    """A number of steps, at least 1; None where the strategy is to say."""
+    return None if value is None else check_steps(name, value)
+
+
 def check_above_0(name: str, value: Any) -> float:
     """A finite number above 0."""
     return checks.real(name, value, above=0)

@@ -7,6 +7,7 @@ from typing import Any
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.planning.data_parallel.mg_wfbp import MgWfbp
 from tf_libra.planning.data_parallel.planner import make_plan
 from tf_libra.planning.strategy import BY_NAME, Strategy, known_arguments
@@ -51,8 +52,15 @@ def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> Compar
 
 
 def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
-    """Every strategy that is registered, with those of the given arguments that it knows."""
-    return {name: kind(**known_arguments(kind, given)) for name, kind in BY_NAME.items()}
+    """Every strategy that is registered, with those of the given arguments that it knows.
+
+    But for `auto`, which is the best of the others.
+    """
+    return {
+        name: kind(**known_arguments(kind, given))
+        for name, kind in BY_NAME.items()
+        if name != Auto.name
+    }
 
 
 def _compared(name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy) -> Compared:

@@ -17,17 +17,24 @@ class Strategy(Protocol):
     Attributes:
       name: what users, plans and tables call it.
       chooses_threads: whether it chooses among several thread counts, by the contention model.
-      num_streams: how many all-reduces its plans run at once, at most.
+      tuned_by: what decides in training: a plan by the fitted "model", or a "search" in real steps.
+      tuning_steps: that may go by before a plan is in force, where the user says nothing.
     """
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool]
-    num_streams: ClassVar[int]
+    tuned_by: ClassVar[str]
+    tuning_steps: ClassVar[int]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def allowed_threads(self) -> tuple[int, ...]:
         """The thread counts that its plans may use, ascending: R, or its one fixed count."""
+        ...
+
+    @property
+    def num_streams(self) -> int:
+        """How many all-reduces its plans run at once, at most."""
         ...
 
     @property
@@ -48,6 +55,7 @@ class Strategy(Protocol):
         ...
 
 
+TUNING_STEPS = 60
 REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies")
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
@@ -88,7 +96,8 @@ class FixedThreads:
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool] = False
-    num_streams: ClassVar[int] = 1
+    tuned_by: ClassVar[str] = "model"
+    tuning_steps: ClassVar[int] = TUNING_STEPS
     num_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -99,6 +108,11 @@ class FixedThreads:
     def allowed_threads(self) -> tuple[int, ...]:
         """The one count."""
         return (self.num_threads,)
+
+    @property
+    def num_streams(self) -> int:
+        """One all-reduce at a time."""
+        return 1
 
     @property
     def races(self) -> bool:
@@ -124,7 +138,8 @@ class ChosenThreads:
     """
 
     chooses_threads: ClassVar[bool] = True
-    num_streams: ClassVar[int] = 1
+    tuned_by: ClassVar[str] = "model"
+    tuning_steps: ClassVar[int] = TUNING_STEPS
     threads: tuple[int, ...] = (1, 2, 4)
 
     def __post_init__(self) -> None:
@@ -134,6 +149,11 @@ class ChosenThreads:
     def allowed_threads(self) -> tuple[int, ...]:
         """R."""
         return self.threads
+
+    @property
+    def num_streams(self) -> int:
+        """One all-reduce at a time."""
+        return 1
 
     @property
     def races(self) -> bool:

@@ -22,7 +22,7 @@ class State:
     @property
     def is_tuning(self) -> bool:
         """Whether every step begins with a directive, because things are tried out."""
-        return self.phase in (Phase.MEASURE, Phase.SAMPLE, Phase.RACE)
+        return self.phase in (Phase.MEASURE, Phase.SAMPLE, Phase.SEARCH, Phase.RACE)
 
     @property
     def is_running(self) -> bool:

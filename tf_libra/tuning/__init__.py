@@ -5,7 +5,7 @@ that it can be run against a simulated machine as well.
 """
 
 from tf_libra.tuning.again import DOSE, Found, TuningAgain
-from tf_libra.tuning.algorithm import Tuner, tune
+from tf_libra.tuning.algorithm import Tuner
 from tf_libra.tuning.conclusion import Conclusion, Origin
 from tf_libra.tuning.drift import CALLS_PER_LOOK, Drift
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
@@ -17,6 +17,7 @@ from tf_libra.tuning.plans_to_try import (
     one_group_plan,
     random_plans,
 )
+from tf_libra.tuning.tuners import tune
 
 __all__ = [
     "CALLS_PER_LOOK",

@@ -12,6 +12,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning.race import Race
+from tf_libra.tuning.search.result import Search
 
 _FORMAT = "tf-libra conclusion"
 _VERSION = 1
@@ -43,6 +44,7 @@ class Conclusion:
         rest_seconds: what a step takes besides backward as it is predicted; None where that could
             not be told.
         race: the plans that were run in turns, the one in force first; None where none were.
+        search: the settings that were searched in steps; None where none were.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -58,6 +60,7 @@ class Conclusion:
     is_complete: bool = False
     rest_seconds: float | None = None
     race: Race | None = None
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         checks.instance("plan", self.plan, Plan)
@@ -76,6 +79,8 @@ class Conclusion:
         checks.boolean("is_complete", self.is_complete)
         if self.race is not None:
             checks.instance("race", self.race, Race)
+        if self.search is not None:
+            checks.instance("search", self.search, Search)
 
     def predicted_step(self, plan: Plan) -> float | None:
         """What a step under a plan is predicted to take; None where nothing can be said."""
@@ -118,6 +123,7 @@ class Conclusion:
             "is_complete": self.is_complete,
             "rest_seconds": self.rest_seconds,
             "race": None if self.race is None else self.race.to_document(),
+            "search": None if self.search is None else self.search.to_document(),
         }
 
     @classmethod
@@ -133,6 +139,8 @@ class Conclusion:
                 value[field] = read(json.dumps(value[field]))
         if value.get("race") is not None:
             value["race"] = Race.from_document(value["race"])
+        if value.get("search") is not None:
+            value["search"] = Search.from_document(value["search"])
         value["samples"] = checks.items("samples", value.get("samples", ()), OverlapSample)
         return cls(**value)
 

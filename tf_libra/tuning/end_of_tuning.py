@@ -44,6 +44,11 @@ class EndOfTuning:
         self._came_early = False
 
     @property
+    def steps_left(self) -> int:
+        """Steps of the budget that nobody has taken yet."""
+        return self._steps_left
+
+    @property
     def came_early(self) -> bool:
         """Whether an experiment was not made for want of budget."""
         return self._came_early

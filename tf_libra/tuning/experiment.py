@@ -13,7 +13,7 @@ class Experiment:
     """What the next training step tries; it trains as well.
 
     Attributes:
-        phase: MEASURE, SAMPLE or RACE.
+        phase: MEASURE, SAMPLE, SEARCH or RACE.
         plan: what it runs under.
         traced: whether rank 0 is to trace it.
         is_first: whether it pays for the plan's instantiation, and so tells nothing.

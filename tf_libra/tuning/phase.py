@@ -11,6 +11,7 @@ class Phase(StrEnum):
     SAMPLE = "sample"
     FIT = "fit"
     PLAN = "plan"
+    SEARCH = "search"
     RACE = "race"
     RUN = "run"
     PASS_THROUGH = "pass-through"

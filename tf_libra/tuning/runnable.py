@@ -29,7 +29,7 @@ def runnable(plan: Plan, profile: BackwardProfile, model: CostModel, num_lanes: 
     groups: Sequence[TensorGroup] = plan.groups
     notes = []
     if plan.cuts_tensors and not num_lanes:
-        groups = _of_whole_tensors(groups)
+        groups = of_whole_tensors(groups)
         notes.append("no tensor is all-reduced in parts, which the engine cannot")
     if plan.num_streams > 1 and plan.num_lanes > num_lanes:
         groups = [replace(group, stream=0) for group in groups]
@@ -42,7 +42,7 @@ def runnable(plan: Plan, profile: BackwardProfile, model: CostModel, num_lanes: 
     return replace(plan, predicted_seconds=seconds)
 
 
-def _of_whole_tensors(groups: Sequence[TensorGroup]) -> list[TensorGroup]:
+def of_whole_tensors(groups: Sequence[TensorGroup]) -> list[TensorGroup]:
     """Each tensor in the group that has its end."""
     whole = []
     start = 0

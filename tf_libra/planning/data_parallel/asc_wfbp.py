@@ -150,7 +150,6 @@ class AscWfbp(FixedThreads):
     """
 
     name: ClassVar[str] = "asc-wfbp"
-    num_streams: ClassVar[int] = 2
     contention: float | None = None
     rule: str = RULES[0]
 
@@ -161,6 +160,11 @@ class AscWfbp(FixedThreads):
             object.__setattr__(self, "contention", contention)
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+
+    @property
+    def num_streams(self) -> int:
+        """Two."""
+        return 2
 
     @property
     def gamma(self) -> float:

@@ -63,6 +63,7 @@ export const STRATEGIES = {
   'horovod-fusion': 'Horovod fusion',
   'mg-wfbp': 'MG-WFBP',
   'asc-wfbp': 'ASC-WFBP',
+  'aiacc': 'AIACC',
   'libra-m': 'LIBRA-M',
   'libra': 'LIBRA',
   'mg-cf': 'MG-CF (no contention)',

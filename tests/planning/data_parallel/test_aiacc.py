@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tf_libra
+from tests.planning.data_parallel import reference
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.planning.data_parallel.aiacc import MAX_UNITS, Setting, pack, sizes_to_try
+
+COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+DTYPES = {None: 16, "float32": 4, "float16": 2, "float64": 8}
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> tf_libra.BackwardProfile:
+    counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=9))
+    dtypes = [draw(st.sampled_from(list(DTYPES))) for _ in counts]
+    return tf_libra.BackwardProfile.from_arrays(
+        [count * DTYPES[dtype] for count, dtype in zip(counts, dtypes, strict=True)],
+        [1e-3] * len(counts),
+        dtypes=None if None in dtypes else dtypes,
+    )
+
+
+def plan_of(profile: tf_libra.BackwardProfile, setting: Setting) -> Plan:
+    return Plan.for_profile(profile, pack(profile, setting).groups, 2, "aiacc")
+
+
+def item(profile: tf_libra.BackwardProfile, index: int) -> int:
+    return DTYPES[profile.tensors[index].dtype]
+
+
+@settings(max_examples=300, deadline=None)
+@given(profiles(), st.integers(1, 500), st.integers(1, 4))
+def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
+    profile, unit_bytes, num_streams
+) -> None:
+    plan = plan_of(profile, Setting(unit_bytes, num_streams, 2))
+    for index, group in enumerate(plan.groups):
+        parts = plan.parts(index)
+        # An element is never cut.
+        assert plan.group_bytes[index] <= max(unit_bytes, *(item(profile, p.tensor) for p in parts))
+        for part in parts:
+            whole = profile.tensors[part.tensor].num_bytes
+            if part.num_bytes < whole:
+                assert whole > unit_bytes or whole > item(profile, part.tensor)
+                assert part.start_byte % item(profile, part.tensor) == 0
+        # What begins the next unit had no place in this one.
+        if index + 1 < len(plan.groups) and not group.stop_byte:
+            following = plan.parts(index + 1)[0]
+            assert plan.group_bytes[index] + following.num_bytes > unit_bytes or (
+                profile.tensors[following.tensor].num_bytes > unit_bytes
+            )
+
+
+@given(profiles(), st.integers(1, 500), st.integers(1, 4))
+def test_a_unit_goes_to_the_stream_that_is_free_first(profile, unit_bytes, num_streams) -> None:
+    plan = plan_of(profile, Setting(unit_bytes, num_streams, 1))
+    loads = np.zeros(num_streams, dtype=int)
+    for group, num_bytes in zip(plan.groups, plan.group_bytes, strict=True):
+        assert loads[group.stream] == loads.min()
+        loads[group.stream] += num_bytes
+
+
+def test_the_papers_two_cases() -> None:
+    """Small tensors are packed, a large one is sliced, in the order of registration."""
+    profile = tf_libra.BackwardProfile.from_arrays(
+        [4, 8, 4, 40, 8], [0.0] * 5, dtypes=["float32"] * 5
+    )
+    draft = pack(profile, Setting(16, 2, 1))
+    found = [(g.start, g.start_byte, g.stop, g.stop_byte, g.stream) for g in draft.groups]
+    assert found == [
+        (0, 0, 3, None, 0),
+        (3, 0, 4, 16, 1),
+        (3, 16, 4, 32, 0),
+        (3, 32, 5, None, 1),
+    ]
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 7])
+def test_units_of_a_byte_are_a_plan_that_can_be_run(unit_bytes: int) -> None:
+    profile = tf_libra.BackwardProfile.from_arrays([4_000_000, 40, 400_000], [1e-3] * 3)
+    plan = tf_libra.make_plan(profile, COST, strategies.Aiacc(unit_bytes=unit_bytes))
+    assert len(plan.groups) == MAX_UNITS
+    assert any(f"units of {unit_bytes} bytes would be more than" in note for note in plan.notes)
+
+
+def test_a_unit_above_everything_is_one_all_reduce() -> None:
+    profile = tf_libra.BackwardProfile.from_arrays([4000, 40], [1e-3] * 2)
+    plan = tf_libra.make_plan(profile, COST, strategies.Aiacc(unit_bytes=10**12))
+    assert len(plan.groups) == 1 and not plan.cuts_tensors
+    assert any("holds all gradients" in note for note in plan.notes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(reference.profiles(max_tensors=8), reference.any_costs((1, 2)))
+def test_no_setting_with_another_size_or_other_streams_is_predicted_shorter(profile, cost) -> None:
+    strategy = strategies.Aiacc(threads=(1, 2), streams=(1, 2))
+    plan = tf_libra.make_plan(profile, cost, strategy)
+    others = []
+    for size in strategy.unit_sizes(profile):
+        # One stream of one thread is where the search begins.
+        groups = pack(profile, Setting(size, 1, 1)).groups
+        other = Plan.for_profile(profile, groups, cost.num_workers, "x", contention=1.5)
+        others.append(tf_libra.simulate(profile, other, cost).backward_seconds)
+    assert plan.predicted_seconds <= min(others) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"unit_bytes": 0}, "unit_bytes must be .*1.* got 0"),
+        ({"streams": ()}, "streams must hold at least one"),
+        ({"streams": (0, 2)}, "streams must be .*got 0"),
+        ({"exploration": -1}, "exploration must be"),
+        ({"contention": 0.5}, "contention must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"threads": ()}, "threads must hold"),
+    ],
+)
+def test_bad_arguments_are_named(given, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        strategies.Aiacc(**given)
+
+
+@given(st.integers(0, 10**11))
+def test_sizes_halve_from_all_in_one(total: int) -> None:
+    sizes = sizes_to_try(total)
+    assert sizes[-1] == max(total, 1) and list(sizes) == sorted(set(sizes))

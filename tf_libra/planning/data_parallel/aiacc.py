@@ -1,0 +1,251 @@
+"""AIACC-Training: gradients packed and sliced into units of one size, on several streams.
+
+Sections V-B and VI. Which units, streams and threads is tuned: in training by measured steps
+(`tf_libra.tuning.search`), without training by the cost model.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tf_libra import checks
+from tf_libra.cost_model import CostModel
+from tf_libra.model.dtypes import item_bytes
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
+from tf_libra.planning.draft import Draft
+from tf_libra.planning.strategy import ChosenThreads, register
+from tf_libra.simulation import simulate
+
+# More all-reduces than this in a step are no plan: every one costs a node in the graph, startup,
+# and time to rewrite.
+MAX_UNITS = 512
+# The smallest unit that is tried by itself, and how many sizes are, each half the one before.
+LEAST_UNIT_BYTES = 64 * 1024
+NUM_SIZES = 8
+# Where an element's size is not known.
+_ANY_ITEM_BYTES = 16
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What AIACC tunes.
+
+    Attributes:
+      unit_bytes: the most bytes of an all-reduce.
+      num_streams: how many all-reduces run at once.
+      num_threads: communication threads of each.
+
+    Raises:
+      ValueError: a number below 1.
+    """
+
+    unit_bytes: int
+    num_streams: int
+    num_threads: int
+
+    def __post_init__(self) -> None:
+        checks.integer("unit_bytes", self.unit_bytes, minimum=1)
+        checks.integer("num_streams", self.num_streams, 1, checks.MAX_INT32)
+        checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads at once."""
+        return self.num_streams * self.num_threads
+
+    def describe(self) -> str:
+        """In words."""
+        return (
+            f"units of {self.unit_bytes} bytes on {self.num_streams} streams of"
+            f" {self.num_threads} threads"
+        )
+
+
+def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
+    """The smallest unit that is not below the one asked for and leaves `MAX_UNITS` at most."""
+    total = int(profile.num_bytes.sum())
+    if _num_units(profile, unit_bytes) <= MAX_UNITS:
+        return unit_bytes
+    too_small, enough = unit_bytes, max(total, 1)
+    while enough - too_small > 1:
+        middle = (too_small + enough) // 2
+        if _num_units(profile, middle) <= MAX_UNITS:
+            enough = middle
+        else:
+            too_small = middle
+    return enough
+
+
+def pack(profile: BackwardProfile, setting: Setting) -> Draft:
+    """Packs and slices the gradients, in backward order (section V-B, Algorithm 1).
+
+    A unit takes in tensor after tensor while they fit. One that is larger than a unit by itself is
+    sliced from its beginning, and what is left of it begins the next unit. Each unit goes to the
+    stream that has the fewest bytes so far, which is the one that is free first. A tensor is cut
+    between two elements, so a unit has at least one. Where there would be more than `MAX_UNITS`,
+    they are larger than asked for, and a note says so.
+    """
+    unit_bytes = least_unit(profile, setting.unit_bytes)
+    loads = [0] * setting.num_streams
+    groups = []
+    for start, start_byte, stop, stop_byte, num_bytes in _units(profile, unit_bytes):
+        stream = loads.index(min(loads))
+        loads[stream] += num_bytes
+        groups.append(
+            TensorGroup(start, stop, setting.num_threads, stream, start_byte, stop_byte or None)
+        )
+    notes = []
+    if unit_bytes != setting.unit_bytes:
+        notes.append(
+            f"units of {setting.unit_bytes} bytes would be more than {MAX_UNITS} all-reduces: they"
+            f" have up to {unit_bytes}"
+        )
+    if len(groups) == 1:
+        notes.append(f"one unit of up to {unit_bytes} bytes holds all gradients")
+    return Draft(tuple(groups), tuple(notes))
+
+
+def _num_units(profile: BackwardProfile, unit_bytes: int) -> int:
+    count = 0
+    for _ in _units(profile, unit_bytes):
+        count += 1
+        if count > MAX_UNITS:
+            break
+    return count
+
+
+def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Tensor and byte where each begins; one past its last tensor, byte where it ends in that.
+
+    The byte is 0 for the end of the tensor. Last, how many bytes it has.
+    """
+    start, start_byte, size = 0, 0, 0
+    for index, tensor in enumerate(profile.tensors):
+        num_bytes = tensor.num_bytes
+        if size > 0 and size + num_bytes > unit_bytes:
+            yield start, start_byte, index, 0, size
+            start, start_byte, size = index, 0, 0
+        item = item_bytes(tensor.dtype) or _ANY_ITEM_BYTES
+        piece = max(unit_bytes // item, 1) * item
+        done = 0
+        # What is empty has taken in tensors of no bytes at most.
+        while num_bytes - done > piece:
+            yield start, start_byte, index + 1, done + piece, piece
+            done += piece
+            start, start_byte = index, done
+        size += num_bytes - done
+    if start < len(profile.tensors):
+        yield start, start_byte, len(profile.tensors), 0, size
+
+
+def sizes_to_try(total_bytes: int) -> tuple[int, ...]:
+    """Unit sizes, ascending: all in one, half of that, and so on."""
+    sizes = [max(total_bytes, 1)]
+    while len(sizes) < NUM_SIZES and sizes[-1] // 2 >= LEAST_UNIT_BYTES:
+        sizes.append(-(-sizes[-1] // 2))
+    return tuple(reversed(sizes))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Aiacc(ChosenThreads):
+    """AIACC-Training's packing, slicing and streams, tuned while training.
+
+    Attributes:
+      threads: thread counts of a stream that may be tried. The paper has one.
+      streams: how many all-reduces at once may be tried, kept sorted.
+      unit_bytes: the size of a unit; None: tuned.
+      contention: gamma, how many times longer a byte takes while two all-reduces run at once, for
+        plans that the cost model makes. None: 1.5. What is measured needs none.
+      exploration: the bandit's C (section VI).
+      seed: of the searchers.
+    """
+
+    name: ClassVar[str] = "aiacc"
+    tuned_by: ClassVar[str] = "search"
+    tuning_steps: ClassVar[int] = 100
+    threads: tuple[int, ...] = (1, 2)
+    streams: tuple[int, ...] = (1, 2, 4)
+    unit_bytes: int | None = None
+    contention: float | None = None
+    exploration: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        streams = {
+            checks.integer("streams", count, 1, checks.MAX_INT32)
+            for count in checks.sequence("streams", self.streams)
+        }
+        if not streams:
+            raise ValueError("streams must hold at least one number of streams, got ()")
+        object.__setattr__(self, "streams", tuple(sorted(streams)))
+        if self.unit_bytes is not None:
+            unit = checks.integer("unit_bytes", self.unit_bytes, minimum=1)
+            object.__setattr__(self, "unit_bytes", unit)
+        if self.contention is not None:
+            contention = checks.real("contention", self.contention, minimum=1)
+            object.__setattr__(self, "contention", contention)
+        exploration = checks.real("exploration", self.exploration, minimum=0)
+        object.__setattr__(self, "exploration", exploration)
+        object.__setattr__(self, "seed", checks.integer("seed", self.seed))
+
+    @property
+    def num_streams(self) -> int:
+        """The most that may be tried."""
+        return max(self.streams)
+
+    def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
+        """Those that may be tried, ascending."""
+        if self.unit_bytes is not None:
+            return (self.unit_bytes,)
+        return sizes_to_try(int(profile.num_bytes.sum()))
+
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
+        """The best setting by the cost model: unit size, then streams, then threads, in turns.
+
+        Raises:
+          ValueError: no thread count leaves computation resources under the cost model.
+        """
+        gamma = USUAL_CONTENTION if self.contention is None else self.contention
+        known: dict[Setting, float | None] = {}
+        problems: list[str] = []
+
+        def seconds(setting: Setting) -> float | None:
+            if setting not in known:
+                known[setting] = None
+                try:
+                    groups = pack(profile, setting).groups
+                    plan = Plan.for_profile(
+                        profile, groups, cost.num_workers, self.name, contention=gamma
+                    )
+                    known[setting] = simulate(profile, plan, cost).backward_seconds
+                except ValueError as error:  # a rate that is not positive
+                    problems.append(str(error))
+            return known[setting]
+
+        def best(settings: Iterable[Setting]) -> Setting | None:
+            timed = [(s, one) for one in settings if (s := seconds(one)) is not None]
+            return min(timed)[1] if timed else None
+
+        sizes, few, least = self.unit_sizes(profile), self.streams[0], self.threads[0]
+        found = best(Setting(size, few, least) for size in sizes)
+        if found is None:
+            raise ValueError(problems[0])
+        before = None
+        while found != before and found is not None:
+            before = found
+            size, streams, threads = found.unit_bytes, found.num_streams, found.num_threads
+            others = [Setting(size, s, r) for s in self.streams for r in self.threads]
+            others += [Setting(other, streams, threads) for other in sizes]
+            found = best([found, *others])
+        assert found is not None
+        packed = pack(profile, found)
+        return Draft(packed.groups, (found.describe(), *packed.notes), gamma)
+
+
+def setting_of(document: Any) -> Setting:
+    """Reads a setting from JSON values; `ValueError` names what is wrong with it."""
+    return Setting(**checks.keys("setting", document, *checks.field_names(Setting)))

@@ -1,0 +1,85 @@
+"""`auto`: whatever is known. In training all plans race; without it the cost model chooses."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tf_libra import checks
+from tf_libra.cost_model import CostModel
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.planner import make_plan
+from tf_libra.planning.draft import Draft
+from tf_libra.planning.strategy import BY_NAME, ChosenThreads, Strategy, known_arguments, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Auto(ChosenThreads):
+    """The plan of whichever strategy is best.
+
+    Attributes:
+      threads: the allowed thread counts; strategies that do not choose have the fewest.
+      streams: how many all-reduces at once may be tried (aiacc).
+      contention: gamma; None: as training measures it, else 1.5.
+    """
+
+    name: ClassVar[str] = "auto"
+    tuned_by: ClassVar[str] = "all"
+    tuning_steps: ClassVar[int] = 150
+    streams: tuple[int, ...] = (1, 2)
+    contention: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        streams = checks.sequence("streams", self.streams)
+        counts = {checks.integer("streams", count, 1, checks.MAX_INT32) for count in streams}
+        if not counts:
+            raise ValueError("streams must hold at least one number of streams, got ()")
+        object.__setattr__(self, "streams", tuple(sorted(counts)))
+
+    @property
+    def num_streams(self) -> int:
+        """The most that a plan may have: that of `aiacc`, or the two of `asc-wfbp`."""
+        return max(2, *self.streams)
+
+    @property
+    def races(self) -> bool:
+        """Always."""
+        return True
+
+    def others(self) -> dict[str, Strategy]:
+        """Every other strategy that is registered, by name, with what it knows of the arguments."""
+        given = {
+            "threads": self.threads,
+            "num_threads": self.threads[0],
+            "streams": self.streams,
+            "contention": self.contention,
+        }
+        return {
+            name: kind(**known_arguments(kind, given))
+            for name, kind in BY_NAME.items()
+            if name != self.name
+        }
+
+    def aiacc(self) -> Strategy:
+        """The one whose setting is searched."""
+        return self.others()["aiacc"]
+
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
+        """That of the strategy which the cost model predicts the shortest backward of.
+
+        Raises:
+          ValueError: the cost model leaves no strategy a plan.
+        """
+        plans = []
+        problem = None
+        for one in self.others().values():
+            try:
+                plans.append(make_plan(profile, cost, one))
+            except ValueError as error:  # a rate that is not positive
+                problem = error
+        if not plans:
+            assert problem is not None
+            raise problem
+        best = min(plans, key=lambda plan: plan.predicted_seconds or 0.0)
+        note = f"of {len(plans)} strategies, {best.strategy} is predicted the shortest backward"
+        return Draft(best.groups, (note, *best.notes), best.contention)

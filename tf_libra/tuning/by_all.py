@@ -1,0 +1,89 @@
+"""`auto`: the plans of every strategy, and the best setting that a search finds, race."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.planning import make_plan
+from tf_libra.planning.data_parallel.aiacc import Aiacc
+from tf_libra.planning.data_parallel.auto import Auto
+from tf_libra.tuning.algorithm import Tuner, concluded
+from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import TensorSpec
+from tf_libra.tuning.race import race
+from tf_libra.tuning.runnable import most_lanes, runnable
+from tf_libra.tuning.search.searching import plan_of, search
+
+# Of the steps that are left when a model is fitted; the race has the rest.
+_SEARCH_SHARE = 0.4
+
+
+def tune_by_all(
+    tensors: Sequence[TensorSpec],
+    strategy: strategies.Strategy,
+    num_workers: int,
+    budget: Budget,
+    max_model_error: float = 0.25,
+    clock: Callable[[], float] = time.monotonic,
+    begins: Callable[[Phase], None] = lambda phase: None,
+    hops: int | None = None,
+    runs_streams: bool = False,
+    in_force: Plan | None = None,
+) -> Tuner:
+    """Measures, samples, fits, plans by all strategies, searches, races; see `tuners.tune`."""
+    assert isinstance(strategy, Auto)
+    end = EndOfTuning(budget, clock)
+    conclusion = yield from concluded(
+        tensors, strategy, num_workers, end, max_model_error, begins, hops, runs_streams
+    )
+    if conclusion.profile is None or conclusion.cost_model is None:
+        return conclusion
+    notes = list(conclusion.notes)
+    plans = _plans(conclusion, strategy, runs_streams)
+    steps = round(_SEARCH_SHARE * end.steps_left)
+    aiacc = strategy.aiacc()
+    assert isinstance(aiacc, Aiacc)
+    found = yield from search(
+        conclusion.profile, aiacc, num_workers, end, steps, notes, runs_streams
+    )
+    if found.best is not None:
+        best = plan_of(conclusion.profile, found.best, num_workers, runs_streams)
+        # In place of what the model thinks the best setting.
+        plans = [plan for plan in plans if plan.strategy != Aiacc.name]
+        notes.append(found.describe())
+        plans.append(replace(best, contention=_contention(conclusion)))
+    conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
+    if in_force is not None:
+        plans.append(in_force)
+    proposed = {plan.fingerprint: plan for plan in reversed(plans)}
+    ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
+    timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
+    timed.sort(key=lambda pair: pair[1] if pair[1] is not None else 0.0)
+    result = yield from race(timed, end)
+    if result.num_rounds == 0:
+        note = "the budget ended before any two plans were compared: the model has chosen"
+        return replace(conclusion, notes=(*conclusion.notes, note))
+    return conclusion.after(result if in_force is None else result.keeping(in_force))
+
+
+def _plans(conclusion: Conclusion, strategy: Auto, runs_streams: bool) -> list[Plan]:
+    """Every strategy's plan, as far as the model leaves it one."""
+    profile, model = conclusion.profile, conclusion.cost_model
+    assert profile is not None and model is not None
+    num_lanes = most_lanes(strategy, runs_streams)
+    plans = []
+    for one in strategy.others().values():
+        try:
+            plans.append(runnable(make_plan(profile, model, one), profile, model, num_lanes))
+        except ValueError:  # a planner that the model leaves no plan is none to race
+            continue
+    return plans or [conclusion.plan]
+
+
+def _contention(conclusion: Conclusion) -> float:
+    """The gamma that the other plans of several streams were made with."""
+    return conclusion.plan.contention if conclusion.plan.num_streams > 1 else 1.0

@@ -1,0 +1,88 @@
+"""The experiments of Algorithm 2: what is tried before anything is known, step by step."""
+
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.tuning.end_of_tuning import EndOfTuning
+from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import (
+    TensorSpec,
+    measuring_plans,
+    one_by_one_plan,
+    one_group_plan,
+    random_plans,
+    specs_of,
+)
+
+# Traced steps per plan, after one that pays for the plan's instantiation: of the fewest and the
+# most threads, and of the thread counts between.
+MEASURED_STEPS = 2
+MEASURED_STEPS_BETWEEN = 1
+SAMPLED_PLANS = 5
+# Rounds of steps that nobody traces, one of each sampled plan.
+TIMED_ROUNDS = 3
+
+
+def made(
+    experiments: Iterator[Experiment], findings: Findings, end: EndOfTuning
+) -> Generator[Experiment, Observation | None, None]:
+    """Yields experiments, and notes what they show, until the end has come."""
+    for experiment in experiments:
+        if end.has_come():
+            return
+        observation = yield experiment
+        if observation is not None:
+            findings.note(experiment, observation)
+
+
+def baseline(
+    tensors: Sequence[TensorSpec], num_threads: int, num_workers: int, num_steps: int
+) -> Iterator[Experiment]:
+    """Untraced steps under one all-reduce of everything."""
+    plan = one_group_plan(tensors, num_threads, num_workers, strategies.SynEasgd.name)
+    for repetition in range(1 + num_steps):
+        yield Experiment(Phase.MEASURE, plan, traced=False, is_first=repetition == 0)
+
+
+def measuring(
+    tensors: Sequence[TensorSpec], threads: Sequence[int], num_workers: int
+) -> Iterator[Experiment]:
+    """Steps that communicate after backward, for the profile and for what nothing overlaps."""
+    plans = measuring_plans(tensors, threads, num_workers)
+    for plan in plans:
+        is_between = plan is not plans[0] and plan is not plans[-1]
+        for repetition in range(1 + (MEASURED_STEPS_BETWEEN if is_between else MEASURED_STEPS)):
+            first = repetition == 0
+            yield Experiment(Phase.MEASURE, plan, traced=not first, is_first=first)
+
+
+def sampling(
+    profile: BackwardProfile, threads: Sequence[int], num_workers: int
+) -> Iterator[Experiment]:
+    """Plans in turns: what disturbs the machine for a while disturbs all of them."""
+    plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS)
+    plans.append(one_by_one_plan(specs_of(profile), threads[0], num_workers))
+    plans = list({plan.fingerprint: plan for plan in plans}.values())
+    for plan in plans:
+        yield from _first_steps(plan)
+    order = np.random.default_rng(0)
+    for _ in range(TIMED_ROUNDS):
+        for index in order.permutation(len(plans)):
+            yield Experiment(Phase.SAMPLE, plans[index], traced=False)
+
+
+def running_at_once(plan: Plan) -> Iterator[Experiment]:
+    """Steps under a plan of several streams."""
+    for repetition in range(1 + TIMED_ROUNDS):
+        yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=repetition == 0)
+
+
+def _first_steps(plan: Plan) -> Iterator[Experiment]:
+    yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
+    yield Experiment(Phase.SAMPLE, plan, traced=True)

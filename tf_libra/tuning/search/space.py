@@ -1,0 +1,76 @@
+"""The settings that a search may try."""
+
+import itertools
+from dataclasses import dataclass
+
+from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.aiacc import Aiacc, Setting
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every combination of these; each ascending, none empty.
+
+    Attributes:
+      unit_bytes: sizes of a unit.
+      num_streams: all-reduces at once.
+      num_threads: threads of each.
+    """
+
+    unit_bytes: tuple[int, ...]
+    num_streams: tuple[int, ...]
+    num_threads: tuple[int, ...]
+
+    @classmethod
+    def of(cls, strategy: Aiacc, profile: BackwardProfile, runs_streams: bool) -> "Space":
+        """What a strategy may try for a profile; one stream where the engine runs no more."""
+        streams = strategy.streams if runs_streams else (1,)
+        return cls(strategy.unit_sizes(profile), streams, strategy.threads)
+
+    @property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """Unit sizes, streams, threads."""
+        return self.unit_bytes, self.num_streams, self.num_threads
+
+    @property
+    def size(self) -> int:
+        """How many settings there are."""
+        return len(self.unit_bytes) * len(self.num_streams) * len(self.num_threads)
+
+    def at(self, place: tuple[int, ...]) -> Setting:
+        """The setting with these places on the axes."""
+        return Setting(*(axis[i] for axis, i in zip(self.axes, place, strict=True)))
+
+    def place(self, setting: Setting) -> tuple[int, ...]:
+        """Where on the axes a setting is, or what is nearest to it there, by ratio."""
+        wanted = (setting.unit_bytes, setting.num_streams, setting.num_threads)
+        return tuple(
+            min(range(len(axis)), key=lambda i: max(axis[i] / value, value / axis[i]))
+            for axis, value in zip(self.axes, wanted, strict=True)
+        )
+
+    def nearest(self, setting: Setting) -> Setting:
+        """The setting here that is nearest to one from elsewhere."""
+        return self.at(self.place(setting))
+
+    def coarse_to_fine(self) -> list[tuple[int, ...]]:
+        """All places: ends and middles of the axes first, then what lies between."""
+        ranks = [_bisected(len(axis)) for axis in self.axes]
+        places = itertools.product(*(range(len(axis)) for axis in self.axes))
+        return sorted(places, key=lambda p: (sum(r[i] for r, i in zip(ranks, p, strict=True)), p))
+
+
+def _bisected(length: int) -> list[int]:
+    """For each place of an axis, in which round of halving it is reached: the ends in none."""
+    rounds = [0] * length
+    spans = [(0, length - 1)]
+    depth = 1
+    while spans:
+        halves = []
+        for low, high in spans:
+            if high - low > 1:
+                middle = (low + high) // 2
+                rounds[middle] = depth
+                halves += [(low, middle), (middle, high)]
+        spans, depth = halves, depth + 1
+    return rounds

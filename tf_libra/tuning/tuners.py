@@ -1,0 +1,64 @@
+"""What decides on rank 0 what is tried and what comes of it, by how a strategy is tuned."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.tuning.algorithm import Tuner, tune_by_model
+from tf_libra.tuning.by_all import tune_by_all
+from tf_libra.tuning.by_search import tune_by_search
+from tf_libra.tuning.end_of_tuning import Budget
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import TensorSpec
+
+BY_KIND: Mapping[str, Callable[..., Tuner]] = {
+    "model": tune_by_model,
+    "search": tune_by_search,
+    "all": tune_by_all,
+}
+
+
+def tune(
+    tensors: Sequence[TensorSpec],
+    strategy: strategies.Strategy,
+    num_workers: int,
+    budget: Budget,
+    max_model_error: float = 0.25,
+    clock: Callable[[], float] = time.monotonic,
+    begins: Callable[[Phase], None] = lambda phase: None,
+    hops: int | None = None,
+    runs_streams: bool = False,
+    in_force: Plan | None = None,
+) -> Tuner:
+    """Yields experiments until the budget is spent or all is known; returns a plan.
+
+    The generator is sent what was observed of each step.
+
+    Args:
+        tensors: in backward order as far as tracing knows it.
+        strategy: what to plan with; its `tuned_by` says how.
+        num_workers: world size.
+        budget: what may go by.
+        max_model_error: beyond this median relative error on held-out steps the model is not
+            trusted to choose threads.
+        clock: seconds.
+        begins: called when FIT and PLAN begin, which are no steps.
+        hops: that an all-reduce makes one after the other; None: those of a ring.
+        runs_streams: whether the engine runs all-reduces of several streams at once.
+        in_force: a plan that is left only for one that is clearly faster in a race.
+    """
+    # Strategies of others may not know the attribute.
+    by = BY_KIND[getattr(strategy, "tuned_by", "model")]
+    return by(
+        tensors,
+        strategy,
+        num_workers,
+        budget,
+        max_model_error,
+        clock,
+        begins,
+        hops,
+        runs_streams,
+        in_force,
+    )
