@@ -73,8 +73,13 @@ def tuned(name: str) -> dict[str, Any]:
     return {
         "strategy": name,
         "threads": (1, 2) if several else 2,
-        "max_tuning_steps": TUNING_STEPS,
+        "max_tuning_steps": tuning_steps(name),
     }
+
+
+def tuning_steps(name: str) -> int:
+    """Enough to try something: `auto` searches when all else is done."""
+    return TUNING_STEPS if strategies.BY_NAME[name].tuned_by != "all" else 4 * TUNING_STEPS
 
 
 if __name__ == "__main__":
@@ -82,7 +87,7 @@ if __name__ == "__main__":
     for index, name in enumerate(strategies.BY_NAME):
         # Both kinds of model and optimizer meet every strategy, in one dtype or the other.
         kind, other = itertools.islice(itertools.cycle(MODELS), index, index + 2)
-        steps = TUNING_STEPS + STEPS_UNDER_PLAN
+        steps = tuning_steps(name) + STEPS_UNDER_PLAN
         add(f"{name}-float64-sgd", kind, "float64", "sgd", steps, **tuned(name))
         add(f"{name}-float64-adam", other, "float64", "adam", steps, **tuned(name))
         add(f"{name}-float32-sgd", other, "float32", "sgd", CHECKPOINT, **tuned(name))

@@ -24,7 +24,7 @@ def test_every_plan_covers_all_tensors_and_knows_its_time(profile, cost, name):
     assert tf_libra.Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("strategy", ["aiacc", 3, None, strategies.Libra])
+@pytest.mark.parametrize("strategy", ["fastest", 3, None, strategies.Libra])
 def test_what_is_no_strategy_is_refused(strategy):
     profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))

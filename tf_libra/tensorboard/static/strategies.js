@@ -70,7 +70,7 @@ function lead(view, context) {
   if (!libra || others.length === 0) return '';
   const second = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const gain = signedPercent(libra.backward_seconds / second.backward_seconds - 1);
-  const words = `Predicted backward under LIBRA is ${time(libra.backward_seconds)}, ${gain} against the best of the others, ${strategy(second.strategy)} with r = ${second.num_threads}.`;
+  const words = `Predicted backward under LIBRA is ${time(libra.backward_seconds)}, ${gain} against the best of the others, ${strategy(second.strategy)}${second.num_threads === null ? '' : ` with r = ${second.num_threads}`}.`;
   if (view.rest_seconds === null) return words;
   return `${words} The rest of a step, which no strategy changes, takes ${time(view.rest_seconds)} (a measured step of this run, less predicted backward).`;
 }

@@ -5,6 +5,8 @@ import {choice, h} from './dom.js';
 import {bytes, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
 import {Lanes, legend} from './lanes.js';
 
+const CHOOSE_THREADS = new Set(['aiacc', 'libra', 'libra-m']);
+
 /** What can be shown: [key, text, parameters]. */
 async function shown(context) {
   const options = [];
@@ -21,7 +23,7 @@ async function shown(context) {
   for (const name of Object.keys(STRATEGIES)) {
     if (name === 'mg-cf') continue;
     const words = `${strategy(name)}, predicted`;
-    if (name.startsWith('libra')) options.push([name, words, {...context.plan, show: name}, false]);
+    if (CHOOSE_THREADS.has(name)) options.push([name, words, {...context.plan, show: name}, false]);
     else options.push(...threads.map((r) => [`${name} ${r}`, `${strategy(name)}, r = ${r}, predicted`,
       {...context.plan, show: name, threads: r}, false]));
   }
