@@ -1,14 +1,14 @@
 """Trains fresh models under every strategy and under random plans, and alone on the joint batch."""
 
-import functools
 import itertools
 from functools import partial
 from typing import Any
 
 import horovod.tensorflow as hvd
 import models
+import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra import strategies
@@ -21,6 +21,8 @@ CHECKPOINT = 5
 RANDOM_PLANS = 4
 
 cases = Cases()
+# What one process trains alone, in the order of their first case.
+references: dict[tuple[str, str, str, int], None] = {}
 
 
 def train(step: Any, model: Any, dtype: str, num_steps: int, alone: bool) -> dict[str, Any]:
@@ -34,16 +36,20 @@ def train(step: Any, model: Any, dtype: str, num_steps: int, alone: bool) -> dic
     return saved | {f"end/{name}": value for name, value in model.weights().items()}
 
 
-@functools.cache
-def trained_alone(kind: str, dtype: str, optimizer: str, num_steps: int) -> dict[str, Any]:
+def train_alone(kind: str, dtype: str, optimizer: str, num_steps: int) -> None:
     """One process on the joint batches, the same for every strategy."""
     model = MODELS[kind](dtype, optimizer)
-    return train(tf.function(model.step), model, dtype, num_steps, alone=True)
+    chosen = tf.function(model.step) if kind == "keras" else model.step
+    arrays = train(chosen, model, dtype, num_steps, alone=True)
+    np.savez(FOLDER / f"{alone_as(kind, dtype, optimizer, num_steps)}.npz", **arrays)
+
+
+def alone_as(kind: str, dtype: str, optimizer: str, num_steps: int) -> str:
+    return f"alone.{kind}.{dtype}.{optimizer}.{num_steps}"
 
 
 def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: Any) -> Any:
-    """Saves weights after 5 steps and at the end, of this job and of one process alone."""
-    alone = trained_alone(kind, dtype, optimizer, num_steps)
+    """Saves weights after 5 steps and at the end; says where those of one process alone are."""
     model = MODELS[kind](dtype, optimizer)
     seed = options.pop("plan_seed", None)
     if seed is not None:
@@ -52,19 +58,18 @@ def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: An
         options["plan"] = models.random_plan(variables, SIZE, seed)
     step = tf_libra.optimize(**options)(tf.function(model.step))
     ours = train(step, model, dtype, num_steps, alone=False)
-    cases.save(
-        **{f"alone/{name}": value for name, value in alone.items()},
-        **{f"ours/{name}": value for name, value in ours.items()},
-    )
+    cases.save(**ours)
     return {
+        "alone": alone_as(kind, dtype, optimizer, num_steps),
         "phase": str(step.phase),
         "plan": None if step.plan is None else step.plan.to_json(),
         "traces": step._training._call.experimental_get_tracing_count(),
     }
 
 
-def add(name: str, *args: Any, **options: Any) -> None:
-    cases.add(name, partial(compare, *args, **options))
+def add(name: str, kind: str, dtype: str, optimizer: str, num_steps: int, **options: Any) -> None:
+    references[kind, dtype, optimizer, num_steps] = None
+    cases.add(name, partial(compare, kind, dtype, optimizer, num_steps, **options))
 
 
 def tuned(name: str) -> dict[str, Any]:
@@ -96,4 +101,6 @@ if __name__ == "__main__":
         add(f"random{seed}-float64-sgd", kind, "float64", "sgd", CHECKPOINT, plan_seed=seed)
         add(f"random{seed}-float64-adam", other, "float64", "adam", CHECKPOINT, plan_seed=seed)
         add(f"random{seed}-float32-sgd", other, "float32", "sgd", CHECKPOINT, plan_seed=seed)
+    for reference in list(references)[RANK::SIZE]:
+        train_alone(*reference)
     cases.run()

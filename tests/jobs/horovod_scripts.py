@@ -320,7 +320,7 @@ def compare(kind: Any, alone: Any = None, plain: Any = None) -> Any:
     saved = {}
     if alone is not None:
         model = alone()
-        weights, _ = train(tf.function(model.step), model, whole=True)
+        weights, _ = train(model.step, model, whole=True)
         saved |= {f"alone/{name}": value for name, value in weights.items()}
     if plain is not None:
         model = plain()

@@ -20,9 +20,9 @@ from tests.real import running
 cases = Cases()
 
 
-def train_alone(name: str, script: running.Script) -> None:
+def train_alone(name: str, script: running.Script, reference: str) -> None:
     try:
-        np.savez(FOLDER / f"{name}.alone.npz", **running.run_alone(name, script, SIZE))
+        np.savez(FOLDER / f"{name}.alone.npz", **running.run_alone(name, script, SIZE, reference))
     except Exception:
         (FOLDER / f"{name}.alone.txt").write_text(traceback.format_exc())
 
@@ -39,9 +39,9 @@ if __name__ == "__main__":
     modules = [importlib.import_module(f"tests.real.{module}") for module in sys.argv[1:]]
     found = {name: one for module in modules for name, one in module.SCRIPTS.found.items()}
     chosen = os.environ.get("TF_LIBRA_JOB_CASES", "").split() or list(found)
-    alone = [name for name in chosen if found[name][1] == "alone"]
+    alone = [name for name in chosen if found[name][1] in ("alone", "traced")]
     for name in alone[RANK::SIZE]:
-        train_alone(name, found[name][0])
+        train_alone(name, *found[name])
     for name, (script, reference) in found.items():
         add(name, script, reference)
     cases.run()

@@ -44,6 +44,11 @@ def whole(joint: Any) -> Any:
     return joint
 
 
+def eagerly(function: Callable[..., Any]) -> Any:
+    """How one process trains that needs no graph: tracing is what takes longest here."""
+    return function
+
+
 def optimized(**options: Any) -> Wrap:
     def wrap(function: Callable[..., Any]) -> Any:
         return tf_libra.optimize(**(options or BRIEFLY))(tf.function(function))
@@ -62,7 +67,7 @@ def values(variables: Any) -> dict[str, Any]:
 
 def compared(train: Callable[[Wrap, Share], tuple[Any, Any]], **options: Any) -> Any:
     """Runs `train` alone on joint batches, and here on shards; it returns variables and a value."""
-    alone, _ = train(tf.function, whole)
+    alone, _ = train(eagerly, whole)
     ours, told = train(optimized(**options), part)
     cases.save(
         **{f"alone/{k}": v for k, v in values(alone).items()},

@@ -266,7 +266,10 @@ def test_example_trains() -> None:
     root = Path(__file__).resolve().parents[2]
     program = Path(sys.executable).parent / "tf-libra"
     finished = subprocess.run(
-        [program, "run", "-np", "2", sys.executable, "examples/keras_digits.py", "--epochs=2"],
+        [
+            *(program, "run", "--gloo", "-np", "2"),
+            *(sys.executable, "examples/keras_digits.py", "--epochs=2"),
+        ],
         cwd=root,
         env=worker_environment(),
         capture_output=True,

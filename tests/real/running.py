@@ -4,6 +4,7 @@ A script is a function of a `By`, which says who trains. It is written as its au
 it, but for what `By` gives it: the decorator over its step, and its share of every joint batch.
 """
 
+import contextlib
 import itertools
 import types
 import zlib
@@ -38,8 +39,9 @@ class Scripts:
         return self.like("alone")(script)
 
     def like(self, reference: str) -> Callable[[Script], Script]:
-        """Adds a script that trains as `reference` does, a kind of `By`; "" is for no comparison.
+        """Adds a script that trains as `reference` does; "" is for no comparison.
 
+        A reference is a kind of `By`, or "traced": one process alone, whose functions are traced.
         Without a comparison the script returns what JSON can say.
         """
 
@@ -83,6 +85,7 @@ class By:
         rank: this process.
         size: how many there are.
         start: the values of variables before the first step, by `id`.
+        made: variables that were made while functions ran eagerly, and what with.
         steps: the decorated steps.
         calls: how many steps were called so far.
     """
@@ -92,6 +95,7 @@ class By:
     rank: int
     size: int
     start: dict[int, np.ndarray] = field(default_factory=dict)
+    made: list[tuple[Any, np.ndarray]] = field(default_factory=list)
     steps: list["Staged"] = field(default_factory=list)
     calls: int = 0
 
@@ -172,6 +176,31 @@ class By:
         for one in variables:
             self.start.setdefault(id(one), np.array(tf.convert_to_tensor(one)))
 
+    def started_from(self, variable: Any) -> np.ndarray | None:
+        """What a variable was before training; None if that is not known."""
+        made = {id(one): value for one, value in self.made}  # in a step, if not known before one
+        for known in (self.start, made):
+            for one in (variable, getattr(variable, "value", None)):
+                if id(one) in known:
+                    return known[id(one)]
+        return None
+
+    @contextlib.contextmanager
+    def eagerly(self) -> Iterator[None]:
+        """Runs functions as they are written, since a small model's tracing takes longest."""
+
+        def make(next_creator: Callable[..., Any], **given: Any) -> Any:
+            variable = next_creator(**given)
+            self.made.append((variable, np.array(tf.convert_to_tensor(variable))))
+            return variable
+
+        tf.config.run_functions_eagerly(True)
+        try:
+            with tf.variable_creator_scope(make):
+                yield
+        finally:
+            tf.config.run_functions_eagerly(False)
+
 
 class Plain:
     """A step without TF-Libra."""
@@ -183,7 +212,9 @@ class Plain:
         self._is_new = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_new and not tf.config.functions_run_eagerly():
+        if tf.config.functions_run_eagerly():
+            self._by.remember(variable for variable, _ in self._by.made)
+        elif self._is_new:
             self._is_new = False
             graph = self._function.get_concrete_function(*args, **kwargs).graph
             self._by.remember(graph.variables)
@@ -237,9 +268,11 @@ class Staged:
             getattr(stage, "close", lambda: None)()
 
 
-def run_alone(name: str, script: Script, size: int) -> dict[str, Any]:
+def run_alone(name: str, script: Script, size: int, reference: str) -> dict[str, Any]:
     """Weights of one process, trained on the joint batches, and from where they started."""
-    return _trained(By("alone", name, 0, size), script)
+    by = By("alone", name, 0, size)
+    with by.eagerly() if reference == "alone" else contextlib.nullcontext():
+        return _trained(by, script)
 
 
 def run(name: str, script: Script, rank: int, size: int, reference: str, save: Any) -> Any:
@@ -258,7 +291,7 @@ def _trained(by: By, script: Script) -> dict[str, Any]:
     saved: dict[str, Any] = {}
     for index, one in enumerate(script(by)):
         saved[f"{by.kind}/{index}"] = np.array(tf.convert_to_tensor(one))
-        before = by.start.get(id(one), by.start.get(id(getattr(one, "value", None))))
+        before = by.started_from(one)
         if before is not None:
             saved[f"start.{by.kind}/{index}"] = before
     return saved

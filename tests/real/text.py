@@ -263,7 +263,7 @@ def mixture_of_experts(by: By) -> Any:
     return variables
 
 
-@SCRIPTS
+@SCRIPTS.like("traced")  # else the branch not taken has no gradient at all
 def expert_chosen_by_cond(by: By) -> Any:
     """The batch's kind chooses one of two experts by `tf.cond` in the forward computation."""
     random = np.random.default_rng(5)
