@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from tf_libra import options as options_lib
 from tf_libra import strategies
@@ -15,7 +15,7 @@ from tf_libra.tuning import Conclusion, Origin, Phase
 
 @options_lib.takes_all_options()
 def optimize(
-    strategy: strategies.Strategy | str = "libra", **options: Any
+    strategy: strategies.Strategy | str = "libra", **options: Unpack[options_lib.Asked]
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 

@@ -1,7 +1,7 @@
 """`optimize`: one line between `compile` and `fit`."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
@@ -102,7 +102,7 @@ class OptimizedFit:
 
 @options_lib.takes_all_options(progress=False)
 def optimize(
-    model: keras.Model, strategy: Strategy | str = "libra", **options: Any
+    model: keras.Model, strategy: Strategy | str = "libra", **options: Unpack[options_lib.Asked]
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
 
@@ -132,7 +132,8 @@ def optimize(
             or trains under a `tf.distribute` strategy; of a model that is not compiled yet, `fit`
             raises it.
     """
-    decorate = decorator.optimize(strategy, **({"progress": False} | options))
+    asked: options_lib.Asked = {"progress": False, **options}
+    decorate = decorator.optimize(strategy, **asked)
     if not isinstance(model, keras.Model):
         kind, of = type(model).__name__, type(model).__module__.partition(".")[0]
         advice = "; decorate a training step of your own with tf_libra.optimize instead"

@@ -1,5 +1,6 @@
 """What a user may ask of `optimize`, checked before anything runs."""
 
+from tf_libra.options.asked import Asked
 from tf_libra.options.given import resolve
 from tf_libra.options.option import Option
 from tf_libra.options.options import Faults, Options, Tuning, declared, most_threads
@@ -9,6 +10,7 @@ from tf_libra.options.values import MAX_SECONDS, TIMEOUT_VARIABLE, load_plan
 __all__ = [
     "MAX_SECONDS",
     "TIMEOUT_VARIABLE",
+    "Asked",
     "Faults",
     "Option",
     "Options",

@@ -1,7 +1,8 @@
 """What a user may ask of `optimize`: every option stands here, and nowhere else.
 
 From it come the signature and the documentation of `optimize` (`signature.py`), what is checked,
-and what ranks have to ask for alike. docs/options.md is checked against it.
+and what ranks have to ask for alike. docs/options.md is checked against it, and so is `asked.py`,
+by which static checkers know them.
 """
 
 import dataclasses

@@ -1,0 +1,36 @@
+"""What `optimize` takes by name, for static checkers; `options.py` says what each of it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from tf_libra.model.plan import Plan
+    from tf_libra.options.options import Faults, Tuning
+
+
+class Asked(TypedDict, total=False):
+    """The names and kinds of `options.py`, which tests hold this to; all may be left out."""
+
+    engine: str
+    threads: int | Sequence[int] | None
+    plan: Plan | str | os.PathLike[str] | None
+    logdir: str | os.PathLike[str] | None
+    cache_dir: str | os.PathLike[str] | None
+    broadcast_variables: bool | None
+    local_variables: Sequence[Any]
+    sparse_as_dense: bool
+    inner_gradients: str | None
+    progress: bool
+    tuning: Tuning | None
+    faults: Faults | None
+    max_tuning_steps: int
+    max_tuning_seconds: float
+    max_model_error: float
+    tuning_again_share: float
+    timeout_seconds: float | None
+    stall_warning_seconds: float
+    check_numerics: str | None
