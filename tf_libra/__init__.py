@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tf_libra.model.plan import Plan, TensorGroup
     from tf_libra.model.profile import BackwardProfile, GradientTensor
     from tf_libra.model.scaling import ScalingProfile
+    from tf_libra.multiplexing.background import background
     from tf_libra.options import Faults, Tuning
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
@@ -47,6 +48,7 @@ __all__ = [
     "ScalingProfile",
     "TensorGroup",
     "Tuning",
+    "background",
     "collectives",
     "cost_model_from_json",
     "elastic",
@@ -79,6 +81,7 @@ _HOME = {
     "ScalingProfile": "tf_libra.model.scaling",
     "TensorGroup": "tf_libra.model.plan",
     "Tuning": "tf_libra.options",
+    "background": "tf_libra.multiplexing.background",
     "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",

@@ -40,7 +40,8 @@ def test_same_plan_file_gives_the_same_bits_again(launched: Job, plans: Job, ran
 
 def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main([]) == 2
-    assert "tf-libra run -np 2 python train.py" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "usage: tf-libra run" in said and "-np 2 python train.py" in said
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,11 @@ def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> Non
         (["--num-proc=-2", "python", "train.py"], "--num-proc must be .* got '-2'"),
         (["--verbose", "-np", "two", "python"], "-np must be .* got 'two'"),
         (["-np"], "-np must be .* got ''"),
+        (["--background", "", "-np", "2", "python"], "--background must be a command line, got ''"),
+        (["--background"], "--background must be given a value"),
+        (["--background=python other.py"], "there is nothing to run beside --background"),
+        (["--max-slowdown=0", "python"], "max_slowdown must be a share above 0, got '0'"),
+        (["--max-slowdown", "0.1", "-np", "2"], "--max-slowdown is of a background job"),
     ],
 )
 def test_number_of_workers_is_checked(

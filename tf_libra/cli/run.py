@@ -8,10 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tf_libra.launch import TRACEBACK_VARIABLE
+from tf_libra.multiplexing.background import (
+    COMMAND_VARIABLE,
+    MAX_SLOWDOWN,
+    MAX_SLOWDOWN_VARIABLE,
+    command_of,
+    limit_of,
+)
 
 PROGRAM = "horovodrun"
-USAGE = "usage: tf-libra run -np 2 python train.py   (all arguments go to horovodrun)"
+USAGE = (
+    "usage: tf-libra run [--background COMMAND] [--max-slowdown SHARE] -np 2 python train.py"
+    "   (all other arguments go to horovodrun)"
+)
 HELP = f"""{USAGE}
+
+  --background COMMAND      what runs beside training on every rank, on what that leaves
+  --max-slowdown SHARE      by how much it may make steps longer ({MAX_SLOWDOWN:g})
 
 In the environment of the workers:
   TF_LIBRA_LOG_LEVEL        debug, info, warning or error; what rank 0 says
@@ -37,6 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         print(USAGE, file=sys.stderr)
         return 2
+    try:
+        beside, arguments = _beside(arguments)
+    except ValueError as error:
+        print(f"tf-libra: {error}", file=sys.stderr)
+        return 2
     problem = _problem(arguments)
     if problem:
         print(f"tf-libra: {problem}", file=sys.stderr)
@@ -45,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP)
     # Workers write into pipes, where Python would hold its output back; and what TensorFlow notes
     # at level info, such as every begin and end of a trace, is no help.
-    environment = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
+    environment = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **beside}
     sys.stdout.flush()
     if importlib.util.find_spec("horovod") is not None:
         # The launcher starts "python" and itself by name: of this environment, unless PATH says so.
@@ -64,6 +82,34 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     environment["PATH"] = os.pathsep.join([str(program.parent), environment.get("PATH", "")])
     os.execve(program, [str(program), *arguments], environment)
+
+
+def _beside(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """What the environment says of a background job, and the arguments without ours.
+
+    Ours come first: what comes later may be the script's.
+    """
+    environment: dict[str, str] = {}
+    while arguments:
+        name, equals, value = arguments[0].partition("=")
+        if name not in ("--background", "--max-slowdown"):
+            break
+        taken = 1 if equals else 2
+        if len(arguments) < taken:
+            raise ValueError(f"{name} must be given a value")
+        value = value if equals else arguments[1]
+        if name == "--background":
+            command_of(name, value)
+            environment[COMMAND_VARIABLE] = value
+        else:
+            limit_of(value)
+            environment[MAX_SLOWDOWN_VARIABLE] = value
+        arguments = arguments[taken:]
+    if MAX_SLOWDOWN_VARIABLE in environment and COMMAND_VARIABLE not in environment:
+        raise ValueError("--max-slowdown is of a background job: say which --background")
+    if environment and not arguments:
+        raise ValueError("there is nothing to run beside --background")
+    return environment, arguments
 
 
 def _problem(arguments: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import horovod, interrupts
 from tf_libra.backends.control import Control
 from tf_libra.model.plan import Plan
+from tf_libra.multiplexing.background import of_this_process
 from tf_libra.session import executions, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
@@ -137,6 +138,13 @@ class TrainingFunction:
             HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
+        background = of_this_process().background
+        if background is None:
+            return self._one_call(args, kwargs, num_steps)
+        with background.beside(lambda: self.settled):
+            return self._one_call(args, kwargs, num_steps)
+
+    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
         if self._meeting.is_over:
             self._begin_anew()
         if self._never_met:

@@ -1,0 +1,131 @@
+"""Training on two workers with background jobs beside it."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import models
+import tensorflow as tf
+from harness import FOLDER, RANK, SIZE, Cases
+
+import tf_libra
+from tf_libra.multiplexing.background import of_this_process
+
+cases = Cases()
+hvd.init()
+MODULE = f"counting{RANK}"
+TOLD = FOLDER / f"told.{RANK}.json"
+# Counts as long as it is let; from a file of its own, as a command and as a function.
+COUNTING = f"""
+import json, os
+from pathlib import Path
+
+count = 0
+told = Path({str(TOLD)!r})
+
+def once():
+    global count
+    count += 1
+    new = told.with_suffix(".new")
+    new.write_text(json.dumps({{
+        "count": count,
+        "rank": os.environ.get("TF_LIBRA_BACKGROUND_RANK"),
+        "horovod": os.environ.get("HOROVOD_RANK"),
+    }}))
+    new.replace(told)
+
+if __name__ == "__main__":
+    while True:
+        once()
+"""
+(FOLDER / f"{MODULE}.py").write_text(COUNTING)
+sys.path.insert(0, str(FOLDER))
+
+
+def everywhere(here: bool) -> bool:
+    """Whether it is so on every rank."""
+    return float(hvd.allreduce(tf.constant(float(here)), name="everywhere", op=hvd.Sum)) == SIZE
+
+
+def train(until: Callable[[], bool]) -> dict[str, Any]:
+    """Trains until it is so on every rank; saves weights of this and of one process alone."""
+    model = models.HandWritten("float64", "sgd")
+    step = tf_libra.optimize("wfbp", max_tuning_steps=1)(tf.function(model.step))
+    number = 0
+    while number < 100 or (number < 20_000 and not everywhere(until())):
+        for _ in range(20):
+            step(*models.part(models.batch(number % 50, SIZE, "float64"), RANK, SIZE))
+            number += 1
+    alone = models.HandWritten("float64", "sgd")
+    alone_step = tf.function(alone.step)
+    for other in range(number):
+        alone_step(*models.batch(other % 50, SIZE, "float64"))
+    cases.save(
+        **{f"ours/{name}": value for name, value in model.weights().items()},
+        **{f"alone/{name}": value for name, value in alone.weights().items()},
+    )
+    return {"steps": number}
+
+
+def counted(given: Any) -> Any:
+    TOLD.unlink(missing_ok=True)
+    job = tf_libra.background(given, max_slowdown=0.5)
+    try:
+        train(TOLD.exists)
+    finally:
+        job.end()
+    return json.loads(TOLD.read_text()) | {"described": job.describe()}
+
+
+@cases
+def command() -> Any:
+    return counted([sys.executable, str(FOLDER / f"{MODULE}.py")])
+
+
+@cases
+def function_of_a_module() -> Any:
+    return counted(__import__(MODULE).once)
+
+
+@cases
+def not_while_tuning() -> Any:
+    """As long as a step tries plans out, not even its process is started."""
+    here = FOLDER / f"started.{RANK}"
+    job = tf_libra.background(["touch", str(here)])
+    model = models.HandWritten("float32", "sgd")
+    strategy = tf_libra.strategies.Libra(threads=(1, 2), race=False)
+    step = tf_libra.optimize(strategy, max_tuning_steps=100, max_tuning_seconds=1e6)(
+        tf.function(model.step)
+    )
+    number = 0
+    while str(step.phase) != "run":
+        step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
+        number += 1
+    started = here.exists() or job._process is not None
+    job.end()
+    return {"tuned": number > 10, "started": started}
+
+
+@cases
+def one_that_fails() -> Any:
+    job = tf_libra.background([sys.executable, "-c", "import sys; sys.exit(3)"])
+    train(lambda: job.is_over)
+    return {"over": job.is_over}
+
+
+@cases
+def two_at_once() -> Any:
+    job = tf_libra.background(["sleep", "600"])
+    try:
+        tf_libra.background(["sleep", "600"])
+    finally:
+        job.end()
+
+
+if __name__ == "__main__":
+    assert of_this_process().background is None
+    assert Path(sys.argv[0]).name == "background.py"
+    cases.run()

@@ -1,0 +1,94 @@
+"""Background jobs beside training on two workers, and what cannot be one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tf_libra
+from tests.launching import Job
+from tf_libra.multiplexing import background
+
+RANKS = [0, 1]
+
+
+@pytest.fixture(scope="module")
+def beside(run_job: Callable[..., Job]) -> Job:
+    """The job of `jobs/background.py`."""
+    return run_job("background.py", 2)
+
+
+@pytest.mark.parametrize("case", ["command", "function_of_a_module"])
+@pytest.mark.parametrize("rank", RANKS)
+def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: int) -> None:
+    saved = beside.arrays(case, rank)
+    ours = {name: value for name, value in saved.items() if name.startswith("ours/")}
+    assert ours
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, saved[name.replace("ours/", "alone/")], rtol=1e-9)
+    told = beside.value(case, rank)
+    assert told["count"] > 0
+    assert told["rank"] == str(rank)
+    assert told["horovod"] is None
+    assert "settled steps" in told["described"]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_does_not_run_while_something_is_measured(beside: Job, rank: int) -> None:
+    assert beside.value("not_while_tuning", rank) == {"tuned": True, "started": False}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_failure_is_told_and_touches_nobody(beside: Job, rank: int) -> None:
+    value = beside.value("one_that_fails", rank)
+    assert value["over"]
+    # Rank 0 alone speaks at level info; a warning is of its own rank.
+    assert "has failed with status 3; training goes on" in beside.log("one_that_fails", rank)
+
+
+def test_two_at_once_are_refused(beside: Job) -> None:
+    assert "there is one beside this process already" in beside.error("two_at_once", 0)
+
+
+def test_what_is_given_has_to_be_a_job() -> None:
+    for step, message in (
+        ("", "step must be a command line"),
+        ("'unclosed", "step must be a command line"),
+        ([], "background must be a command"),
+        (lambda: None, "must be a function of a module that can be imported"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tf_libra.background(step)
+    with pytest.raises(ValueError, match="max_slowdown must be"):
+        tf_libra.background("true", max_slowdown=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TF_LIBRA_BACKGROUND": ""}, "TF_LIBRA_BACKGROUND must be a command line"),
+        (
+            {"TF_LIBRA_BACKGROUND": "true", "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN": "no"},
+            "max_slowdown must be a share above 0, got 'no'",
+        ),
+    ],
+)
+def test_environment_is_checked(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        background.from_environment(environment)
+
+
+def test_nobody_asks_for_nothing() -> None:
+    assert background.from_environment({}) is None
+
+
+def test_what_is_asked_for_has_its_limit() -> None:
+    environment: dict[str, Any] = {
+        "TF_LIBRA_BACKGROUND": "python other.py --fast",
+        "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN": "0.2",
+    }
+    found = background.from_environment(environment)
+    assert found is not None
+    assert found.pacing.max_slowdown == 0.2
+    assert "'python other.py --fast'" in found.describe()

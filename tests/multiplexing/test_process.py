@@ -1,0 +1,116 @@
+"""Background processes: what they may take, and that they go when and where they are told."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import launching
+from tf_libra.multiplexing.process import BackgroundProcess
+
+# Counts into a file, and says under which policy.
+COUNT = """
+import os, sys
+count = 0
+while True:
+    count += 1
+    with open(sys.argv[1] + ".new", "w") as file:
+        file.write(f"{count} {os.sched_getscheduler(0)} {os.getpid()}")
+    os.replace(sys.argv[1] + ".new", sys.argv[1])
+"""
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """What runs on nobody's time may take long on a busy machine."""
+    launching.wait_until(true, 120.0)
+
+
+def counted(path: Path) -> tuple[int, int, int]:
+    if not path.exists():
+        return 0, -1, 0
+    count, policy, pid = path.read_text().split()
+    return int(count), int(policy), int(pid)
+
+
+def state(pid: int) -> str:
+    """As /proc has it: T is stopped; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+def test_runs_on_time_that_nobody_wants_and_loses_nothing_by_a_pause(tmp_path: Path) -> None:
+    path = tmp_path / "count"
+    process = BackgroundProcess([sys.executable, "-c", COUNT, str(path)])
+    try:
+        wait_until(lambda: counted(path)[0] > 0)
+        _, policy, pid = counted(path)
+        assert policy == os.SCHED_IDLE
+        process.pause()
+        process.pause()
+        assert process.is_paused
+        wait_until(lambda: state(pid) == "T")
+        before = counted(path)[0]
+        process.resume()
+        assert not process.is_paused
+        wait_until(lambda: counted(path)[0] > before)
+        assert process.status is None
+    finally:
+        process.end()
+    assert state(pid) == ""
+    assert process.status == -signal.SIGTERM
+    process.end()
+
+
+def test_one_that_is_paused_or_does_not_listen_ends_too(tmp_path: Path) -> None:
+    path = tmp_path / "count"
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
+    process = BackgroundProcess([sys.executable, "-c", deaf, str(path)])
+    wait_until(lambda: counted(path)[0] > 0)
+    process.pause()
+    process.end()
+    assert process.status == -signal.SIGKILL
+
+
+def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
+    path = tmp_path / "count"
+    start = (
+        "import sys, time\n"
+        "from tf_libra.multiplexing.process import BackgroundProcess\n"
+        "BackgroundProcess(sys.argv[1:]).pause()\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", start, "sleep", "600"])
+    children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
+    wait_until(lambda: children.read_text().strip() != "")
+    child = int(children.read_text().split()[0])
+    wait_until(lambda: state(child) == "T")
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: state(child) == "")
+    assert not path.exists()
+
+
+def test_how_it_has_ended_is_known(tmp_path: Path) -> None:
+    process = BackgroundProcess([sys.executable, "-c", "import sys; sys.exit(3)"])
+    wait_until(lambda: process.status is not None)
+    assert process.status == 3
+    missing = BackgroundProcess([str(tmp_path / "nothing")])
+    wait_until(lambda: missing.status is not None)
+    assert missing.status == 127
+    with pytest.raises(ValueError, match="command must name a program"):
+        BackgroundProcess([])
+
+
+def test_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "told"
+    write = f"import os; open({str(path)!r}, 'w').write(os.environ['WHO'])"
+    environment = {**os.environ, "WHO": "background"}
+    process = BackgroundProcess([sys.executable, "-c", write], environment)
+    wait_until(lambda: process.status is not None)
+    assert path.read_text() == "background"

@@ -1,0 +1,230 @@
+"""A background job beside the training functions of this process, on what they leave.
+
+DeepPool (section 5) runs such jobs on GPUs, by stream priorities and pacing. On CPUs the kernel's
+idle scheduling gives it the time that training leaves, and pacing limits what it costs all the
+same: caches, memory, and the moment that it takes to be put aside.
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tf_libra import logs
+from tf_libra.multiplexing.pacing import Pacing
+from tf_libra.multiplexing.process import BackgroundProcess
+
+COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
+MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"
+# Tells a background job beside which rank it runs.
+RANK_VARIABLE = "TF_LIBRA_BACKGROUND_RANK"
+MAX_SLOWDOWN = 0.05
+# What would make it a worker of the job.
+_OF_THE_JOB = re.compile(r"(HOROVOD|OMPI|PMI|PMIX|SLURM|TF_LIBRA)_.*|TF_CONFIG")
+
+
+class Background:
+    """A job that runs while training functions of this process have nothing to measure.
+
+    Attributes:
+        pacing: how much it runs, and what it costs.
+    """
+
+    def __init__(self, command: Sequence[str], max_slowdown: float, log: logging.Logger) -> None:
+        """Starts nothing before a training function has settled on its plan.
+
+        Args:
+            command: program and arguments.
+            max_slowdown: see `Pacing`.
+            log: where it speaks.
+
+        Raises:
+            ValueError: there is no command, or the limit is out of its range.
+        """
+        if not command:
+            raise ValueError("background must be a command, got an empty one")
+        self.pacing = Pacing(max_slowdown)
+        self._command = tuple(command)
+        self._log = log
+        self._process: BackgroundProcess | None = None
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or was ended."""
+        return self._is_over
+
+    @contextlib.contextmanager
+    def beside(self, is_settled: Callable[[], bool]) -> Iterator[None]:
+        """A call of a training function, beside which the job may run.
+
+        Args:
+            is_settled: whether the function measures nothing, before and after the call.
+        """
+        settled = is_settled()
+        self._let_run(settled and self.pacing.runs)
+        start = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - start
+        if settled:
+            self.pacing.took(seconds, usual=is_settled())
+        self._look()
+
+    def _let_run(self, runs: bool) -> None:
+        if self._is_over:
+            return
+        if self._process is None:
+            if runs:
+                self._process = BackgroundProcess(self._command, _environment())
+                atexit.register(self.end)
+        elif runs:
+            self._process.resume()
+        else:
+            self._process.pause()
+
+    def _look(self) -> None:
+        """Says so where the job has ended by itself."""
+        if self._is_over or self._process is None or self._process.status is None:
+            return
+        status = self._process.status
+        self.end()
+        how = "has ended" if status == 0 else f"has failed with status {status}"
+        level = logging.INFO if status == 0 else logging.WARNING
+        self._log.log(level, "background: %s %s; training goes on", self._name, how)
+
+    @property
+    def _name(self) -> str:
+        return repr(shlex.join(self._command))
+
+    def end(self) -> None:
+        """Ends the job, and says how much it ran."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._process is not None:
+            self._process.end()
+            self._log.info("background: %s", self.describe())
+
+    def describe(self) -> str:
+        """How much it ran, and what it cost, in one line."""
+        told = f"{self._name} ran beside {self.pacing.share_of_steps:.0%} of the settled steps"
+        if self.pacing.slowdown is None:
+            return told
+        return (
+            f"{told}; beside it they were {self.pacing.slowdown:+.1%} longer"
+            f" (limit {self.pacing.max_slowdown:.1%} in the mean)"
+        )
+
+
+def _environment() -> dict[str, str]:
+    """As ours, but of nobody's job, and with our modules to be found."""
+    found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
+    path = [one or os.getcwd() for one in sys.path]
+    return found | {
+        "PYTHONPATH": os.pathsep.join(path),
+        RANK_VARIABLE: os.environ.get("HOROVOD_RANK", "0"),
+    }
+
+
+class Beside:
+    """What runs beside the training functions of this process, if anything."""
+
+    def __init__(self, given: Background | None) -> None:
+        """With what the launcher has given."""
+        self.background = given
+
+
+@functools.cache
+def of_this_process() -> Beside:
+    """What every training function uses.
+
+    Raises:
+        ValueError: what the environment says is no background job.
+    """
+    return Beside(from_environment(os.environ))
+
+
+def from_environment(environment: Mapping[str, str]) -> Background | None:
+    """What `tf-libra run --background` asks for; None if nothing.
+
+    Raises:
+        ValueError: it cannot be right; named.
+    """
+    text = environment.get(COMMAND_VARIABLE)
+    if text is None:
+        return None
+    log = logs.logger(int(environment.get("HOROVOD_RANK", "0")))
+    limit = environment.get(MAX_SLOWDOWN_VARIABLE, str(MAX_SLOWDOWN))
+    return Background(command_of(COMMAND_VARIABLE, text), limit_of(limit), log)
+
+
+def command_of(name: str, text: str) -> list[str]:
+    """A command line as a program with its arguments; `ValueError` names what is wrong with it."""
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a command line, got {text!r}: {error}") from None
+    if not command:
+        raise ValueError(f"{name} must be a command line, got {text!r}")
+    return command
+
+
+def limit_of(text: str) -> float:
+    """A limit as text; `ValueError` where it is none."""
+    try:
+        return Pacing(float(text)).max_slowdown
+    except ValueError:
+        raise ValueError(f"max_slowdown must be a share above 0, got {text!r}") from None
+
+
+def background(
+    step: str | Sequence[str] | Callable[[], Any], max_slowdown: float = MAX_SLOWDOWN
+) -> Background:
+    """Runs a job of low priority beside the decorated training functions of this process.
+
+    It runs in a process of its own, under the kernel's idle scheduling, as soon as a training
+    function has settled on its plan; it is paused while something is measured, and as much as the
+    limit calls for. It loses nothing when it is paused, and ends with this process. It belongs to
+    this rank alone.
+
+    Args:
+        step: a command line, a command, or a function without arguments of a module that can be
+            imported, which is called again and again until it returns False.
+        max_slowdown: by how much steps may be longer for it, as a share, in the mean.
+
+    Raises:
+        ValueError: `step` or the limit cannot be right, or there is one already.
+    """
+    beside = of_this_process()
+    if beside.background is not None and not beside.background.is_over:
+        raise ValueError("background: there is one beside this process already")
+    if isinstance(step, str):
+        command = command_of("step", step)
+    elif callable(step):
+        command = [sys.executable, "-m", "tf_libra.multiplexing.repeat", _place_of(step)]
+    else:
+        command = [str(part) for part in step]
+    log = logs.logger(int(os.environ.get("HOROVOD_RANK", "0")))
+    beside.background = Background(command, max_slowdown, log)
+    return beside.background
+
+
+def _place_of(step: Callable[[], Any]) -> str:
+    module, name = getattr(step, "__module__", None), getattr(step, "__qualname__", None)
+    found = None
+    if module not in (None, "__main__") and name is not None:
+        found = getattr(importlib.import_module(module), name, None)
+    if found is not step:
+        raise ValueError(
+            f"step must be a function of a module that can be imported, got {step!r}: the"
+            " background runs in a process of its own, so put it into a file of its own"
+        )
+    return f"{module}:{name}"

@@ -1,0 +1,86 @@
+"""A background job as a process: started, paused, resumed and ended."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+# From a request to end to the end by force; and from a start to a command's begin.
+_GRACE_SECONDS = 5.0
+_START_SECONDS = 30.0
+
+
+class BackgroundProcess:
+    """A command under the kernel's idle scheduling, with all processes that it starts.
+
+    Its memory, files and connections stay as they are while it is paused.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Starts it; it ends with this process, however that ends.
+
+        Args:
+            command: program and arguments.
+            env: its environment; None for that of this process.
+
+        Raises:
+            ValueError: there is no command.
+        """
+        if not command:
+            raise ValueError("command must name a program, got none")
+        self.command = tuple(command)
+        begun, begins = os.pipe()
+        launcher = [sys.executable, "-m", "tf_libra.multiplexing.idle", str(os.getpid())]
+        with os.fdopen(begun, "rb") as reader:
+            with os.fdopen(begins, "wb"):
+                # A session of its own: signals reach all of it, and Ctrl-C only through us.
+                self._process = subprocess.Popen(
+                    [*launcher, str(begins), *command],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=env,
+                    pass_fds=(begins,),
+                )
+            # Until the command begins: one that is stopped before would not end with us.
+            select.select([reader], [], [], _START_SECONDS)
+        self._is_paused = False
+
+    @property
+    def status(self) -> int | None:
+        """How it has ended: its exit status, or the negative of a signal; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits to be resumed."""
+        return self._is_paused
+
+    def pause(self) -> None:
+        """Stops it where it is; nothing is lost."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        if self._is_paused:
+            self._is_paused = False
+            self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Asks it to end, and sees to it within some seconds."""
+        if self.status is None:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # what is stopped hears nothing
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+        # Also what it has started, and left.
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,19 @@
+"""Calls a function again and again, until it returns False or raises.
+
+python -m tf_libra.multiplexing.repeat MODULE:FUNCTION
+"""
+
+import importlib
+import sys
+
+
+def main() -> None:
+    """Does so."""
+    module, _, name = sys.argv[1].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    while function() is not False:
+        pass
+
+
+if __name__ == "__main__":
+    main()
