@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/engine_slot.h"
+#include "ops/horovod_executor.h"
 #include "ops/lanes/executions.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"
@@ -261,6 +262,27 @@ int TfLibraClose() {
     auto engine = ExchangeActiveEngine(nullptr);
     if (engine == nullptr) return Status();
     return tf_libra::EndWithin(std::move(engine));
+  });
+}
+
+int TfLibraStartHorovod() {
+  return Guarded([] {
+    tf_libra::HorovodJob::Global().Start();
+    return Status();
+  });
+}
+
+int TfLibraFailHorovod(const char* reason) {
+  return Guarded([&] {
+    tf_libra::HorovodJob::Global().Fail(Status(StatusCode::kUnavailable, reason));
+    return Status();
+  });
+}
+
+int TfLibraStopHorovod() {
+  return Guarded([] {
+    tf_libra::HorovodJob::Global().Stop();
+    return Status();
   });
 }
 

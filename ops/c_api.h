@@ -63,6 +63,15 @@ int TfLibraAbort(const char* reason);
 // that was called at the end of an all-reduce does not return: its thread is left behind.
 int TfLibraClose();
 
+// From here on Horovod executes what LibraAllReduce is asked for, unless an engine runs.
+int TfLibraStartHorovod();
+
+// Every LibraAllReduce by Horovod ends with this reason, or the first that was given.
+int TfLibraFailHorovod(const char* reason);
+
+// Horovod executes nothing for us any more.
+int TfLibraStopHorovod();
+
 #ifdef __cplusplus
 }
 #endif

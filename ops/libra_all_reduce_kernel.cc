@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/engine_slot.h"
+#include "ops/horovod_executor.h"
 #include "ops/kernels.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/executions.h"
@@ -82,11 +83,13 @@ absl::Status MakeRequest(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-// Hands its tensors to the active engine; all else is the engine's.
+// Hands its tensors to the active engine, or to Horovod; all else is theirs.
 class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit LibraAllReduceKernel(tensorflow::OpKernelConstruction* context)
-      : AsyncOpKernel(context), operation_(ReadOperation(context, num_inputs())) {}
+      : AsyncOpKernel(context),
+        operation_(ReadOperation(context, num_inputs())),
+        by_horovod_(operation_) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     try {
@@ -102,6 +105,11 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
 
  private:
   void HandOver(tensorflow::OpKernelContext* context, const DoneCallback& done) {
+    if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
+      Executions::Global().Note(operation_);
+      by_horovod_.Compute(context, done);
+      return;
+    }
     std::shared_ptr<Engine> engine;
     OP_REQUIRES_OK_ASYNC(context, FindEngine(kOp, &engine), done);
     // The executor shows no op that is not expensive; this one carries what readers of the trace
@@ -119,6 +127,7 @@ class LibraAllReduceKernel : public tensorflow::AsyncOpKernel {
   }
 
   const std::shared_ptr<const OperationInfo> operation_;
+  HorovodAllReduce by_horovod_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("LibraAllReduce").Device(tensorflow::DEVICE_CPU),

@@ -1,17 +1,13 @@
 #include "passes/horovod_grouped_allreduce_rewriter.h"
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/node_def_util.h"
+#include "ops/horovod_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tf_libra {
 namespace {
-
-// horovod/common/message.h, ReduceOp.
-constexpr int kAverage = 0;
-constexpr int kSum = 1;
 
 bool IsSum(const tensorflow::NodeDef& member) {
   const auto reduction = member.attr().find("reduction");
@@ -24,16 +20,8 @@ bool IsGpu(const std::string& device) {
          parsed.type == tensorflow::DEVICE_GPU;
 }
 
-// Those attributes that say what is reduced, and how.
 void WriteOp(const tensorflow::NodeDef& member, int num_tensors, tensorflow::NodeDef* node) {
-  node->set_op("HorovodGroupedAllreduce");
-  (*node->mutable_attr())["T"] = member.attr().at("T");
-  tensorflow::AddNodeAttr("num_tensors", num_tensors, node);
-  tensorflow::AddNodeAttr("reduce_op", IsSum(member) ? kSum : kAverage, node);
-  tensorflow::AddNodeAttr("prescale_factor", 1.0f, node);
-  tensorflow::AddNodeAttr("postscale_factor", 1.0f, node);
-  tensorflow::AddNodeAttr("ignore_name_scope", false, node);
-  tensorflow::AddNodeAttr("process_set_id", 0, node);
+  WriteHorovodOp(member.attr().at("T").type(), num_tensors, IsSum(member), node);
 }
 
 }  // namespace
@@ -55,7 +43,7 @@ std::string HorovodGroupedAllreduceRewriter::Device(const tensorflow::NodeDef& m
 
 std::string HorovodGroupedAllreduceRewriter::Refusal(const tensorflow::NodeDef& member) const {
   const tensorflow::DataType dtype = member.attr().at("T").type();
-  if (dtype != tensorflow::DT_BFLOAT16) return "";
+  if (HorovodReduces(dtype)) return "";
   return absl::StrCat("Horovod does not reduce ", tensorflow::DataTypeString(dtype));
 }
 

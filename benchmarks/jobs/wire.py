@@ -20,7 +20,7 @@ import tensorflow as tf
 from benchmarks.jobs.job import WireJob as Job
 from benchmarks.jobs.training import begin
 from benchmarks.machine import congestion_control
-from tf_libra.backends import engine, horovod
+from tf_libra.backends import engine, horovod, lanes_meeting
 
 WARM_UP_ROUNDS = 3
 # As lanes do: neither starves while a peer has something to say.
@@ -60,7 +60,7 @@ def run(job: Job) -> None:
 
 def _connect(folder: str) -> list[socket.socket]:
     """A connection to each other rank, over what lanes would use."""
-    host = horovod.listening_host(horovod.world())
+    host = lanes_meeting.listening_host(horovod.world())
     if host == engine.UNIX:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(f"{folder}/socket")

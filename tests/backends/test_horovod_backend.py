@@ -20,11 +20,11 @@ def job(horovod_engine: Job) -> Job:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize("case", ["given", "script", "bfloat16", "libra", "mg-wfbp"])
+@pytest.mark.parametrize("case", ["given", "script", "bfloat16", "loop", "libra", "mg-wfbp"])
 def test_weights_are_those_of_one_process(job: Job, case: str, rank: int) -> None:
     assert job.value(case, rank)["phase"] == "run"
     arrays = job.arrays(case, rank)
-    tolerance = {"rtol": 2e-2, "atol": 1e-2} if case == "bfloat16" else {"rtol": 1e-9}
+    tolerance = {"rtol": 2e-2, "atol": 1e-2} if case in ("bfloat16", "loop") else {"rtol": 1e-9}
     for key in [key for key in arrays if key.startswith("ours/")]:
         alone = arrays[key.replace("ours/", "alone/")]
         np.testing.assert_allclose(arrays[key], alone, err_msg=key, **tolerance)
@@ -50,7 +50,7 @@ def test_groups_and_their_order_are_the_plans(job: Job, case: str) -> None:
     assert "was not executed as it is" not in job.log(case, 0) + job.log(case, 1)
 
 
-def test_lanes_reduce_what_horovod_cannot(job: Job) -> None:
+def test_what_horovod_cannot_reduce_goes_there_as_float32(job: Job) -> None:
     executed = job.value("bfloat16", 1)["executed"].values()
     assert sorted(op for op, _, _ in executed) == ["HorovodGroupedAllreduce"] * 3 + [
         "LibraAllReduce"
@@ -78,6 +78,27 @@ def test_explain_says_that_thread_counts_are_not_applied(job: Job, case: str) ->
 def test_ranks_that_differ_in_engine_say_so(job: Job, rank: int) -> None:
     message = job.error("differ_in_engine", rank)
     assert "engine is 'lanes' on rank 0 and 'horovod' on rank 1" in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_no_connection_is_opened(job: Job, rank: int) -> None:
+    found = job.value("sockets", rank)
+    assert found["horovod"] == 0
+    assert found["lanes"] > 0
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_what_all_ranks_find_wrong_ends_nothing_but_the_step(job: Job, rank: int) -> None:
+    found = job.value("differ_in_strategy", rank)
+    assert len(found["errors"]) == 2
+    for error in found["errors"]:
+        assert error.startswith("ValueError: the ranks do not agree, nothing was exchanged")
+    assert found["horovod"] == len(RANKS)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_ranks_may_join_and_go_on(job: Job, rank: int) -> None:
+    assert job.value("joined", rank)
 
 
 def plan_of_bytes(*num_bytes: int) -> Plan:

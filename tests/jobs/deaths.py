@@ -1,5 +1,7 @@
 """The last rank is lost in its fourth step, as `deaths.py HOW PLAN.json` says; the others tell.
 
+TF_LIBRA_JOB_ENGINE is the engine, lanes where it is not set.
+
 HOW is one of
   kill: SIGKILL in the middle of a step, under a plan; a process that it has forked lives on.
   kill-reduce: the same once the first gradient of the step is reduced, the others are under way.
@@ -15,6 +17,7 @@ HOW is one of
   raise: the step's own code raises while it runs.
   stop: SIGSTOP in the middle of a step; the others wait for 3 seconds.
   wait: SIGSTOP in the middle of a step; the others warn, and wait.
+  refused: what its environment says is wrong, before it meets the others.
   late: SIGSTOP, and SIGCONT once the others have warned; all goes on.
   cut: it waits, in the middle of a step, for what happens to its network.
   slow: the same with a gradient of megabytes; nobody is lost.
@@ -36,6 +39,7 @@ from harness import FOLDER, RANK, SIZE, write_json
 
 import tf_libra
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import nccl
 
 HOW, PLAN_FILE = sys.argv[1:]
 FATAL_STEP = 4
@@ -214,6 +218,11 @@ def main() -> None:
     options: dict[str, Any] = {"plan": PLAN_FILE}
     if HOW in ("kill-tuning", "kill-tracing"):
         options = {"strategy": "libra", "threads": (1, 2)}
+    if HOW == "refused":
+        options = {"strategy": "libra"}
+        if RANK == LAST:  # what lanes and what Horovod's control find wrong before ranks meet
+            os.environ |= {"TF_LIBRA_PORTS": "none", "NCCL_TUNER_PLUGIN": str(nccl.PATH)}
+    options["engine"] = os.environ.get("TF_LIBRA_JOB_ENGINE", "lanes")
     if HOW in ("stop", "leave"):
         options["timeout_seconds"] = 3.0
     if HOW == "stuck":

@@ -28,7 +28,7 @@ tf.config.threading.set_inter_op_parallelism_threads(2)
 
 import horovod.tensorflow as hvd  # noqa: E402
 
-from tf_libra.backends import engine as engine_lib  # noqa: E402
+from tf_libra.backends import control as control_lib  # noqa: E402
 
 
 class _Collector(logging.Handler):
@@ -101,8 +101,7 @@ def restart_engine() -> None:
     """Ends this rank's engine, once every rank is done with it."""
     if hvd.is_initialized():
         barrier()
-    running = engine_lib.running()
-    if running is not None:
+    for running in control_lib.running():
         running.close()
 
 

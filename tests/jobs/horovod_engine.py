@@ -1,5 +1,8 @@
 """Backends that are not lanes: Horovod, on Gloo, and a toy from outside of the package."""
 
+import contextlib
+import os
+import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +13,7 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.backends import backend
+from tf_libra.backends import backend, interrupts
 from tf_libra.backends.other_library import OtherLibrary
 from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
@@ -80,6 +83,73 @@ class HalfInBfloat16(models.HandWritten):
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: value.astype("float32") for name, value in super().weights().items()}
+
+
+class HalfInALoop(HalfInBfloat16):
+    """A gradient for each turn of a loop, the same name every time, beside one of bfloat16."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        loss = tf.constant(0.0)
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            self.update(tape.gradient(loss, self.variables))
+        return loss
+
+
+def open_sockets() -> set[str]:
+    """The sockets of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {one for one in found if one.startswith("socket:")}
+
+
+def new_sockets(engine: str) -> int:
+    """How many there are more after a step, in mid-job, and what is all-reduced has moved."""
+    interrupts.of_this_process()  # has a pair of its own
+    before = open_sockets()
+    model = hand("float32")
+    step = tf_libra.optimize("wfbp", engine=engine, check_numerics="skip")(tf.function(model.step))
+    for number in range(2):
+        step(*models.part(models.batch(number, SIZE, "float32"), RANK, SIZE))
+    step.check_variables()
+    return len(open_sockets() - before)
+
+
+@cases
+def sockets() -> Any:
+    """Before and beside lanes, whose sockets there are."""
+    by_horovod = new_sockets("horovod")
+    return {"horovod": by_horovod, "lanes": new_sockets("lanes")}
+
+
+@cases
+def differ_in_strategy() -> Any:
+    """An error that all ranks come to alike: Horovod, and the job, go on."""
+    found = []
+    for _ in range(2):
+        model = hand("float32")
+        strategy = "mg-wfbp" if RANK else "wfbp"
+        step = tf_libra.optimize(strategy, engine="horovod")(tf.function(model.step))
+        try:
+            step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return {"errors": found, "horovod": hvd.allreduce(tf.ones([]), op=hvd.Sum).numpy().tolist()}
+
+
+@cases
+def joined() -> Any:
+    model = hand("float32")
+    step = tf_libra.optimize("wfbp", engine="horovod")(tf.function(model.step))
+    step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
+    if RANK:
+        time.sleep(3.0)  # others wait in join meanwhile, in which nothing may be gathered
+    hvd.join()
+    step(*models.part(models.batch(1, SIZE, "float32"), RANK, SIZE))
+    return str(step.phase)
 
 
 def train(step: Any, model: Any, num_steps: int, dtype: str, whole: bool) -> dict[str, Any]:
@@ -160,6 +230,7 @@ if __name__ == "__main__":
     hvd.init()
     add("given", (hand, hand), "float64", 3, plan="by hand")
     add("script", (hand, script), "float64", 3, plan="by hand")
+    add("loop", (HalfInALoop, HalfInALoop), "float32", 2, plan="by hand")
     add("bfloat16", (HalfInBfloat16, HalfInBfloat16), "float32", 2, plan="by hand")
     for name in ("libra", "mg-wfbp"):
         add(

@@ -12,7 +12,8 @@ from harness import RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod
+from tf_libra.backends import horovod, lanes_meeting
+from tf_libra.backends.control import Terms
 from tf_libra.profiling.graph import GraphCapture
 from tf_libra.session import grappler
 from tf_libra.tracing import marked_function
@@ -135,7 +136,9 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    engine = horovod.start_engine(horovod.world(), 3, 60.0, 30.0)
+    world, terms = horovod.world(), Terms(3, 60.0, 30.0)
+    mine = lanes_meeting.offer(world, terms.num_lanes)
+    engine = lanes_meeting.connect(world, terms, horovod.exchange_json(mine))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = marked_function.marked_function(

@@ -28,6 +28,8 @@ DEADLINE_SECONDS = 150.0
 # A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
 FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 
+BY_HOROVOD = {"TF_LIBRA_JOB_ENGINE": "horovod"}
+
 # Of the gradient that a slow network is given: float32, 12 rows.
 WIDE_BYTES = 4 * 12 * (1 << 16)
 
@@ -220,6 +222,69 @@ def test_late_rank_is_warned_about_and_waited_for(die: Die) -> None:
             for w in warnings
         )
         assert not any("waited 0 s" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("engine", ["lanes", "horovod"])
+def test_what_is_wrong_on_one_rank_before_ranks_meet_is_told(die: Die, engine: str) -> None:
+    with die("refused", env={"TF_LIBRA_JOB_ENGINE": engine}) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    named = "TF_LIBRA_PORTS must be a port" if engine == "lanes" else "NCCL_NTHREADS"
+    for message in told(job, LAST)["errors"]:
+        assert message.startswith("ValueError: ") and named in message
+    for rank in SURVIVORS:
+        for message in told(job, rank)["errors"]:
+            assert message.startswith(f"HorovodInternalError: rank {LAST} gave up before the ranks")
+            assert named in message
+
+
+# Horovod alone, without lanes.
+
+
+@pytest.mark.parametrize("how", ["kill", "kill-reduce", "kill-tuning", "kill-tracing", "exit"])
+def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> None:
+    with die(how, env=BY_HOROVOD) as workers:
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        if how == "kill":
+            os.kill(incident(workers.folder)["child"], signal.SIGKILL)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_told_by_horovod(job, SURVIVORS)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("raise", "the image cannot be decoded"), ("interrupt", "KeyboardInterrupt")],
+)
+def test_without_lanes_others_are_told_why_a_rank_gives_up(die: Die, how: str, why: str) -> None:
+    """While they wait for it in all-reduces of Horovod's own."""
+    with die(how, env=BY_HOROVOD) as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_told_by_horovod(job, SURVIVORS)
+    for rank in SURVIVORS:
+        first = told(job, rank)["errors"][0]
+        assert f"rank {LAST} gave up: " in first
+        assert why in first
+
+
+def test_without_lanes_a_stopped_rank_is_given_up(die: Die) -> None:
+    with die("stop", env=BY_HOROVOD) as workers:
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_told_by_horovod(job, SURVIVORS)
+
+
+def check_told_by_horovod(job: Job, ranks: tuple[int, ...]) -> None:
+    """They end by themselves, by what elastic mode recovers from, and repeat it."""
+    for rank in ranks:
+        assert job.returncodes[rank] == 1, job.output(rank)
+        first, again = told(job, rank)["errors"]
+        assert first.startswith("HorovodInternalError: ")
+        assert again.startswith("HorovodInternalError: ")
+        assert again.removeprefix("HorovodInternalError: ").partition("; step")[0] in first
 
 
 # What happens to networks.

@@ -46,7 +46,8 @@ class TracedStep:
 class Backend(Protocol):
     """Executes the all-reduces of plans: a frozen dataclass that registers itself.
 
-    Whatever its op cannot stand for, and what is in no plan, is executed by the lanes.
+    Whatever its op cannot stand for, and what is in no plan, is executed by lanes where its control
+    has lanes, else by Horovod.
 
     Attributes:
         name: what `optimize(engine=...)` calls it.

@@ -5,6 +5,8 @@ Who executes all-reduces is a backend's matter (`backend.py`), which names its c
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -20,6 +22,18 @@ class EngineError(RuntimeError):
 
 class LostRankError(EngineError):
     """A rank is dead, disconnected, late beyond the timeout, or gave up."""
+
+
+_OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
+
+
+def lost(error: BaseException) -> str | None:
+    """Why a rank is lost, if an error of this module or of an op of ours says that one is."""
+    import tensorflow as tf
+
+    kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
+    named = kernel and any(op in str(error) for op in _OPS)
+    return str(error) if named or isinstance(error, LostRankError) else None
 
 
 class Control(Protocol):
@@ -65,6 +79,35 @@ class Control(Protocol):
         """Gives a number to what follows, for telemetry and messages."""
         ...
 
+    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+        """Returns when every rank is at the same point of the same function.
+
+        Args:
+            what: the point.
+            function: identity of the function.
+            quiet: whether nothing may be said until `resume`, since what follows suffers nothing
+                beside it.
+
+        Raises:
+            tf.errors.OpError, EngineError: another rank is elsewhere, or gone.
+        """
+        ...
+
+    def resume(self) -> None:
+        """What followed a quiet meeting is over."""
+        ...
+
+    def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """While a step executes, whose all-reduces need every rank."""
+        ...
+
+    def why_lost(self, error: BaseException) -> str | None:
+        """Why, if an error of this module or from a kernel means that a rank is lost.
+
+        Other ranks may go on from their last commit; the same call would not succeed.
+        """
+        ...
+
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""
         ...
@@ -106,11 +149,20 @@ class Carrier(Protocol):
         """What this process has started, and not closed."""
         ...
 
-    def start(self, world: World, terms: Terms) -> Control:
-        """Lets all ranks meet, all of which call this.
+    def offer(self, world: World, terms: Terms) -> Any:
+        """What the other ranks have to know of this one before `start`, as JSON values.
 
         Raises:
-            ValueError: the environment does not say how.
+            ValueError: the environment does not say how to be reached.
+            EngineError: it cannot be as it says.
+        """
+        ...
+
+    def start(self, world: World, terms: Terms, offers: Sequence[Any]) -> Control:
+        """Lets all ranks meet, all of which call this with all of their offers, by rank.
+
+        Raises:
+            ValueError: on every rank: the offers do not fit together.
             EngineError: a rank cannot be reached in time.
         """
         ...
@@ -121,10 +173,7 @@ register = REGISTRY.register
 resolve = REGISTRY.resolve
 
 
-def running() -> Control | None:
-    """What reaches the other ranks from this process, whoever has started it; None: nothing."""
-    for kind in REGISTRY.by_name.values():
-        found = kind().running()
-        if found is not None:
-            return found
-    return None
+def running() -> list[Control]:
+    """What reaches the other ranks from this process, whoever has started it."""
+    found = (kind().running() for kind in REGISTRY.by_name.values())
+    return [one for one in found if one is not None]

@@ -1,5 +1,6 @@
 """This process's engine, as Python sees it: lanes to the other ranks, and small messages."""
 
+import contextlib
 import ctypes
 import json
 import struct
@@ -7,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tf_libra.backends import library
+from tf_libra.backends import control, library
 from tf_libra.backends.control import EngineError as EngineError
 from tf_libra.backends.control import LostRankError as LostRankError
 from tf_libra.model.telemetry import AllReduceRecord, parse_records
@@ -18,18 +19,6 @@ UNIX = "unix:"
 
 # ops/lanes/status.h
 _UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
-_OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
-
-
-def is_lost_rank(error: BaseException) -> bool:
-    """Whether an error, of this module or from a kernel, means that a rank is lost.
-
-    Other ranks may go on from their last commit; the same call would not succeed.
-    """
-    import tensorflow as tf
-
-    kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
-    return isinstance(error, LostRankError) or (kernel and any(op in str(error) for op in _OPS))
 
 
 @dataclass(frozen=True)
@@ -168,6 +157,27 @@ class Engine:
     def drain_telemetry(self) -> tuple[AllReduceRecord, ...]:
         """What was all-reduced since the last call, at most the last 65,536."""
         return drain_telemetry()
+
+    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+        """Returns when every rank is at the same point of the same function.
+
+        Raises:
+            tf.errors.OpError: another rank all-reduces something else, or is gone.
+        """
+        from tf_libra.backends import side_channel  # which needs TensorFlow
+
+        side_channel.meet(f"{what}, {function}", function)
+
+    def resume(self) -> None:
+        """Nothing is said over lanes unasked."""
+
+    def executing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Every all-reduce of a step has a header and a deadline of its own."""
+        return contextlib.nullcontext()
+
+    def why_lost(self, error: BaseException) -> str | None:
+        """Why, if an error of this module or from a kernel means that a rank is lost."""
+        return control.lost(error)
 
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""

@@ -111,6 +111,5 @@ os.register_at_fork(after_in_child=of_this_process.cache_clear)
 def _abort() -> None:
     if not library.load.cache_info().currsize:
         return  # there is no engine; the main thread may just be loading it, and only one may
-    running = control.running()
-    if running is not None:
+    for running in control.running():
         running.abort("KeyboardInterrupt: Ctrl-C")

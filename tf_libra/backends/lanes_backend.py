@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_libra.backends import backend, control
+from tf_libra.backends import backend, control, lanes_meeting
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod as horovod_lib
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
@@ -30,11 +29,13 @@ class LanesControl:
         """The engine of this process."""
         return engine_lib.running()
 
-    def start(self, world: World, terms: control.Terms) -> engine_lib.Engine:
+    def offer(self, world: World, terms: control.Terms) -> dict[str, Any]:
+        """Where this rank listens."""
+        return lanes_meeting.offer(world, terms.num_lanes)
+
+    def start(self, world: World, terms: control.Terms, offers: Sequence[Any]) -> engine_lib.Engine:
         """Connects the lanes of all ranks."""
-        return horovod_lib.start_engine(
-            world, terms.num_lanes, terms.timeout_seconds, terms.stall_warning_seconds
-        )
+        return lanes_meeting.connect(world, terms, offers)
 
 
 @backend.register
@@ -83,7 +84,7 @@ class Lanes:
         """Connects more lanes where there are fewer."""
         engine = _running()
         if threads > engine.num_lanes:
-            horovod_lib.grow_engine(world, engine, threads)
+            lanes_meeting.grow(world, engine, threads)
 
     def default_threads(self, strategy: Strategy) -> Strategy:
         """Those that it has by itself."""

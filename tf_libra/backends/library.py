@@ -37,6 +37,9 @@ _PROTOTYPES = {
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAbort": (_INT, [_TEXT]),
     "TfLibraClose": (_INT, []),
+    "TfLibraStartHorovod": (_INT, []),
+    "TfLibraFailHorovod": (_INT, [_TEXT]),
+    "TfLibraStopHorovod": (_INT, []),
     "TfLibraRegisterPlan": (
         _INT,
         [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra.backends import backend
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends.horovod_control import HorovodCarrier
 from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
@@ -25,7 +25,7 @@ class OtherLibrary:
 
     name: ClassVar[str]
     op: ClassVar[str]
-    control: ClassVar[str] = "lanes"
+    control: ClassVar[str] = HorovodCarrier.name
     max_threads: ClassVar[int] = MAX_THREADS
     leaves_records: ClassVar[bool] = False
     runs_streams: ClassVar[bool] = False
@@ -40,8 +40,8 @@ class OtherLibrary:
         """Whatever can be planned can be executed."""
 
     def num_lanes(self, threads: int) -> int:
-        """One, for messages and what the op cannot stand for."""
-        return 1
+        """None: what the op cannot stand for is Horovod's, too."""
+        return 0
 
     def get_ready(self, world: World, threads: int) -> None:
         """It is, as soon as control is."""
@@ -65,8 +65,8 @@ class OtherLibrary:
         """Nobody takes its threads."""
 
     def executed(self) -> tuple[AllReduceRecord, ...]:
-        """What lanes have executed of what the op cannot stand for."""
-        return engine_lib.drain_telemetry()
+        """None that is kept."""
+        return ()
 
     def records(self, step: backend.TracedStep) -> tuple[AllReduceRecord, ...]:
         """By the `LibraAllReduceDone` that the pass writes behind each op."""

@@ -60,7 +60,7 @@ class AverageMetrics(keras.callbacks.Callback):
             ValueError: the ranks do not have the same metrics.
             EngineError: a rank is gone, or did not arrive in time.
         """
-        control = control_lib.running()
+        control = next(iter(control_lib.running()), None)
         if control is None or logs is None:
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}

@@ -134,8 +134,9 @@ class Options:
         "auto",
         "str",
         values.check_engine,
-        """what executes all-reduces: "lanes"; "horovod", for a Horovod that runs on MPI or NCCL;
-        the name of a registered backend; or "auto", which is lanes.""",
+        """what executes all-reduces: "lanes"; "horovod", which opens no connection of ours, for a
+        Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which is
+        lanes.""",
         agreed=True,
     )
     threads: tuple[int, ...] | None = option(

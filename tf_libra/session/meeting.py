@@ -12,9 +12,9 @@ import tensorflow as tf
 from tf_libra import logs
 from tf_libra import options as options_lib
 from tf_libra.backends import control as control_lib
-from tf_libra.backends import horovod, side_channel
-from tf_libra.backends.agreement import agree
-from tf_libra.backends.control import Control
+from tf_libra.backends import horovod
+from tf_libra.backends.agreement import agree, first_difference
+from tf_libra.backends.control import Carrier, Control
 from tf_libra.model.plan import Plan
 from tf_libra.session import grappler, identity, joins
 from tf_libra.session.circumstances import package_version
@@ -52,12 +52,16 @@ class Meeting:
         self.is_alone = False
         self._world: horovod.World | None = None
         self._was_reset = False
+        self._has_told = False  # the others, what is wrong on this rank alone
         self._joins = contextlib.ExitStack()  # what is replaced while the ranks are connected
 
     @property
     def is_over(self) -> bool:
         """Whether the ranks that were met are not those that there are now."""
-        return self._world is not None and (self._was_reset or horovod.world() != self._world)
+        if self._world is None or self._was_reset:
+            return self._was_reset
+        # Where a failure has ended Horovod, too, the ranks are still those that failed.
+        return horovod.is_initialized() and horovod.world() != self._world
 
     def meet(self, story: Story) -> None:
         """Meets them and compares what can be before tracing, unless nobody else is there.
@@ -68,9 +72,10 @@ class Meeting:
         """
         world = self._world = horovod.world()
         horovod.call_on_reset(self._on_reset)
-        options = self.options = _with_default_threads(self._asked)
-        story.met(world.rank, options)
+        options = self.options = self._asked
         if world.size == 1:
+            options = self.options = _with_default_threads(self._asked)
+            story.met(world.rank, options)
             self.is_alone = True
             story.log.warning(
                 "one process: %s runs as it is, without all-reduce; start workers with"
@@ -79,11 +84,14 @@ class Meeting:
             )
             story.begins(Phase.PASS_THROUGH)
             return
-        _warn_of_tensorflow(story)
-        self.given = _usable(options.plan, world, story)
-        story.named(self._identity)
-        story.busy(Phase.TRACE)
-        control, is_new = self._shared_control(world)
+        carrier = control_lib.resolve(options.backend.control)
+        control = carrier.running()
+        is_new = control is None
+        if control is None:
+            control = self._started(carrier, world, story)
+        else:
+            self._prepare(world, story)
+        options = self.options
         self.control = control
         if not is_new:
             # Another rank may be in the middle of another function's step.
@@ -97,36 +105,67 @@ class Meeting:
 
     def at_the_same_place(self, what: str) -> None:
         """Returns when every rank has come to `what`; fails at once where one is elsewhere."""
-        side_channel.meet(f"{what}, {self._identity}", self._identity)
+        assert self.control is not None
+        self.control.meet(what, self._identity)
 
     def end(self) -> None:
         """The ranks are others than before: forgets them, and lets go of what reached them."""
         world = horovod.world()
-        running = control_lib.running()
-        if running is not None and (running.rank, running.world_size) != (world.rank, world.size):
-            self._close(running)
+        for running in control_lib.running():
+            if (running.rank, running.world_size) != (world.rank, world.size):
+                self._close(running)
         self.control = None
         self.given = self._asked.plan
         self.is_alone = False
         self._world = None
         self._was_reset = False
 
-    def _shared_control(self, world: horovod.World) -> tuple[Control, bool]:
-        """What reaches the other ranks, and whether it was started just now."""
-        running = control_lib.running()
-        if running is not None:
-            return running, False
-        options = self.options
-        terms = control_lib.Terms(
-            options.backend.num_lanes(options_lib.most_threads(options)),
-            options.faults.timeout_seconds,
-            options.faults.stall_warning_seconds,
-        )
-        running = control_lib.resolve(options.backend.control).start(world, terms)
+    def _prepare(self, world: horovod.World, story: Story) -> None:
+        """What this rank needs by itself; tells the story who it is."""
+        self.options = _with_default_threads(self._asked)
+        story.met(world.rank, self.options)
+        _warn_of_tensorflow(story)
+        self.given = _usable(self.options.plan, world, story)
+        story.named(self._identity)
+        story.busy(Phase.TRACE)
+
+    def _started(self, carrier: Carrier, world: horovod.World, story: Story) -> Control:
+        """Lets all ranks meet: the first that they say to each other, whatever carries the rest.
+
+        What is wrong on one rank alone is said, too, and not left for others to wait for.
+        """
+        timeout_seconds = self.options.faults.timeout_seconds
+        mine: dict[str, Any] = {"engine": self.options.engine}
+        try:
+            self._prepare(world, story)
+            backend = self.options.backend
+            terms = control_lib.Terms(
+                backend.num_lanes(options_lib.most_threads(self.options)),
+                timeout_seconds,
+                self.options.faults.stall_warning_seconds,
+            )
+            mine["offer"] = carrier.offer(world, terms)
+        except Exception as error:
+            if not self._has_told:  # else the others have given up already
+                self._has_told = True
+                mine["gave up"] = f"{type(error).__name__}: {error}"
+                with contextlib.suppress(control_lib.EngineError):
+                    horovod.exchange_json(mine, timeout_seconds)
+            raise
+        everyone = horovod.exchange_json(mine, timeout_seconds)
+        for rank, one in enumerate(everyone):
+            if "gave up" in one:
+                raise control_lib.LostRankError(
+                    f"rank {rank} gave up before the ranks met: {one['gave up']}"
+                )
+        difference = first_difference([{"engine": one["engine"]} for one in everyone])
+        if difference is not None:
+            raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
+        running = carrier.start(world, terms, [one["offer"] for one in everyone])
         atexit.register(self._close, running)
         if patches.JOIN.exists():
             self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
-        return running, True
+        return running
 
     def _close(self, control: Control) -> None:
         self._joins.close()
@@ -137,8 +176,7 @@ class Meeting:
 
     def _on_reset(self) -> None:
         """Horovod's elastic mode has made a new job of the workers that there are now."""
-        running = control_lib.running()
-        if running is not None:
+        for running in control_lib.running():
             self._close(running)
         self._was_reset = True
         identity.count_anew()

@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import control as control_lib
 from tf_libra.backends import horovod, interrupts
-from tf_libra.backends.control import Control
+from tf_libra.backends.control import Control, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.multiplexing.background import of_this_process
 from tf_libra.session import executions, identity
@@ -185,20 +185,22 @@ class TrainingFunction:
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Tells the other ranks, which wait for a step that will not come."""
         self._story.stopped()
-        if self._meeting.control is not None:
-            self._meeting.control.abort(f"{type(cause).__name__}: {cause}")
-        if engine_lib.is_lost_rank(cause):
-            if self._meeting.control is None:  # which would repeat it to later calls
-                self._never_met = str(cause)
-            raise horovod.internal_error(str(cause)) from error
+        control = self._meeting.control
+        lost = control_lib.lost(cause) if control is None else control.why_lost(cause)
+        for one in control_lib.running():
+            one.abort(f"{type(cause).__name__}: {cause}")
+        if lost is not None:
+            if control is None:  # which would repeat it to later calls
+                self._never_met = lost
+            raise horovod.internal_error(lost) from error
         if cause is not error:
             raise cause from error
 
-    def _end_of_data(self) -> tf.errors.OpError | None:
+    def _end_of_data(self) -> tf.errors.OpError | EngineError | None:
         """None if every rank's data end here; else what says that they do not."""
         try:
             self._meeting.at_the_same_place("the end of the data")
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, EngineError) as error:
             return error
         return None
 
@@ -229,8 +231,10 @@ class TrainingFunction:
 
     def _execute(self, call: Call, function: Callable[[], Any], num_steps: int) -> Any:
         """Calls the function, and sees to it that what had to be all-reduced was."""
+        assert self._meeting.control is not None
         executions.forget(self._identity)
-        result = function()
+        with self._meeting.control.executing(f"step {self._step} of {self._identity}"):
+            result = function()
         certain = call.trace.certain(call.concrete)
         executions.check(self._identity, certain, self._step, num_steps)
         return result

@@ -1,0 +1,63 @@
+// Executes by Horovod what LibraAllReduce is asked for, in jobs whose ranks have no lanes: what no
+// plan is about, and what Horovod's op cannot stand for in a graph.
+#ifndef TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
+#define TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ops/lanes/status.h"
+#include "ops/lanes/telemetry.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_libra {
+
+// Whether this process's all-reduces are Horovod's, and whether its job has failed.
+class HorovodJob {
+ public:
+  static HorovodJob& Global();
+
+  void Start();
+  void Stop();
+  // Every later all-reduce ends with the first reason.
+  void Fail(const Status& reason);
+  bool is_running() const;
+  Status status() const;
+
+  // Runs `start` when nothing of that name is under way, in the order of these calls: Horovod
+  // matches all-reduces across ranks by their names. `start` ends with a call of `Leave`.
+  void Enter(const std::string& name, std::function<void()> start);
+  void Leave(const std::string& name);
+
+ private:
+  mutable std::mutex mutex_;
+  bool is_running_ = false;
+  Status status_;
+  std::map<std::string, std::deque<std::function<void()>>> waiting_;  // by what is under way
+};
+
+// Horovod's kernel for one LibraAllReduce, made when it is first called.
+class HorovodAllReduce {
+ public:
+  explicit HorovodAllReduce(std::shared_ptr<const OperationInfo> operation)
+      : operation_(std::move(operation)) {}
+
+  // As the kernel's ComputeAsync. The inputs and outputs of `context` are one for one.
+  void Compute(tensorflow::OpKernelContext* context, std::function<void()> done);
+
+ private:
+  absl::Status MakeKernel(tensorflow::OpKernelContext* context);
+  void Run(tensorflow::OpKernelContext* context, std::function<void()> done);
+
+  const std::shared_ptr<const OperationInfo> operation_;
+  std::mutex mutex_;
+  std::unique_ptr<tensorflow::OpKernel> kernel_;
+};
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_

@@ -1,0 +1,136 @@
+"""How the lanes of all ranks find each other: addresses, and a secret of this job.
+
+Horovod carries both, once. Everything else that the ranks say to each other goes over the lanes.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tf_libra.backends import engine as engine_lib
+from tf_libra.backends.control import Terms
+
+if TYPE_CHECKING:
+    from tf_libra.backends.horovod import World
+
+_MAX_PORT = 65535
+
+
+def offer(world: World, num_lanes: int) -> dict[str, Any]:
+    """Listens, and says where: what every rank has to know of this one to connect.
+
+    Raises:
+        ValueError: no network interface can be chosen.
+        EngineError: it has no address, or no port is free.
+    """
+    address = engine_lib.listen(listening_host(world), listening_ports())
+    secret = os.urandom(engine_lib.SECRET_BYTES)
+    return {
+        "host": address.host,
+        "port": address.port,
+        # Only rank 0's is used.
+        "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
+        "num_lanes": num_lanes,
+    }
+
+
+def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> engine_lib.Engine:
+    """Connects the lanes of all ranks.
+
+    Where ranks ask for different numbers of lanes all get the most, so that the lanes can carry
+    what the ranks differ in.
+
+    Raises:
+        ValueError: on every rank: some listen where only their host reaches them.
+        EngineError: a rank cannot be reached in time.
+    """
+    _check(offers)
+    return engine_lib.connect(
+        world.rank,
+        _addresses(offers),
+        _secret(offers),
+        _num_lanes(offers),
+        terms.timeout_seconds,
+        terms.stall_warning_seconds,
+    )
+
+
+def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.Engine:
+    """Connects more lanes, where every rank asks for as many at the same place of its script.
+
+    Raises:
+        ValueError: no network interface can be chosen.
+        EngineError: a rank cannot be reached in time, or has given up.
+    """
+    offers = engine.all_gather(offer(world, num_lanes))
+    _check(offers)
+    return engine.grow(_addresses(offers), _secret(offers), _num_lanes(offers))
+
+
+def _check(offers: Sequence[dict[str, Any]]) -> None:
+    """Refuses what could never meet: TF_LIBRA_INTERFACE on some ranks of a host only."""
+    on_host = [one["host"].startswith(engine_lib.UNIX) for one in offers]
+    if any(on_host) and not all(on_host):
+        named, unnamed = on_host.index(False), on_host.index(True)
+        raise ValueError(
+            f"TF_LIBRA_INTERFACE is set on rank {named}, which listens at"
+            f" {offers[named]['host']}, and not on rank {unnamed}, which listens on a Unix socket:"
+            " set it on all ranks or on none"
+        )
+
+
+def _addresses(offers: Sequence[dict[str, Any]]) -> list[engine_lib.Address]:
+    return [engine_lib.Address(one["host"], one["port"]) for one in offers]
+
+
+def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
+    return base64.b64decode(offers[0]["secret"])
+
+
+def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
+    return max(one["num_lanes"] for one in offers)
+
+
+def listening_host(world: World) -> str:
+    """The address to listen on: a Unix socket on a single host, else that of an interface.
+
+    TF_LIBRA_INTERFACE names the interface, else Horovod does. Named, it is used on one host too.
+
+    Raises:
+        ValueError: several hosts, and no interface is named in the environment.
+    """
+    interface = os.environ.get("TF_LIBRA_INTERFACE")
+    if interface is None and world.local_size == world.size:
+        return engine_lib.UNIX
+    # horovodrun may name several, separated by commas; Gloo takes the first.
+    interface = interface or os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")[0]
+    if not interface:
+        raise ValueError(
+            "the workers run on several hosts, and neither TF_LIBRA_INTERFACE nor"
+            " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0)"
+        )
+    return engine_lib.interface_address(interface)
+
+
+def listening_ports() -> tuple[int, int] | None:
+    """The first and the last port that TF_LIBRA_PORTS allows to listen at, such as 20000-20063.
+
+    A rank takes one of them, whatever the number of its lanes. None where nothing is said.
+
+    Raises:
+        ValueError: it is neither a port nor two with a hyphen between, or these are none.
+    """
+    text = os.environ.get("TF_LIBRA_PORTS", "")
+    if not text:
+        return None
+    first, hyphen, last = text.partition("-")
+    ports = [int(one) if one.isdecimal() else 0 for one in (first, last if hyphen else first)]
+    if not 1 <= ports[0] <= ports[1] <= _MAX_PORT:
+        raise ValueError(
+            f"TF_LIBRA_PORTS must be a port, or the first and the last of a range such as"
+            f" 20000-20063, from 1 to {_MAX_PORT}, got {text!r}"
+        )
+    return ports[0], ports[1]
