@@ -24,7 +24,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, library
+from tf_libra.backends import horovod, lanes_meeting, library
+from tf_libra.backends.control import Terms
 
 _SUM, _AVERAGE = "sum", "average"
 
@@ -41,7 +42,8 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
         EngineError: a rank cannot be reached in time.
     """
     if engine_lib.running() is None:
-        engine = horovod.start_engine(horovod.world(), 1, timeout_seconds, stall_warning_seconds)
+        terms = Terms(1, timeout_seconds, stall_warning_seconds)
+        engine = lanes_meeting.meet(horovod.world(), terms)
         atexit.register(engine.close)
 
 

@@ -12,7 +12,8 @@ from harness import RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod
+from tf_libra.backends import horovod, lanes_meeting
+from tf_libra.backends.control import Terms
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler
 from tf_libra.tracing import marked_function
@@ -98,7 +99,7 @@ def gradients(rank: int, number: int, dtype: str) -> list[np.ndarray]:
 
 def run_all(dtype: str, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
     """Which layouts gave something else than the average."""
-    horovod.start_engine(horovod.world(), 3 * MOST_STREAMS, 60.0, 30.0)
+    lanes_meeting.meet(horovod.world(), Terms(3 * MOST_STREAMS, 60.0, 30.0))
     engine = engine_lib.running()
     assert engine is not None
     model = Linear(dtype)

@@ -137,8 +137,7 @@ def three_groups() -> Any:
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
     world, terms = horovod.world(), Terms(3, 60.0, 30.0)
-    mine = lanes_meeting.offer(world, terms.num_lanes)
-    engine = lanes_meeting.connect(world, terms, horovod.exchange_json(mine))
+    engine = lanes_meeting.meet(world, terms)
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = marked_function.marked_function(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import horovod as horovod_lib
 from tf_libra.backends.control import Terms
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
     }
+
+
+def meet(world: World, terms: Terms) -> engine_lib.Engine:
+    """Connects the lanes of all ranks, for who agrees with them on nothing else before.
+
+    Raises:
+        ValueError, EngineError: as from `offer` and `connect`.
+    """
+    mine = offer(world, terms.num_lanes)
+    return connect(world, terms, horovod_lib.exchange_json(mine, terms.timeout_seconds))
 
 
 def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> engine_lib.Engine:
