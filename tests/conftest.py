@@ -126,7 +126,9 @@ def horovod() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Callable[..., Job]:
-    """A function that runs a job script to its end: `run_job(script, world_size, *args, env=)`.
+    """A function that runs a script to its end: `run_job(script, world_size, *args, env=)`.
+
+    The script is one of `jobs`, or the whole path of any other.
 
     Every worker must end with 0, unless `check` is false. Workers are forked; only where the
     environment says how TensorFlow is imported they are started anew.
@@ -140,7 +142,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Calla
         check: bool = True,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Job:
-        folder = tmp_path_factory.mktemp(script.removesuffix(".py"))
+        folder = tmp_path_factory.mktemp(Path(script).stem)
         imports_otherwise = any(
             name.startswith("TF_") and not name.startswith("TF_LIBRA_") for name in env or {}
         )

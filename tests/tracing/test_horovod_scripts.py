@@ -1,14 +1,12 @@
 """Scripts written for Horovod train under a plan as they train without us, and as one process."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.launching import DEADLINE_SECONDS, Job, worker_environment
+from tests.launching import Job
 
 ROOT = Path(__file__).parents[2]
 RANKS = [0, 1]
@@ -205,7 +203,6 @@ def test_what_cannot_be_told_is_refused(scripts: Job, case: str, rank: int) -> N
         assert part in message
 
 
-@pytest.mark.workers
 @pytest.mark.parametrize(
     ("example", "said"),
     [
@@ -220,19 +217,7 @@ def test_what_cannot_be_told_is_refused(scripts: Job, case: str, rank: int) -> N
         ),
     ],
 )
-def test_examples_run(example: list[str], said: str) -> None:
+def test_examples_run(run_job: Callable[..., Job], example: list[str], said: str) -> None:
     script, *arguments = example
-    done = subprocess.run(
-        [
-            # Unless told, horovodrun imports TensorFlow once more to look for MPI.
-            *(Path(sys.executable).parent / "tf-libra", "run", "--gloo", "-np", "2"),
-            *(sys.executable, f"examples/{script}", "--strategy=mg-wfbp", *arguments),
-        ],
-        cwd=ROOT,
-        env=worker_environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert said in done.stdout
+    job = run_job(str(ROOT / "examples" / script), 2, "--strategy=mg-wfbp", *arguments)
+    assert said in job.output(0)
