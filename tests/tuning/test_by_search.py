@@ -2,9 +2,11 @@
 
 import pytest
 
-from tests.tuning.machine import PROFILE, Machine, drive
+from tests.tuning.machine import PROFILE, SIZES, Machine, drive
 from tf_libra import strategies
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Budget, Conclusion, Phase
+from tf_libra.tuning.similar import Job, Outline, Start
 
 HUNDRED = Budget(100, 1e6)
 
@@ -57,3 +59,39 @@ def test_a_unit_size_that_is_given_is_kept() -> None:
     strategy = strategies.Aiacc(unit_bytes=2_000_000)
     tuned, _ = drive(Machine(), strategy, HUNDRED, runs_streams=True)
     assert {trial.setting.unit_bytes for trial in tuned.search.trials} == {2_000_000}
+
+
+def changed_profile() -> BackwardProfile:
+    """A wider last layer, and one layer more."""
+    sizes = [*SIZES[:-1], 3 * SIZES[-1], 900_000]
+    return BackwardProfile.from_arrays(
+        sizes, [*PROFILE.compute_seconds, 5e-3], [f"t{i}" for i in range(len(sizes))]
+    )
+
+
+def steps_until_good(conclusion: Conclusion, machine: Machine) -> int:
+    """Searched steps before a setting within 2 % of the plan in force was measured."""
+    final = machine.run(conclusion.plan).seconds
+    seconds = [trial.seconds for trial in conclusion.search.trials]
+    return 1 + next(i for i, one in enumerate(seconds) if one <= 1.02 * final)
+
+
+def test_the_search_of_a_changed_model_begins_where_the_first_ended() -> None:
+    first, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
+    setting = first.search.best
+    start = Start(Job.of(Machine().specs(), 4, 1), "aiacc", Outline.of(first.plan), setting)
+    changed = Machine(changed_profile())
+    alone, _ = drive(Machine(changed_profile()), "aiacc", HUNDRED, runs_streams=True)
+    helped, _ = drive(changed, "aiacc", HUNDRED, runs_streams=True, start=start)
+    assert any("of a job that is alike" in note for note in helped.notes)
+    trials = helped.search.trials
+    assert trials[0].setting.num_streams == setting.num_streams
+    assert steps_until_good(helped, changed) <= max(steps_until_good(alone, changed) / 2, 1)
+
+
+def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
+    first, _ = drive(Machine(), "libra")
+    start = Start(Job.of(Machine().specs(), 4, 1), "libra", Outline.of(first.plan))
+    tuned, _ = drive(Machine(changed_profile()), "libra", start=start)
+    raced = [note for one in tuned.race.contenders for note in one.plan.notes]
+    assert any("outlined by what a job that is alike has found under libra" in n for n in raced)

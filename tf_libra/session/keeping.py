@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.model.plan import Plan
-from tf_libra.records import cache
+from tf_libra.records import cache, starts
 from tf_libra.tuning import Conclusion, TensorSpec
+from tf_libra.tuning.similar import Job, Outline, Start, nearest
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,15 @@ class Keeping:
         folder: None to keep nothing.
         key: what has to be the same for it to be used again.
         log: where to say what fails, which is no reason to end the training.
+        job: for which others may be looked up that are alike; None for none.
+        strategy: what it is planned with.
     """
 
     folder: Path | None
     key: str
     log: logging.Logger
+    job: Job | None = None
+    strategy: str = ""
 
     @classmethod
     def of(
@@ -37,7 +42,8 @@ class Keeping:
     ) -> "Keeping":
         """For these gradients, in backward order, under these circumstances."""
         key = cache.fingerprint(tensors, strategy, num_workers, dict(circumstances))
-        return cls(folder, key, log)
+        job = Job.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
+        return cls(folder, key, log, job, strategy.name)
 
     def load(self, check: Callable[[Plan], None]) -> Conclusion | None:
         """What an earlier job has kept; None if there is nothing to use.
@@ -56,11 +62,27 @@ class Keeping:
             return None
         return conclusion
 
+    def nearest(self) -> Start | None:
+        """What the job has found that is most alike; None if none is."""
+        if self.folder is None or self.job is None:
+            return None
+        known, problems = starts.load(self.folder)
+        for problem in problems:
+            self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
+        # What was found in the same way, if there is any: the rest says less.
+        own = [one for one in known if one.strategy == self.strategy]
+        return nearest(self.job, own or known)
+
     def store(self, conclusion: Conclusion) -> None:
         """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""
         if self.folder is None or not conclusion.is_complete:
             return
         try:
             cache.store(self.folder, self.key, conclusion)
+            if self.job is None:
+                return
+            setting = None if conclusion.search is None else conclusion.search.best
+            outline = Outline.of(conclusion.plan)
+            starts.store(self.folder, Start(self.job, self.strategy, outline, setting))
         except OSError as error:
             self.log.warning("cache_dir: nothing could be kept: %s", error)

@@ -16,6 +16,7 @@ from tf_libra.tuning.fit_and_plan import fit_and_plan
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec, simultaneous_plan
 from tf_libra.tuning.race import race
+from tf_libra.tuning.similar import Start
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
 # there is a race, that has more of them, in turns with other plans.
@@ -36,6 +37,7 @@ def tune_by_model(
     hops: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
+    start: Start | None = None,
 ) -> Tuner:
     """Measures, samples, fits, plans, and races where the strategy does; see `tuners.tune`."""
     end = EndOfTuning(budget, clock)
@@ -44,7 +46,7 @@ def tune_by_model(
     )
     if not strategy.races or conclusion.cost_model is None:
         return conclusion
-    result = yield from race(contenders(conclusion, strategy, runs_streams, in_force), end)
+    result = yield from race(contenders(conclusion, strategy, runs_streams, in_force, start), end)
     return conclusion.after(result if in_force is None else result.keeping(in_force))
 
 

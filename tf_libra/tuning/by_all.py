@@ -11,12 +11,14 @@ from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.tuning.algorithm import Tuner, concluded
 from tf_libra.tuning.conclusion import Conclusion
+from tf_libra.tuning.contenders import outlined
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
 from tf_libra.tuning.race import race
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.search.searching import plan_of, search
+from tf_libra.tuning.similar import Start
 
 # Of the steps that are left when a model is fitted; the race has the rest.
 _SEARCH_SHARE = 0.4
@@ -33,6 +35,7 @@ def tune_by_all(
     hops: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
+    start: Start | None = None,
 ) -> Tuner:
     """Measures, samples, fits, plans by all strategies, searches, races; see `tuners.tune`."""
     assert isinstance(strategy, Auto)
@@ -48,7 +51,14 @@ def tune_by_all(
     aiacc = strategy.aiacc()
     assert isinstance(aiacc, Aiacc)
     found = yield from search(
-        conclusion.profile, aiacc, num_workers, end, steps, notes, runs_streams
+        conclusion.profile,
+        aiacc,
+        num_workers,
+        end,
+        steps,
+        notes,
+        runs_streams,
+        None if start is None else start.setting,
     )
     if found.best is not None:
         best = plan_of(conclusion.profile, found.best, num_workers, runs_streams)
@@ -57,8 +67,8 @@ def tune_by_all(
         notes.append(found.describe())
         plans.append(replace(best, contention=_contention(conclusion)))
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
-    if in_force is not None:
-        plans.append(in_force)
+    kept = outlined(conclusion, strategy, runs_streams, start)
+    plans += [plan for plan in (in_force, kept) if plan is not None]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]

@@ -17,6 +17,7 @@ from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
 from tf_libra.tuning.race import race
 from tf_libra.tuning.search.result import Search
 from tf_libra.tuning.search.searching import plan_of, search
+from tf_libra.tuning.similar import Start
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
 # turns tells them apart better than as many of each whenever a searcher came to it.
@@ -35,6 +36,7 @@ def tune_by_search(
     hops: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
+    start: Start | None = None,
 ) -> Tuner:
     """Measures when gradients are produced, then searches; see `tuners.tune`.
 
@@ -51,6 +53,7 @@ def tune_by_search(
         hops: there is no model.
         runs_streams: see there.
         in_force: see there.
+        start: where the search begins.
     """
     assert isinstance(strategy, strategies.Aiacc)
     end = EndOfTuning(budget, clock)
@@ -65,7 +68,12 @@ def tune_by_search(
         notes.append("units are packed in the order of tracing: no profile could be measured")
         packed = as_traced(tensors)
     steps = end.steps_left - round(_RACE_SHARE * end.steps_left)
-    found = yield from search(packed, strategy, num_workers, end, steps, notes, runs_streams)
+    begin = None if start is None else start.setting
+    if begin is not None:
+        notes.append(
+            f"the search began where that of a job that is alike ended: {begin.describe()}"
+        )
+    found = yield from search(packed, strategy, num_workers, end, steps, notes, runs_streams, begin)
     conclusion = searched(found, profile, packed, tensors, num_workers, notes, runs_streams)
     if found.best is None:
         return conclusion

@@ -5,6 +5,7 @@ wrong about all of them. So each contender is unlike those that are in already.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
+from tf_libra.simulation import simulate
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.runnable import most_lanes, runnable
+from tf_libra.tuning.similar import Start
 
 MAX_CONTENDERS = 4
 # LIBRA's plans of so many groups at most, besides as many as the user's strategy allows.
@@ -27,6 +30,7 @@ def contenders(
     strategy: strategies.Strategy,
     runs_streams: bool,
     in_force: Plan | None = None,
+    start: Start | None = None,
 ) -> list[tuple[Plan, float | None]]:
     """The concluded plan and the best of other planners' by prediction, with predicted steps.
 
@@ -38,6 +42,7 @@ def contenders(
         strategy: what the user has asked for, whose threads the others may use, too.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is among them in any case.
+        start: what a job that is alike has found, which is, too; None where nothing is known.
     """
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None
@@ -51,14 +56,39 @@ def contenders(
         found.setdefault(plan.fingerprint, plan)
     if in_force is not None:
         found[in_force.fingerprint] = in_force
+    kept = outlined(conclusion, strategy, runs_streams, start)
+    if kept is not None:
+        kept = found.setdefault(kept.fingerprint, kept)
     found.pop(conclusion.plan.fingerprint, None)
     proposed = sorted(found.values(), key=lambda plan: plan.predicted_seconds or 0.0)
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
-    anyway = [plan for plan in proposed if plan is in_force or plan in simplest]
+    anyway = [plan for plan in proposed if plan is in_force or plan is kept or plan in simplest]
     chosen = _unlike([conclusion.plan, *anyway], proposed)
     # The most promising first: what the race goes by until it has measured something.
     chosen = [conclusion.plan, *(plan for plan in proposed if plan in chosen)]
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
+
+
+def outlined(
+    conclusion: Conclusion,
+    strategy: strategies.Strategy,
+    runs_streams: bool,
+    start: Start | None,
+) -> Plan | None:
+    """The plan of a job that is alike, made of these tensors; None where it cannot be."""
+    profile, model = conclusion.profile, conclusion.cost_model
+    if start is None or profile is None or model is None:
+        return None
+    groups = start.outline.groups([tensor.num_bytes for tensor in profile.tensors])
+    most = max(strategy.allowed_threads)
+    groups = tuple(replace(g, num_threads=min(g.num_threads, most)) for g in groups)
+    note = f"outlined by what a job that is alike has found under {start.strategy}"
+    plan = Plan.for_profile(profile, groups, model.num_workers, strategy.name, notes=(note,))
+    try:
+        plan = runnable(plan, profile, model, most_lanes(strategy, runs_streams))
+        return replace(plan, predicted_seconds=simulate(profile, plan, model).backward_seconds)
+    except ValueError:  # threads that the model leaves no resources
+        return None
 
 
 def _unlike(taken: list[Plan], proposed: Sequence[Plan]) -> list[Plan]:

@@ -11,6 +11,7 @@ from tf_libra.tuning.by_search import tune_by_search
 from tf_libra.tuning.end_of_tuning import Budget
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
+from tf_libra.tuning.similar import Start
 
 BY_KIND: Mapping[str, Callable[..., Tuner]] = {
     "model": tune_by_model,
@@ -30,6 +31,7 @@ def tune(
     hops: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
+    start: Start | None = None,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -47,6 +49,7 @@ def tune(
         hops: that an all-reduce makes one after the other; None: those of a ring.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is left only for one that is clearly faster in a race.
+        start: what a job that is alike has found; None where nothing is known.
     """
     # Strategies of others may not know the attribute.
     by = BY_KIND[getattr(strategy, "tuned_by", "model")]
@@ -61,4 +64,5 @@ def tune(
         hops,
         runs_streams,
         in_force,
+        start,
     )

@@ -1,0 +1,63 @@
+"""What jobs leave to others that are alike."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.records import starts
+from tf_libra.tuning.similar import Job, Layer, Outline, Start
+
+JOB = Job((Layer(8, "float32"), Layer(80, "float16")), 4, 2)
+START = Start(JOB, "aiacc", Outline((0.5, 1.0), (1, 2), (0, 1)), Setting(2**20, 2, 1))
+
+
+def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
+    other = Start(JOB, "libra", START.outline)
+    for index, one in enumerate((START, other)):
+        os.utime(starts.store(tmp_path, one), (index, index))
+    assert starts.load(tmp_path) == ([other, START], [])
+
+
+def test_the_same_job_has_one(tmp_path: Path) -> None:
+    starts.store(tmp_path, START)
+    newer = Start(JOB, "aiacc", START.outline, Setting(2**18, 1, 1))
+    starts.store(tmp_path, newer)
+    assert starts.load(tmp_path) == ([newer], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value["job"].update(num_workers=0), "num_workers must be"),
+        (lambda value: value["outline"].update(stops=[2.0, 1.0]), "stops must"),
+        (lambda value: value["setting"].update(unit_bytes="much"), "unit_bytes must"),
+        (lambda value: value.pop("job"), "job"),
+        (lambda value: value.update(version=99), "version"),
+    ],
+)
+def test_what_is_damaged_is_named_and_the_others_are_read(
+    tmp_path: Path, change, message: str
+) -> None:
+    path = starts.store(tmp_path, START)
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    other = Start(JOB, "libra", START.outline)
+    starts.store(tmp_path, other)
+    found, problems = starts.load(tmp_path)
+    assert found == [other]
+    assert len(problems) == 1 and path.name in problems[0] and message in problems[0]
+
+
+def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+    path = starts.store(tmp_path, START)
+    path.write_text('{"format": "tf-libra sta')
+    found, [problem] = starts.load(tmp_path)
+    assert found == [] and path.name in problem
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    assert starts.load(tmp_path / "none") == ([], [])

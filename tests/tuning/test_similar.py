@@ -1,0 +1,116 @@
+"""How alike jobs are, and what is made of what one has found."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.tuning import TensorSpec
+from tf_libra.tuning.similar import Job, Layer, Outline, Start, distance, nearest
+
+layers = st.lists(
+    st.builds(Layer, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+jobs = st.builds(Job, layers, st.integers(1, 4), st.integers(1, 2))
+
+
+def job(*sizes: int, workers: int = 2, per_host: int = 1) -> Job:
+    return Job(tuple(Layer(size, "float32") for size in sizes), workers, per_host)
+
+
+def start_of(one: Job, setting: Setting | None = None) -> Start:
+    return Start(one, "aiacc", Outline((1.0,), (1,), (0,)), setting)
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs, jobs)
+def test_distance_is_a_share_and_the_same_from_both_sides(one: Job, other: Job) -> None:
+    found = distance(one, other, 30.0)
+    assert 0 <= found <= 1
+    assert found == pytest.approx(distance(other, one, 30.0))
+    assert distance(one, one) == 0
+
+
+@pytest.mark.parametrize("num_layers", [3, 60])
+def test_what_differs_less_is_nearer(num_layers: int) -> None:
+    """By edits where the graphs are small, by features where they are large."""
+    sizes = [2**20] * num_layers
+    here = job(*sizes)
+    known = [
+        job(2**21, *sizes[1:]),  # one layer twice as large
+        job(*(4 * size for size in sizes)),  # all are four times
+        job(*sizes, *sizes, workers=8),
+    ]
+    apart = [distance(here, one, 20.0) for one in known]
+    assert apart[0] < min(apart[1:])
+    starts = [start_of(one) for one in reversed(known)]
+    assert nearest(here, starts, 60.0) is starts[-1]
+
+
+def test_topology_counts() -> None:
+    """The same model on as many workers, of which all are on one host or none two."""
+    here = job(2**20, 2**10, workers=4, per_host=4)
+    apart = job(2**20, 2**10, workers=4, per_host=1)
+    assert distance(here, apart, 20.0) > 0
+
+
+def test_nothing_in_common_is_nothing_to_begin_with() -> None:
+    assert nearest(job(2**20), []) is None
+    known = Job((Layer(1, "float64"),), 2, 1)
+    assert distance(job(2**30), known, 10.0) < 1.0  # the cluster is the same
+
+
+def test_without_time_features_are_compared() -> None:
+    assert 0 < distance(job(2**20), job(2**21), 0.0) < 1
+
+
+def test_gradients_of_one_scope_are_a_layer() -> None:
+    names = ["dense_1/bias", "dense_1/kernel", "dense/bias", "dense/kernel", "w", "v"]
+    tensors = [TensorSpec(name, 8, "float32") for name in names]
+    assert [one.num_bytes for one in Job.of(tensors, 2, 1).layers] == [16, 16, 8, 8]
+
+
+@given(st.data(), st.lists(st.integers(1, 100), min_size=1, max_size=8))
+def test_an_outline_gives_its_own_plan_back(data, sizes: list[int]) -> None:
+    count = len(sizes)
+    cuts = data.draw(st.sets(st.integers(1, max(1, count - 1)), max_size=4))
+    edges = sorted({0, count, *(cut for cut in cuts if cut < count)})
+    groups = tuple(
+        TensorGroup(a, b, data.draw(st.integers(1, 4)), data.draw(st.integers(0, 2)))
+        for a, b in itertools.pairwise(edges)
+    )
+    plan = Plan(groups, tuple(f"t{i}" for i in range(count)), tuple(sizes), 2, "x")
+    assert Outline.of(plan).groups(sizes) == groups
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=6),
+    st.lists(st.integers(0, 100), min_size=1, max_size=8),
+)
+def test_an_outline_of_others_covers_all_tensors(shares, sizes: list[int]) -> None:
+    stops = (*sorted(shares[:-1]), 1.0)
+    outline = Outline(stops, (1,) * len(stops), (0,) * len(stops))
+    groups = outline.groups(sizes)
+    assert groups[0].start == 0 and groups[-1].stop == len(sizes)
+    assert all(a.stop == b.start for a, b in itertools.pairwise(groups))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Outline((), (), ()), "stops must ascend"),
+        (lambda: Outline((0.5, 0.2), (1, 1), (0, 0)), "stops must ascend"),
+        (lambda: Outline((1.0,), (0,), (0,)), "num_threads must be"),
+        (lambda: Outline((1.0,), (1, 1), (0,)), "num_threads"),
+        (lambda: Job((), 2, 1), "layers must hold"),
+        (lambda: Job((Layer(1, "x"),), 0, 1), "num_workers must be"),
+    ],
+)
+def test_bad_values_are_named(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

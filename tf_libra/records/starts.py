@@ -1,0 +1,69 @@
+"""What jobs have found, kept in `cache_dir` for jobs of other models and clusters to begin with."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.planning.data_parallel.aiacc import setting_of
+from tf_libra.tuning.similar import Job, Layer, Outline, Start
+
+_FORMAT = "tf-libra start"
+_VERSION = 1
+_PATTERN = "tf_libra_start-*.json"
+# The latest of them are looked at.
+MAX_KEPT = 64
+
+
+def store(folder: Path, start: Start) -> Path:
+    """Keeps it, replacing that of the same job and strategy; a reader never sees half of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = dataclasses.asdict(start)
+    whose = json.dumps([document["job"], start.strategy], sort_keys=True)
+    key = hashlib.sha256(whose.encode()).hexdigest()[:32]
+    path = folder / _PATTERN.replace("*", key)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"format": _FORMAT, "version": _VERSION} | document))
+    temporary.replace(path)
+    return path
+
+
+def load(folder: Path) -> tuple[list[Start], list[str]]:
+    """What is kept, the latest first, and what is wrong with files that cannot be read."""
+    found, problems = [], []
+    paths = sorted(folder.glob(_PATTERN), key=_modified, reverse=True)
+    for path in paths[:MAX_KEPT]:
+        try:
+            found.append(_read(path.read_text()))
+        except (OSError, ValueError) as error:
+            problems.append(f"{path.name}: {error}")
+    return found, problems
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # gone since it was listed
+        return 0.0
+
+
+def _read(text: str) -> Start:
+    value: dict[str, Any] = checks.keys(
+        _FORMAT,
+        checks.json_document(_FORMAT, _VERSION, text),
+        required=("job", "strategy", "outline"),
+        optional=("setting",),
+    )
+    job = dict(checks.keys("job", value["job"], *checks.field_names(Job)))
+    job["layers"] = checks.items("layers", job["layers"], Layer)
+    outline = Outline(**checks.keys("outline", value["outline"], *checks.field_names(Outline)))
+    setting = value.get("setting")
+    return Start(
+        Job(**job),
+        checks.text("strategy", value["strategy"]),
+        outline,
+        None if setting is None else setting_of(setting),
+    )
