@@ -16,10 +16,12 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
 from tf_libra.planning import make_plan
+from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
 from tf_libra.tensorboard import views
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.search.result import START, Search
 
 RECORD = examples.plan_record()
 RUN = "first/rank_0"
@@ -142,6 +144,23 @@ def test_a_race_says_what_was_measured(
     assert not lost["is_noise"]
     assert (lost["num_groups"], lost["predicted_seconds"]) == (1, None)
     assert (never["step"], never["ratio"]) == (None, None)
+
+
+def test_a_search_says_what_was_tried_by_whom_and_how_it_went(
+    backend: Backend, plan: dict[str, str], tmp_path: Path
+) -> None:
+    assert backend.answer("plan", **plan)["search"] is None
+    found = Search().after(START, Setting(2**20, 1, 1), 0.05)
+    found = found.after("grid", Setting(2**18, 2, 1), 0.04)
+    found = found.after("grid", Setting(2**16, 4, 1), 0.06)
+    searched = replace(RECORD, conclusion=replace(RECORD.conclusion, search=found))
+    write(tmp_path / "first", searched)
+    view = Backend(tmp_path).answer("plan", **plan)["search"]
+    assert view["best"] == {"unit_bytes": 2**18, "num_streams": 2, "num_threads": 1}
+    assert view["searchers"] == [{"name": "grid", "num_steps": 2, "new_bests": 1}]
+    assert [one["searcher"] for one in view["trials"]] == ["start", "grid", "grid"]
+    assert [one["found_best"] for one in view["trials"]] == [True, True, False]
+    assert [one["seconds"] for one in view["trials"]] == [0.05, 0.04, 0.06]
 
 
 def test_timelines(backend: Backend, plan: dict[str, str]) -> None:

@@ -163,8 +163,8 @@ class Options:
         None,
         "str | os.PathLike[str] | None",
         values.check_folder,
-        """folder in which they are kept for the next job of the same model, machines and
-        versions.""",
+        """folder in which they are kept for the next job of the same model, machines and versions,
+        and settings for jobs that are alike.""",
     )
     broadcast_variables: bool | None = option(
         None,

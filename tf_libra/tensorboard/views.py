@@ -27,6 +27,7 @@ from tf_libra.records.values import PlanRecord, Spread, TimelineRecord
 from tf_libra.simulation import Timeline, simulate
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
+from tf_libra.tuning.search.result import Search
 
 # World sizes of the scale-out study, beside the present one.
 SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -56,6 +57,7 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         "predicted_seconds": plan.predicted_seconds,
         "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
         "race": race_view(record.conclusion.race),
+        "search": search_view(record.conclusion.search),
         "comparison": comparison_view(record.conclusion.race),
         "another": why_another(
             record.strategy.name, plan.strategy, record.conclusion.race, record.conclusion.notes
@@ -141,6 +143,36 @@ def comparison_view(race: Race | None) -> dict[str, Any] | None:
         "is_noise": compared.is_noise,
         "num_rounds": compared.num_rounds,
         "text": compared.describe(),
+    }
+
+
+def search_view(search: Search | None) -> dict[str, Any] | None:
+    """What was tried, by whom, and how it went; None where nothing was searched.
+
+    `searchers` are in the order of their first use; `searcher` is "start" for what a search begins
+    with.
+    """
+    if search is None:
+        return None
+    used: dict[str, list[bool]] = {}
+    for use in search.history:
+        used.setdefault(use.searcher, []).append(use.found_best)
+    return {
+        "best": None if search.best is None else dataclasses.asdict(search.best),
+        "num_settings": len(search.seconds),
+        "searchers": [
+            {"name": name, "num_steps": len(found), "new_bests": sum(found)}
+            for name, found in used.items()
+        ],
+        "trials": [
+            {
+                "searcher": trial.searcher,
+                **dataclasses.asdict(trial.setting),
+                "seconds": trial.seconds,
+                "found_best": trial.found_best,
+            }
+            for trial in search.trials
+        ],
     }
 
 

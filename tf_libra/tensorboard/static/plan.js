@@ -12,6 +12,7 @@ export async function planView(place, context) {
   place.replaceChildren(
     facts,
     race(plan),
+    search(plan),
     whereTimeGoes(plan),
     h('div', {class: 'grid split'},
       h('section', {class: 'card'},
@@ -67,6 +68,29 @@ function race(plan) {
         h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, verdict(one, index)),
         h('td', {}, time(one.predicted_seconds)),
         h('td', {}, String(one.num_rounds))))))));
+}
+
+/** What was tried before that, by whom, and how it went. */
+function search({search: searched}) {
+  if (!searched || searched.best === null) return '';
+  const words = (one) => `units of ${bytes(one.unit_bytes)}, ${plural(one.num_streams, 'stream')}, r = ${one.num_threads}`;
+  const by = searched.searchers.map((one) => `${one.name} ${plural(one.num_steps, 'step')} (${plural(one.new_bests, 'new best')})`);
+  return h('section', {class: 'card', id: 'search'},
+    h('h2', {}, 'Measured: the search of a setting'),
+    h('p', {class: 'lead'},
+      `${plural(searched.trials.length, 'step')} under ${plural(searched.num_settings, 'setting')}, which trained. The best was ${words(searched.best)}. ${by.join(', ')}.`),
+    h('div', {class: 'scroll'}, h('table', {id: 'search-table'},
+      h('thead', {}, h('tr', {}, [
+        ['', 'Tried'], ['left', 'By'], ['', 'Unit'], ['', 'Streams'], ['', 'Threads'], ['', 'Step, measured'], ['left', ''],
+      ].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('tbody', {}, searched.trials.map((one, index) => h('tr', {'data-searcher': one.searcher},
+        h('td', {}, String(index + 1)),
+        h('td', {class: 'left'}, one.searcher),
+        h('td', {}, bytes(one.unit_bytes)),
+        h('td', {}, String(one.num_streams)),
+        h('td', {}, String(one.num_threads)),
+        h('td', {'data-seconds': one.seconds}, time(one.seconds)),
+        h('td', {class: 'left'}, one.found_best ? h('span', {class: 'badge'}, 'new best') : '')))))));
 }
 
 function fact(question, answer, because, kind = '', id = '') {

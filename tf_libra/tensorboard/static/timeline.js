@@ -78,11 +78,22 @@ function comparison([[first, a], [second, b]]) {
   return `${first}: backward ${time(a.backward.median)}. ${second}: ${time(b.backward.median)} (${signedPercent(change)}).`;
 }
 
+/** By the tensors of each, and, of several that have parts of the same, by which part. */
+function byTensors(spans) {
+  const found = new Map();
+  for (const span of spans) {
+    let part = 0;
+    while (found.has(`${span.start}-${span.stop}-${part}`)) part += 1;
+    found.set(`${span.start}-${span.stop}-${part}`, span);
+  }
+  return found;
+}
+
 /** Groups of both timelines beside one another, where they have the same groups. */
 function groupTable(pairs) {
   const known = pairs.filter(([, timeline]) => timeline !== null);
   if (known.length === 0) return [];
-  const spans = known.map(([, timeline]) => new Map(timeline.spans.map((span) => [`${span.start}-${span.stop}`, span])));
+  const spans = known.map(([, timeline]) => byTensors(timeline.spans));
   const keys = [...new Set(spans.flatMap((one) => [...one.keys()]))];
   const alike = known.length === 2 && keys.every((key) => spans.every((one) => one.has(key)));
   const columns = alike ? known : known.slice(-1);
