@@ -92,13 +92,14 @@ LaneEngine::~LaneEngine() {
     return;
   }
   Abort(Closed());
-  messenger_.reset();
   {
     // A job may just be on its way to the lanes: none of them leaves before it is through.
     std::unique_lock<std::mutex> lock(mutex_);
     idle_.wait(lock, [this] { return num_running_ == 0; });
   }
   StopAndJoin(&lanes_);
+  // While all that it may call is there.
+  messenger_->Join();
 }
 
 void LaneEngine::Delete(LaneEngine* engine) noexcept {

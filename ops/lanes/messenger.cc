@@ -52,7 +52,7 @@ Messenger::Messenger(MessengerOptions options, std::vector<Socket> peers,
                      const std::vector<Socket>* links)
     : options_(std::move(options)), sockets_(std::move(peers)), links_(links) {}
 
-Messenger::~Messenger() {
+void Messenger::Join() {
   if (thread_.joinable()) thread_.join();
 }
 

@@ -71,8 +71,9 @@ class Messenger {
   // `peers[rank]`, own entry invalid; `links`, watched as in WatchLink, outlive this. The thread
   // starts with the first message.
   Messenger(MessengerOptions options, std::vector<Socket> peers, const std::vector<Socket>* links);
-  // After End.
-  ~Messenger();
+  ~Messenger() { Join(); }
+  // Until the thread has ended. After End, which another thread may be about to call.
+  void Join();
 
   // All of them at once, in this order. Throws where no thread can start; then none is posted.
   // InvalidArgument: likewise none is, since a name or a peer cannot be.
