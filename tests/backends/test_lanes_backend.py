@@ -1,0 +1,35 @@
+"""The lanes' backend: as many threads at once as there may be lanes, and no more."""
+
+import pytest
+
+from tf_libra import options
+from tf_libra.backends.lanes_backend import MAX_LANES, Lanes
+from tf_libra.model.plan import Plan, TensorGroup
+
+
+def plan(*threads: int, streams: int = 1) -> Plan:
+    groups = tuple(
+        TensorGroup(i, i + 1, count, stream=i % streams) for i, count in enumerate(threads)
+    )
+    names = tuple(f"t{i}" for i in range(len(threads)))
+    sizes = (4,) * len(threads)
+    return Plan(
+        groups=groups, tensor_names=names, num_bytes=sizes, num_workers=2, strategy="by hand"
+    )
+
+
+def test_is_what_executes_unless_another_is_asked_for() -> None:
+    assert options.Options().backend == options.Options(engine="lanes").backend == Lanes()
+
+
+def test_a_group_has_at_most_all_lanes() -> None:
+    Lanes().check_plan(plan(1, MAX_LANES))
+    with pytest.raises(ValueError, match=rf"groups\[1\]\.num_threads is {MAX_LANES + 1};"):
+        Lanes().check_plan(plan(1, MAX_LANES + 1))
+
+
+def test_streams_have_at_most_all_lanes_together() -> None:
+    half = MAX_LANES // 2
+    Lanes().check_plan(plan(half, MAX_LANES - half, streams=2))
+    with pytest.raises(ValueError, match=f"its 2 streams need {MAX_LANES + 1} lanes at once"):
+        Lanes().check_plan(plan(half, MAX_LANES - half + 1, streams=2))

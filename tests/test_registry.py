@@ -1,0 +1,79 @@
+"""Names, and who is known by them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from tf_libra.registry import Registry
+
+
+@dataclass(frozen=True)
+class First:
+    name: ClassVar[str] = "first"
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Second:
+    name: ClassVar[str] = "second"
+
+
+@pytest.fixture
+def registry() -> Registry[object]:
+    made: Registry[object] = Registry("the tests", "kind")
+    for kind in (First, Second):
+        assert made.register(kind) is kind
+    return made
+
+
+def test_names_lead_to_objects_and_objects_to_themselves(registry: Registry[object]) -> None:
+    assert list(registry.by_name) == ["first", "second"]
+    assert registry.resolve("first") == First(1)
+    mine = First(2)
+    assert registry.resolve(mine) is mine
+
+
+def test_the_same_may_be_registered_again(registry: Registry[object]) -> None:
+    registry.register(First)
+    assert list(registry.by_name) == ["first", "second"]
+
+
+def test_what_is_forgotten_is_unknown(registry: Registry[object]) -> None:
+    registry.forget("first")
+    assert list(registry.by_name) == ["second"]
+    for use in (registry.resolve, registry.forget):
+        with pytest.raises(ValueError, match="kind must be one of second, got 'first'"):
+            use("first")
+    with pytest.raises(ValueError, match="a name or an object of the tests, got First"):
+        registry.resolve(First())
+
+
+def test_what_cannot_be_known_by_a_name_is_refused(registry: Registry[object]) -> None:
+    @dataclass(frozen=True)
+    class Nameless:
+        name: ClassVar[str] = ""
+
+    @dataclass
+    class Changeable:
+        name: ClassVar[str] = "changeable"
+
+    @dataclass(frozen=True)
+    class Demanding:
+        size: int
+        name: ClassVar[str] = "demanding"
+
+    @dataclass(frozen=True)
+    class Taken:
+        name: ClassVar[str] = "first"
+
+    wrong = {
+        Nameless: "name must be a text that is not empty",
+        Changeable: "kind 'changeable' must be a frozen dataclass",
+        Demanding: "kind 'demanding' must have a default for every argument",
+        Taken: "name must be new, got 'first'",
+    }
+    for kind, message in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            registry.register(kind)
+    assert list(registry.by_name) == ["first", "second"]
