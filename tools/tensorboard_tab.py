@@ -137,6 +137,20 @@ class Tab:
         self.driver.switch_to.frame(frame)
         self.wait(self._ready)
 
+    @property
+    def address(self) -> str:
+        """Of the page that the tab is in."""
+        return str(self.script("return window.parent.location.href"))
+
+    def again(self) -> None:
+        """Loads the page again, as the browser's own button does, and waits for its first view."""
+        address = self.address
+        self.driver.get("about:blank")
+        self.driver.get(address)
+        frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]
+        self.driver.switch_to.frame(frame)
+        self.wait(self._ready)
+
     def wait(self, condition: Any) -> Any:
         """Waits until a condition holds, whatever is drawn meanwhile; returns its value."""
         waiting = WebDriverWait(

@@ -315,7 +315,12 @@ def test_summaries_that_cannot_be_read_are_named_with_a_reason(odd: Backend) -> 
 
 def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     backend = Backend(tmp_path)
-    assert backend.answer("runs") == {"plans": [], "problems": []}
+    assert backend.answer("runs") == {
+        "plans": [],
+        "measuring": [],
+        "stamps": {},
+        "problems": [],
+    }
     assert backend.plugin.is_active()
 
 

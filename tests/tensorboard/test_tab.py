@@ -12,16 +12,16 @@ from selenium.webdriver.support.select import Select
 
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
+from tf_libra import units
 from tf_libra.model.plan import Plan
+from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer
 
 RUN = "first/rank_0"
 
 
-def ms(seconds: float) -> str:
-    """As `explain` says it."""
-    return f"{seconds * 1e3:.4g} ms"
+ms = units.time
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +120,10 @@ def domain(tab: Tab) -> tuple[float, float]:
 def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     tab.wait(lambda: tab.find("svg.lanes .bar"))
-    assert [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")] == [
-        "predicted",
-        "measured",
-    ]
-    assert f"backward {ms(made['plan'].predicted_seconds)}" in tab.texts("svg.lanes .backward")
+    kinds = [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")]
+    assert kinds == ["predicted", "measured", "rank", "rank"]
+    first = tab.texts("svg.lanes .timeline .backward")[0]
+    assert first == f"backward {ms(made['plan'].predicted_seconds)}"
     whole = domain(tab)
     tab.one("button[aria-label='Zoom in']").click()
     tab.wait(lambda: domain(tab) != whole)
@@ -138,11 +137,16 @@ def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, A
     assert moved[1] - moved[0] == pytest.approx(near[1] - near[0])
     tab.one("button[aria-label='Show everything']").click()
     tab.wait(lambda: domain(tab) == whole)
-    tab.script(
-        "arguments[0].dispatchEvent(new WheelEvent('wheel', {deltaY: -400, clientX: 700,"
-        " bubbles: true, cancelable: true}))",
-        lanes,
+    wheel = (
+        "return arguments[0].dispatchEvent(new WheelEvent('wheel', {deltaY: -400, clientX: 700,"
+        " bubbles: true, cancelable: true, ctrlKey: arguments[1]}))"
     )
+    assert tab.script(wheel, lanes, False)  # not taken: the page scrolls
+    assert not tab.script(wheel, lanes, True)
+    tab.wait(lambda: domain(tab) != whole)
+    lanes.send_keys(Keys.HOME)
+    tab.wait(lambda: domain(tab) == whole)
+    lanes.send_keys("+")
     tab.wait(lambda: domain(tab) != whole)
     ActionChains(tab.driver).double_click(lanes).perform()
     tab.wait(lambda: domain(tab) == whole)
@@ -151,6 +155,41 @@ def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, A
     tab.wait(lambda: "Group 0" in tab.one(".tooltip").text)
     shown = tab.one(".tooltip").text
     assert f"r = {made['plan'].groups[0].num_threads}" in shown
+
+
+def test_all_ranks_are_seen_in_one_step_with_their_waits(tab: Tab, made: dict[str, Any]) -> None:
+    tab.view("timeline")
+    tab.wait(lambda: tab.find("#ranks .timeline"))
+    assert len(tab.find("#ranks .timeline[data-kind='rank']")) == 2
+    place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
+    view = answer(urllib.parse.urljoin(tab.address, "/"), f"ranks?{urllib.parse.urlencode(place)}")
+    assert [one["rank"] for one in view["ranks"]] == [0, 1]
+    assert f"Step {view['step']}, 2 ranks" in tab.one("#skew").text
+    for rank in view["ranks"]:
+        assert rank["host"]
+        for span in rank["spans"]:
+            assert span["ready"] <= span["from"] <= span["exchange"] <= span["to"]
+
+
+def test_a_group_is_selected_in_every_view_and_after_a_reload(
+    tab: Tab, made: dict[str, Any]
+) -> None:
+    last = str(len(made["plan"].groups) - 1)
+    tab.find("#groups tbody tr")[-1].click()
+    tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
+    tab.view("timeline")
+    selected = {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")}
+    assert selected == {last}
+    if last != "0":
+        tab.script(
+            "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+            tab.one("svg.lanes .timeline[data-kind='predicted'] .bar[data-group='0']"),
+        )
+        tab.wait(lambda: tab.find("svg.lanes .bar.selected[data-group='0']"))
+    tab.again()
+    assert tab.one("main").get_attribute("data-ready") == "timeline"
+    assert "made" in Select(tab.one("#version")).first_selected_option.text
+    assert {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")} == {"0"}
 
 
 def test_any_two_timelines_of_the_run_can_be_compared(tab: Tab, made: dict[str, Any]) -> None:
@@ -188,7 +227,7 @@ def test_strategies_are_compared_here_and_on_more_workers(tab: Tab, made: dict[s
     assert {row.get_attribute("data-strategy") for row in rows} == {
         "syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp", "libra-m", "libra", "mg-cf",
     }  # fmt: skip
-    assert "before the plan" in tab.one("#strategies tr[data-strategy='syneasgd']").text
+    assert tab.find("#strategies tr[data-strategy='syneasgd']")
     own = [row.text for row in rows if "this plan" in row.text]
     assert len(own) <= 1
     for text in own:
@@ -212,6 +251,48 @@ def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: Trained) -
     for view in tensorboard_tab.VIEWS[1:]:
         tab.one(f"#tab-{view}").click()
         tab.wait(lambda name=view: tab.one("main").get_attribute("data-ready") == name)
+
+
+def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: str) -> None:
+    tab.view("history")
+    points = "return document.querySelector('#history-lead').textContent"
+    before = tab.script(points)
+    writer = RecordWriter(trained.logdir / "first", 0)
+    function = answer(address, "runs")["plans"][0]["function"]
+    writer.history(10**6, function, {"step_seconds": 0.01})
+    writer.close()
+    tab.wait(lambda: tab.script(points) != before)
+    assert tab.one("main").get_attribute("data-ready") == "history"
+    # A function that has no plan yet: how far it is.
+    writer = RecordWriter(trained.logdir / "young", 0)
+    writer.history(1, "young_step", {"step_seconds": 0.01, "max_tuning_steps": 60})
+    writer.history(7, "young_step", {"step_seconds": 0.01})
+    writer.close()
+    tab.wait(lambda: "young_step: measuring, step 7 of 60" in tab.one("main").text)
+
+
+def test_numbers_are_written_as_in_text(tab: Tab) -> None:
+    values = [0.0, 5.199e-8, 9.9996e-4, 9.995e-4, 0.0015, 1.23456, 12345.6, 1e-10, 0.03, 7.00049e-3]
+    values += [10**-k * m for k in range(9) for m in (1, 1.2345, 3.14159, 9.9995, 6.0005)]
+    said = tab.driver.execute_async_script(
+        "const done = arguments[1];"
+        "import(new URL('data/plugin/libra/static/format.js', window.parent.location.href).href)"
+        ".then((f) => done(arguments[0].map((x) => [f.time(x), f.bytes(x * 1e6), f.rate(x * 1e9),"
+        " f.percent(x), f.signedPercent(-x), f.difference(x), f.difference(-x)])))",
+        values,
+    )
+    assert said == [
+        [
+            units.time(x),
+            units.size(x * 1e6),
+            units.rate(x * 1e9),
+            units.percent(x),
+            units.change(-x),
+            units.difference(x),
+            units.difference(-x),
+        ]
+        for x in values
+    ]
 
 
 def test_reload_shows_what_was_written_since(tab: Tab, trained: Trained, address: str) -> None:
@@ -291,6 +372,22 @@ def test_a_large_plan_has_few_elements_and_scrolls(odd: Tab) -> None:
     odd.choose("#run", "large")
     assert len(odd.find("#groups tbody tr")) == 100
     assert odd.script("return document.querySelectorAll('*').length") < 4000
+    odd.one("#filter").send_keys("layer_995/")
+    odd.wait(lambda: odd.texts("#groups tbody tr td:first-child") != [])
+    odd.wait(lambda: len(odd.find("#groups tbody tr")) == 1)
+    assert odd.one("#found").text == "1 of 100"
+    odd.script(
+        "const f = document.querySelector('#filter'); f.value = '';"
+        "f.dispatchEvent(new Event('input'))"
+    )
+    odd.wait(lambda: len(odd.find("#groups tbody tr")) == 100)
+    for _ in range(2):  # ascending, then the largest first
+        odd.one("#groups th[data-key='lost_seconds'] button").click()
+    lost = odd.script(
+        "return [...document.querySelectorAll('#groups tbody tr')].map((r) => r.dataset.group)"
+    )
+    assert lost != [str(k) for k in range(100)]
+    assert len(odd.find("#overview .back")) == 100
     odd.view("timeline")
     select = Select(odd.one("#timeline-1"))
     before = odd.one("#difference").text

@@ -6,6 +6,7 @@ training: it is said once, and nothing more is written.
 
 import dataclasses
 import logging
+import socket
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,8 +30,19 @@ _BLOCK_SECONDS = 5.0
 class Recorder:
     """Writes the records of one training function on one rank."""
 
-    def __init__(self, logdir: Path, rank: int, function: str, log: logging.Logger) -> None:
-        """Makes the event file; where that fails, says so, and nothing is written."""
+    def __init__(
+        self, logdir: Path, rank: int, function: str, log: logging.Logger, max_tuning_steps: int = 0
+    ) -> None:
+        """Makes the event file; where that fails, says so, and nothing is written.
+
+        Args:
+            logdir: the log directory.
+            rank: who writes.
+            function: the training function's name.
+            log: is warned where something cannot be written.
+            max_tuning_steps: how many steps may go by before a plan is in force; 0: nobody waits.
+        """
+        self._max_tuning_steps = max_tuning_steps
         self._rank, self._function, self._log = rank, function, log
         self._plan: Plan | None = None
         self._num_steps = 0
@@ -53,6 +65,9 @@ class Recorder:
         """A step took so long; `usual` unless it was a plan's first or traced."""
         if self._rank > 0:
             return
+        most, self._max_tuning_steps = self._max_tuning_steps, 0
+        if most and self._plan is None:
+            self._write_history(step, {records.MAX_TUNING_STEPS: most})
         if not usual:
             self._write_history(step, {records.DISTURBED_STEP_SECONDS: seconds})
             return
@@ -83,7 +98,8 @@ class Recorder:
             self._function, self._plan, self._rank, step, called_ns, all_reduces, production
         )
         exchanges, self._exchanges = self._exchanges, ()
-        self._write(step, dataclasses.replace(record, exchanges_ns=exchanges))
+        host = socket.gethostname()
+        self._write(step, dataclasses.replace(record, exchanges_ns=exchanges, host=host))
         if timeline is None:
             return
         self._write_history(

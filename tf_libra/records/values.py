@@ -34,6 +34,8 @@ STEP_SECONDS = "step_seconds"
 DISTURBED_STEP_SECONDS = "disturbed_step_seconds"
 BACKWARD_SECONDS = "backward_seconds"
 RESIDUAL_SECONDS = "residual_communication_seconds"
+# Written once, with the first step: how many may go by before a plan is in force.
+MAX_TUNING_STEPS = "max_tuning_steps"
 HISTORY = (STEP_SECONDS, DISTURBED_STEP_SECONDS, BACKWARD_SECONDS, RESIDUAL_SECONDS)
 
 
@@ -49,6 +51,7 @@ class PlanRecord:
       threads: R, the allowed numbers of communication threads.
       conclusion: the plan, and what it rests on. Its fields stand beside the others in JSON.
       baseline_seconds: whole steps under one all-reduce after backward, on `threads[0]`.
+      versions: what the job ran on, such as "TensorFlow 2.21.0".
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -61,6 +64,7 @@ class PlanRecord:
     threads: tuple[int, ...]
     conclusion: Conclusion
     baseline_seconds: tuple[float, ...] = ()
+    versions: tuple[str, ...] = ()
 
     KIND: ClassVar[str] = "plan"
 
@@ -76,6 +80,7 @@ class PlanRecord:
             raise ValueError("threads must hold at least one number, got ()")
         checks.instance("conclusion", self.conclusion, Conclusion)
         _set(self, "baseline_seconds", _numbers("baseline_seconds", self.baseline_seconds))
+        _set(self, "versions", checks.texts("versions", self.versions))
 
     @property
     def plan(self) -> Plan:
@@ -235,6 +240,7 @@ class StepRecord:
         the step was not traced.
       exchanges_ns: when this rank sent messages to all others before the step, and when all of
         theirs had come: pairs, the same number on every rank. For comparing clocks; mostly empty.
+      host: the name of the rank's host; empty in files of versions before.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -250,6 +256,7 @@ class StepRecord:
     backward_start_ns: int | None = None
     produced_ns: tuple[int, ...] = ()
     exchanges_ns: tuple[tuple[int, int], ...] = ()
+    host: str = ""
 
     KIND: ClassVar[str] = "step"
 
@@ -271,6 +278,7 @@ class StepRecord:
                 raise ValueError(f"exchanges_ns must hold pairs, got {len(times)} entries")
             pairs.append(times)
         _set(self, "exchanges_ns", tuple(pairs))
+        checks.text("host", self.host)
 
     @classmethod
     def of(

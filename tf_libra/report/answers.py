@@ -83,6 +83,9 @@ def all_answers(ask: Ask) -> Answers:
         for workers in SCALE_OUT:
             if workers >= table["num_workers"]:
                 keep("strategies", plan | {"workers": str(workers)})
+        ranks = keep("ranks", plan)
+        for step in [] if ranks is None else ranks["steps"]:
+            keep("ranks", plan | {"step": str(step)})
         for show in ("predicted", "measured"):
             keep("timeline", plan | {"show": show})
         for row in table["rows"]:

@@ -4,12 +4,13 @@ A process per rank; in it a thread for its steps, one for computation and one fo
 Format: "Trace Event Format", the JSON object form; times are microseconds since the first event.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from tf_libra.model.plan import Plan
+from tf_libra.records.clocks import ClockOffset, clock_offsets
+from tf_libra.records.exchanges import shared_exchanges
 from tf_libra.records.values import AllReduceSpan, StepRecord
-from tf_libra.report.clocks import ClockOffset, SharedExchange, clock_offsets
 from tf_libra.report.run import Run
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2
@@ -29,9 +30,8 @@ def chrome_trace(run: Run) -> dict[str, Any]:
     if not run.steps:
         raise ValueError("no step under a plan was recorded")
     ranks = sorted({step.rank for step in run.steps})
-    offsets = clock_offsets(
-        {rank: _shared([step for step in run.steps if step.rank == rank]) for rank in ranks}
-    )
+    by_rank = {rank: [step for step in run.steps if step.rank == rank] for rank in ranks}
+    offsets = clock_offsets({rank: shared_exchanges(steps) for rank, steps in by_rank.items()})
     events: list[dict[str, Any]] = []
     for rank in ranks:
         events += _names(rank)
@@ -62,24 +62,6 @@ def _clock(offset: ClockOffset | None) -> str:
         f"{offset.offset_ns * 1e-3:.1f} us ahead, between {offset.lower_ns * 1e-3:.1f} and"
         f" {offset.upper_ns * 1e-3:.1f}"
     )
-
-
-def _shared(steps: Sequence[StepRecord]) -> list[SharedExchange]:
-    messages = [
-        SharedExchange((step.function, step.plan, step.step, "messages", index), sent, arrived)
-        for step in steps
-        for index, (sent, arrived) in enumerate(step.exchanges_ns)
-    ]
-    return messages + [
-        SharedExchange(
-            (step.function, step.plan, step.step, index, one.group, one.num_bytes),
-            one.started_ns,
-            # Before the start: no byte was awaited, and the end is all that is known.
-            one.first_byte_ns if one.first_byte_ns >= one.started_ns else one.finished_ns,
-        )
-        for step in steps
-        for index, one in enumerate(step.all_reduces)
-    ]
 
 
 def _names(rank: int) -> Iterator[dict[str, Any]]:

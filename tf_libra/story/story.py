@@ -16,6 +16,7 @@ from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.values import PlanRecord
+from tf_libra.records.versions import versions
 from tf_libra.story.folders import documents
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
@@ -70,7 +71,13 @@ class Story:
         self._journal.named(function)
         atexit.register(self.close)
         if self._options.logdir is not None:
-            self._recorder = Recorder(self._options.logdir, self._rank, function, self.log)
+            self._recorder = Recorder(
+                self._options.logdir,
+                self._rank,
+                function,
+                self.log,
+                self._options.tuning.max_steps,
+            )
 
     def busy(self, phase: Phase) -> None:
         """A phase begins that is no step, and may take a while."""
@@ -183,6 +190,7 @@ class Story:
                     threads=strategy.allowed_threads,
                     conclusion=conclusion,
                     baseline_seconds=self._journal.facts().step_seconds.get(Phase.MEASURE, ()),
+                    versions=versions(),
                 )
             )
         plan, how = conclusion.plan, f"is in force from step {step} on"

@@ -6,6 +6,7 @@ among what the data provider lists, so none leads anywhere else. What is wrong w
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from tensorboard.data import provider
 from tf_libra import checks, strategies
 from tf_libra.records import values as records
 from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord, TimelineRecord
-from tf_libra.tensorboard import views
+from tf_libra.tensorboard import ranks, views
 
 _HISTORY_POINTS = 1000
 # The whole of a series of plans is shown; it has one value per time that it came into force.
@@ -26,6 +27,7 @@ _PLAN_POINTS = 100
 _TRACED_STEPS = 50
 # Names as long as this are shown; longer ones are no names.
 _MAX_NAME = 64 * 1024
+_RANK = re.compile(r"(^|/)rank_\d+$")
 
 
 class Query:
@@ -75,6 +77,13 @@ class Query:
     def listed(self) -> Mapping[str, Mapping[str, provider.TensorTimeSeries]]:
         """All series of records, by run and tag."""
         found: Mapping[str, Mapping[str, provider.TensorTimeSeries]] = self._data.list_tensors(
+            self._context, experiment_id=self._experiment, plugin_name=PLUGIN_NAME
+        )
+        return found
+
+    def listed_scalars(self) -> Mapping[str, Mapping[str, provider.ScalarTimeSeries]]:
+        """All series of scalars, by run and tag."""
+        found: Mapping[str, Mapping[str, provider.ScalarTimeSeries]] = self._data.list_scalars(
             self._context, experiment_id=self._experiment, plugin_name=PLUGIN_NAME
         )
         return found
@@ -147,7 +156,10 @@ def _plan_record(document: str) -> PlanRecord:
 
 
 def _runs(query: Query) -> Any:
-    """All plans, by run; and what of this plugin's data cannot be read, with the reason."""
+    """All plans, by run; functions that have none yet; and what cannot be read, with the reason.
+
+    `stamps` are by run what changes whenever anything is written there.
+    """
     plans: list[tuple[float, dict[str, Any]]] = []
     problems: list[dict[str, str]] = []
     for run, tags in sorted(query.listed().items()):
@@ -157,12 +169,51 @@ def _runs(query: Query) -> Any:
                     continue
                 # One that came into force again later has several steps.
                 for written, document in query.dated(run, tag, _PLAN_POINTS):
-                    plans.append((written, _heading(run, tag, _plan_record(document))))
+                    heading = _heading(run, tag, _plan_record(document)) | {"written": written}
+                    plans.append((written, heading))
             except ValueError as error:
                 problems.append({"run": run, "tag": tag, "message": str(error)})
     # Of one function in the order in which they came into force, over all jobs that wrote here.
     plans.sort(key=lambda dated: (dated[1]["run"], dated[1]["function"], dated[0]))
-    return {"plans": [heading for _, heading in plans], "problems": problems}
+    headings = [heading for _, heading in plans]
+    scalars = query.listed_scalars()
+    stamps: dict[str, float] = {}
+    for listed in (query.listed(), scalars):
+        for run, tags in listed.items():
+            latest = max((series.max_wall_time for series in tags.values()), default=0.0)
+            stamps[run] = max(stamps.get(run, 0.0), latest)
+    return {
+        "plans": headings,
+        "measuring": _measuring(query, scalars, headings),
+        "stamps": stamps,
+        "problems": problems,
+    }
+
+
+def _measuring(
+    query: Query,
+    listed: Mapping[str, Mapping[str, provider.ScalarTimeSeries]],
+    plans: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Functions that have run steps and no plan yet: which step they are at, of how many."""
+    planned = {(plan["run"], plan["function"]) for plan in plans}
+    found = []
+    for run, tags in sorted(listed.items()):
+        for tag in sorted(tags):
+            function, _, name = tag.rpartition("/")
+            if name != records.MAX_TUNING_STEPS or (run, function) in planned:
+                continue
+            points = query.scalars(run, [tag]).get(tag, [])
+            steps = [
+                tags[one].max_step
+                for one in (f"{function}/{series}" for series in records.HISTORY)
+                if one in tags
+            ]
+            most = int(points[-1].value) if points else 0
+            found.append(
+                {"run": run, "function": function, "step": max(steps, default=0), "most": most}
+            )
+    return found
 
 
 def _heading(run: str, tag: str, record: PlanRecord) -> dict[str, Any]:
@@ -181,7 +232,9 @@ def _heading(run: str, tag: str, record: PlanRecord) -> dict[str, Any]:
 
 
 def _plan(query: Query) -> Any:
-    return views.plan_view(query.plan()[1])
+    run, record = query.plan()
+    named = sorted({step.host for step in _steps(query, run, record, count=1) if step.host})
+    return views.plan_view(record, named)
 
 
 def _group(query: Query) -> Any:
@@ -203,6 +256,30 @@ def _timeline(query: Query) -> Any:
         raise ValueError(f"show must be one of {allowed}, got {show!r:.80}")
     threads = query.integer("threads", 1, checks.MAX_INT32) if query.has("threads") else None
     return views.predicted_timeline(record, views.strategy_like(record, show, threads))
+
+
+def _ranks(query: Query) -> Any:
+    """One step as all ranks had it; `step` chooses which of those that were kept."""
+    run, record = query.plan()
+    same = _steps(query, run, record, _TRACED_STEPS)
+    wanted = query.integer("step", 0, checks.MAX_INT64) if query.has("step") else None
+    return ranks.ranks_view(record, same, wanted)
+
+
+def _steps(query: Query, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
+    """The last steps of every rank of a run's job under a plan."""
+    tag = record.tag_of(StepRecord.KIND)
+    steps: list[StepRecord] = []
+    for other, tags in sorted(query.listed().items()):
+        if tag in tags and _job(other) == _job(run):
+            documents = query.documents(other, tag, count)
+            steps += [StepRecord.from_json(document) for document in documents]
+    return [one for one in steps if one.plan == record.plan.fingerprint]
+
+
+def _job(run: str) -> str:
+    """The folder of a job, of which every rank's run is one below."""
+    return run.rpartition("/")[0] if _RANK.search(run) else run
 
 
 def _contention(query: Query) -> Any:
@@ -282,6 +359,7 @@ ROUTES: Mapping[str, Callable[[Query], Any]] = MappingProxyType(
         "plan": _plan,
         "group": _group,
         "timeline": _timeline,
+        "ranks": _ranks,
         "contention": _contention,
         "strategies": _strategies,
         "history": _history,

@@ -35,8 +35,8 @@ SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _CURVE_POINTS = 60
 
 
-def plan_view(record: PlanRecord) -> dict[str, Any]:
-    """The groups of a plan, with what is predicted of them.
+def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
+    """The groups of a plan, with what is predicted of them, and the names of the ranks' hosts.
 
     `bottleneck` is the group by which most of backward's time is lost, to contention and to waiting
     for it alone.
@@ -56,6 +56,9 @@ def plan_view(record: PlanRecord) -> dict[str, Any]:
         "after_backward": plan.after_backward,
         "predicted_seconds": plan.predicted_seconds,
         "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
+        "versions": list(record.versions),
+        "hosts": list(hosts),
+        "tensor_names": list(plan.tensor_names),
         "race": race_view(record.conclusion.race),
         "search": search_view(record.conclusion.search),
         "comparison": comparison_view(record.conclusion.race),

@@ -1,36 +1,50 @@
-// Numbers as a person reads them. What a run has not measured is a dash.
+// Numbers as a person reads them, as tf_libra/units.py writes them; a test compares the two.
 
-const NONE = '–';
+const NONE = '-';
+/** What is said of two plans whose steps, in turns, do not differ. */
+export const NO_DIFFERENCE = 'no difference that can be told apart from noise';
+const TIMES = [['us', 1e6], ['ms', 1e3], ['s', 1]];
+const BYTES = [['B', 1], ['kB', 1e-3], ['MB', 1e-6], ['GB', 1e-9]];
 
-function significant(value, digits) {
-  if (value === 0) return '0';
-  const decimals = Math.max(digits - 1 - Math.floor(Math.log10(Math.abs(value))), 0);
-  return value.toFixed(Math.min(decimals, 12));
+// Four significant digits, at most three decimals.
+function rounded(value) {
+  return Number(Number(value.toPrecision(4)).toFixed(3));
 }
 
-/** Seconds in ms, with the digits that `explain` prints. */
-export function time(seconds, digits = 4) {
-  if (seconds === null || seconds === undefined) return NONE;
-  return `${Number((seconds * 1e3).toPrecision(digits))} ms`;
+function scaled(value, units) {
+  const positive = Math.abs(value);
+  for (const [unit, factor] of units) {
+    const number = rounded(positive * factor);
+    if (number < 1000 || unit === units.at(-1)[0]) return `${value < 0 && number > 0 ? '-' : ''}${number} ${unit}`;
+  }
+  return NONE;
 }
 
-/** A difference in seconds, with its sign. */
+/** Seconds in us, ms or s; a dash where there are none. */
+export function time(seconds) {
+  return seconds === null || seconds === undefined ? NONE : scaled(seconds, TIMES);
+}
+
+/** A place on an axis whose ticks are `step` apart: as many digits as tell them apart. */
+export function tick(seconds, step) {
+  const [unit, factor] = TIMES.find(([, one]) => step * one >= 0.01 && step * one < 10) ?? TIMES.at(step >= 1 ? -1 : 0);
+  const decimals = Math.max(-Math.floor(Math.log10(step * factor) + 1e-9), 0);
+  return `${(seconds * factor).toFixed(Math.min(decimals, 6))} ${unit}`;
+}
+
+/** A change in seconds, with its sign. */
 export function difference(seconds) {
   if (seconds === null || seconds === undefined) return 'not possible';
-  if (seconds === 0) return '±0 ms';
-  return `${seconds > 0 ? '+' : '−'}${time(Math.abs(seconds))}`;
+  if (rounded(Math.abs(seconds) * 1e6) === 0) return 'no change';
+  return `${seconds > 0 ? '+' : '-'}${time(Math.abs(seconds))}`;
 }
 
 export function bytes(count) {
-  if (count === null || count === undefined) return NONE;
-  for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]]) {
-    if (count >= size) return `${significant(count / size, 4)} ${unit}`;
-  }
-  return `${count} B`;
+  return count === null || count === undefined ? NONE : scaled(count, BYTES);
 }
 
 export function rate(bytesPerSecond) {
-  return bytesPerSecond === null ? NONE : `${bytes(Math.round(bytesPerSecond))}/s`;
+  return bytesPerSecond === null || bytesPerSecond === undefined ? NONE : `${bytes(bytesPerSecond)}/s`;
 }
 
 /** A share, such as 0.125, in per cent. */
@@ -38,11 +52,12 @@ export function percent(share, digits = 1) {
   return share === null || share === undefined ? NONE : `${(share * 100).toFixed(digits)} %`;
 }
 
+/** A relative change, such as -0.125, in per cent with its sign. */
 export function signedPercent(share, digits = 1) {
   if (share === null || share === undefined) return NONE;
   const text = (Math.abs(share) * 100).toFixed(digits);
-  if (Number(text) === 0) return `±${text} %`;
-  return `${share > 0 ? '+' : '−'}${text} %`;
+  const sign = Number(text) === 0 ? '' : share > 0 ? '+' : '-';
+  return `${sign}${text} %`;
 }
 
 export function plural(count, noun) {

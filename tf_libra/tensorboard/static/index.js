@@ -5,6 +5,7 @@ import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
 import {short, strategy} from './format.js';
 import {historyView} from './history.js';
+import {onTensorBoardReload, readPlace, writePlace} from './place.js';
 import {planView} from './plan.js';
 import {strategiesView} from './strategies.js';
 import {followTheme} from './theme.js';
@@ -17,7 +18,8 @@ const VIEWS = [
   ['strategies', 'Strategies', strategiesView],
   ['history', 'History', historyView],
 ];
-const RELOAD_SECONDS = 30; // as TensorBoard's own
+const RELOAD_SECONDS = 5; // as often as TensorBoard itself looks for what was written
+const SCROLL = 'libra scroll';
 
 const SCRIPT = `import horovod.tensorflow as hvd
 import tf_libra
@@ -36,13 +38,23 @@ def train_step(images, labels):
 /** Everything on the page, and what is selected. */
 class Page {
   constructor() {
-    this.view = 'plan';
-    this.runs = {plans: [], problems: []};
+    const place = readPlace();
+    this.view = VIEWS.some(([name]) => name === place.view) ? place.view : 'plan';
+    this.group = /^\d+$/.test(place.group ?? '') ? Number(place.group) : null;
+    this.wanted = place; // until the plan that it names is found
+    this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
+    this.runs = {plans: [], measuring: [], stamps: {}, problems: []};
     this.heading = null;
     this.visit = 0;
     this.leaving = [];
     this.restyling = [];
-    this.bar = h('header', {class: 'bar'});
+    this.selecting = [];
+    this.top = h('div', {class: 'top'});
+    this.nav = h('nav', {role: 'tablist', hidden: true}, VIEWS.map(([name, title]) => h('button', {
+      type: 'button', role: 'tab', id: `tab-${name}`,
+      onclick: () => { this.view = name; this.show(); },
+    }, title)));
+    this.bar = h('header', {class: 'bar'}, this.top, this.nav);
     this.main = h('main', {});
     this.clock = h('span', {class: 'updated'});
   }
@@ -54,10 +66,18 @@ class Page {
     await styled;
     document.body.append(this.bar, this.main);
     await this.reload();
+    this.scrollBack();
+    onTensorBoardReload(() => this.reload(true));
     setInterval(() => { if (!document.hidden) this.reload(true); }, RELOAD_SECONDS * 1000);
+    window.addEventListener('pagehide', () => remember(window.scrollY));
   }
 
-  /** Reads the list of runs again; `quietly` redraws only if there is something new in it. */
+  scrollBack() {
+    const kept = remembered();
+    if (kept > 0) window.scrollTo(0, kept);
+  }
+
+  /** Reads the list of runs again; `quietly` redraws only what has changed, in its place. */
   async reload(quietly = false) {
     let runs;
     try {
@@ -67,51 +87,108 @@ class Page {
       return;
     }
     this.updated = new Date();
-    const same = JSON.stringify(runs) === JSON.stringify(this.runs);
+    const before = this.runs;
     this.runs = runs;
-    if (quietly && same) {
+    if (quietly && this.sameAs(before)) {
       this.tellTime();
       return;
     }
-    const before = this.heading;
-    const again = runs.plans.filter((plan) => before && plan.run === before.run && plan.tag === before.tag);
-    this.heading = again.at(-1) ?? runs.plans.at(-1) ?? null;
-    await this.show();
+    const siblings = before.plans.filter((plan) => this.heading && plan.run === this.heading.run && plan.function === this.heading.function);
+    const follows = this.heading !== null && siblings.at(-1) === this.heading && !this.picked;
+    this.heading = this.choose(follows);
+    await this.show(quietly && this.main.dataset.ready === this.view);
   }
 
-  /** Redraws everything. */
-  async show() {
+  /** Whether nothing that is shown has changed. */
+  sameAs(before) {
+    const list = ({plans, measuring, problems}) => JSON.stringify([plans, measuring, problems]);
+    if (list(before) !== list(this.runs) || this.heading === null) return list(before) === list(this.runs);
+    return before.stamps?.[this.heading.run] === this.runs.stamps?.[this.heading.run];
+  }
+
+  /** The plan to show: the one that was shown or that the address names; else the last one. */
+  choose(follows) {
+    const {plans} = this.runs;
+    const wanted = this.heading ?? (this.wanted.run === undefined ? null : this.wanted);
+    if (wanted === null) return plans.at(-1) ?? null;
+    const siblings = plans.filter((plan) => plan.run === wanted.run && plan.function === wanted.function);
+    if (follows) return siblings.at(-1) ?? plans.at(-1) ?? null;
+    const same = siblings.filter((plan) => plan.tag === wanted.tag && String(plan.step) === String(wanted.step));
+    return same.at(-1) ?? siblings.filter((plan) => plan.tag === wanted.tag).at(-1) ?? siblings.at(-1) ?? plans.at(-1) ?? null;
+  }
+
+  /** Selects a group in every view; null for none. */
+  select(group) {
+    if (group === this.group) return;
+    this.group = group;
+    this.writePlace();
+    for (const selected of this.selecting) selected(group);
+  }
+
+  writePlace() {
+    const {run, function: name, tag, step} = this.heading ?? {};
+    writePlace({view: this.view, run, function: name, tag, step, group: this.group});
+  }
+
+  /** Redraws everything; `inPlace`: what is shown stays until what follows it is drawn. */
+  async show(inPlace = false) {
     this.visit += 1;
     const visit = this.visit;
-    for (const leave of this.leaving) leave();
+    const leaving = this.leaving;
     this.leaving = [];
     this.restyling = [];
+    this.selecting = [];
     this.drawBar();
     const problems = this.runs.problems.map(({run, tag, message: reason}) =>
       message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`));
+    const measuring = this.runs.measuring.map(progress);
     if (this.heading === null) {
-      this.main.replaceChildren(...problems, empty());
-      this.main.dataset.ready = 'empty';
+      for (const leave of leaving) leave();
+      this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty()]));
+      this.main.dataset.ready = measuring.length > 0 ? 'measuring' : 'empty';
       return;
     }
+    if (this.group !== null && this.group >= this.heading.num_groups) this.group = null;
+    this.writePlace();
     const place = h('div', {id: 'view', 'data-view': this.view});
-    delete this.main.dataset.ready;
-    place.append(h('p', {class: 'busy'}, 'Reading …'));
-    this.main.replaceChildren(...problems, place);
+    const old = inPlace ? document.getElementById('view') : null;
+    if (old === null) {
+      for (const leave of leaving) leave();
+      delete this.main.dataset.ready;
+      place.append(h('p', {class: 'busy'}, 'Reading …'));
+      this.main.replaceChildren(...problems, ...measuring, place);
+    } else {
+      old.removeAttribute('id');
+      place.classList.add('coming');
+      this.main.append(place);
+    }
+    const arrive = () => {
+      if (visit !== this.visit || old === null || !place.classList.contains('coming')) return;
+      for (const leave of leaving) leave();
+      const {scrollX, scrollY} = window;
+      place.classList.remove('coming');
+      this.main.replaceChildren(...problems, ...measuring, place);
+      window.scrollTo(scrollX, scrollY);
+    };
     const fail = (error) => {
       if (visit !== this.visit) return;
       place.replaceChildren(message('This cannot be shown', error.message));
+      arrive();
       this.main.dataset.ready = 'failed';
     };
     const context = {
       plan: {run: this.heading.run, tag: this.heading.tag},
       heading: this.heading,
       siblings: this.siblings(),
+      group: this.group,
+      memory: (this.memory[this.view] ??= {}),
+      select: (group) => this.select(group),
       fail,
       left: () => visit !== this.visit,
-      ready: () => { if (visit === this.visit) this.main.dataset.ready = this.view; },
+      ready: () => { if (visit === this.visit) { arrive(); this.main.dataset.ready = this.view; } },
       onleave: (action) => this.leaving.push(action),
       onrestyle: (action) => this.restyling.push(action),
+      onselect: (action) => this.selecting.push(action),
     };
     try {
       await VIEWS.find(([name]) => name === this.view)[2](place, context);
@@ -138,13 +215,12 @@ class Page {
       h('span', {class: 'spacer'}),
       this.clock,
       h('button', {type: 'button', id: 'reload', onclick: () => this.reload()}, 'Reload'));
-    if (this.heading !== null) {
-      children.push(h('nav', {role: 'tablist'}, VIEWS.map(([name, title]) => h('button', {
-        type: 'button', role: 'tab', id: `tab-${name}`, 'aria-selected': String(name === this.view),
-        onclick: () => { this.view = name; this.show(); },
-      }, title))));
-    }
-    this.bar.replaceChildren(...children);
+    const focused = this.top.contains(document.activeElement) ? document.activeElement.id : '';
+    this.top.replaceChildren(...children);
+    if (focused) document.getElementById(focused)?.focus();
+    // The same elements again: a click that is under way is not lost.
+    this.nav.hidden = this.heading === null;
+    for (const tab of this.nav.children) tab.setAttribute('aria-selected', String(tab.id === `tab-${this.view}`));
   }
 
   selectors() {
@@ -157,16 +233,43 @@ class Page {
     return [
       choice('Run', [...jobs].map(([one, plan]) => [one, title(plan)]), key(this.heading), (chosen) => {
         this.heading = jobs.get(chosen);
+        this.picked = false;
         this.show();
       }, {id: 'run', title: `${this.heading.run}, ${this.heading.function}`}),
       choice('Plan', siblings.map((plan, i) => [String(i), `from step ${plan.step}: ${strategy(plan.strategy)}, ${plan.num_groups} of ${plan.num_tensors}, ${plan.origin}`]),
         String(siblings.indexOf(this.heading)), (chosen) => {
           this.heading = siblings[Number(chosen)];
+          this.picked = true;
           this.show();
         }, {id: 'version'}),
       h('span', {class: 'updated'}, `${this.heading.num_workers} workers`),
     ];
   }
+}
+
+// A page of no origin, as one that was opened from a mail, has no storage.
+function remember(scroll) {
+  try {
+    sessionStorage.setItem(SCROLL, String(scroll));
+  } catch {
+    // It begins at its top.
+  }
+}
+
+function remembered() {
+  try {
+    return Number(sessionStorage.getItem(SCROLL) ?? 0);
+  } catch {
+    return 0;
+  }
+}
+
+/** A function that has no plan yet. */
+function progress({run, function: name, step, most}) {
+  return h('section', {class: 'card measuring', 'data-function': name},
+    h('h2', {class: 'name'}, `${short(name, 60)}: measuring, step ${step} of ${most}`),
+    h('p', {class: 'lead'}, 'Steps train while they measure and try plans out. A plan comes into force when they are done, at the latest after so many steps; this page shows it then.'),
+    h('progress', {max: most, value: Math.min(step, most), title: short(run, 80)}));
 }
 
 function message(title, ...lines) {
@@ -183,7 +286,7 @@ function empty() {
     h('pre', {}, 'tf-libra run -np 2 python train.py'),
     h('h3', {}, 'Look here'),
     h('pre', {}, 'tensorboard --logdir runs'),
-    h('p', {class: 'note'}, 'A plan comes into force after the first steps, which measure; by default at most 100 steps or 60 seconds.'));
+    h('p', {class: 'note'}, 'A plan comes into force after the first steps, which measure; by default at most 60 steps or 60 seconds.'));
 }
 
 /** What TensorBoard calls. */

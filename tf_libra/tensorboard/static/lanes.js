@@ -1,7 +1,7 @@
 // Timelines above one another on one time axis: computation above, communication below.
 
 import {h, s, Tooltip} from './dom.js';
-import {bytes, percent, time} from './format.js';
+import {bytes, percent, tick, time} from './format.js';
 
 const GUTTER = 128;
 const RIGHT = 12;
@@ -12,6 +12,26 @@ const BETWEEN = 16;
 const AXIS = 30;
 const LEAST_SECONDS = 1e-6; // no zooming in beyond this
 const MARGIN = 0.02;
+let count = 0;
+
+/** Where nothing is sent between two all-reduces of a stream, or before the first. */
+function gaps(timeline) {
+  const found = [];
+  const streams = Map.groupBy
+    ? Map.groupBy(timeline.spans, (span) => span.stream)
+    : timeline.spans.reduce((all, span) => all.set(span.stream, [...(all.get(span.stream) ?? []), span]), new Map());
+  for (const [stream, spans] of streams) {
+    let free = timeline.kind === 'rank' ? spans[0].from.median : 0;
+    for (const span of [...spans].sort((a, b) => a.from.median - b.from.median)) {
+      const from = span.from.median;
+      if (from - free > 1e-3 * timeline.backward.median) {
+        found.push({stream, group: span.group, from: free, to: from, ready: span.ready.median});
+      }
+      free = Math.max(free, span.to.median);
+    }
+  }
+  return found;
+}
 
 /** Round steps for an axis of `span` seconds with about `count` ticks. */
 function tickStep(span, count) {
@@ -34,36 +54,80 @@ function facts(title, pairs) {
 
 /** A chart of one or more timelines, with zoom, pan and hover. */
 export class Lanes {
-  constructor() {
+  /** `onpick` is called with a group that was clicked, `onzoom` with the visible range. */
+  constructor({onpick = () => {}, onzoom = () => {}} = {}) {
+    this.onpick = onpick;
+    this.onzoom = onzoom;
+    this.selected = null;
     this.tooltip = new Tooltip();
-    this.svg = s('svg', {class: 'lanes', role: 'img', 'aria-label': 'Timeline'});
+    this.svg = s('svg', {class: 'lanes', role: 'img', tabindex: 0,
+      'aria-label': 'Timeline. Plus and minus zoom, arrows move, Home shows everything.'});
     this.element = h('div', {}, this.svg);
     this.timelines = [];
+    this.clipId = `plot-area-${count += 1}`;
     this.svg.addEventListener('wheel', (event) => this.#wheel(event), {passive: false});
     this.svg.addEventListener('pointerdown', (event) => this.#grab(event));
     this.svg.addEventListener('dblclick', () => this.reset());
+    this.svg.addEventListener('keydown', (event) => this.#key(event));
+    this.svg.addEventListener('click', (event) => {
+      const group = event.target.dataset?.group;
+      if (group !== undefined && !this.moved) this.onpick(Number(group));
+    });
     this.svg.addEventListener('pointerleave', () => this.tooltip.hide());
     this.observer = new ResizeObserver(() => this.#schedule());
     this.observer.observe(this.element);
   }
 
-  /** Shows [title, timeline] pairs. */
-  show(timelines) {
+  /** Shows [title, timeline] pairs; all of them, or the range that was seen before. */
+  show(timelines, range = null) {
     this.timelines = timelines;
     this.end = Math.max(...timelines.map(([, one]) => one.backward.high), LEAST_SECONDS);
-    this.reset();
+    this.begin = Math.min(0, ...timelines.flatMap(([, one]) => one.spans.map((span) => span.from.median)));
+    if (range === null) {
+      this.reset();
+      return;
+    }
+    [this.from, this.to] = range;
+    this.#keepInside();
+  }
+
+  /** Marks a group; null for none. */
+  select(group) {
+    this.selected = group;
+    for (const bar of this.svg.querySelectorAll('.bar[data-group]')) {
+      bar.classList.toggle('selected', group !== null && bar.dataset.group === String(group));
+    }
+  }
+
+  get #least() {
+    return this.begin - MARGIN * (this.end - this.begin);
+  }
+
+  get #most() {
+    return this.end + 3 * MARGIN * (this.end - this.begin);
+  }
+
+  #key(event) {
+    const action = {
+      '+': () => this.zoom(1.6), '=': () => this.zoom(1.6), '-': () => this.zoom(1 / 1.6),
+      ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), Home: () => this.reset(), 0: () => this.reset(),
+    }[event.key];
+    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    action();
   }
 
   reset() {
-    this.from = -MARGIN * this.end;
-    this.to = (1 + 3 * MARGIN) * this.end;
+    this.from = this.#least;
+    this.to = this.#most;
+    this.onzoom(null);
     this.#schedule();
   }
 
   /** Zooms by a factor around a place of the visible range, from 0 to 1. */
   zoom(factor, place = 0.5) {
     const span = this.to - this.from;
-    const whole = (1 + 4 * MARGIN) * this.end;
+    const whole = this.#most - this.#least;
     const next = Math.min(Math.max(span / factor, LEAST_SECONDS), whole);
     this.from += (span - next) * place;
     this.to = this.from + next;
@@ -84,11 +148,11 @@ export class Lanes {
   }
 
   #keepInside() {
-    const span = this.to - this.from;
-    const least = -MARGIN * this.end;
-    const most = (1 + 3 * MARGIN) * this.end;
+    const [least, most] = [this.#least, this.#most];
+    const span = Math.min(this.to - this.from, most - least);
     this.from = Math.min(Math.max(this.from, least), most - span);
     this.to = this.from + span;
+    this.onzoom([this.from, this.to]);
     this.#schedule();
   }
 
@@ -100,8 +164,10 @@ export class Lanes {
   }
 
   #wheel(event) {
+    const zooms = event.ctrlKey || event.metaKey;
+    if (!zooms && !event.shiftKey) return; // the page scrolls
     event.preventDefault();
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    if (!zooms) {
       this.pan((event.deltaX || event.deltaY) / 1000);
       return;
     }
@@ -112,10 +178,16 @@ export class Lanes {
   #grab(event) {
     if (event.button !== 0) return;
     let last = event.clientX;
-    this.svg.setPointerCapture(event.pointerId);
-    this.svg.classList.add('dragging');
-    this.tooltip.hide();
+    const first = last;
+    this.moved = false;
     const move = (next) => {
+      if (!this.moved && Math.abs(next.clientX - first) < 4) return; // a click
+      if (!this.moved) {
+        this.moved = true;
+        this.svg.setPointerCapture(event.pointerId);
+        this.svg.classList.add('dragging');
+        this.tooltip.hide();
+      }
       this.pan((last - next.clientX) / this.plotWidth);
       last = next.clientX;
     };
@@ -139,16 +211,15 @@ export class Lanes {
     const parts = [];
     let y = 0;
     for (const [title, timeline] of this.timelines) {
-      const lanes = 2 + Math.max(...timeline.spans.map((span) => span.stream), 0);
       parts.push(this.#timeline(title, timeline, y));
-      y += HEADING + lanes * (LANE + GAP) + BETWEEN;
+      y += HEADING + this.#lanesOf(timeline) * (LANE + GAP) + BETWEEN;
     }
     const height = y + AXIS;
     this.svg.setAttribute('height', height);
     this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.svg.dataset.from = this.from;
     this.svg.dataset.to = this.to;
-    const clip = s('clipPath', {id: 'plot-area'},
+    const clip = s('clipPath', {id: this.clipId},
       s('rect', {x: GUTTER, y: 0, width: this.plotWidth, height}));
     this.svg.replaceChildren(s('defs', {}, clip), this.#axis(y), ...parts);
   }
@@ -156,12 +227,12 @@ export class Lanes {
   #axis(y) {
     const step = tickStep(this.to - this.from, this.plotWidth / 90);
     const ticks = s('g', {});
-    for (let i = Math.ceil(Math.max(this.from, 0) / step); i * step <= this.to; i += 1) {
+    for (let i = Math.ceil(this.from / step); i * step <= this.to; i += 1) {
       const x = this.#x(i * step);
       ticks.append(
         s('line', {class: 'gridline', x1: x, x2: x, y1: 0, y2: y}),
         s('text', {class: 'muted', x, y: y + 18, 'text-anchor': 'middle'},
-          time(i * step, 6)),
+          tick(i * step, step)),
       );
     }
     return ticks;
@@ -169,24 +240,64 @@ export class Lanes {
 
   #timeline(title, timeline, top) {
     const lane = (row) => top + HEADING + row * (LANE + GAP);
+    const computes = timeline.computation.length > 0;
+    const first = computes ? 1 : 0;
     const labels = [
-      s('text', {class: 'heading', x: 0, y: top + 15}, title),
-      s('text', {class: 'muted', x: 0, y: lane(0) + 17}, 'computation'),
-      s('text', {class: 'muted', x: 0, y: lane(1) + 17}, 'communication'),
+      s('text', {class: 'heading', x: 0, y: top + 15}, title, s('tspan', {class: 'muted', dx: 10}, '·'),
+        s('tspan', {class: 'backward', dx: 10}, `${timeline.kind === 'rank' ? 'ends at' : 'backward'} ${time(timeline.backward.median)}`)),
+      computes ? s('text', {class: 'muted', x: 0, y: lane(0) + 17}, 'computation') : null,
+      s('text', {class: 'muted', x: 0, y: lane(first) + 17}, 'communication'),
     ];
-    const bars = s('g', {'clip-path': 'url(#plot-area)'});
+    const bars = s('g', {'clip-path': `url(#${this.clipId})`});
     for (const piece of timeline.computation) bars.append(...this.#computation(piece, timeline, lane(0)));
+    for (const gap of gaps(timeline)) bars.append(...this.#gap(gap, lane(first + gap.stream)));
     for (const span of timeline.spans) {
-      bars.append(...this.#communication(span, timeline, lane(1 + span.stream)));
+      const draw = timeline.kind === 'rank' ? this.#exchange : this.#communication;
+      bars.append(...draw.call(this, span, timeline, lane(first + span.stream)));
     }
     const end = this.#x(timeline.backward.median);
-    const bottom = lane(2 + Math.max(...timeline.spans.map((span) => span.stream), 0)) - GAP;
-    bars.append(
-      s('line', {class: 'end', x1: end, x2: end, y1: top + 18, y2: bottom}),
-      s('text', {x: end - 4, y: top + 15, 'text-anchor': 'end', class: 'backward'},
-        `backward ${time(timeline.backward.median)}`),
-    );
+    bars.append(s('line', {class: 'end', x1: end, x2: end, y1: top + 18, y2: lane(this.#lanesOf(timeline)) - GAP}));
     return s('g', {class: 'timeline', 'data-kind': timeline.kind}, labels, bars);
+  }
+
+  #lanesOf(timeline) {
+    return (timeline.computation.length > 0 ? 2 : 1) + Math.max(...timeline.spans.map((span) => span.stream), 0);
+  }
+
+  /** Why nothing is sent there: gradients are missing, or what is complete has not begun. */
+  #gap(gap, y) {
+    const missing = Math.min(Math.max(gap.ready, gap.from), gap.to);
+    const told = () => facts(`Before group ${gap.group}`, [
+      ['takes', time(gap.to - gap.from)],
+      ['its gradients are missing for', missing > gap.from ? time(missing - gap.from) : null],
+      ['complete, and not begun for', gap.to > missing ? time(gap.to - missing) : null],
+    ]);
+    return this.#bar('gap', gap.from, gap.to, y, [], told);
+  }
+
+  /** One rank's all-reduce: waiting for the other ranks, then exchanging. */
+  #exchange(span, timeline, y) {
+    const content = () => facts(span.group < 0 ? 'An all-reduce outside of the plan' : `Group ${span.group}`, [
+      ['size', bytes(span.num_bytes)],
+      ['threads', `r = ${span.num_threads}`],
+      ['complete at', time(span.ready.median)],
+      ['starts', time(span.from.median)],
+      ['waits for other ranks', time(span.exchange - span.from.median)],
+      ['exchanges', time(span.to.median - span.exchange)],
+      ['ends', time(span.to.median)],
+    ]);
+    const label = [`group ${span.group} · r = ${span.num_threads}`, `${span.group} · r${span.num_threads}`, `${span.group}`];
+    const drawn = [
+      ...(span.exchange > span.from.median ? this.#bar('wait', span.from.median, span.exchange, y, [], content) : []),
+      ...this.#bar('overlap', span.exchange, span.to.median, y, label, content),
+    ];
+    for (const rect of drawn) this.#belongs(rect, span.group);
+    return drawn;
+  }
+
+  #belongs(rect, group) {
+    rect.dataset.group = group;
+    if (String(this.selected) === String(group)) rect.classList.add('selected');
   }
 
   #bar(kind, from, to, y, label, content) {
@@ -203,7 +314,7 @@ export class Lanes {
     });
     const text = label.find((one) => one.length * 6.4 + 10 < width);
     if (!text) return [rect];
-    return [rect, s('text', {class: `in-bar on-${kind}`, x: left + width / 2, y: y + 17, 'text-anchor': 'middle'}, text)];
+    return [rect, s('text', {class: `in-bar on-${kind}`, x: left + width / 2, y: y + 14, 'text-anchor': 'middle'}, text)];
   }
 
   #computation(piece, timeline, y) {
@@ -252,15 +363,25 @@ export class Lanes {
     for (const at of [span.from, span.to]) {
       if (at.low < at.high) drawn.push(this.#whisker(at, y));
     }
-    for (const rect of drawn) rect.dataset.group = span.group;
+    for (const rect of drawn) this.#belongs(rect, span.group);
     return drawn;
   }
 
+  // At the lower edge, below the labels.
   #whisker(at, y) {
-    const [low, high, middle] = [this.#x(at.low), this.#x(at.high), y + LANE / 2];
-    const cap = (x) => `M${x} ${middle - 4}V${middle + 4}`;
+    const [low, high, middle] = [this.#x(at.low), this.#x(at.high), y + LANE - 4];
+    const cap = (x) => `M${x} ${middle - 3}V${middle + 3}`;
     return s('path', {class: 'whisker', d: `M${low} ${middle}H${high}${cap(low)}${cap(high)}`, fill: 'none'});
   }
+}
+
+export function rankLegend() {
+  const entry = (kind, text) => h('span', {}, h('i', {class: `swatch ${kind}`}), text);
+  return h('div', {class: 'key'},
+    entry('compute', 'computation, where it was traced'),
+    entry('wait', 'all-reduce that waits for other ranks'),
+    entry('overlap', 'all-reduce that exchanges'),
+    entry('gap', 'nothing to send, or not begun'));
 }
 
 export function legend(measured) {
@@ -270,6 +391,7 @@ export function legend(measured) {
     entry('compute-slow', 'computation slowed by communication'),
     entry('overlap', 'all-reduce that computation overlaps'),
     entry('residual', 'residual communication: nothing overlaps it'),
+    entry('gap', 'nothing to send, or not begun'),
     measured ? h('span', {}, '├─┤ quartiles over steps') : null);
 }
 

@@ -2,14 +2,43 @@
 
 import {get} from './api.js';
 import {h, longList, s} from './dom.js';
-import {bytes, difference, percent, plural, short, signedPercent, strategy, time} from './format.js';
+import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time} from './format.js';
 
 export async function planView(place, context) {
   const plan = await get('plan', context.plan);
   const facts = h('div', {class: 'grid facts'});
   const detail = h('section', {class: 'card', id: 'detail'});
-  const rows = plan.groups.map((group) => row(group, plan, () => pick(group.group)));
+  const rows = plan.groups.map((group) => row(group, plan, () => context.select(group.group)));
+  const {memory} = context;
+  const body = h('tbody', {});
+  const found = h('span', {class: 'updated', id: 'found'});
+  const heads = HEADS.map(([kind, text, key]) => h('th', {class: kind, 'data-key': key},
+    h('button', {type: 'button', onclick: () => {
+      memory.order = {key, down: memory.order?.key === key && !memory.order.down};
+      arrange();
+    }}, text)));
+  const filter = h('input', {type: 'search', id: 'filter', placeholder: 'name of a tensor, r = 2, or a group', 'aria-label': 'Filter groups',
+    value: memory.filter ?? '', oninput: (event) => { memory.filter = event.target.value; arrange(); }});
+  const arrange = () => {
+    const {key, down} = memory.order ?? {key: 'group', down: false};
+    const wanted = (memory.filter ?? '').trim().toLowerCase();
+    const shown = plan.groups.filter((group) => matches(group, plan, wanted));
+    const value = (group) => (key === 'size' ? group.num_bytes : group[key] ?? 0);
+    shown.sort((a, b) => (down ? -1 : 1) * (value(a) - value(b)) || a.group - b.group);
+    body.replaceChildren(...shown.map((group) => rows[group.group]));
+    found.textContent = wanted ? `${shown.length} of ${plan.groups.length}` : '';
+    for (const head of heads) {
+      head.removeAttribute('aria-sort');
+      if (head.dataset.key === key) head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+    }
+  };
+  arrange();
+  const strip = plan.groups.length > 12 && plan.totals ? overview(plan, (group) => {
+    context.select(group);
+    rows[group].scrollIntoView({block: 'nearest'});
+  }) : null;
   place.replaceChildren(
+    another(plan),
     facts,
     race(plan),
     search(plan),
@@ -18,16 +47,17 @@ export async function planView(place, context) {
       h('section', {class: 'card'},
         h('h2', {}, `${plural(plan.groups.length, 'tensor group')}, in backward order`),
         h('p', {class: 'lead'}, 'The gradient that backward computation produces first comes first. Click a group to see why it is as it is.'),
+        plan.groups.length > 8 ? h('div', {class: 'toolbar'}, filter, found) : null,
+        strip,
         h('div', {class: 'scroll'}, h('table', {id: 'groups'},
-          h('thead', {}, h('tr', {}, [
-            ['left', 'Group'], ['', 'Tensors'], ['', 'Size'], ['', 'Threads'], ['left wide', 'Predicted all-reduce'],
-            ['', 'Start'], ['', 'End'], ['', 'Residual'],
-          ].map(([kind, text]) => h('th', {class: kind}, text)))),
-          h('tbody', {}, rows))),
+          h('thead', {}, h('tr', {}, heads)),
+          body)),
         plan.notes.map((note) => h('p', {class: 'note name'}, note))),
-      detail));
+      detail),
+    about(plan, context));
   const pick = async (index) => {
     for (const [k, one] of rows.entries()) one.setAttribute('aria-selected', String(k === index));
+    for (const one of strip?.querySelectorAll('.back') ?? []) one.classList.toggle('chosen', one.dataset.group === String(index));
     try {
       const group = await get('group', {...context.plan, group: index});
       showGroup(detail, group, plan);
@@ -36,9 +66,55 @@ export async function planView(place, context) {
     }
   };
   facts.replaceChildren(bottleneck(plan), threads(plan));
-  await pick(plan.bottleneck ?? 0);
+  context.onselect((group) => pick(group ?? plan.bottleneck ?? 0));
+  await pick(context.group ?? plan.bottleneck ?? 0);
   await answers(facts, plan, context);
   context.ready();
+}
+
+const HEADS = [
+  ['left', 'Group', 'group'], ['', 'Tensors', 'start'], ['', 'Size', 'size'], ['', 'Threads', 'num_threads'],
+  ['left wide', 'Predicted all-reduce', 'start_seconds'], ['', 'Start', 'start_seconds'], ['', 'End', 'end_seconds'], ['', 'Lost', 'lost_seconds'],
+];
+
+function matches(group, plan, wanted) {
+  if (!wanted) return true;
+  const threads = /^r\s*=\s*(\d+)$/.exec(wanted);
+  if (threads) return group.num_threads === Number(threads[1]);
+  if (/^\d+$/.test(wanted)) return group.group === Number(wanted);
+  return plan.tensor_names.slice(group.start, group.stop).some((name) => name.toLowerCase().includes(wanted));
+}
+
+/** All groups side by side: what each costs; a click selects one. */
+function overview(plan, pick) {
+  const count = plan.groups.length;
+  const most = Math.max(...plan.groups.map((group) => group.lost_seconds ?? 0), 1e-12);
+  const bars = plan.groups.map((group) => {
+    const slowed = (46 * (group.slowed_seconds ?? 0)) / most;
+    const alone = (46 * (group.residual_communication_seconds ?? 0)) / most;
+    const title = s('title', {}, `group ${group.group}: ${time(group.lost_seconds)} lost`);
+    return s('g', {onclick: () => pick(group.group)},
+      s('rect', {class: 'back', 'data-group': group.group, x: group.group + 0.05, y: 0, width: 0.9, height: 50}, title),
+      s('rect', {class: 'compute-slow', x: group.group + 0.1, y: 50 - slowed, width: 0.8, height: slowed, 'pointer-events': 'none'}),
+      s('rect', {class: 'residual', x: group.group + 0.1, y: 50 - slowed - alone, width: 0.8, height: alone, 'pointer-events': 'none'}));
+  });
+  return s('svg', {class: 'overview', id: 'overview', viewBox: `0 0 ${count} 50`, preserveAspectRatio: 'none', role: 'img',
+    'aria-label': 'What each group costs: contention, and communication alone'}, bars);
+}
+
+/** A plan of another strategy than was asked for says so before anything else. */
+function another(plan) {
+  if (!plan.another) return '';
+  return h('section', {class: 'card message', id: 'another'}, h('p', {}, plan.another));
+}
+
+/** What this is of: date, model, hosts, versions. */
+function about(plan, context) {
+  const {heading} = context;
+  const when = heading.written === undefined ? null : new Date(1e3 * heading.written).toLocaleString('en-GB', {dateStyle: 'long', timeStyle: 'short'});
+  const hosts = plan.hosts.length > 0 ? `on ${plan.hosts.map((host) => short(host, 40)).join(', ')}` : null;
+  const model = `${short(plan.function, 60)}: ${plural(plan.num_tensors, 'gradient')}, ${bytes(plan.num_bytes)}`;
+  return h('p', {class: 'note name', id: 'about'}, [model, `${plan.num_workers} workers`, hosts, when && `in force since ${when}`, ...plan.versions].filter(Boolean).join(' · '));
 }
 
 /** What was measured before the plan came into force: it and others, in steps that took turns. */
@@ -48,13 +124,13 @@ function race(plan) {
   const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
   const verdict = (one, index) => {
     if (index === 0) return h('span', {class: 'badge'}, 'in force');
-    if (one.ratio === null) return '–';
-    return one.is_noise ? 'no difference beyond noise' : signedPercent(one.ratio - 1);
+    if (one.ratio === null) return '-';
+    return one.is_noise ? NO_DIFFERENCE : signedPercent(one.ratio - 1);
   };
   return h('section', {class: 'card', id: 'race'},
     h('h2', {}, 'Measured: plans in turns'),
     h('p', {class: 'lead'},
-      `Steps under ${plural(plan.race.length, 'plan')} took turns, and trained; what was clearly slower dropped out. ${named(winner)} took ${time(winner.step.median)} in the median of ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? ', no better than the others beyond noise' : ''}.`),
+      `Steps under ${plural(plan.race.length, 'plan')} took turns, and trained; what was clearly slower dropped out. ${named(winner)} took ${time(winner.step.median)} in the median of ${plural(winner.num_rounds, 'round')}${others.every((one) => one.is_noise) ? `; ${NO_DIFFERENCE} from the others` : ''}.`),
     h('div', {class: 'scroll'}, h('table', {id: 'race-table'},
       h('thead', {}, h('tr', {}, [
         ['left', 'Plan'], ['', 'Threads'], ['', 'Step, measured'], ['', 'middle half'], ['left', 'against the winner'],
@@ -64,7 +140,7 @@ function race(plan) {
         h('td', {class: 'left'}, named(one)),
         h('td', {}, one.threads.join(', ')),
         h('td', {'data-seconds': one.step?.median}, time(one.step?.median)),
-        h('td', {}, one.step === null ? '–' : `${time(one.step.low)} to ${time(one.step.high)}`),
+        h('td', {}, one.step === null ? '-' : `${time(one.step.low)} to ${time(one.step.high)}`),
         h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, verdict(one, index)),
         h('td', {}, time(one.predicted_seconds)),
         h('td', {}, String(one.num_rounds))))))));
@@ -107,19 +183,17 @@ async function answers(place, plan, context) {
     get('timeline', {...context.plan, show: 'measured'}),
   ]);
   place.replaceChildren(
-    bottleneck(plan), threads(plan), model(plan, contention, measured), gain(plan, table));
+    gain(plan, table), bottleneck(plan), threads(plan), model(plan, contention, measured));
 }
 
 function bottleneck(plan) {
   const question = 'Which group is the bottleneck?';
   if (plan.bottleneck === null) {
-    return fact(question, '–', 'Nothing was measured, so nothing can be predicted.', '', 'bottleneck');
+    return fact(question, '-', 'Nothing was measured, so nothing can be predicted.', '', 'bottleneck');
   }
   const group = plan.groups[plan.bottleneck];
   const residual = group.residual_communication_seconds;
-  const because = residual > 0
-    ? `${time(residual)} of its all-reduce run after backward computation has ended, with nothing to overlap them: ${percent(residual / plan.totals.backward_seconds)} of backward.`
-    : `All communication is overlapped; its all-reduce costs computation the most, ${time(group.slowed_seconds)}.`;
+  const because = `Predicted: most is lost by it, ${time(group.lost_seconds)} (${percent(group.lost_seconds / plan.totals.backward_seconds)} of backward): ${time(group.slowed_seconds)} to contention, ${time(residual)} with nothing to overlap it.`;
   return fact(question, `Group ${group.group}`, because, '', 'bottleneck');
 }
 
@@ -159,7 +233,7 @@ function gain(plan, table) {
   const others = table.rows.filter((one) => one.backward_seconds !== null
     && one.strategy !== 'mg-cf' && one.strategy !== plan.strategy && !one.strategy.startsWith('libra'));
   if (own === null || others.length === 0) {
-    return fact(question, '–', 'Nothing was measured, so nothing can be compared.', '', 'gain');
+    return fact(question, '-', 'Nothing was measured, so nothing can be compared.', '', 'gain');
   }
   const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const wfbp = others.find((one) => one.strategy === 'wfbp');
@@ -172,23 +246,21 @@ function gain(plan, table) {
   if (raced.length > 0) {
     return gainOf(question, plan, raced, `${words[0].slice(0, -1)}: ${signedPercent(change)}.`);
   }
-  const before = (table.measured ?? []).find((one) => one.run === null);
-  const after = (table.measured ?? []).find((one) => one.fingerprint === plan.fingerprint);
-  if (before && after) {
-    words.push(`Whole steps, measured: ${time(before.step_seconds)} before (one all-reduce after backward), ${time(after.step_seconds)} now (${signedPercent(after.step_seconds / before.step_seconds - 1)}).`);
-  }
-  return fact(question, signedPercent(change), words.join(' '), change < -0.005 ? 'good' : change > 0.005 ? 'bad' : '', 'gain');
+  words.push('Nothing was run in turns with it, so no gain was measured.');
+  return fact(question, `${signedPercent(change)}, predicted`, words.join(' '), '', 'gain');
 }
 
 /** By the race: steps that took turns, against one all-reduce of everything if it took part. */
 function gainOf(question, plan, raced, predicted) {
-  const other = raced.find((one) => one.num_groups === 1) ?? raced[0];
-  const change = 1 / other.ratio - 1;
-  const told = other.is_noise ? 'nothing beyond noise' : signedPercent(change);
-  const kind = other.is_noise ? '' : change < 0 ? 'good' : 'bad';
-  const who = `${strategy(other.strategy)} in ${plural(other.num_groups, 'group')}`;
-  const measured = `Measured, whole steps in turns: ${time(plan.race[0].step.median)} against ${time(other.step.median)} under ${who} (${signedPercent(change)}${other.is_noise ? ', which is noise' : ''}).`;
-  return fact(question, told, `${measured} ${predicted}`, kind, 'gain');
+  const {comparison} = plan;
+  if (comparison === null) {
+    const best = raced[0];
+    const told = best.is_noise ? 'nothing beyond noise' : signedPercent(1 / best.ratio - 1);
+    return fact(question, told, `Measured, steps in turns: ${time(plan.race[0].step.median)} against ${time(best.step.median)} under ${strategy(best.strategy)} in ${plural(best.num_groups, 'group')}. ${predicted}`, '', 'gain');
+  }
+  const told = comparison.is_noise ? 'nothing beyond noise' : signedPercent(comparison.ratio - 1);
+  const kind = comparison.is_noise ? '' : comparison.ratio < 1 ? 'good' : 'bad';
+  return fact(question, told, `Measured, whole steps in turns: ${comparison.text}. ${predicted}`, kind, 'gain');
 }
 
 function whereTimeGoes(plan) {
@@ -227,11 +299,11 @@ function row(group, plan, onclick) {
   h('td', {}, count === 1 ? `1 (${group.start})` : `${count} (${group.start}–${group.stop - 1})`),
   h('td', {}, bytes(group.num_bytes)),
   h('td', {}, `r = ${group.num_threads}`),
-  h('td', {class: 'wide'}, predicted ? mini(group, plan) : '–'),
-  h('td', {}, predicted ? time(group.start_seconds) : '–'),
-  h('td', {}, predicted ? time(group.end_seconds) : '–'),
-  h('td', {class: predicted && group.residual_communication_seconds > 0 ? 'bad' : ''},
-    predicted ? time(group.residual_communication_seconds) : '–'));
+  h('td', {class: 'wide'}, predicted ? mini(group, plan) : '-'),
+  h('td', {}, predicted ? time(group.start_seconds) : '-'),
+  h('td', {}, predicted ? time(group.end_seconds) : '-'),
+  h('td', {title: predicted ? `${time(group.slowed_seconds)} to contention, ${time(group.residual_communication_seconds)} alone` : null},
+    predicted ? time(group.lost_seconds) : '-'));
 }
 
 function mini(group, plan) {
@@ -267,7 +339,7 @@ function showGroup(place, group, plan) {
       h('span', {class: 'left'}, String(group.start + i)),
       h('span', {class: 'left one-line', title: group.names[i]}, short(group.names[i], 80)),
       h('span', {}, bytes(group.num_bytes[i])),
-      h('span', {}, group.compute_seconds === null ? '–' : time(group.compute_seconds[i], 3))), {id: 'tensors'}));
+      h('span', {}, group.compute_seconds === null ? '-' : time(group.compute_seconds[i], 3))), {id: 'tensors'}));
 }
 
 function changes(alternatives) {

@@ -10,7 +10,8 @@ const SCALE_OUT = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const ORDER = Object.keys(STRATEGIES);
 
 function tint(name) {
-  return color(`s-${Math.max(ORDER.indexOf(name), 0)}`);
+  const place = ORDER.indexOf(name);
+  return color(place < 0 ? 's-8' : `s-${place}`);
 }
 
 /** The quickest row of each strategy. */
@@ -91,8 +92,12 @@ function rowsChart(element, view, context) {
       hovertemplate: rows.map((row) => `${strategy(name)}${row.num_threads === null ? '' : `, r = ${row.num_threads}`}<br>${time(row.backward_seconds)}, ${plural(row.groups, 'group')}, r in {${row.threads.join(', ')}}<extra></extra>`),
     };
   });
+  const shown = known.map((row) => 1e3 * row.backward_seconds);
+  const [least, most] = [Math.min(...shown), Math.max(...shown)];
+  const margin = 0.06 * (most - least) || 0.05 * most || 1;
   return chart(element, traces, {
-    x: {title: 'predicted backward, ms', rangemode: 'tozero'}, y: {title: ''}, margin: {l: 150, r: 24, t: 20, b: 44}});
+    // From where differences begin: dots have places, no lengths.
+    x: {title: 'predicted backward, ms', range: [least - margin, most + margin]}, y: {title: ''}, margin: {l: 150, r: 24, t: 20, b: 44}});
 }
 
 function table(view, context) {
@@ -114,19 +119,21 @@ function table(view, context) {
       h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
       h('td', {}, signedPercent(row.backward_seconds / quickest - 1)),
       h('td', {}, time(step(row))),
-      h('td', {class: 'left'}, ran(row).length === 0 ? '–' : ran(row).map((one) => h('div', {},
+      h('td', {class: 'left'}, ran(row).length === 0 ? '-' : ran(row).map((one) => h('div', {},
         `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
         h('span', {class: 'name', title: one.run ?? ''}, one.run === null ? `before the plan (${plural(one.num_steps, 'step')})` : `${short(one.run, 30)} (${plural(one.num_steps, 'step')})`)))))))));
 }
 
 function scaleChart(element, studies) {
-  const names = ORDER.filter((name) => name !== 'libra');
+  const seen = new Set(studies.flatMap((study) => study.rows.map((row) => row.strategy)));
+  const names = [...ORDER, ...[...seen].filter((name) => !ORDER.includes(name))].filter((name) => name !== 'libra');
   const at = studies.map((study) => {
     const found = new Map(best(study.rows).map((row) => [row.strategy, row]));
     return {workers: study.num_workers, found};
   }).filter(({found}) => found.has('libra'));
   const traces = ['libra', ...names].map((name) => {
     const some = at.filter(({found}) => found.has(name));
+    if (some.length === 0) return null;
     return {
       name: plain(strategy(name)), type: 'scatter', mode: 'lines+markers',
       x: some.map(({workers}) => workers),
@@ -136,7 +143,7 @@ function scaleChart(element, studies) {
       line: {color: tint(name), width: name === 'libra' ? 3 : 2, dash: name === 'mg-cf' ? 'dot' : 'solid'},
       marker: {size: 6},
     };
-  });
+  }).filter((trace) => trace !== null);
   return chart(element, traces, {
     x: {title: 'workers', type: 'log', tickvals: SCALE_OUT, ticktext: SCALE_OUT.map(String)},
     y: {title: 'times as long as LIBRA', type: 'log', tickvals: [0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64],

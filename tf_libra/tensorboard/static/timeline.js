@@ -2,8 +2,8 @@
 
 import {get} from './api.js';
 import {choice, h} from './dom.js';
-import {bytes, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
-import {Lanes, legend} from './lanes.js';
+import {bytes, plural, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
+import {Lanes, legend, rankLegend} from './lanes.js';
 
 const CHOOSE_THREADS = new Set(['aiacc', 'libra', 'libra-m']);
 
@@ -33,9 +33,14 @@ async function shown(context) {
 export async function timelineView(place, context) {
   const options = await shown(context);
   const own = options.filter(([, , , mine]) => mine);
-  const lanes = new Lanes();
+  const {memory} = context;
+  const lanes = new Lanes({onpick: context.select, onzoom: (range) => { memory.range = range; }});
+  lanes.selected = context.group;
   context.onleave(() => lanes.dispose());
-  const selected = [own[0][0], own[1][0]];
+  const known = (key) => options.some(([one]) => one === key);
+  const selected = [0, 1].map((i) => (known(memory.selected?.[i]) ? memory.selected[i] : own[i][0]));
+  memory.selected = selected;
+  const everyRank = h('section', {class: 'card', id: 'ranks'});
   const table = h('section', {class: 'card', id: 'spans'});
   const status = h('p', {class: 'lead', id: 'difference'});
   const load = async () => {
@@ -43,9 +48,9 @@ export async function timelineView(place, context) {
     const answers = await Promise.all(asked.map(([, , parameters]) => get('timeline', parameters)));
     const pairs = asked.map(([, text], i) => [text[0].toUpperCase() + text.slice(1), answers[i]]);
     const known = pairs.filter(([, timeline]) => timeline !== null);
-    if (known.length > 0) lanes.show(known);
+    if (known.length > 0) lanes.show(known, memory.range ?? null);
     status.replaceChildren(comparison(pairs));
-    table.replaceChildren(...groupTable(pairs));
+    table.replaceChildren(...groupTable(pairs, context));
     place.dataset.shown = selected.join(' | ');
   };
   const select = (i, label) => choice(label, options.map(([key, text]) => [key, short(text, 60)]), selected[i],
@@ -64,9 +69,63 @@ export async function timelineView(place, context) {
       button('All', 'Show everything', () => lanes.reset())),
     lanes.element,
     legend(true),
-    h('p', {class: 'note'}, 'Wheel: zoom. Drag, or wheel with Shift: move. Double click: everything. Times count from the start of backward. Measured bars are medians over the steps that rank 0 has traced; a measured computation shows where the groups’ last gradients came.')), table);
-  await load();
+    h('p', {class: 'note'}, 'Ctrl and wheel, or + and −: zoom. Drag, arrows, or Shift and wheel: move. Double click, or Home: everything. Click on a group: select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 has traced; a measured computation shows where the groups’ last gradients came.')), everyRank, table);
+  const mark = (group) => {
+    lanes.select(group);
+    for (const row of table.querySelectorAll('tr[data-group]')) row.setAttribute('aria-selected', String(row.dataset.group === String(group)));
+  };
+  context.onselect(mark);
+  await Promise.all([load(), allRanks(everyRank, context)]);
+  mark(context.group);
   context.ready();
+}
+
+/** One step as every rank had it: who waited for whom. */
+async function allRanks(place, context) {
+  const lanes = new Lanes({onpick: context.select});
+  lanes.selected = context.group;
+  context.onleave(() => lanes.dispose());
+  context.onselect((group) => lanes.select(group));
+  const heading = h('h2', {}, 'All ranks in one step');
+  const draw = async () => {
+    const asked = context.memory.step === undefined ? {} : {step: context.memory.step};
+    const view = await get('ranks', {...context.plan, ...asked});
+    if (view === null) {
+      place.replaceChildren(heading, h('p', {class: 'lead'}, 'No step under this plan was recorded.'));
+      return;
+    }
+    place.replaceChildren(heading,
+      h('p', {class: 'lead', id: 'skew'}, skew(view)),
+      h('div', {class: 'toolbar'},
+        choice('Step', view.steps.map((step) => [String(step), String(step)]), String(view.step),
+          (step) => { context.memory.step = step; draw().catch(context.fail); }, {id: 'rank-step'}),
+        h('span', {class: 'spacer'}),
+        h('button', {type: 'button', onclick: () => lanes.reset()}, 'All')),
+      lanes.element, rankLegend(),
+      h('p', {class: 'note'}, 'Clocks of several hosts are compared by what the ranks have sent each other.'));
+    lanes.show(view.ranks.map(rankTimeline));
+  };
+  await draw();
+}
+
+function rankTimeline({rank, host, computation, spans}) {
+  const at = (seconds) => ({low: seconds, median: seconds, high: seconds});
+  const ends = [computation?.to ?? 0, ...spans.map((span) => span.to)];
+  const last = Math.max(...ends);
+  return [`rank ${rank}${host ? `, ${short(host, 30)}` : ''}`, {
+    kind: 'rank', num_steps: 1, backward: at(last), compute: at(computation?.to ?? last),
+    computation: computation === null ? [] : [{...computation, beside: null, rate: null}],
+    spans: spans.map((span) => ({...span, ready: at(span.ready), from: at(span.from), to: at(span.to), start: null, stop: null})),
+  }];
+}
+
+function skew(view) {
+  const groups = view.groups.filter((one) => one.group >= 0);
+  if (view.ranks.length < 2 || groups.length === 0) return `Step ${view.step}, ${plural(view.ranks.length, 'rank')}.`;
+  const worst = groups.reduce((a, b) => (b.skew_seconds > a.skew_seconds ? b : a));
+  const unknown = view.ranks.filter((one) => one.clock_error_seconds === null).map((one) => one.rank);
+  const clocks = unknown.length > 0 ? ` The clock of rank ${unknown.join(', ')} could not be compared.` : '';
+  return `Step ${view.step}, ${plural(view.ranks.length, 'rank')}. The ranks are furthest apart at group ${worst.group}: rank ${worst.last_rank} was ready ${time(worst.skew_seconds)} after the first; the longest wait there was ${time(worst.waited_seconds)}, the exchange took ${time(worst.exchange_seconds)} at most.${clocks}`;
 }
 
 function comparison([[first, a], [second, b]]) {
@@ -90,7 +149,7 @@ function byTensors(spans) {
 }
 
 /** Groups of both timelines beside one another, where they have the same groups. */
-function groupTable(pairs) {
+function groupTable(pairs, context) {
   const known = pairs.filter(([, timeline]) => timeline !== null);
   if (known.length === 0) return [];
   const spans = known.map(([, timeline]) => byTensors(timeline.spans));
@@ -102,7 +161,8 @@ function groupTable(pairs) {
     const each = shownSpans.map((one) => one.get(key));
     const [first, last] = [each[0], each.at(-1)];
     const took = (span) => span.to.median - span.from.median;
-    return h('tr', {'data-group': first.group},
+    return h('tr', {class: 'pick', tabindex: 0, 'data-group': first.group, onclick: () => context.select(first.group),
+      onkeydown: (event) => { if (event.key === 'Enter') context.select(first.group); }},
       h('td', {class: 'left'}, `${first.group}`),
       h('td', {}, bytes(first.num_bytes)),
       h('td', {}, `r = ${first.num_threads}`),
