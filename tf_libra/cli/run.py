@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tf_libra.launch import TRACEBACK_VARIABLE
+from tf_libra.launch import environment
 from tf_libra.multiplexing.background import (
     COMMAND_VARIABLE,
     MAX_SLOWDOWN,
@@ -27,11 +27,7 @@ HELP = f"""{USAGE}
   --max-slowdown SHARE      by how much it may make steps longer ({MAX_SLOWDOWN:g})
 
 In the environment of the workers:
-  TF_LIBRA_LOG_LEVEL        debug, info, warning or error; what rank 0 says
-  TF_LIBRA_TIMEOUT_SECONDS  how long to wait for another rank at most
-  TF_LIBRA_INTERFACE        the network interface between hosts, such as eth0
-  TF_LIBRA_PORTS            where ranks may listen for each other, such as 20000-20063
-  {TRACEBACK_VARIABLE}        full: tracebacks with the frames of libraries, too
+{environment.text()}
 
 The exit status is 0 where every worker ended well, 1 where one failed, 2 where the command line is
 wrong, and 130 after Ctrl-C. TF_CPP_MIN_LOG_LEVEL is 1 for workers, unless it is set.
@@ -63,15 +59,15 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP)
     # Workers write into pipes, where Python would hold its output back; and what TensorFlow notes
     # at level info, such as every begin and end of a trace, is no help.
-    environment = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **beside}
+    variables = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "1", **os.environ, **beside}
     sys.stdout.flush()
     if importlib.util.find_spec("horovod") is not None:
         # The launcher starts "python" and itself by name: of this environment, unless PATH says so.
-        environment["PATH"] = os.pathsep.join(
-            [str(Path(sys.executable).parent), environment.get("PATH", "")]
+        variables["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), variables.get("PATH", "")]
         )
         command = [sys.executable, "-m", "tf_libra.launch", *arguments]
-        os.execve(sys.executable, command, environment)
+        os.execve(sys.executable, command, variables)
     program = find_program()
     if program is None:
         print(
@@ -80,8 +76,8 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    environment["PATH"] = os.pathsep.join([str(program.parent), environment.get("PATH", "")])
-    os.execve(program, [str(program), *arguments], environment)
+    variables["PATH"] = os.pathsep.join([str(program.parent), variables.get("PATH", "")])
+    os.execve(program, [str(program), *arguments], variables)
 
 
 def _beside(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tf_libra import units
 from tf_libra.report.answers import Answers
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
@@ -50,7 +51,7 @@ def draw(answers: Answers, folder: Path, kind: str) -> list[Path]:
     table = answer("strategies")
     pages: dict[str, tuple[float, Callable[[Any], None]]] = {}
     if timelines:
-        pages["timeline"] = 0.5 + 1.1 * len(timelines), lambda figure: _timeline(figure, timelines)
+        pages["timeline"] = 0.8 + 1.1 * len(timelines), lambda figure: _timeline(figure, timelines)
     if (fitted := answer("contention"))["curves"] is not None:
         pages["contention"] = 2.8, lambda figure: _contention(figure, fitted)
     if table is not None and table["rows"]:
@@ -77,6 +78,9 @@ def draw(answers: Answers, folder: Path, kind: str) -> list[Path]:
 
 def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
     """Computation above communication, predicted and measured on one time axis."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     axes = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (name, timeline) in zip(axes, timelines, strict=True):
         end = timeline["compute"]["median"]
@@ -95,6 +99,10 @@ def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
             ):
                 if finish > begin:
                     axis.broken_barh([_milliseconds(begin, finish)], (0.1, 0.8), color=color)
+            for at in (span["from"], span["to"]):
+                if at["low"] < at["high"]:  # quartiles over steps, below the labels
+                    low, high = 1e3 * at["low"], 1e3 * at["high"]
+                    axis.plot([low, high], [0.18, 0.18], "|-", color="black", lw=0.7, ms=4)
             if stop - start > 0.07 * timeline["backward"]["median"]:
                 axis.text(
                     500 * (start + stop), 0.5, f"{span['group']}\nr={span['num_threads']}",
@@ -103,10 +111,19 @@ def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
         axis.axvline(1e3 * timeline["backward"]["median"], color="black", lw=0.8, ls=":")
         axis.set_yticks([1.5, 0.5], ["computation", "communication"], fontsize=8)
         steps = f", median of {timeline['num_steps']} steps" if timeline["num_steps"] else ""
-        total = 1e3 * timeline["backward"]["median"]
-        axis.set_title(f"{name}{steps}: {total:.4g} ms", fontsize=9, loc="left")
+        total = units.time(timeline["backward"]["median"])
+        axis.set_title(f"{name}{steps}: {total}", fontsize=9, loc="left")
     axes[-1].set_xlim(left=0)
     axes[-1].set_xlabel("ms since the start of backward")
+    handles: list[Any] = [
+        Patch(color=_COMPUTATION, label="computation"),
+        Patch(color=_SLOWED, label="slowed by communication"),
+        Patch(color=_OVERLAPPED, label="overlapped all-reduce"),
+        Patch(color=_RESIDUAL, label="residual communication"),
+    ]
+    if any(timeline["num_steps"] for _, timeline in timelines):
+        handles.append(Line2D([], [], color="black", marker="|", lw=0.7, label="quartiles"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7)
 
 
 def _milliseconds(start: float, stop: float) -> tuple[float, float]:

@@ -1,0 +1,23 @@
+"""What is said of environment variables is all that there is."""
+
+import re
+from pathlib import Path
+
+from tf_libra.launch.environment import VARIABLES, table, text
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = re.compile(r'"(TF_LIBRA_[A-Z_]+)"')
+
+
+def test_every_variable_that_is_read_is_declared() -> None:
+    sources = [
+        *(ROOT / "tf_libra").rglob("*.py"),
+        *(path for folder in ("ops", "passes") for path in (ROOT / folder).rglob("*.cc")),
+    ]
+    read = {name for path in sources for name in NAME.findall(path.read_text())}
+    assert read == {one.name for one in VARIABLES}
+
+
+def test_the_page_has_the_table() -> None:
+    assert table() in (ROOT / "docs" / "options.md").read_text()
+    assert all(one.name in text() for one in VARIABLES)

@@ -1,0 +1,75 @@
+"""Every environment variable that TF-Libra reads, for docs/options.md and `tf-libra run --help`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable.
+
+    Attributes:
+        name: of the variable.
+        default: what is taken where it is not set, in words.
+        what: what it does, a sentence without a full stop.
+    """
+
+    name: str
+    default: str
+    what: str
+
+
+VARIABLES = (
+    Variable("TF_LIBRA_LOG_LEVEL", "info", "debug, info, warning or error; what rank 0 says"),
+    Variable(
+        "TF_LIBRA_TIMEOUT_SECONDS",
+        "600",
+        "how long to wait for another rank at most, where `timeout_seconds` is not given",
+    ),
+    Variable(
+        "TF_LIBRA_INTERFACE",
+        "Horovod's, else the one that reaches rank 0",
+        "the network interface between hosts, such as eth0",
+    ),
+    Variable(
+        "TF_LIBRA_PORTS",
+        "any free port",
+        "where ranks may listen for each other, such as 20000-20063",
+    ),
+    Variable(
+        "TF_LIBRA_TRACEBACK",
+        "the script's frames alone",
+        "full: tracebacks under `tf-libra run` with the frames of libraries, too",
+    ),
+    Variable(
+        "TF_LIBRA_BACKGROUND",
+        "none",
+        "what runs beside training on every rank; `tf-libra run --background` sets it",
+    ),
+    Variable(
+        "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN",
+        "0.05",
+        "by how much it may make steps longer; `tf-libra run --max-slowdown` sets it",
+    ),
+    Variable(
+        "TF_LIBRA_BACKGROUND_RANK",
+        "not set",
+        "tells a background job beside which rank it runs; nothing to set by hand",
+    ),
+    Variable(
+        "TF_LIBRA_LAUNCHED",
+        "not set",
+        "set by `tf-libra run` for its workers, which then end as it says; nothing to set by hand",
+    ),
+)
+
+
+def table() -> str:
+    """The variables as a table for docs/options.md."""
+    rows = [f"| `{one.name}` | {one.default} | {one.what} |" for one in VARIABLES]
+    return "\n".join(["| variable | where it is not set | what it does |", "|---|---|---|", *rows])
+
+
+def text() -> str:
+    """The variables as text for a terminal."""
+    width = max(len(one.name) for one in VARIABLES)
+    return "\n".join(f"  {one.name:<{width}}  {one.what.replace('`', '')}" for one in VARIABLES)
