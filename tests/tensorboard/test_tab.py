@@ -254,12 +254,14 @@ def test_another_version_of_the_plan_can_be_chosen(tab: Tab, trained: Trained) -
 
 
 def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: str) -> None:
+    write(trained.logdir / "growing", examples.plan_record(function="growing"))
+    tab.wait(lambda: any("growing" in one.text for one in Select(tab.one("#run")).options))
+    tab.choose("#run", "growing")
     tab.view("history")
     points = "return document.querySelector('#history-lead').textContent"
     before = tab.script(points)
-    writer = RecordWriter(trained.logdir / "first", 0)
-    function = answer(address, "runs")["plans"][0]["function"]
-    writer.history(10**6, function, {"step_seconds": 0.01})
+    writer = RecordWriter(trained.logdir / "growing", 0)
+    writer.history(10**6, "growing", {"step_seconds": 0.01})
     writer.close()
     tab.wait(lambda: tab.script(points) != before)
     assert tab.one("main").get_attribute("data-ready") == "history"
