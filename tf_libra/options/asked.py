@@ -27,7 +27,7 @@ class Asked(TypedDict, total=False):
     progress: bool
     tuning: Tuning | None
     faults: Faults | None
-    max_tuning_steps: int
+    max_tuning_steps: int | None
     max_tuning_seconds: float
     max_model_error: float
     tuning_again_share: float
