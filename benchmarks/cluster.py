@@ -34,6 +34,8 @@ from absl import app, flags
 from benchmarks.meeting import meeting
 
 _NETNS = Path("/etc/netns")
+# Connections are told apart by so many values of each of their ports.
+_FLOW_BUCKETS = 8
 # Made by the process of this number: hosts, the host's ends of links, the bridge.
 _OURS = re.compile(r"tfl(\d+)(h\d+|v\d+|br)")
 _MOST_HOSTS = 64
@@ -75,12 +77,16 @@ class Cluster:
         address: this machine's address on the bridge.
     """
 
-    def __init__(self, num_hosts: int, rate: str | None = None) -> None:
+    def __init__(
+        self, num_hosts: int, rate: str | None = None, flow_rate: str | None = None
+    ) -> None:
         """Says what is to be made.
 
         Args:
             num_hosts: from 1 to 64.
             rate: of each link and direction, as `tc` writes it, such as "5gbit"; None: not shaped.
+            flow_rate: that one TCP connection may have of a link and direction, where that is
+                shaped; None: all of it.
 
         Raises:
             ClusterError: this machine, or this user, cannot make it.
@@ -90,7 +96,10 @@ class Cluster:
             raise ClusterError(reason)
         if not 1 <= num_hosts <= _MOST_HOSTS:
             raise ClusterError(f"hosts must be from 1 to {_MOST_HOSTS}, got {num_hosts}")
+        if flow_rate is not None and rate is None:
+            raise ClusterError(f"flow_rate needs rate, got {flow_rate!r} without one")
         self._rate = rate
+        self._flow_rate = flow_rate
         own = f"tfl{os.getpid()}"
         self._bridge = f"{own}br"
         # 198.18.0.0/15 is set aside for benchmarks of networks (RFC 2544).
@@ -134,6 +143,29 @@ class Cluster:
         _ip("netns", "exec", host.namespace, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _run("tc", "qdisc", "replace", "dev", host.link, *shape)
 
+    def _limit_flows(self, host: Host, rate: str, flow_rate: str) -> None:
+        """A class of its own for each connection that leaves a host, by bits of both its ports.
+
+        Now and then two connections share one, as in clouds that balance by a hash of ports.
+        """
+        bits = range(_FLOW_BUCKETS)
+        mask = f"{2 * (_FLOW_BUCKETS - 1):#x}"  # ports of connections that are made are even
+        commands = [
+            "qdisc replace dev eth0 root handle 1: htb default 1",
+            f"class add dev eth0 parent 1: classid 1:ffff htb rate {rate}",
+            f"class add dev eth0 parent 1:ffff classid 1:1 htb rate {flow_rate}",
+        ]
+        for one in bits:
+            for other in bits:
+                number = f"1:{2 + one * _FLOW_BUCKETS + other:x}"
+                ports = f"match ip sport {2 * one} {mask} match ip dport {2 * other} {mask}"
+                commands += [
+                    f"class add dev eth0 parent 1:ffff classid {number} htb rate {flow_rate}",
+                    f"filter add dev eth0 parent 1: protocol ip u32 {ports} flowid {number}",
+                ]
+        batch = "\n".join(commands)
+        _run("ip", "netns", "exec", host.namespace, "tc", "-batch", "-", text=batch)
+
     def cut(self, host: Host) -> None:
         """Pulls the cable: nothing goes in or out, and nobody is told."""
         # The bridge forgets the port; the host's own end stays up, as a NIC behind a dead switch.
@@ -167,6 +199,8 @@ class Cluster:
             _ip(*inside, "link", "set", "eth0", "up")
             if self._rate is not None:
                 self.set_rate(host, self._rate)
+                if self._flow_rate is not None:
+                    self._limit_flows(host, self._rate, self._flow_rate)
 
     def _remove(self) -> None:
         for process in self._processes:
@@ -226,8 +260,8 @@ def _ip(*arguments: str) -> None:
     _run("ip", *arguments)
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(*command: str, text: str = "") -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode != 0:
         raise ClusterError(f"`{shlex.join(command)}` failed: {done.stderr.strip()}")
 
@@ -339,9 +373,11 @@ def run(
     command: Sequence[str],
     env: dict[str, str],
     mpich: Path | None = None,
+    flow_rate: str | None = None,
 ) -> int:
     """Runs a job of one worker per host to its end; returns its exit status."""
-    with Cluster(num_hosts, rate) as cluster, tempfile.TemporaryDirectory() as scratch:
+    made = Cluster(num_hosts, rate, flow_rate)
+    with made as cluster, tempfile.TemporaryDirectory() as scratch:
         if mpich is not None:
             return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
         with places(cluster) as found:
@@ -370,7 +406,7 @@ def main(argv: Sequence[str]) -> int:
     env = {"PYTHONUNBUFFERED": "1", **os.environ}
     mpich = None if FLAGS.mpich is None else Path(FLAGS.mpich).absolute()
     try:
-        return run(FLAGS.hosts, FLAGS.rate, argv[1:], env, mpich)
+        return run(FLAGS.hosts, FLAGS.rate, argv[1:], env, mpich, FLAGS.flow_rate)
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -383,5 +419,6 @@ FLAGS = flags.FLAGS
 if __name__ == "__main__":
     flags.DEFINE_integer("hosts", 2, "Number of hosts, one worker on each.", 1, _MOST_HOSTS)
     flags.DEFINE_string("rate", None, "Of each link, such as 5gbit; not shaped if not given.")
+    flags.DEFINE_string("flow_rate", None, "That one connection may have of it, such as 1gbit.")
     flags.DEFINE_string("mpich", None, "Folder made by tools/build_horovod.py --mpich FOLDER.")
     app.run(main)

@@ -41,6 +41,20 @@ def cnn5m() -> Built:
     return model, _images(16, 32, 32, 3), _classes(10, 16), _cross_entropy()
 
 
+def vgg() -> Built:
+    """VGG-11 (Simonyan and Zisserman 2015) for 32x32 images, half as wide: 5.1 M parameters."""
+    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+    for filters, convolutions in ((32, 1), (64, 1), (128, 2), (256, 2), (256, 2)):
+        for _ in range(convolutions):
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D(2))
+    model.add(layers.Flatten())
+    for _ in range(2):
+        model.add(layers.Dense(1536, activation="relu"))
+    model.add(layers.Dense(10))
+    return model, _images(16, 32, 32, 3), _classes(10, 16), _cross_entropy()
+
+
 def resnet20() -> Built:
     """ResNet-20 for 32x32 images (He et al. 2015, section 4.2): many small gradients."""
 
@@ -76,8 +90,19 @@ def transformer() -> Built:
     return model, text[:, :-1], text[:, 1:], _cross_entropy()
 
 
+def embedding() -> Built:
+    """One table of 12.8 M parameters, whose gradient is made dense, and little beside it."""
+    rows, width, length = 100_000, 128, 16
+    tokens = tf.keras.Input((length,), dtype="int32")
+    # By a dense product: the gradient of a lookup would be rows, which are gathered.
+    table = layers.Dense(width, use_bias=False)
+    x = table(layers.CategoryEncoding(rows, output_mode="multi_hot")(tokens))
+    model = tf.keras.Model(tokens, layers.Dense(10)(layers.Dense(64, activation="relu")(x)))
+    return model, _classes(rows, 16, length), _classes(10, 16), _cross_entropy()
+
+
 MODELS: dict[str, Callable[[], Built]] = {
-    builder.__name__: builder for builder in (mlp, cnn5m, resnet20, transformer)
+    builder.__name__: builder for builder in (mlp, cnn5m, vgg, resnet20, transformer, embedding)
 }
 
 

@@ -43,7 +43,13 @@ class Placing:
         flags.DEFINE_string(
             "rate", None, "Of each host's link, such as 5gbit; see tc(8).", flag_values=flag_values
         )
-        of_network = ["hosts", "rate"]
+        flags.DEFINE_string(
+            "flow_rate",
+            None,
+            "That one connection may have of --rate, such as 1gbit.",
+            flag_values=flag_values,
+        )
+        of_network = ["hosts", "rate", "flow_rate"]
         if mpich:
             of_network.append("mpich")
             flags.DEFINE_string(
@@ -108,6 +114,8 @@ class Placing:
             return "one host"
         rate = self._values.rate
         shaped = "not shaped" if rate is None else f"shaped to {rate} each way"
+        if self._values.flow_rate is not None:
+            shaped += f", each connection to {self._values.flow_rate}"
         return f"one host each (network namespaces), links {shaped}"
 
     def measured(self, module: str, kind: type, **own: Any) -> dict[str, Any]:

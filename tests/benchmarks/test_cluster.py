@@ -78,6 +78,32 @@ def test_rate_that_tc_does_not_know_leaves_nothing(make_cluster: Callable[..., C
     assert names_of(os.getpid()) == set()
 
 
+def test_connections_are_limited_each(make_cluster: Callable[..., Cluster]) -> None:
+    with pytest.raises(ClusterError, match="flow_rate needs rate, got '1gbit' without one"):
+        make_cluster(2, None, "1gbit")
+    with make_cluster(2, "800mbit", "100mbit") as cluster:
+        first, second = cluster.hosts
+        inside = ["ip", "netns", "exec", first.namespace, "tc"]
+        show = [[*inside, what, "show", "dev", "eth0"] for what in ("class", "filter")]
+        classes, filters = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            for command in show
+        )
+        assert classes.count("rate 100Mbit") == 65  # of 8 by 8 ports, and what is no TCP
+        assert classes.count("rate 800Mbit") == 1
+        assert filters.count("flowid") == 64
+        receiver = cluster.popen(
+            second,
+            [sys.executable, "-c", RECEIVE, second.address],
+            dict(os.environ),
+            stdout=subprocess.PIPE,
+        )
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == b"listening\n"
+        assert send(cluster, first, second, DEADLINE_SECONDS) == ""
+    assert names_of(os.getpid()) == set()
+
+
 def test_hosts_meet_over_their_links_alone(make_cluster: Callable[..., Cluster]) -> None:
     with make_cluster(2, "800mbit") as cluster:
         first, second = cluster.hosts

@@ -38,7 +38,10 @@ def test_function_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("cnn6m", "must be one of mlp, cnn5m, resnet20, transformer, or file.py:function"),
+        (
+            "cnn6m",
+            "must be one of mlp, cnn5m, vgg, .*embedding, or file.py:function",
+        ),
         ("absent.py:build", "'absent.py' is none"),
         (f"{__file__}:absent", "has no 'absent'"),
         (f"{Path(__file__).parent}:build", "must name a Python file"),

@@ -141,7 +141,7 @@ def parse(argument: str) -> None:
     [
         ("--np=1", "must be at least 2: one worker has nobody to all-reduce with"),
         ("--np=4096", f"must be at most {len(os.sched_getaffinity(0))}"),
-        ("--model=cnn6m", "must be one of mlp, cnn5m, resnet20, transformer"),
+        ("--model=cnn6m", "must be one of mlp, cnn5m, vgg, resnet20, transformer"),
         ("--strategies=none,fastest", "must name one or more of none, horovod, syneasgd"),
         ("--strategies=none,none", "each once; got none,none"),
         ("--strategies=", "must name one or more of"),
