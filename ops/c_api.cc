@@ -127,7 +127,7 @@ int TfLibraListen(const char* host, int first_port, int last_port, const char** 
 
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
-                   double stall_warning_seconds) {
+                   double stall_warning_seconds, double liveness_seconds) {
   return Guarded([&] {
     if (ActiveEngine() != nullptr) {
       return Status(StatusCode::kFailedPrecondition,
@@ -136,6 +136,7 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
     auto meeting = tf_libra::MeetingOf(world_size, hosts, ports, secret, num_lanes);
     meeting.rank = rank;
     meeting.timeout_seconds = timeout_seconds;
+    meeting.liveness_seconds = liveness_seconds;
     tf_libra::Socket listener;
     Status status = tf_libra::TakeListener(&listener);
     tf_libra::Mesh mesh;

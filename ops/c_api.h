@@ -12,7 +12,7 @@ extern "C" {
 
 const char* TfLibraLastError();
 
-// The numeric IPv4 address of a network interface.
+// The numeric address of a network interface, IPv4 where it has one, else IPv6.
 int TfLibraInterfaceAddress(const char* interface_name, const char** host);
 
 // Starts to listen on `host` alone ("unix:" for a Unix socket), at a port from `first_port` to
@@ -25,7 +25,7 @@ int TfLibraListen(const char* host, int first_port, int last_port, const char** 
 // have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
-                   double stall_warning_seconds);
+                   double stall_warning_seconds, double liveness_seconds);
 
 // Connects more lanes of the running engine, `num_lanes` in all: on every rank, after
 // TfLibraListen, at the same place among messages. `hosts`, `ports` and `secret` as for

@@ -384,7 +384,7 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh) {
     return status;
   }
   for (const Socket& link : result.links) {
-    if (link.valid()) WatchLink(link);
+    if (link.valid()) WatchLink(link, options.liveness_seconds);
   }
   *mesh = std::move(result);
   return Status();

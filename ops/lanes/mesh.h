@@ -28,6 +28,7 @@ struct MeshOptions {
   // let, talks to the others over sockets.
   bool share_memory = true;
   double timeout_seconds = 600;
+  double liveness_seconds = 10;  // see WatchLink
   // Asked about once a second while this rank waits; what it says other than OK ends the wait.
   std::function<Status()> interrupted;
 };

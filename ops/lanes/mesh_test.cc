@@ -1,5 +1,7 @@
 #include "ops/lanes/mesh.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/lanes/testing.h"
@@ -354,6 +357,40 @@ void PortHeldByAnotherProgram() {
   }
 }
 
+// Once beside each other way: a way of its own would only add to what tests take.
+void AllMeetOverIPv6() {
+  Socket listener;
+  Address bound;
+  if (!Listen("::1", 0, &listener, &bound).ok()) return;  // a machine without it
+  const std::string place = std::exchange(testing::MeetingPlace(), "::1");
+  AllMeet();
+  CHECK_STATUS(Listen(bound.host, bound.port, &listener, &bound), StatusCode::kFailedPrecondition,
+               "cannot bind to [::1]:" + std::to_string(bound.port));
+  testing::MeetingPlace() = place;
+}
+
+int SocketOption(const Socket& socket, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof(value);
+  CHECK_EQ(getsockopt(socket.fd(), level, name, &value, &length), 0);
+  return value;
+}
+
+// From its last answer until a link counts as broken, as the kernel has it.
+void LinksAreProbedAsOftenAsIsAsked() {
+  Socket listener, idle;
+  Address bound;
+  CHECK_OK(Listen("127.0.0.1", 0, &listener, &bound));
+  CHECK_OK(Connect(bound, After(5), &idle));
+  for (const int seconds : {5, 7, 10, 13, 60, 3600}) {
+    WatchLink(idle, seconds);
+    CHECK_EQ(SocketOption(idle, SOL_SOCKET, SO_KEEPALIVE), 1);
+    const int probes = SocketOption(idle, IPPROTO_TCP, TCP_KEEPCNT);
+    const int interval = SocketOption(idle, IPPROTO_TCP, TCP_KEEPINTVL);
+    CHECK_EQ(SocketOption(idle, IPPROTO_TCP, TCP_KEEPIDLE) + probes * interval, seconds);
+  }
+}
+
 void AddressThatIsNone() {
   Meeting meeting(2, 1);
   meeting.options.addresses[0].host = "rank-0.example";
@@ -440,6 +477,8 @@ int main(int argc, char** argv) {
        {"LateRankIsWaitedFor", LateRankIsWaitedFor},
        {"FullListenerIsNotTakenForADeadOne", FullListenerIsNotTakenForADeadOne},
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
+       {"AllMeetOverIPv6", AllMeetOverIPv6},
+       {"LinksAreProbedAsOftenAsIsAsked", LinksAreProbedAsOftenAsIsAsked},
        {"AddressThatIsNone", AddressThatIsNone},
        {"AddressInUse", AddressInUse},
        {"TheFirstFreePortIsTaken", TheFirstFreePortIsTaken},

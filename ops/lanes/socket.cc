@@ -12,8 +12,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -34,6 +36,7 @@ struct Endpoint {
   union {
     sockaddr any;
     sockaddr_in ip;
+    sockaddr_in6 ip6;
     sockaddr_un local;
   };
   socklen_t length = 0;
@@ -82,24 +85,34 @@ Status ParseAddress(const Address& address, Endpoint* endpoint) {
     }
     return Status();
   }
-  endpoint->ip.sin_family = AF_INET;
-  endpoint->ip.sin_port = htons(address.port);
-  endpoint->length = sizeof(endpoint->ip);
-  if (inet_pton(AF_INET, address.host.c_str(), &endpoint->ip.sin_addr) != 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "address must be a numeric IPv4 address, got '" + address.host + "'");
+  if (inet_pton(AF_INET, address.host.c_str(), &endpoint->ip.sin_addr) == 1) {
+    endpoint->ip.sin_family = AF_INET;
+    endpoint->ip.sin_port = htons(address.port);
+    endpoint->length = sizeof(endpoint->ip);
+    return Status();
   }
-  return Status();
+  if (inet_pton(AF_INET6, address.host.c_str(), &endpoint->ip6.sin6_addr) == 1) {
+    endpoint->ip6.sin6_family = AF_INET6;
+    endpoint->ip6.sin6_port = htons(address.port);
+    endpoint->length = sizeof(endpoint->ip6);
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "address must be a numeric IPv4 or IPv6 address, got '" + address.host + "'");
 }
 
 Address FormatAddress(const Endpoint& endpoint, const std::string& host) {
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   if (!IsUnix(host)) return {host, ntohs(endpoint.ip.sin_port)};
   const size_t length = endpoint.length - sizeof(sa_family_t) - 1;
   return {kUnixHost + std::string(endpoint.local.sun_path + 1, length), 0};
 }
 
 std::string Text(const Address& address) {
-  return IsUnix(address.host) ? address.host : address.host + ":" + std::to_string(address.port);
+  if (IsUnix(address.host)) return address.host;
+  const bool has_colons = address.host.find(':') != std::string::npos;  // as IPv6 has
+  const std::string host = has_colons ? "[" + address.host + "]" : address.host;
+  return host + ":" + std::to_string(address.port);
 }
 
 std::string CannotConnect(const Address& address) {
@@ -193,8 +206,12 @@ void Socket::Shutdown() {
   if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
 }
 
-void WatchLink(const Socket& idle) {
-  const int on = 1, idle_seconds = 2, interval_seconds = 2, probes = 4;
+void WatchLink(const Socket& idle, double liveness_seconds) {
+  // One wait before the first probe, and one behind each.
+  const int on = 1, probes = 4;
+  const int interval_seconds = std::max(1, static_cast<int>(liveness_seconds / (probes + 1)));
+  const int idle_seconds =
+      std::max(1, static_cast<int>(liveness_seconds) - probes * interval_seconds);
   setsockopt(idle.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
   setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds, sizeof(interval_seconds));
@@ -352,23 +369,30 @@ ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file)
 Status InterfaceAddress(const std::string& name, std::string* host) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return SystemError(StatusCode::kUnavailable, "getifaddrs");
-  std::string known;
-  bool found = false;
-  for (const ifaddrs* entry = all; entry != nullptr && !found; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
-    if (name == entry->ifa_name) {
-      char text[INET_ADDRSTRLEN];
-      const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
-      inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text));
-      *host = text;
-      found = true;
+  std::string known, ip, ip6;
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const sa_family_t family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    char text[INET6_ADDRSTRLEN];
+    const void* address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+    if (family == AF_INET6) {
+      const auto* found = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
+      // It means nothing without the interface, which has another name on another host.
+      if (IN6_IS_ADDR_LINKLOCAL(&found->sin6_addr)) continue;
+      address = &found->sin6_addr;
     }
-    known += (known.empty() ? "" : ", ") + std::string(entry->ifa_name);
+    inet_ntop(family, address, text, sizeof(text));
+    std::string& first = family == AF_INET ? ip : ip6;
+    if (name == entry->ifa_name && first.empty()) first = text;
+    known += (known.empty() ? "" : ", ") + std::string(entry->ifa_name) + " (" + text + ")";
   }
   freeifaddrs(all);
-  if (found) return Status();
+  *host = ip.empty() ? ip6 : ip;
+  if (!host->empty()) return Status();
   return Status(StatusCode::kInvalidArgument,
-                "no network interface '" + name + "' with an IPv4 address; there are: " + known);
+                "no network interface '" + name +
+                    "' with an address that other hosts could reach; there are: " + known);
 }
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }

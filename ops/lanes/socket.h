@@ -37,15 +37,16 @@ class Socket {
 };
 
 // Lets the kernel watch over a connection on which nobody sends anything: where the other host does
-// not answer for some ten seconds, the connection breaks. A process that is slow, or stopped, is
-// answered for by its kernel. (A connection with data under way is not probed in this way, and
-// TCP_USER_TIMEOUT would also end connections to peers that are merely slow to read.)
-void WatchLink(const Socket& idle);
+// not answer for so many seconds (whole ones, five at least), the connection breaks. A process that
+// is slow, or stopped, is answered for by its kernel. (A connection with data under way is not
+// probed in this way, and TCP_USER_TIMEOUT would also end connections to peers that are merely slow
+// to read.)
+void WatchLink(const Socket& idle, double liveness_seconds);
 
 // Why a watched connection has broken, for the first who asks.
 std::string WhyLinkBroke(const Socket& idle);
 
-// Where a rank can be reached. `host` is a numeric IPv4 address, or, for ranks of one host,
+// Where a rank can be reached. `host` is a numeric IPv4 or IPv6 address, or, for ranks of one host,
 // kUnixHost followed by the name of a Unix socket in Linux's abstract namespace: no file, no port,
 // and less CPU time per byte than TCP over loopback (docs/benchmarks.md).
 struct Address {
@@ -86,7 +87,8 @@ bool SendFile(const Socket& socket, const void* data, size_t size, const Socket&
 // As recv(2), of what is there; of a file that comes with it `file` becomes the owner.
 ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file);
 
-// The IPv4 address of a network interface such as "eth0".
+// The IPv4 address of a network interface such as "eth0", or else its IPv6 address, though none
+// that only its link knows.
 Status InterfaceAddress(const std::string& name, std::string* host);
 
 // "connection reset by peer" and the like, for the current errno.

@@ -97,6 +97,12 @@ def test_what_all_ranks_find_wrong_ends_nothing_but_the_step(job: Job, rank: int
     assert found["horovod"] == len(RANKS)
 
 
+def test_what_is_left_to_us_is_decided_and_said(job: Job) -> None:
+    assert job.value("auto") == [["Engine"], ["Engine", "HorovodControl"]]
+    assert "engine: lanes, since all ranks run on CPUs of one host" in job.log("auto")
+    assert "engine: horovod, since gradients live on GPUs, and Horovod has NCCL" in job.log("auto")
+
+
 @pytest.mark.parametrize("rank", RANKS)
 def test_ranks_may_join_and_go_on(job: Job, rank: int) -> None:
     assert job.value("joined", rank)

@@ -1,6 +1,7 @@
 """Backends that are not lanes: Horovod, on Gloo, and a toy from outside of the package."""
 
 import contextlib
+import dataclasses
 import os
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.backends import backend, interrupts
+from tf_libra.backends import backend, choosing, control, interrupts
 from tf_libra.backends.other_library import OtherLibrary
 from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
@@ -138,6 +139,24 @@ def differ_in_strategy() -> Any:
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
     return {"errors": found, "horovod": hvd.allreduce(tf.ones([]), op=hvd.Sum).numpy().tolist()}
+
+
+@cases
+def auto() -> Any:
+    """Left to us, here and on a machine that only says that it has GPUs."""
+    found, decide = [], choosing.circumstances
+    try:
+        for gpus in (0, 1):
+            choosing.circumstances = lambda *of, gpus=gpus: dataclasses.replace(
+                decide(*of), num_gpus=gpus, has_nccl=gpus > 0
+            )
+            model = hand("float32")
+            step = tf_libra.optimize("wfbp")(tf.function(model.step))
+            step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
+            found.append([one.__class__.__name__ for one in control.running()])
+    finally:
+        choosing.circumstances = decide
+    return found
 
 
 @cases

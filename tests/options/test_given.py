@@ -14,6 +14,7 @@ OTHERS = {
     "max_seconds": 8.5,
     "max_model_error": 0.5,
     "again_share": 0.1,
+    "liveness_seconds": 20.0,
     "timeout_seconds": 90.0,
     "stall_warning_seconds": 2.0,
     "check_numerics": "skip",

@@ -75,6 +75,9 @@ def test_defaults() -> None:
         ({"strategy": "wfbp", "threads": (1, 2)}, "threads must be one number for wfbp"),
         ({"strategy": "wfbp", "threads": 0}, "threads .*1.* got 0"),
         ({"timeout_seconds": 0}, "timeout_seconds must be "),
+        ({"liveness_seconds": 4}, "liveness_seconds must be between 5 and 86400, got 4"),
+        ({"liveness_seconds": 1e6}, "liveness_seconds must be between 5 and 86400, got 1000000"),
+        ({"liveness_seconds": "10"}, "liveness_seconds must be "),
         ({"timeout_seconds": float("nan")}, "timeout_seconds must be "),
         ({"timeout_seconds": float("inf")}, "timeout_seconds must be "),
         ({"timeout_seconds": 1e9}, "timeout_seconds must be at most 1e"),
@@ -119,6 +122,24 @@ def test_threads_replace_those_of_the_strategy() -> None:
 
 def test_lanes_are_those_of_a_given_plan() -> None:
     assert options.most_threads(resolved("libra", plan=PLAN)) == 3
+
+
+def test_liveness_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolved().faults.liveness_seconds == 10
+    monkeypatch.setenv("TF_LIBRA_LIVENESS_SECONDS", "30")
+    assert resolved().faults.liveness_seconds == 30
+    assert resolved(liveness_seconds=5).faults.liveness_seconds == 5
+    for text in ("4.9", "1e9", "nan", "soon", ""):
+        monkeypatch.setenv("TF_LIBRA_LIVENESS_SECONDS", text)
+        with pytest.raises(ValueError, match="TF_LIBRA_LIVENESS_SECONDS must be "):
+            resolved()
+
+
+def test_auto_is_decided_when_the_job_is_known() -> None:
+    found = resolved()
+    assert found.engine == "auto" and found.is_auto
+    assert found.backend.name == "lanes"
+    assert not resolved(engine="lanes").is_auto
 
 
 def test_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

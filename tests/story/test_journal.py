@@ -61,6 +61,8 @@ def test_remark_is_new_once() -> None:
     assert [journal.remarked(text) for text in ("a", "b", "a")] == [True, True, False]
     assert journal.facts().remarks == ("a", "b")
     assert journal.facts().engine == "horovod"
+    journal.met("lanes")
+    assert journal.facts().engine == "lanes"
 
 
 def test_facts_do_not_change_with_what_is_told_later() -> None:

@@ -129,11 +129,14 @@ class Terms:
         num_lanes: threads that all-reduces will ask for, for a carrier that executes some itself.
         timeout_seconds: how long to wait for another rank at most.
         stall_warning_seconds: after how long to warn that another rank has not arrived.
+        liveness_seconds: after how long a host that does not answer is lost, for a carrier that
+            has connections of its own.
     """
 
     num_lanes: int
     timeout_seconds: float
     stall_warning_seconds: float
+    liveness_seconds: float = 10.0
 
 
 class Carrier(Protocol):

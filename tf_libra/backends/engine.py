@@ -23,14 +23,14 @@ _UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
 
 @dataclass(frozen=True)
 class Address:
-    """Where a rank's listener waits: a numeric IPv4 address and a port, or a Unix socket."""
+    """Where a rank's listener waits: a numeric IP address and a port, or a Unix socket."""
 
     host: str
     port: int
 
 
 def interface_address(interface: str) -> str:
-    """The numeric IPv4 address of a network interface such as `eth0`.
+    """The numeric address of a network interface such as `eth0`: IPv4, else IPv6.
 
     Raises:
         EngineError: there is no such interface, or it has no address.
@@ -44,7 +44,7 @@ def listen(host: str, ports: tuple[int, int] | None = None) -> Address:
     """Starts to listen on `host` alone.
 
     Args:
-        host: a numeric IPv4 address, or `UNIX` for a Unix socket that only this host reaches.
+        host: a numeric address, or `UNIX` for a Unix socket that only this host reaches.
         ports: the first and the last port that may be taken; None: the system chooses one. Of no
             meaning for a Unix socket.
 
@@ -215,6 +215,7 @@ def connect(
     num_lanes: int,
     timeout_seconds: float,
     stall_warning_seconds: float,
+    liveness_seconds: float = 10.0,
 ) -> Engine:
     """Connects to all ranks. `listen` must have been called; `addresses` are by rank.
 
@@ -232,6 +233,7 @@ def connect(
             num_lanes,
             timeout_seconds,
             stall_warning_seconds,
+            liveness_seconds,
         )
     )
     return Engine(rank, len(addresses), num_lanes)

@@ -66,6 +66,7 @@ def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> eng
         _num_lanes(offers),
         terms.timeout_seconds,
         terms.stall_warning_seconds,
+        terms.liveness_seconds,
     )
 
 

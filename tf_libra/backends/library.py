@@ -25,7 +25,7 @@ _PROTOTYPES = {
     "TfLibraListen": (_INT, [_TEXT, _INT, _INT, _TEXT_OUT, _INTS]),
     "TfLibraConnect": (
         _INT,
-        [_INT, _INT, _TEXTS, _INTS, _TEXT, _INT, ctypes.c_double, ctypes.c_double],
+        [_INT, _INT, _TEXTS, _INTS, _TEXT, _INT, *(3 * [ctypes.c_double])],
     ),
     "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXT, _INT]),
     "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS]),

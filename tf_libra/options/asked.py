@@ -33,4 +33,5 @@ class Asked(TypedDict, total=False):
     tuning_again_share: float
     timeout_seconds: float | None
     stall_warning_seconds: float
+    liveness_seconds: float | None
     check_numerics: str | None

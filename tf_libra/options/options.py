@@ -100,6 +100,15 @@ class Faults:
         "after how long to warn that another rank has not arrived.",
         alone="stall_warning_seconds",
     )
+    liveness_seconds: float = option(
+        None,
+        "float | None",
+        values.check_liveness,
+        f"""after how long a link counts as dead whose other end, or host, answers no more; by
+        default what {values.LIVENESS_VARIABLE} says, else {values.DEFAULT_LIVENESS_SECONDS:g}.
+        Between {values.LIVENESS_RANGE[0]:g} and {values.LIVENESS_RANGE[1]:g}, of lanes alone.""",
+        alone="liveness_seconds",
+    )
     check_numerics: str | None = option(
         None,
         "str | None",
@@ -135,8 +144,8 @@ class Options:
         "str",
         values.check_engine,
         """what executes all-reduces: "lanes"; "horovod", which opens no connection of ours, for a
-        Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which is
-        lanes.""",
+        Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which
+        is lanes but where Horovod can what they cannot, and says why.""",
         agreed=True,
     )
     threads: tuple[int, ...] | None = option(
@@ -240,8 +249,13 @@ class Options:
 
     @property
     def backend(self) -> Backend:
-        """What executes all-reduces."""
-        return backend.resolve(self.engine)
+        """What executes all-reduces; before that is decided, lanes, which take the least."""
+        return backend.resolve("lanes" if self.is_auto else self.engine)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether it is to be decided, when the job is known, what executes all-reduces."""
+        return self.engine == values.AUTO_ENGINE
 
     @property
     def default_threads(self) -> bool:

@@ -5,7 +5,7 @@ is. `ValueError` names the option, the value and what is allowed.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ from tf_libra.model.plan import Plan
 from tf_libra.options.option import Check
 from tf_libra.planning.strategy import check_allowed_threads
 
-AUTO_ENGINE = "lanes"
+AUTO_ENGINE = "auto"
 TIMEOUT_VARIABLE = "TF_LIBRA_TIMEOUT_SECONDS"
 DEFAULT_TIMEOUT_SECONDS = 600.0
+LIVENESS_VARIABLE = "TF_LIBRA_LIVENESS_SECONDS"
+DEFAULT_LIVENESS_SECONDS = 10.0
+# Whole seconds between keepalive's probes, of which there are five; and a day.
+LIVENESS_RANGE = (5.0, 86400.0)
 # A wait of three years; what is more would overflow the clock.
 MAX_SECONDS = 1e8
 
@@ -48,11 +52,13 @@ def group(kind: type) -> Check:
 
 
 def check_engine(name: str, value: Any) -> str:
-    """The name of a registered backend."""
-    if value != "auto" and value not in backend.BY_NAME:
-        allowed = ", ".join(("auto", *backend.BY_NAME))
+    """The name of a registered backend, or AUTO_ENGINE."""
+    if value == AUTO_ENGINE:
+        return AUTO_ENGINE
+    if value not in backend.BY_NAME:
+        allowed = ", ".join((AUTO_ENGINE, *backend.BY_NAME))
         raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-    return backend.resolve(AUTO_ENGINE if value == "auto" else value).name
+    return backend.resolve(value).name
 
 
 def check_threads(name: str, value: Any) -> tuple[int, ...] | None:
@@ -106,14 +112,29 @@ def check_timeout(name: str, value: Any) -> float:
     """Likewise; None for what the environment says."""
     if value is not None:
         return check_wait(name, value)
-    text = os.environ.get(TIMEOUT_VARIABLE)
+    return _of_environment(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_SECONDS, check_wait)
+
+
+def check_liveness(name: str, value: Any) -> float:
+    """Seconds in LIVENESS_RANGE; None for what the environment says."""
+    if value is None:
+        return _of_environment(LIVENESS_VARIABLE, DEFAULT_LIVENESS_SECONDS, check_liveness)
+    seconds = checks.real(name, value, above=0)
+    least, most = LIVENESS_RANGE
+    if not least <= seconds <= most:
+        raise ValueError(f"{name} must be between {least:g} and {most:g}, got {value!r}")
+    return seconds
+
+
+def _of_environment(variable: str, default: float, check: Callable[[str, float], float]) -> float:
+    text = os.environ.get(variable)
     if text is None:
-        return DEFAULT_TIMEOUT_SECONDS
+        return default
     try:
         seconds = float(text)
     except ValueError:
-        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}") from None
-    return check_wait(TIMEOUT_VARIABLE, seconds)
+        raise ValueError(f"{variable} must be a number of seconds, got {text!r}") from None
+    return check(variable, seconds)
 
 
 def check_optional_boolean(name: str, value: Any) -> bool | None:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_libra import logs
 from tf_libra import options as options_lib
+from tf_libra.backends import choosing, horovod
 from tf_libra.backends import control as control_lib
-from tf_libra.backends import horovod
 from tf_libra.backends.agreement import agree, first_difference
 from tf_libra.backends.control import Carrier, Control
 from tf_libra.model.plan import Plan
@@ -84,6 +84,7 @@ class Meeting:
             )
             story.begins(Phase.PASS_THROUGH)
             return
+        options, _ = _with_engine(options, world)
         carrier = control_lib.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
@@ -122,8 +123,11 @@ class Meeting:
 
     def _prepare(self, world: horovod.World, story: Story) -> None:
         """What this rank needs by itself; tells the story who it is."""
-        self.options = _with_default_threads(self._asked)
+        self.options, why = _with_engine(self._asked, world)
+        self.options = _with_default_threads(self.options)
         story.met(world.rank, self.options)
+        if why:
+            story.log.info("engine: %s, since %s", self.options.engine, why)
         _warn_of_tensorflow(story)
         self.given = _usable(self.options.plan, world, story)
         story.named(self._identity)
@@ -135,7 +139,7 @@ class Meeting:
         What is wrong on one rank alone is said, too, and not left for others to wait for.
         """
         timeout_seconds = self.options.faults.timeout_seconds
-        mine: dict[str, Any] = {"engine": self.options.engine}
+        mine: dict[str, Any] = {"engine": _with_engine(self._asked, world)[0].engine}
         try:
             self._prepare(world, story)
             backend = self.options.backend
@@ -143,6 +147,7 @@ class Meeting:
                 backend.num_lanes(options_lib.most_threads(self.options)),
                 timeout_seconds,
                 self.options.faults.stall_warning_seconds,
+                self.options.faults.liveness_seconds,
             )
             mine["offer"] = carrier.offer(world, terms)
         except Exception as error:
@@ -200,6 +205,20 @@ class Meeting:
             ],
             "Grappler switched off": grappler.is_switched_off(),
         }
+
+
+def _with_engine(
+    options: options_lib.Options, world: horovod.World
+) -> tuple[options_lib.Options, str]:
+    """With what executes all-reduces, and why that where it was left to us; else nothing."""
+    if not options.is_auto:
+        return options, ""
+    found = choosing.circumstances(world, options_lib.most_threads(options))
+    engine, why = choosing.choose(found)
+    try:
+        return replace(options, engine=engine), why
+    except ValueError as error:  # a plan, or threads, that are lanes' alone
+        return replace(options, engine="lanes"), f"{engine} cannot ({error})"
 
 
 def _with_default_threads(options: options_lib.Options) -> options_lib.Options:

@@ -242,7 +242,7 @@ class TrainingFunction:
     def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1
         self._step += num_steps
-        self._options.backend.begin_step()
+        self._meeting.options.backend.begin_step()
         return session.step(first, execute, num_steps)
 
     def _watched(

@@ -24,6 +24,10 @@ class Journal:
         self._keeps_seconds = True
         self._seconds: dict[Phase, deque[float]] = {}
 
+    def met(self, engine: str) -> None:
+        """It is decided what carries gradients."""
+        self._engine = engine
+
     def named(self, function: str) -> None:
         """The function's name is known."""
         self._function = function

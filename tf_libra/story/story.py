@@ -60,6 +60,7 @@ class Story:
     def met(self, rank: int, options: Options) -> None:
         """The other ranks are known, and with them who speaks, and what nobody has asked for."""
         self._rank, self._options, self.log = rank, options, logs.logger(rank)
+        self._journal.met(options.engine)
         if rank == 0:
             logs.warn_of_unknown_level(self.log)
 

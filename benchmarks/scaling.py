@@ -1,0 +1,187 @@
+"""How lanes scale: python -m benchmarks.scaling [--ranks 16,32,64,128,256] [--lanes R].
+
+Starts that many real rank processes on this machine, without TensorFlow or Python
+(`benchmarks/scaling.cc`): they listen, learn each other's addresses from this program, connect,
+agree and all-reduce 1 KiB, and check what comes of both. Reported are, per number of ranks,
+
+- set-up: seconds from the first address until the last rank has all its connections and lanes;
+- agreed, all-reduced: seconds until the last rank has all-gathered a message, and all-reduced;
+- descriptors: the most that a rank has opened for that;
+- memory: the most resident bytes that a rank has more than before.
+
+Then a simulation of what follows for more ranks (`simulated_seconds`), each on a core of its own,
+and on the cores of this machine. Its one unknown, the seconds that a connection takes a core at
+each end, comes from the smallest job; what it says of the larger ones is printed beside what was
+measured. Descriptors and memory are continued in a straight line.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from absl import app, flags
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "scaling"
+SIMULATED = (256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A job of real ranks.
+
+    Attributes:
+        num_ranks: processes.
+        setup_seconds: until the last rank was connected.
+        agreed_seconds: until the last rank had everybody's message.
+        reduced_seconds: until the last rank had the sum.
+        descriptors: opened by the rank that opened most.
+        memory_bytes: of the rank that took most.
+    """
+
+    num_ranks: int
+    setup_seconds: float
+    agreed_seconds: float
+    reduced_seconds: float
+    descriptors: int
+    memory_bytes: int
+
+
+def build() -> Path:
+    """Compiles the rank."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    program = BUILD / "scaling"
+    lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
+    command = ["g++", "-std=c++17", "-O2", f"-I{ROOT}"]
+    command += [str(ROOT / "benchmarks" / "scaling.cc"), *map(str, lanes)]
+    subprocess.run([*command, "-pthread", "-o", str(program)], check=True)
+    return program
+
+
+def measure(program: Path, num_ranks: int, num_lanes: int, host: str) -> Measured:
+    """Runs a job.
+
+    Raises:
+        RuntimeError: a rank has failed; its own words are on standard error.
+    """
+    ranks = [
+        subprocess.Popen(
+            [program, str(rank), str(num_ranks), str(num_lanes), host],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(num_ranks)
+    ]
+    try:
+        places = "".join(_line(rank) for rank in ranks)
+        for rank in ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(places)
+            rank.stdin.flush()
+        found = [_line(rank).split() for rank in ranks]
+        for rank in ranks:
+            rank.communicate()  # ends its input, and so itself
+        if any(one.returncode for one in ranks) or any(one[5] != "1" for one in found):
+            raise RuntimeError(f"of {num_ranks} ranks one has not come to what is right")
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    columns = list(zip(*[[float(one) for one in row] for row in found], strict=True))
+    setup, agreed, reduced, descriptors, memory, _ = (max(column) for column in columns)
+    return Measured(num_ranks, setup, agreed, reduced, int(descriptors), int(memory))
+
+
+def _line(rank: "subprocess.Popen[str]") -> str:
+    assert rank.stdout is not None
+    line = rank.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a rank has ended with {rank.wait()}")
+    return line
+
+
+def simulated_seconds(num_ranks: int, per_peer_seconds: float, num_cores: int) -> float:
+    """How long set-up takes: every rank connects to all lower ones in turn, and then accepts.
+
+    A rank serves one other at a time. Where there are fewer cores than ranks, all that they do has
+    to go through these as well.
+
+    Args:
+        num_ranks: at least 1.
+        per_peer_seconds: of one core at each end, for all connections between two ranks.
+        num_cores: that the ranks share.
+    """
+    free = [0.0] * num_ranks  # from when on a rank accepts the next
+    for rank in range(num_ranks):
+        now = 0.0
+        for lower in range(rank):
+            now = free[lower] = max(now, free[lower]) + per_peer_seconds
+        free[rank] = now
+    work = num_ranks * (num_ranks - 1) * per_peer_seconds  # both ends of each pair
+    return max(max(free), work / num_cores)
+
+
+def fitted(smallest: Measured, num_cores: int) -> float:
+    """The seconds per peer by which the simulation takes as long as this job; it is linear."""
+    return smallest.setup_seconds / simulated_seconds(smallest.num_ranks, 1.0, num_cores)
+
+
+def continued(measured: Sequence[Measured], name: str, num_ranks: int) -> float:
+    """What a rank has of something where there are more ranks: so much more for each.
+
+    Args:
+        measured: jobs of at least two sizes.
+        name: attribute of `Measured`.
+        num_ranks: of the larger job.
+    """
+    first, last = measured[0], measured[-1]
+    slope = (getattr(last, name) - getattr(first, name)) / (last.num_ranks - first.num_ranks)
+    return float(getattr(last, name) + slope * (num_ranks - last.num_ranks))
+
+
+def table(measured: Sequence[Measured], num_cores: int) -> str:
+    """All of it, as Markdown."""
+    per_peer = fitted(measured[0], num_cores)
+    lines = [
+        "| ranks | set-up s | simulated s | agreed s | all-reduced s | descriptors | memory MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in measured:
+        simulated = simulated_seconds(one.num_ranks, per_peer, num_cores)
+        lines.append(
+            f"| {one.num_ranks} | {one.setup_seconds:.3f} | {simulated:.3f} |"
+            f" {one.agreed_seconds:.3f} | {one.reduced_seconds:.3f} | {one.descriptors} |"
+            f" {one.memory_bytes / 1e6:.2f} |"
+        )
+    if len(measured) > 1:
+        lines += ["", "| ranks | set-up on a core each, s | descriptors | memory MB |"]
+        lines.append("|---|---|---|---|")
+        for num_ranks in SIMULATED:
+            seconds = simulated_seconds(num_ranks, per_peer, num_ranks)
+            descriptors = continued(measured, "descriptors", num_ranks)
+            memory = continued(measured, "memory_bytes", num_ranks) / 1e6
+            lines.append(f"| {num_ranks} | {seconds:.2f} | {descriptors:,.0f} | {memory:.1f} |")
+    return "\n".join(lines)
+
+
+def main(_: list[str]) -> None:
+    program = build()
+    sizes = sorted(int(one) for one in _RANKS.value)
+    measured = [measure(program, size, _LANES.value, _HOST.value) for size in sizes]
+    cores = len(os.sched_getaffinity(0))
+    print(f"{cores} cores, {_LANES.value} lanes, load average {os.getloadavg()[0]:.1f}\n")
+    print(table(measured, cores))
+    if _JSON.value:
+        Path(_JSON.value).write_text(json.dumps([asdict(one) for one in measured], indent=1))
+
+
+if __name__ == "__main__":
+    _RANKS = flags.DEFINE_list("ranks", ["16", "32", "64", "128", "256"], "Numbers of ranks.")
+    _LANES = flags.DEFINE_integer("lanes", 1, "Lanes of each rank.", lower_bound=1)
+    _HOST = flags.DEFINE_string("host", "127.0.0.1", "Where ranks listen; unix: for Unix sockets.")
+    _JSON = flags.DEFINE_string("json", None, "File to write what was measured to.")
+    app.run(main)
