@@ -53,14 +53,14 @@ class Story:
         self._rank = 0
         self._function = ""
         self._is_closed = False
-        self._journal = Journal(options.engine, options.strategy.name)
+        self._journal = Journal(options.backend.name, options.strategy.name)
         self._progress = Progress(self.log)
         self._recorder: Recorder | None = None
 
     def met(self, rank: int, options: Options) -> None:
         """The other ranks are known, and with them who speaks, and what nobody has asked for."""
         self._rank, self._options, self.log = rank, options, logs.logger(rank)
-        self._journal.met(options.engine)
+        self._journal.met(options.backend.name)
         if rank == 0:
             logs.warn_of_unknown_level(self.log)
 
