@@ -160,4 +160,4 @@ def test_something_must_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(tmp_path)]) == 2
     assert "--out report.html" in capsys.readouterr().err
     assert main(["report", "--out", "x.html"]) == 2
-    assert "takes the log directory of a run, got 0" in capsys.readouterr().err
+    assert "takes LOGDIR beside the flags, got 0" in capsys.readouterr().err
