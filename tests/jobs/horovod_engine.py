@@ -180,7 +180,7 @@ def train(step: Any, model: Any, num_steps: int, dtype: str, whole: bool) -> dic
 
 def compare(kind: Any, dtype: str, num_steps: int, options: dict[str, Any]) -> Any:
     alone, model = kind[0](), kind[1]()
-    arrays = train(alone.step, alone, num_steps, dtype, whole=True)
+    arrays = train(tf.function(alone.step), alone, num_steps, dtype, whole=True)
     saved = {f"alone/{name}": value for name, value in arrays.items()}
     if "plan" in options:
         options = options | {"plan": models.plan_of(model.variables, SIZE, EDGES, THREADS)}

@@ -83,9 +83,9 @@ def against_alone(
     saved, step = {}, None
     for alone in (True, False):
         model = make()
-        chosen = model.step  # alone it needs no graph
+        chosen = tf.function(model.step)
         if not alone:
-            step = chosen = tf_libra.optimize(**options)(tf.function(chosen))
+            step = chosen = tf_libra.optimize(**options)(chosen)
         for number in range(num_steps):
             chosen(*data(number, alone))
         who = "alone" if alone else "ours"
