@@ -8,14 +8,18 @@ from typing import Any, Self, Unpack
 from tf_libra import options as options_lib
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
+from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning import pipeline as pipeline_lib
+from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Conclusion, Origin, Phase
 
 
 @options_lib.takes_all_options()
 def optimize(
-    strategy: strategies.Strategy | str = "libra", **options: Unpack[options_lib.Asked]
+    strategy: strategies.Strategy | PipelineStrategy | str = "libra",
+    **options: Unpack[options_lib.Asked],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
 
@@ -27,6 +31,8 @@ def optimize(
 
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
+    Under a strategy of pipelines, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank
+    runs a stage of the step (docs/pipeline.md).
 
     Args:
         strategy: what plans: a name or an object of `tf_libra.strategies`.
@@ -40,8 +46,57 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
+    if is_pipeline(strategy):
+        planner = pipeline_lib.resolve(strategy)
+        return functools.partial(
+            Optimized, options=_options_of_pipelines(planner, options), pipeline=planner
+        )
     resolved = options_lib.resolve({"strategy": strategy, **options})
     return functools.partial(Optimized, options=resolved)
+
+
+# What else says something of data parallelism alone.
+_OF_PIPELINES = (
+    "engine",
+    "broadcast_variables",
+    "sparse_as_dense",
+    "progress",
+    "faults",
+    "timeout_seconds",
+    "stall_warning_seconds",
+)
+
+
+def is_pipeline(strategy: Any) -> bool:
+    """Whether a strategy, or its name, is one of pipelines."""
+    if isinstance(strategy, str):
+        return strategy in pipeline_lib.BY_NAME
+    return type(strategy) in pipeline_lib.BY_NAME.values()
+
+
+def _options_of_pipelines(
+    strategy: PipelineStrategy, options: dict[str, Any]
+) -> options_lib.Options:
+    """The options, with a strategy of data parallelism that nobody asks.
+
+    Raises:
+        ValueError: one is given that pipelines do not have.
+    """
+    defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
+    for name, value in options.items():
+        if name not in _OF_PIPELINES and name in defaults and value != defaults[name]:
+            raise ValueError(
+                f"{name} is no option of pipelines, as strategy {strategy.name!r} makes them, got"
+                f" {value!r}; allowed are {', '.join(_OF_PIPELINES)}"
+            )
+    resolved = options_lib.resolve({"strategy": strategies.SynEasgd(), **options})
+    if resolved.faults.check_numerics is not None:
+        raise ValueError(
+            f"check_numerics is no option of pipelines, got {resolved.faults.check_numerics!r}"
+        )
+    if resolved.engine != "lanes":
+        raise ValueError(f"engine must be 'lanes' for a pipeline, got {resolved.engine!r}")
+    return resolved
 
 
 class Optimized:
@@ -58,7 +113,11 @@ class Optimized:
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: options_lib.Options, tuner: Any = None
+        self,
+        function: Callable[..., Any],
+        options: options_lib.Options,
+        tuner: Any = None,
+        pipeline: PipelineStrategy | None = None,
     ) -> None:
         """Wraps `function`; nothing runs before the first call.
 
@@ -67,16 +126,22 @@ class Optimized:
             options: what the user asked for.
             tuner: called like `tf_libra.tuning.tune`, decides instead of it what is tried; None for
                 that itself.
+            pipeline: what plans a pipeline; None for data parallelism.
 
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
+        from tf_libra.pipelines.training import PipelineTraining
         from tf_libra.session.training_function import TrainingFunction
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._training = TrainingFunction(function, options, tuner)
+        self._training: TrainingFunction | PipelineTraining
+        if pipeline is None:
+            self._training = TrainingFunction(function, options, tuner)
+        else:
+            self._training = PipelineTraining(function, pipeline, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -100,10 +165,9 @@ class Optimized:
         return self._training.state.phase
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> Plan | PipelinePlan | None:
         """What it runs under; None before a plan is in force."""
-        conclusion = self._training.state.conclusion
-        return None if conclusion is None else conclusion.plan
+        return self._training.plan
 
     @property
     def profile(self) -> BackwardProfile | None:
@@ -138,6 +202,18 @@ class Optimized:
             ValueError: on every rank: the first variable that differs.
         """
         self._training.check_variables()
+
+    def synchronize_variables(self) -> None:
+        """Brings the variables of the step up to date on every rank.
+
+        Ranks of a pipeline update those of their own stage only: call it, on all ranks, before
+        variables are read, as for a checkpoint or an evaluation. Under data parallelism they are
+        up to date.
+
+        Raises:
+            HorovodInternalError: a rank is gone, late, or gave up.
+        """
+        self._training.synchronize_variables()
 
     def close(self) -> None:
         """Says how training went and closes files in `logdir`, as the end of the process does.

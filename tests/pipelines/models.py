@@ -216,6 +216,23 @@ def deep(num_layers: int = 32) -> Trained:
     return _of_keras(model, keras.optimizers.SGD(0.1))
 
 
+def shallow() -> Trained:
+    """One layer."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), layers.Dense(10)])
+    return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def plain() -> Trained:
+    """Nothing says where layers end."""
+    weights = [tf.Variable(tf.eye(64)), tf.Variable(tf.ones([64, 10]))]
+
+    def call(images: Any) -> Any:
+        return tf.tanh(tf.reshape(images, [-1, 64]) @ weights[0]) @ weights[1]
+
+    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.1))
+
+
 EVERY = {
     one.__name__: one
     for one in (convolutional, normalized, dropping, branching, transformer, tied, deep)

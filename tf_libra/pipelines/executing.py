@@ -101,6 +101,11 @@ class Execution:
         ]
         self.executed: tuple[Executed, ...] = ()
 
+    @property
+    def variables(self) -> dict[str, int]:
+        """By placeholder of a variable, its stage; those that every rank has are missing."""
+        return self._update.variables
+
     def step(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs a step.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
@@ -288,15 +287,24 @@ class Recorder:
             tuple(recorder.elsewhere),
         )
 
-    def flat(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """The tensors that a call gives a trace, in the order of its inputs; no captures."""
+    def order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
+        """Which of the tensors among arguments, flattened, each input of a trace is; no captures.
+
+        Args:
+            concrete: the trace.
+            args: positional arguments with tensors of the sizes that were traced.
+            kwargs: keyword arguments.
+        """
         function = self._function.function
         bound = function_type_utils.canonicalize_function_inputs(
             tuple(args), kwargs, function._function_type, function._default_values,
             function._is_pure,
         )  # fmt: skip
         kind = concrete.function_type
-        return list(kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs)))
+        flat = kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs))
+        leaves = [one for one in tf.nest.flatten((args, kwargs)) if tf.is_tensor(one)]
+        places = {id(one): place for place, one in enumerate(leaves)}
+        return [places[id(one)] for one in flat]
 
 
 def _without_signature(function: Callable[..., Any]) -> Any:
@@ -309,11 +317,4 @@ def _without_signature(function: Callable[..., Any]) -> Any:
         autograph=template._autograph,
         jit_compile=template._jit_compile,
         experimental_autograph_options=template._experimental_autograph_options,
-    )
-
-
-def as_tensors(value: Any) -> Any:
-    """Arguments of a step with arrays as tensors, as `tf.function` takes them."""
-    return tf.nest.map_structure(
-        lambda one: tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one, value
     )

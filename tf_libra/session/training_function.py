@@ -88,6 +88,12 @@ class TrainingFunction:
         return State(Phase.PASS_THROUGH if self._meeting.is_alone else Phase.TRACE)
 
     @property
+    def plan(self) -> Plan | None:
+        """The plan in force for the gradients that were trained last."""
+        conclusion = self.state.conclusion
+        return None if conclusion is None else conclusion.plan
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is tried out or measured any more; the same step on every rank."""
         return self._meeting.is_alone or (self._current is not None and self._current.settled)
@@ -105,6 +111,9 @@ class TrainingFunction:
         self._story.close()
         for session in self._sessions.values():
             session.story.close()
+
+    def synchronize_variables(self) -> None:
+        """Does nothing: every rank updates all variables alike."""
 
     def check_variables(self) -> None:
         """Compares the variables of all traces so far with those of every other rank.

@@ -6,7 +6,13 @@ Importing it registers the planners that come along.
 from tf_libra.planning.pipeline.baselines import DataParallel, GPipe, HetPipe, PipeDream
 from tf_libra.planning.pipeline.planner import make_pipeline_plan
 from tf_libra.planning.pipeline.spp import Spp
-from tf_libra.planning.pipeline.strategy import BY_NAME, PipelineDraft, PipelineStrategy, register
+from tf_libra.planning.pipeline.strategy import (
+    BY_NAME,
+    PipelineDraft,
+    PipelineStrategy,
+    register,
+    resolve,
+)
 
 __all__ = [
     "BY_NAME",
@@ -19,4 +25,5 @@ __all__ = [
     "Spp",
     "make_pipeline_plan",
     "register",
+    "resolve",
 ]

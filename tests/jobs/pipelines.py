@@ -1,0 +1,93 @@
+"""Pipelines on real workers: what each rank has after some steps, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import harness
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+import tf_libra
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+from tests.pipelines import models
+from tests.pipelines.job import batches, fresh
+from tf_libra.strategies import DataParallel, GPipe, Spp
+
+hvd.init()
+cases = harness.Cases()
+STEPS, SAMPLES, MICROBATCHES = 3, 48, 4
+
+
+def own(tensor):
+    share = tensor.shape[0] // harness.SIZE
+    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
+
+
+def train(make, strategy):
+    trained = fresh(make)
+    step = tf_libra.optimize(strategy)(tf.function(trained.step))
+    returned = []
+    for images, labels in batches(STEPS, SAMPLES):
+        result = step(own(images), own(labels))
+        returned.append({name: np.array(value).tolist() for name, value in result.items()})
+    step.synchronize_variables()
+    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
+    cases.save(**{str(i): tf.convert_to_tensor(one).numpy() for i, one in enumerate(every)})
+    return {
+        "returned": returned,
+        "stages": [list(stage.devices) for stage in step.plan.stages],
+        "layers": list(step.plan.layer_names),
+        "explained": step.explain(),
+        "settled": step.settled,
+    }
+
+
+def add(name, strategy):
+    cases.add(name, lambda: train(models.EVERY[name], strategy))
+
+
+def in_stages(count):
+    return Spp(num_microbatches=MICROBATCHES, num_stages=count)
+
+
+# Batch normalization and dropout see what a replica computes at a time: they have none here.
+if harness.SIZE == 2:
+    for model in models.EVERY:
+        add(model, in_stages(2))
+    cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
+else:
+    add("convolutional", in_stages(2))
+    add("transformer", in_stages(3))
+    add("deep", in_stages(harness.SIZE))
+    cases.add("gpipe", lambda: train(models.deep, GPipe(num_microbatches=MICROBATCHES)))
+cases.add("data_parallel", lambda: train(models.deep, DataParallel(num_microbatches=MICROBATCHES)))
+
+
+def refused(make, strategy, samples=8, **options):
+    trained = fresh(make)
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+    images, labels = batches(1, samples * harness.SIZE)[0]
+    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
+    try:
+        step(own(images), own(labels))
+    finally:
+        for one, value in zip(trained.variables, before, strict=True):
+            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+
+
+if harness.SIZE == 2:
+    cases.add("a_batch_not_divided", lambda: refused(models.deep, Spp(num_microbatches=3)))
+    cases.add(
+        "more_stages_than_layers",
+        lambda: refused(models.shallow, Spp(num_microbatches=2, num_stages=2)),
+    )
+    cases.add(
+        "more_stages_than_workers",
+        lambda: refused(models.deep, Spp(num_microbatches=2, num_stages=3)),
+    )
+    cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
+
+if __name__ == "__main__":
+    cases.run()

@@ -1,0 +1,32 @@
+"""Tensors between ranks over lanes, as stages send them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_libra import collectives
+
+
+class Lanes:
+    """A transport over `tf_libra.collectives`."""
+
+    def __init__(self, rank: int, function: str) -> None:
+        """Sends nothing.
+
+        Args:
+            rank: this process.
+            function: identity of the training function, which no other one has.
+        """
+        self.rank = rank
+        self._function = function
+
+    def send(self, tensor: Any, to_rank: int, name: str) -> None:
+        """See `Transport`."""
+        collectives.send(tensor, to_rank, f"{self._function}: {name}")
+
+    def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
+        """See `Transport`."""
+        return collectives.receive(dtype, shape, from_rank, f"{self._function}: {name}")
+
+    def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
+        """See `Transport`."""
+        return collectives.all_reduce(tensor, ranks, f"{self._function}: {name}")

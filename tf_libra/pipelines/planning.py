@@ -1,0 +1,69 @@
+"""Chooses among the plans of a strategy one that can be executed."""
+
+import dataclasses
+from collections.abc import Callable
+
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.planning.pipeline import PipelineStrategy, Spp, make_pipeline_plan
+
+Check = Callable[[PipelinePlan], None]
+
+
+def plan_for(
+    layers: LayerGraph,
+    cluster: Cluster,
+    strategy: PipelineStrategy,
+    num_microbatches: int,
+    check: Check,
+) -> PipelinePlan:
+    """The plan with the shortest iteration of those that can be executed.
+
+    Where SPP may choose the number of stages, it makes a plan for each.
+
+    Args:
+        layers: of one microbatch.
+        cluster: one device per rank.
+        strategy: who plans.
+        num_microbatches: M.
+        check: raises `ValueError` for a plan that cannot be executed.
+
+    Raises:
+        ValueError: none can; says why of the best.
+    """
+    plans = [
+        make_pipeline_plan(layers, cluster, one, num_microbatches=num_microbatches)
+        for one in _variants(strategy, layers, cluster)
+    ]
+    refused: list[tuple[str, ValueError]] = []
+    for plan in sorted(plans, key=lambda one: one.predicted_seconds or 0.0):
+        try:
+            check_all_ranks(plan)
+            check(plan)
+        except ValueError as error:
+            refused.append((f"a plan of {len(plan.stages)} stages", error))
+            continue
+        notes = tuple(f"{what} is not possible: {error}" for what, error in refused)
+        return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+    raise refused[0][1]
+
+
+def _variants(
+    strategy: PipelineStrategy, layers: LayerGraph, cluster: Cluster
+) -> list[PipelineStrategy]:
+    if not isinstance(strategy, Spp) or strategy.num_stages is not None:
+        return [strategy]
+    most = min(len(layers.layers), cluster.num_devices)
+    return [dataclasses.replace(strategy, num_stages=count) for count in range(1, most + 1)]
+
+
+def check_all_ranks(plan: PipelinePlan) -> None:
+    """Raises `ValueError` where a plan leaves a rank without a stage."""
+    used = {device for stage in plan.stages for device in stage.devices}
+    unused = sorted(set(range(plan.num_devices)) - used)
+    if unused:
+        raise ValueError(
+            f"the plan of {plan.strategy} has no stage for ranks {unused}: start"
+            f" {len(used)} workers, or choose another strategy"
+        )

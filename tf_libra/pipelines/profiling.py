@@ -1,0 +1,123 @@
+"""What the layers of a step take, and how fast ranks reach each other: measured before planning."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_libra.backends.control import Control
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.step_graph import StepGraph
+from tf_libra.pipelines.transport import Transport
+
+_REPEATS = 3
+_PROBE_BYTES = 1 << 20
+
+
+def measured_layers(graph: StepGraph, arguments: dict[str, Any]) -> LayerGraph:
+    """Runs one microbatch, forward and backward, without any effect.
+
+    Each layer runs by itself, which takes its call each time; so what they take is scaled to what
+    all take at once.
+
+    Args:
+        graph: the step, traced for one microbatch.
+        arguments: tensors by name, as many samples as that.
+
+    Raises:
+        ValueError: the step cannot be cut between some of its layers.
+    """
+    count = len(graph.layers)
+    extraction = Extraction(graph.recording.concrete)
+    cut = Cut(graph, range(count))
+    apart = np.array(_seconds(cut, extraction, arguments))
+    whole = _seconds(Cut(graph, [0]), extraction, arguments)
+    forward = apart[:count] * whole[0] / apart[:count].sum()
+    backward = apart[: count - 1 : -1] * whole[1] / apart[count:].sum()
+    return LayerGraph.chain(
+        forward,
+        backward,
+        [layer.parameter_bytes for layer in graph.layers],
+        crossing_bytes(cut),
+        [layer.name for layer in graph.layers],
+    )
+
+
+def _seconds(cut: Cut, extraction: Extraction, arguments: dict[str, Any]) -> list[float]:
+    """What each part of a cut takes."""
+    without = {cut.graph.ops[place].name for place in cut.graph.writes}
+    values = {f"{name}:0": tensor for name, tensor in arguments.items()}
+    seconds = []
+    for part in cut.parts:
+        takes = [*(f"{name}:0" for name in part.arguments), *part.takes]
+        ops = [name for name in part.ops if name not in without]
+        function = extraction.function(ops, takes, part.gives)
+        given = [values[name] for name in takes]
+        values |= dict(zip(part.gives, function(given), strict=True))
+        seconds.append(min(_timed(function, given) for _ in range(_REPEATS)))
+    return seconds
+
+
+def _timed(function: Callable[[Sequence[Any]], Any], given: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    function(given)
+    tf.test.experimental.sync_devices()
+    return time.perf_counter() - start
+
+
+def crossing_bytes(cut: Cut) -> list[float]:
+    """What crosses each cut of a step, of one microbatch; the larger of the two ways."""
+    forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
+    for message in cut.messages:
+        tensor = cut.tensor(message.tensor)
+        size = tensor.shape.num_elements() * tensor.dtype.size
+        if message.source < message.target:
+            forward[message.source : message.target] += size
+        else:
+            backward[message.target : message.source] += size
+    return [float(size) for size in np.maximum(forward, backward)]
+
+
+def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
+    """The means of what all ranks have measured, all of which call this."""
+    everyone = control.all_gather(
+        [layers.forward_seconds.tolist(), layers.backward_seconds.tolist()]
+    )
+    forward, backward = np.mean(everyone, axis=0)
+    return LayerGraph.chain(
+        forward, backward, layers.parameter_bytes, layers.activation_bytes, layers.names
+    )
+
+
+def measured_cluster(transport: Transport, control: Control) -> Cluster:
+    """The rate between every two ranks, all of which call this: one pair after the other."""
+    count = control.world_size
+    rates = np.zeros([count, count])
+    probe = tf.zeros([_PROBE_BYTES // 4])
+    for one in range(count):
+        for other in range(one + 1, count):
+            seconds = 0.0
+            if control.rank in (one, other):
+                peer = other if control.rank == one else one
+                seconds = min(
+                    _round_trip(transport, probe, peer, is_first=control.rank == one)
+                    for _ in range(_REPEATS)
+                )
+            taken = control.all_gather(seconds)
+            rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(taken[one], 1e-9)
+    return Cluster.from_bandwidth(rates)
+
+
+def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:
+    start = time.perf_counter()
+    if is_first:
+        transport.send(probe, peer, "probe")
+    transport.receive(probe.dtype, probe.shape, peer, "probe")
+    if not is_first:
+        transport.send(probe, peer, "probe")
+    return time.perf_counter() - start
