@@ -46,8 +46,8 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
-    if is_pipeline(strategy):
-        planner = pipeline_lib.resolve(strategy)
+    planner = _planner_of_pipelines(strategy)
+    if planner is not None:
         return functools.partial(
             Optimized, options=_options_of_pipelines(planner, options), pipeline=planner
         )
@@ -67,11 +67,11 @@ _OF_PIPELINES = (
 )
 
 
-def is_pipeline(strategy: Any) -> bool:
-    """Whether a strategy, or its name, is one of pipelines."""
-    if isinstance(strategy, str):
-        return strategy in pipeline_lib.BY_NAME
-    return type(strategy) in pipeline_lib.BY_NAME.values()
+def _planner_of_pipelines(strategy: Any) -> PipelineStrategy | None:
+    """The strategy, or the one of that name, if it is one of pipelines."""
+    kinds = pipeline_lib.BY_NAME
+    known = strategy in kinds if isinstance(strategy, str) else type(strategy) in kinds.values()
+    return pipeline_lib.resolve(strategy) if known else None
 
 
 def _options_of_pipelines(

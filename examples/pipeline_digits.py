@@ -1,0 +1,63 @@
+"""Trains a convolutional network on handwritten digits as a pipeline.
+
+    tf-libra run -np 2 python examples/pipeline_digits.py
+
+The step is that of one device. Every worker passes its own share of every batch, and runs the stage
+of the model that it is given; where data parallelism is faster, that is what is planned.
+"""
+
+import os
+
+# One worker per core and one thread for its ops: else two workers measure the scheduler.
+CORES = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {CORES[int(os.environ.get("HOROVOD_LOCAL_RANK", 0)) % len(CORES)]})
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import horovod.tensorflow as hvd  # noqa: E402
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from absl import app, flags  # noqa: E402
+from digits import batches, build_model, load_data  # noqa: E402
+
+import tf_libra  # noqa: E402
+
+# Those of digits.py, too: --epochs and --batch.
+_MICROBATCHES = flags.DEFINE_integer("microbatches", 4, "Parts of every batch.", lower_bound=1)
+_STAGES = flags.DEFINE_integer("stages", None, "Exactly so many; default: as many as is best.")
+
+
+def main(_) -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    hvd.init()
+    keras.utils.set_random_seed(0)
+    model = build_model()
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES.value, num_stages=_STAGES.value)
+
+    @tf_libra.optimize(spp)
+    @tf.function
+    def train_step(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_of(labels, model(images, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    (train_x, train_y), (test_x, test_y) = load_data()
+    shares = batches(len(train_x), flags.FLAGS.batch, flags.FLAGS.epochs, hvd.rank(), hvd.size())
+    for step, chosen in enumerate(shares, start=1):
+        loss = train_step(tf.constant(train_x[chosen]), tf.constant(train_y[chosen]))
+        if step % 20 == 0 and hvd.rank() == 0:
+            print(f"step {step}: loss {float(loss):.4f}")
+    train_step.synchronize_variables()
+    if hvd.rank() == 0:
+        print(train_step.explain())
+        correct = np.argmax(model.predict(test_x, verbose=0), axis=1) == test_y
+        print(f"test accuracy: {correct.mean():.2%} of {len(test_y)} images")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,207 @@
+"""What cannot be a pipeline is refused by name, before anything runs."""
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tf_libra
+from tests.pipelines.job import batches, fresh, traced
+from tests.pipelines.models import EVERY
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.updating import Update
+from tf_libra.strategies import Spp
+
+IMAGES, LABELS = batches(1, 8)[0]
+
+
+def planned(step: Any) -> None:
+    """As far as a step gets before it is planned."""
+    graph = traced(Recorder(tf.function(step)), IMAGES, LABELS, 8)
+    Update(Cut(graph, range(len(graph.layers))))
+
+
+def weights() -> list[tf.Variable]:
+    return [tf.Variable(tf.eye(64), name=f"weight{i}") for i in range(3)]
+
+
+def forward(variables: list[tf.Variable], images: tf.Tensor) -> tf.Tensor:
+    x = tf.reshape(images, [-1, 64])
+    for one in variables:
+        x = tf_libra.boundary(tf.tanh(x @ one))
+    return tf.reduce_mean(x)
+
+
+def two_losses() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        for part in (variables[:1], variables[1:]):
+            with tf.GradientTape() as tape:
+                loss = forward(variables, images)
+            for one, gradient in zip(part, tape.gradient(loss, part), strict=True):
+                one.assign_sub(gradient)
+
+    return step
+
+
+def input_gradient() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            loss = forward(variables, images)
+        return tape.gradient(loss, [*variables, images])[-1]
+
+    return step
+
+
+def jacobian() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        return tape.jacobian(loss, variables[0])
+
+    return step
+
+
+def boundary_in_a_function() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.function(forward)(variables, images)
+        variables[0].assign_sub(tape.gradient(loss, variables)[0])
+
+    return step
+
+
+def skipping() -> Any:
+    """As a loss scale does: all updates, or none."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        gradients = tape.gradient(loss, variables)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in gradients])
+        if finite:
+            for one, gradient in zip(variables, gradients, strict=True):
+                one.assign_sub(gradient)
+
+    return step
+
+
+def update_by_samples() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient * loss)
+
+    return step
+
+
+def loss_after_the_update() -> Any:
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+        return forward(variables, images)
+
+    return step
+
+
+def nothing_trained() -> Any:
+    variables = weights()
+    return lambda images, labels: forward(variables, images)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (two_losses, "several calls of GradientTape.gradient"),
+        (input_gradient, "which is no variable"),
+        (jacobian, "computes a jacobian"),
+        (boundary_in_a_function, "call it in the step itself"),
+        (skipping, "updates 'weight0' together with what belongs to other stages"),
+        (update_by_samples, "depends on samples"),
+        (loss_after_the_update, "updates once, after all microbatches"),
+        (nothing_trained, "computes no gradient of a trainable variable"),
+    ],
+)
+def test_a_step_that_cannot_be_a_pipeline_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        planned(make())
+
+
+def test_a_shared_layer_that_writes_joins_what_lies_between():
+    """Batch normalization that two layers share cannot be of two stages."""
+    keras = tf.keras
+
+    def make(shared: bool) -> tuple[str, ...]:
+        first = keras.layers.BatchNormalization()
+        second = first if shared else keras.layers.BatchNormalization()
+        dense = [keras.layers.Dense(8) for _ in range(3)]
+        parts = [keras.layers.Flatten(), dense[0], first, dense[1], second, dense[2]]
+        x = inputs = keras.layers.Input([8, 8, 1])
+        for part in parts:
+            x = part(x)
+        model = keras.Model(inputs, x)
+        variables = model.trainable_variables
+
+        def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(images, training=True) ** 2)
+            for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                one.assign_sub(gradient)
+
+        graph = traced(Recorder(tf.function(step)), IMAGES, LABELS, 8)
+        return tuple(layer.name for layer in graph.layers)
+
+    assert len(make(shared=False)) == 5
+    assert len(make(shared=True)) == 3
+
+
+def test_a_boundary_changes_no_other_step():
+    x = tf.ones([2])
+    assert tf_libra.boundary(x) is x
+
+
+def test_microbatches_have_to_be_said():
+    with pytest.raises(ValueError, match=r"num_microbatches must be given, at least 1, got None"):
+        tf_libra.optimize("spp")(lambda images, labels: None)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"threads": 2},
+        {"cache_dir": "somewhere"},
+        {"logdir": "somewhere"},
+        {"local_variables": ["*"]},
+        {"inner_gradients": "local"},
+        {"check_numerics": "raise"},
+        {"max_tuning_steps": 7},
+    ],
+)
+def test_options_of_data_parallelism_are_refused(option):
+    (name,) = option
+    with pytest.raises(ValueError, match=f"^{name} is no option of pipelines"):
+        tf_libra.optimize(Spp(num_microbatches=2), **option)
+
+
+def test_every_model_has_cuts():
+    for make in EVERY.values():
+        trained = fresh(make)
+        graph = traced(Recorder(tf.function(trained.step)), IMAGES, LABELS, 8)
+        assert len(graph.layers) > 2
