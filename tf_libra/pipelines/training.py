@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import control as control_lib
 from tf_libra.backends import horovod, interrupts
 from tf_libra.backends.agreement import agree
 from tf_libra.backends.control import Control
@@ -193,12 +193,13 @@ class PipelineTraining:
         except BaseException as error:
             self._story.stopped()
             control = self._meeting.control
-            if control is not None:
-                control.abort(f"{type(error).__name__}: {error}")
-            if engine_lib.is_lost_rank(error):
-                if control is None:
-                    self._never_met = str(error)
-                raise horovod.internal_error(str(error)) from error
+            lost = control_lib.lost(error) if control is None else control.why_lost(error)
+            for one in control_lib.running():
+                one.abort(f"{type(error).__name__}: {error}")
+            if lost is not None:
+                if control is None:  # which would repeat it to later calls
+                    self._never_met = lost
+                raise horovod.internal_error(lost) from error
             raise
 
     def _synchronous_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
