@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self, Unpack
 
 from tf_libra import options as options_lib
@@ -75,7 +75,7 @@ def _planner_of_pipelines(strategy: Any) -> PipelineStrategy | None:
 
 
 def _options_of_pipelines(
-    strategy: PipelineStrategy, options: dict[str, Any]
+    strategy: PipelineStrategy, options: Mapping[str, Any]
 ) -> options_lib.Options:
     """The options, with a strategy of data parallelism that nobody asks.
 
