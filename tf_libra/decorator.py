@@ -89,13 +89,16 @@ def _options_of_pipelines(
                 f"{name} is no option of pipelines, as strategy {strategy.name!r} makes them, got"
                 f" {value!r}; allowed are {', '.join(_OF_PIPELINES)}"
             )
-    resolved = options_lib.resolve({"strategy": strategies.SynEasgd(), **options})
+    engine = options.get("engine", "auto")
+    if engine not in ("auto", "lanes"):
+        raise ValueError(f"engine must be 'lanes' for a pipeline, got {engine!r}")
+    resolved = options_lib.resolve(
+        {"strategy": strategies.SynEasgd(), **options, "engine": "lanes"}
+    )
     if resolved.faults.check_numerics is not None:
         raise ValueError(
             f"check_numerics is no option of pipelines, got {resolved.faults.check_numerics!r}"
         )
-    if resolved.engine != "lanes":
-        raise ValueError(f"engine must be 'lanes' for a pipeline, got {resolved.engine!r}")
     return resolved
 
 
