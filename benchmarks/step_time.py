@@ -108,6 +108,7 @@ def _document(names: Sequence[str], measured: dict[str, Any]) -> dict[str, Any]:
         "rounds": _ROUNDS.value,
         "seconds": seconds,
         "plan": measured["plans"],
+        "tuning": measured["tuning"],
         "settings": _PLACING.settings() | {"network": _network()} | measured["settings"],
     }
 

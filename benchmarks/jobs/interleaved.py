@@ -44,12 +44,13 @@ _HOROVOD: dict[str, Exchange] = {
 def run(job: Job) -> None:
     """Measures all strategies of `job`; rank 0 writes the outcome to `job.output` as JSON.
 
-    {"seconds": {name: seconds of each round}, "plans": {name: plan}, "settings": {...}}, where
+    {"seconds": {name: seconds of each round}, "plans": {name: plan}, "tuning": {name: {"steps",
+    "seconds"} until its plan was in force}, "settings": {...}}, where
     "horovod" appears in "seconds" as its two variants, "horovod:per_gradient" and
     "horovod:grouped".
     """
     training = begin(job)
-    steps = _steps(job.strategies, training)
+    steps, tuning = _steps(job.strategies, training)
     seconds = _interleave(list(steps.values()), training.batch, job)
     if hvd.rank() != 0:
         return
@@ -60,6 +61,7 @@ def run(job: Job) -> None:
             for name, step in steps.items()
             if name in strategies.BY_NAME
         },
+        "tuning": tuning,
         "settings": {
             "optimizer": f"SGD({LEARNING_RATE})",
             "parameters": training.num_parameters,
@@ -74,9 +76,11 @@ def run(job: Job) -> None:
     Path(job.output).write_text(json.dumps(measured))
 
 
-def _steps(names: Sequence[str], training: Training) -> dict[str, Any]:
-    """The step of every strategy, those of tf_libra with their plans in force."""
-    steps = {}
+def _steps(
+    names: Sequence[str], training: Training
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """The step of every strategy, those of tf_libra with plans in force, and what that took."""
+    steps, tuning = {}, {}
     # The first starts an engine with as many lanes as it may use, which the others share.
     ours = [name for name in names if name in strategies.BY_NAME]
     for name in sorted(
@@ -86,13 +90,16 @@ def _steps(names: Sequence[str], training: Training) -> dict[str, Any]:
         # moving averages.
         optimized = tf_libra.optimize(name, broadcast_variables=True)
         steps[name] = optimized(training.step(list))
+        start, num_steps = time.perf_counter(), -1  # the last of them is under the plan
         while steps[name].plan is None:
             steps[name](*training.batch)
+            num_steps += 1
+        tuning[name] = {"steps": num_steps, "seconds": time.perf_counter() - start}
     if "none" in names:
         steps["none"] = training.step(list)
     if "horovod" in names:
         steps |= {name: training.step(exchange) for name, exchange in _HOROVOD.items()}
-    return steps
+    return steps, tuning
 
 
 def _interleave(steps: Sequence[Any], batch: tuple[Any, Any], job: Job) -> np.ndarray:

@@ -1,0 +1,111 @@
+"""The goals of performance, measured: every model and network, and docs/performance.md with it.
+
+    python -m benchmarks.performance [--minutes 60] [--only "cnn5m, one host"] [--anew]
+
+For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say something
+`benchmarks.wire` and `benchmarks.truth`, one after the other, on a machine that should do nothing
+else. What was measured is kept in `--json` after every one of them, so that it can be ended and
+goes on where it was; `--anew` measures again what is kept. In the end, and with `--minutes 0` at
+once, the tables of the document are made from it.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks.machine import machine, versions
+from benchmarks.paper.document import fill
+from benchmarks.performance import cases, document, outcome
+
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+flags.DEFINE_string("json", "docs/performance.json", "What was measured.", flag_values=FLAGS)
+flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
+flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
+flags.DEFINE_integer("rounds", 50, "Of step times.", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
+flags.DEFINE_bool("anew", False, "Measure what is kept again.", flag_values=FLAGS)
+
+_PAGE = Path(__file__).parent / "page.md"
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only, got {argv[1]!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder))
+
+
+def _run(folder: Path) -> int:
+    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    kept = _read(Path(FLAGS.json))
+    failed = 0
+    for case in cases.all_cases():
+        of_case = kept["cases"].setdefault(case.name, {})
+        if FLAGS.only not in case.name:
+            continue
+        commands = case.commands(FLAGS.rounds)
+        before: dict[str, Any] | None = None
+        for name in _missing(commands, of_case):
+            # A wire is held against the step times that were measured just before.
+            if before is None if name == "wire" else time.monotonic() >= deadline:
+                continue
+            measured = before = _measure(name, commands[name], folder)
+            if measured is None:
+                failed += 1
+                continue
+            of_case[name] = outcome.KEPT[name](measured)
+            kept |= {"machine": measured["machine"], "versions": measured["versions"]}
+            Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
+    Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
+    # Around the tables the page is what a person has written; at first, what stands here.
+    page = Path(FLAGS.document)
+    text = (page if page.exists() else _PAGE).read_text()
+    page.write_text(fill(text, document.blocks(kept)))
+    return 1 if failed else 0
+
+
+def _missing(commands: Mapping[str, Sequence[str]], of_case: Mapping[str, Any]) -> list[str]:
+    """The benchmarks that are to be run, in their order."""
+    missing = {name for name in commands if FLAGS.anew or name not in of_case}
+    if "wire" in missing:
+        missing.add("step_time")
+    return [name for name in commands if name in missing]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was measured before; the cases in their order."""
+    if not path.exists():
+        return {"cases": {}, "machine": machine(), "versions": versions()}
+    found: dict[str, Any] = json.loads(path.read_text())
+    known = found["cases"]
+    found["cases"] = {one.name: known.get(one.name, {}) for one in cases.all_cases()}
+    return found
+
+
+def _measure(name: str, command: Sequence[str], folder: Path) -> dict[str, Any] | None:
+    """What a benchmark has written; None, and a line, where it failed."""
+    before = folder / "step_time.json"
+    written = folder / f"{name}.json"
+    command = [part.replace("{step_time}", str(before)) for part in command]
+    print(f"performance: {shlex.join(command[1:])}", file=sys.stderr, flush=True)
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+    done = subprocess.run([*command, f"--json={written}"], env=environment)
+    if done.returncode != 0:
+        print(f"performance: {name} failed with status {done.returncode}", file=sys.stderr)
+        return None
+    found: dict[str, Any] = json.loads(written.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,57 @@
+"""What the goals of performance are measured on: models, networks, and how workers are placed."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+STRATEGIES = ("none", "horovod", "syneasgd", "wfbp", "mg-wfbp", "asc-wfbp", "libra-m", "libra")
+MODELS = ("cnn5m", "mlp", "transformer")
+# Rates of links as tc writes them; None: the workers are on one host.
+RATES = (None, "5gbit", "1gbit")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two workers that train one model.
+
+    Attributes:
+        model: see `benchmarks.models`.
+        rate: of the links between hosts of one worker each; None on one host.
+        pinned: whether every worker has a core of its own and TensorFlow one intra-op thread.
+    """
+
+    model: str
+    rate: str | None
+    pinned: bool
+
+    @property
+    def name(self) -> str:
+        """For a reader, and as a key: "cnn5m, one host, pinned"."""
+        network = "one host" if self.rate is None else f"two hosts at {self.rate}"
+        return f"{self.model}, {network}, {'pinned' if self.pinned else 'not pinned'}"
+
+    def commands(self, rounds: int) -> dict[str, list[str]]:
+        """What measures it, by benchmark; each writes JSON where `--json` says."""
+        placed = [f"--model={self.model}"]
+        placed += ["--np=2"] if self.rate is None else ["--hosts=2", f"--rate={self.rate}"]
+        placed += [] if self.pinned else ["--unpinned"]
+        found = {
+            "step_time": [*placed, f"--rounds={rounds}", f"--strategies={','.join(STRATEGIES)}"]
+        }
+        # What a plan's step takes is predicted where cores are known; and a wire is between hosts.
+        if self.pinned and self.rate is not None:
+            found["wire"] = [*placed, "--against={step_time}"]
+        if self.pinned:
+            found["truth"] = placed
+        return {name: _module(name, flags) for name, flags in found.items()}
+
+
+def _module(name: str, flags: list[str]) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.{name}", *flags]
+
+
+def all_cases() -> Iterator[Case]:
+    """The most telling first, for a measurement that has to end early."""
+    for pinned, rate, model in itertools.product((True, False), RATES, MODELS):
+        yield Case(model, rate, pinned)

@@ -1,0 +1,166 @@
+"""The outcome as Markdown: blocks between the marks of docs/performance.md."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.paper.document import table
+from benchmarks.performance import outcome
+
+Kept = Mapping[str, Mapping[str, Any]]
+
+
+def blocks(document: Mapping[str, Any]) -> dict[str, str]:
+    """All blocks.
+
+    Args:
+        document: {"cases": {case: {benchmark: what is kept of it}}, "machine", "versions"}.
+    """
+    cases = document["cases"]
+    return {
+        "goals": _goals(cases),
+        "steps": table(
+            (
+                "case",
+                "`libra`, ms",
+                "best other, ms",
+                "to it: median (p10 to p90)",
+                "to Horovod",
+                "tuning",
+                "plan",
+                "misses",
+            ),
+            [_step_row(name, one["step_time"]) for name, one in _having("step_time", cases)],
+        ),
+        "truth": table(
+            ("case", "step: median, worst, bias, rank", "backward: likewise", "noise", "misses"),
+            [_truth_row(name, one["truth"]) for name, one in _having("truth", cases)],
+        ),
+        "wire": table(
+            ("case", "limit, ms", "`libra`", "the best share", "misses"),
+            [_wire_row(name, one["wire"]) for name, one in _having("wire", cases)],
+        ),
+        "machine": _machine(document),
+    }
+
+
+def _having(benchmark: str, cases: Kept) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, one) for name, one in cases.items() if benchmark in one]
+
+
+def _goals(cases: Kept) -> str:
+    """How many cases meet each goal."""
+    steps = [one["step_time"] for _, one in _having("step_time", cases)]
+    truths = [one["truth"] for _, one in _having("truth", cases)]
+    wires = [one["wire"] for _, one in _having("wire", cases) if one["wire"]["shares"]]
+    ratios = [one["to_best"]["median"] for one in steps]
+    rows: list[tuple[str, str]] = []
+
+    def add(goal: str, met: Sequence[bool]) -> None:
+        rows.append((goal, f"{sum(met)} of {len(met)} cases"))
+
+    add(
+        f"`libra` takes at most {outcome.MOST_TO_BEST:g} of the best other strategy's step",
+        [ratio <= outcome.MOST_TO_BEST for ratio in ratios],
+    )
+    add(
+        f"`libra` takes at most {outcome.LESS_THAN_BEST:g} of it (goal: a third of the cases)",
+        [ratio <= outcome.LESS_THAN_BEST for ratio in ratios],
+    )
+    add(
+        f"a plan is in force within {outcome.TUNING_STEPS} steps and"
+        f" {outcome.TUNING_SECONDS:g} s, race included",
+        [
+            one["tuning"]["steps"] <= outcome.TUNING_STEPS
+            and one["tuning"]["seconds"] <= outcome.TUNING_SECONDS
+            for one in steps
+        ],
+    )
+    add(
+        f"steps of unseen plans are missed by at most {outcome.STEP_ERROR:.0%} in the median",
+        [one["step"]["median_error"] <= outcome.STEP_ERROR for one in truths],
+    )
+    add(
+        f"their backward by at most {outcome.BACKWARD_ERROR:.0%}",
+        [(one["backward"]["median_error"] or 1) <= outcome.BACKWARD_ERROR for one in truths],
+    )
+    add(
+        f"no bias above {outcome.BIAS:.0%}, none missed by more than {outcome.WORST_ERROR:.0%}",
+        [
+            abs(one["step"]["bias"]) <= outcome.BIAS
+            and one["step"]["worst_error"] <= outcome.WORST_ERROR
+            for one in truths
+        ],
+    )
+    add(
+        f"`libra` wins back {outcome.SHARE_OF_WIRE:g} of what Horovod loses to the wire's limit",
+        [one["shares"].get("libra", 0.0) >= outcome.SHARE_OF_WIRE for one in wires],
+    )
+    told = table(("goal", "met in"), rows)
+    if truths:
+        noise = statistics.median(one["noise"] for one in truths)
+        told += (
+            f"\nA plan's own step differed by {noise:.1%} in the median between the first half of"
+            " its rounds and the second: what is smaller than that cannot be told.\n"
+        )
+    return told
+
+
+def _step_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+    medians, best = kept["median_seconds"], kept["best"]
+    tuning = kept["tuning"]
+    return (
+        name,
+        f"{medians['libra'] * 1e3:.1f}",
+        f"{best} {medians[best] * 1e3:.1f}",
+        _ratio(kept["to_best"]),
+        _ratio(kept["to_horovod"]),
+        f"{tuning['steps']} steps, {tuning['seconds']:.0f} s",
+        kept["plan"],
+        "; ".join(outcome.misses("step_time", kept)),
+    )
+
+
+def _truth_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        name,
+        _errors(kept["step"]),
+        _errors(kept["backward"]),
+        f"{kept['noise']:.1%}",
+        "; ".join(outcome.misses("truth", kept)),
+    )
+
+
+def _wire_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = kept["shares"] or {}
+    best = max(shares, key=lambda one: shares[one], default=None)
+    return (
+        name,
+        f"{kept['limit_seconds'] * 1e3:.1f}",
+        f"{shares['libra']:.2f}" if "libra" in shares else "Horovod is at the limit",
+        "" if best is None else f"{best} {shares[best]:.2f}",
+        "; ".join(outcome.misses("wire", kept)),
+    )
+
+
+def _ratio(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.3f} ({spread['p10']:.3f} to {spread['p90']:.3f})"
+
+
+def _errors(errors: Mapping[str, float | None]) -> str:
+    if errors["median_error"] is None:
+        return "never measured"
+    ranked = errors["rank_correlation"]
+    return (
+        f"{errors['median_error']:.1%}, {errors['worst_error']:.1%}, {errors['bias']:+.1%},"
+        f" {'none' if ranked is None else format(ranked, '.2f')}"
+    )
+
+
+def _machine(document: Mapping[str, Any]) -> str:
+    machine = document["machine"]
+    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB,"
+        f" Linux {machine['kernel']}; {versions}.\n"
+    )

@@ -1,0 +1,95 @@
+"""What is kept of a case's measurements, and how it stands with the goals."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+
+# `libra` to the best of the others, in the median over rounds: never above the one, and at most the
+# other on a third of the cases.
+MOST_TO_BEST, LESS_THAN_BEST, SHARE_LESS = 1.02, 0.95, 1 / 3
+# Predictions of plans that tuning has not seen.
+STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.08, 0.02, 0.8
+# Of what Horovod loses to the limit, at 5 Gbit/s.
+SHARE_OF_WIRE = 0.70
+# Until a plan is in force.
+TUNING_STEPS, TUNING_SECONDS = 60, 30.0
+
+
+def of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `benchmarks.step_time` has written."""
+    seconds = document["seconds"]
+    medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    others = {name: value for name, value in medians.items() if name not in ("none", "libra")}
+    best = min(others, key=lambda name: others[name])
+    return {
+        "median_seconds": medians,
+        "best": best,
+        "to_best": results.spread(np.divide(seconds["libra"], seconds[best])),
+        "to_horovod": results.spread(np.divide(seconds["libra"], seconds["horovod"])),
+        "plan": _plan(document["plan"]["libra"]),
+        "tuning": document["tuning"]["libra"],
+        "load_average": document["machine"]["load_average"],
+    }
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    threads = [group["num_threads"] for group in plan["groups"]]
+    used = f"{min(threads)}" if len(set(threads)) == 1 else f"{min(threads)} to {max(threads)}"
+    return f"{plan['strategy']}, {len(threads)} group{'s' * (len(threads) > 1)}, {used} threads"
+
+
+def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `benchmarks.truth` has written."""
+    return {key: document[key] for key in ("step", "backward", "noise")} | {
+        # Plans whose medians lie within the noise have no rank that could be told.
+        "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
+        "load_average": document["machine"]["load_average"],
+    }
+
+
+def _spread(seconds: Iterable[float]) -> float:
+    values = np.array(list(seconds))
+    return float(np.ptp(values) / np.median(values))
+
+
+def of_wire(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `benchmarks.wire` has written."""
+    return {key: document[key] for key in ("limit_seconds", "shares", "core_seconds")}
+
+
+KEPT = {"step_time": of_step_time, "truth": of_truth, "wire": of_wire}
+
+
+def misses(benchmark: str, kept: Mapping[str, Any]) -> list[str]:
+    """The goals that a case's outcome misses, in words; empty where it meets them all."""
+    if benchmark == "step_time":
+        limits = [
+            ("to the best", kept["to_best"]["median"], MOST_TO_BEST, "{:.3f}"),
+            ("steps of tuning", kept["tuning"]["steps"], TUNING_STEPS, "{:d}"),
+            ("seconds of tuning", kept["tuning"]["seconds"], TUNING_SECONDS, "{:.0f}"),
+        ]
+    elif benchmark == "truth":
+        limits = [("bias", abs(kept["step"]["bias"]), BIAS, "{:.1%}")]
+        for of, most in (("step", STEP_ERROR), ("backward", BACKWARD_ERROR)):
+            errors = kept[of]
+            if errors["median_error"] is None:
+                limits.append((f"{of} never measured", 1.0, 0.0, "{:.0f}"))
+                continue
+            limits.append((f"{of}'s median error", errors["median_error"], most, "{:.1%}"))
+            limits.append((f"{of}'s worst error", errors["worst_error"], WORST_ERROR, "{:.1%}"))
+        if kept["spread"] > 4 * kept["noise"]:
+            ranked = kept["step"]["rank_correlation"] or 0.0
+            limits.append(("1 - rank correlation", 1 - ranked, 1 - RANK_CORRELATION, "{:.2f}"))
+    else:
+        share = (kept["shares"] or {}).get("libra")
+        missing = 0.0 if share is None else 1 - share
+        limits = [("of the wire not won back", missing, 1 - SHARE_OF_WIRE, "{:.2f}")]
+    # Limits are inclusive, and 1 - 0.8 is not quite 0.2.
+    return [
+        f"{what} {form.format(value)}, at most {form.format(limit)}"
+        for what, value, limit, form in limits
+        if value > limit + 1e-9
+    ]

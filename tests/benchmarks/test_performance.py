@@ -1,0 +1,106 @@
+"""The goals of performance: what is kept of measurements, and which goals that misses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.performance import cases, document, outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def step_time(libra: list[float], best: list[float], steps: int = 60) -> dict[str, Any]:
+    seconds = {"none": [0.1] * 3, "horovod": [0.3] * 3, "wfbp": best, "libra": libra}
+    return {
+        "seconds": seconds,
+        "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
+        "plan": {
+            "libra": {"strategy": "libra", "groups": [{"num_threads": 1}, {"num_threads": 4}]}
+        },
+        "tuning": {"libra": {"steps": steps, "seconds": 12.0}},
+        "machine": {"load_average": 0.1},
+    }
+
+
+def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[str, Any]:
+    errors = {"median_error": step, "worst_error": worst, "bias": bias, "rank_correlation": rank}
+    return {
+        "step": errors,
+        "backward": errors,
+        "noise": 0.01,
+        "plans": [{"measured_step_seconds": one} for one in (0.1, 0.11, 0.12)],
+        "machine": {"load_average": 0.1},
+    }
+
+
+def test_step_is_compared_with_the_best_other_in_paired_rounds() -> None:
+    kept = outcome.of_step_time(step_time([0.2, 0.22, 0.24], [0.2, 0.2, 0.2]))
+    assert kept["best"] == "wfbp"
+    assert kept["to_best"]["median"] == pytest.approx(1.1)
+    assert kept["to_horovod"]["median"] == pytest.approx(0.22 / 0.3)
+    assert kept["plan"] == "libra, 2 groups, 1 to 4 threads"
+    assert outcome.misses("step_time", kept) == ["to the best 1.100, at most 1.020"]
+    fast = outcome.of_step_time(step_time([0.19, 0.2, 0.2], [0.2, 0.2, 0.2], steps=61))
+    assert outcome.misses("step_time", fast) == ["steps of tuning 61, at most 60"]
+
+
+def test_predictions_miss_what_they_miss() -> None:
+    assert outcome.misses("truth", outcome.of_truth(truth(0.03, 0.08, -0.02, 0.8))) == []
+    missed = outcome.misses("truth", outcome.of_truth(truth(0.05, 0.09, -0.03, 0.7)))
+    assert missed[0] == "bias 3.0%, at most 2.0%"
+    assert "step's median error 5.0%, at most 3.0%" in missed
+    assert "backward's worst error 9.0%, at most 8.0%" in missed
+    assert missed[-1] == "1 - rank correlation 0.30, at most 0.20"
+    # Plans that lie within the noise have no order.
+    alike = truth(0.01, 0.02, 0.0, -0.5) | {"noise": 0.05}
+    assert outcome.misses("truth", outcome.of_truth(alike)) == []
+    never = truth(0.01, 0.02, 0.0, 0.9)
+    never["backward"] = dict.fromkeys(never["step"])
+    assert outcome.misses("truth", outcome.of_truth(never)) == [
+        "backward never measured 1, at most 0"
+    ]
+
+
+def test_wire_is_won_back_or_not() -> None:
+    for share, missed in ((0.7, 0), (0.69, 1)):
+        assert len(outcome.misses("wire", {"shares": {"libra": share}})) == missed
+
+
+def test_every_case_has_its_commands_and_rows() -> None:
+    every = list(cases.all_cases())
+    assert len({case.name for case in every}) == len(every) == 18
+    kept: dict[str, Any] = {case.name: {} for case in every}
+    for case in every:
+        commands = case.commands(50)
+        assert ("truth" in commands) == case.pinned
+        assert ("wire" in commands) == (case.pinned and case.rate is not None)
+        assert ("--unpinned" in commands["step_time"]) != case.pinned
+        kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3))
+    kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None))
+    machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
+    blocks = document.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
+    assert blocks["steps"].count("| cnn5m, one host, pinned |") == 1
+    assert "18 of 18 cases" in blocks["goals"]
+    assert "1 of 1 cases" in blocks["goals"]
+    assert "0 of 0 cases" in blocks["goals"]  # of the wire nothing was measured
+
+
+def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
+    """With no time left nothing is measured."""
+    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    first = next(cases.all_cases()).name
+    of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3))}
+    machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
+    kept.write_text(
+        json.dumps({"cases": {first: of_case}, "machine": machine, "versions": {"numpy": "2"}})
+    )
+    command = [sys.executable, "-m", "benchmarks.performance", "--minutes=0"]
+    done = subprocess.run(
+        [*command, f"--json={kept}", f"--document={page}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"| {first} | 200.0 | wfbp 250.0 | 0.800" in page.read_text()
