@@ -168,7 +168,8 @@ def descriptors_that_one_rank_cannot_have() -> None:
 def descriptors_that_nobody_can_have() -> None:
     limit_for_good()
     barrier()
-    optimized(models.HandWritten(DTYPE, "sgd"), [40])(*part(models.batch(0, SIZE, DTYPE)))
+    step = optimized(models.HandWritten(DTYPE, "sgd"), [40], engine="lanes")
+    step(*part(models.batch(0, SIZE, DTYPE)))
 
 
 if __name__ == "__main__":

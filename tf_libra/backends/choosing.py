@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tf_libra.backends.horovod import World
 
+# Of which one is chosen.
+ENGINES = ("lanes", "horovod")
 _FABRICS = Path("/sys/class/infiniband")
 # What a rank needs beside its connections: files, TensorFlow's and Horovod's own.
 _SPARE_DESCRIPTORS = 256

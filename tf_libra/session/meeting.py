@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_libra import logs
 from tf_libra import options as options_lib
+from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing, horovod
 from tf_libra.backends import control as control_lib
 from tf_libra.backends.agreement import agree, first_difference
@@ -213,6 +214,10 @@ def _with_engine(
     """With what executes all-reduces, and why that where it was left to us; else nothing."""
     if not options.is_auto:
         return options, ""
+    for name in choosing.ENGINES:  # what runs already runs on all ranks, whatever each would choose
+        if control_lib.resolve(backend_lib.resolve(name).control).running() is not None:
+            with contextlib.suppress(ValueError):  # a plan, or threads, that are another's alone
+                return replace(options, engine=name), "it runs already"
     found = choosing.circumstances(world, options_lib.most_threads(options))
     engine, why = choosing.choose(found)
     try:
