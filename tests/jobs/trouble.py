@@ -429,8 +429,10 @@ def ranks_group_differently() -> Any:
 
     def register(plan: Plan) -> None:
         groups = (TensorGroup(0, len(plan.tensor_names), 1),)
-        fields = ("short_id", "fingerprint", "tensor_names", "after_backward")
-        other = SimpleNamespace(groups=groups, **{name: getattr(plan, name) for name in fields})
+        fields = ("short_id", "fingerprint", "tensor_names", "num_bytes", "after_backward")
+        of_plan = {name: getattr(plan, name) for name in fields}
+        parts = replace(plan, groups=groups).parts
+        other = SimpleNamespace(groups=groups, parts=parts, **of_plan)
         original(other if RANK == LAST else plan)
 
     grappler.register = register

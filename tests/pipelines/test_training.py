@@ -66,6 +66,7 @@ def test_explain_says_who_computes_what(trained: Job) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -78,8 +79,6 @@ def test_explain_says_who_computes_what(trained: Job) -> None:
 def test_what_cannot_be_a_pipeline_is_refused_on_every_rank(
     trained: Job, case: str, message: str
 ) -> None:
-    if trained.world_size != 2:
-        pytest.skip("refused alike by any number of workers")
     for rank in range(trained.world_size):
         error = trained.error(case, rank)
         assert error.startswith("ValueError: ") and message in error

@@ -226,6 +226,7 @@ def test_strategies_are_compared_here_and_on_more_workers(tab: Tab, made: dict[s
     rows = tab.find("#strategies tbody tr")
     assert {row.get_attribute("data-strategy") for row in rows} == {
         "syneasgd", "wfbp", "horovod-fusion", "mg-wfbp", "asc-wfbp", "libra-m", "libra", "mg-cf",
+        "aiacc",
     }  # fmt: skip
     assert tab.find("#strategies tr[data-strategy='syneasgd']")
     own = [row.text for row in rows if "this plan" in row.text]

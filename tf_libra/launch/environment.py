@@ -26,8 +26,13 @@ VARIABLES = (
         "how long to wait for another rank at most, where `timeout_seconds` is not given",
     ),
     Variable(
+        "TF_LIBRA_LIVENESS_SECONDS",
+        "10",
+        "after how long a host that does not answer is lost, where `liveness_seconds` is not given",
+    ),
+    Variable(
         "TF_LIBRA_INTERFACE",
-        "Horovod's, else the one that reaches rank 0",
+        "that of `HOROVOD_GLOO_IFACE`; none on one host",
         "the network interface between hosts, such as eth0",
     ),
     Variable(
