@@ -1,4 +1,5 @@
-# make setup | test | check | demo | pictures | lint | format | bench | soak | cc-test | sanitize | clean | distclean
+# make setup | test | check | demo | pictures | lint | format | bench | soak | clean | distclean
+# make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
 #   TENSORFLOW=2.18               the second supported version, in an environment of its own
@@ -36,7 +37,7 @@ IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize clean distclean
+.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -156,6 +157,17 @@ cc-test: cc-run-plain $(VENV)/.ready
 	  echo "$$program" && $$program || exit 1; done
 
 sanitize: cc-run-asan cc-run-tsan
+
+# Those that have most to do with threads, and with what strangers send.
+SOME := $(foreach test,messenger collective,build/cc/tsan/$(test)_test) \
+  $(foreach test,fuzz frame,build/cc/asan/$(test)_test)
+sanitize-some: $(SOME)
+	@for program in $^; do echo "$$program" && $$program || exit 1; done
+
+# What other ranks might send, mutated: see ops/lanes/fuzz_test.cc.
+FUZZ_ITERATIONS ?= 20000
+fuzz: build/cc/asan/fuzz_test
+	TF_LIBRA_FUZZ_ITERATIONS=$(FUZZ_ITERATIONS) $<
 
 clean:
 	rm -rf build dist *.egg-info tf_libra/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -276,12 +276,12 @@ def _settle(cores: frozenset[int]) -> None:
 
 
 @contextlib.contextmanager
-def places(cluster: Cluster) -> Iterator[list[dict[str, str]]]:
-    """What the environment tells the worker of each host about its place in a new job, by rank.
+def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[str, str]]]:
+    """What the environment tells each host's workers about their places in a new job, by rank.
 
-    The workers can meet for as long as it lasts.
+    The workers can meet for as long as it lasts. Those of one host have ranks in a row.
     """
-    hosts = ",".join(f"{host.name}:1" for host in cluster.hosts)
+    hosts = ",".join(f"{host.name}:{workers_per_host}" for host in cluster.hosts)
     with meeting(hosts, cluster.address, "eth0") as found:
         yield [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in found]
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,10 +42,13 @@ Status NotRunning() {
   return Status(StatusCode::kFailedPrecondition, "no engine is running in this process");
 }
 
-// The listener between TfLibraListen and TfLibraConnect.
+// The listeners between TfLibraListen and TfLibraConnect.
+struct Listeners {
+  Socket to_all, local;
+};
 struct Waiting {
   std::mutex mutex;
-  Socket listener;
+  Listeners listeners;
 };
 
 Waiting& TheWaiting() {
@@ -52,19 +56,24 @@ Waiting& TheWaiting() {
   return *waiting;
 }
 
-Status TakeListener(Socket* listener) {
+Status TakeListeners(Listeners* listeners) {
   Waiting& waiting = TheWaiting();
   const std::lock_guard<std::mutex> lock(waiting.mutex);
-  *listener = std::move(waiting.listener);
-  if (listener->valid()) return Status();
+  *listeners = std::exchange(waiting.listeners, Listeners());
+  if (listeners->to_all.valid()) return Status();
   return Status(StatusCode::kFailedPrecondition, "call TfLibraListen first");
 }
 
 MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports,
+                      const char* const* machines, const char* const* local_hosts,
                       const uint8_t* secret, int num_lanes) {
   MeshOptions options;
+  std::map<std::string, int> numbers;
   for (int i = 0; i < world_size; ++i) {
     options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
+    if (machines == nullptr || local_hosts == nullptr) continue;
+    options.hosts.push_back(numbers.emplace(machines[i], numbers.size()).first->second);
+    options.local_addresses.push_back({local_hosts[i], 0});
   }
   std::memcpy(options.secret.data(), secret, options.secret.size());
   options.num_lanes = num_lanes;
@@ -105,8 +114,8 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host) {
   });
 }
 
-int TfLibraListen(const char* host, int first_port, int last_port, const char** bound_host,
-                  int* port) {
+int TfLibraListen(const char* host, int first_port, int last_port, int beside,
+                  const char** bound_host, int* port) {
   return Guarded([&] {
     tf_libra::Socket listener;
     tf_libra::Address bound;
@@ -116,7 +125,8 @@ int TfLibraListen(const char* host, int first_port, int last_port, const char** 
     if (status.ok()) {
       tf_libra::Waiting& waiting = tf_libra::TheWaiting();
       const std::lock_guard<std::mutex> lock(waiting.mutex);
-      waiting.listener = std::move(listener);
+      if (beside == 0) waiting.listeners = tf_libra::Listeners();
+      (beside == 0 ? waiting.listeners.to_all : waiting.listeners.local) = std::move(listener);
       returned_text = bound.host;
       *bound_host = returned_text.c_str();
       *port = bound.port;
@@ -126,6 +136,7 @@ int TfLibraListen(const char* host, int first_port, int last_port, const char** 
 }
 
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
+                   const char* const* machines, const char* const* local_hosts,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds, double liveness_seconds) {
   return Guarded([&] {
@@ -133,14 +144,18 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
       return Status(StatusCode::kFailedPrecondition,
                     "an engine is running in this process; close it first");
     }
-    auto meeting = tf_libra::MeetingOf(world_size, hosts, ports, secret, num_lanes);
+    auto meeting =
+        tf_libra::MeetingOf(world_size, hosts, ports, machines, local_hosts, secret, num_lanes);
     meeting.rank = rank;
     meeting.timeout_seconds = timeout_seconds;
     meeting.liveness_seconds = liveness_seconds;
-    tf_libra::Socket listener;
-    Status status = tf_libra::TakeListener(&listener);
+    tf_libra::Listeners listeners;
+    Status status = tf_libra::TakeListeners(&listeners);
     tf_libra::Mesh mesh;
-    if (status.ok()) status = tf_libra::ConnectMesh(meeting, std::move(listener), &mesh);
+    if (status.ok()) {
+      status = tf_libra::ConnectMesh(meeting, std::move(listeners.to_all), &mesh,
+                                     std::move(listeners.local));
+    }
     if (!status.ok()) return status;
     tf_libra::LaneEngineOptions engine_options;
     engine_options.timeout_seconds = timeout_seconds;
@@ -157,15 +172,17 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
   });
 }
 
-int TfLibraGrow(const char* const* hosts, const int* ports, const uint8_t* secret, int num_lanes) {
+int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* machines,
+                const char* const* local_hosts, const uint8_t* secret, int num_lanes) {
   return Guarded([&] {
     const auto engine = ActiveEngine();
     if (engine == nullptr) return NotRunning();
-    tf_libra::Socket listener;
-    const Status status = tf_libra::TakeListener(&listener);
+    tf_libra::Listeners listeners;
+    const Status status = tf_libra::TakeListeners(&listeners);
     if (!status.ok()) return status;
-    return engine->Grow(tf_libra::MeetingOf(engine->world_size(), hosts, ports, secret, num_lanes),
-                        std::move(listener));
+    return engine->Grow(tf_libra::MeetingOf(engine->world_size(), hosts, ports, machines,
+                                            local_hosts, secret, num_lanes),
+                        std::move(listeners.to_all), std::move(listeners.local));
   });
 }
 

@@ -17,20 +17,25 @@ int TfLibraInterfaceAddress(const char* interface_name, const char** host);
 
 // Starts to listen on `host` alone ("unix:" for a Unix socket), at a port from `first_port` to
 // `last_port`, or where both are 0 at one that the system chooses; `bound_host` and `port` receive
-// where. The listener waits in this process until TfLibraConnect takes it.
-int TfLibraListen(const char* host, int first_port, int last_port, const char** bound_host,
-                  int* port);
+// where. The listener waits in this process until TfLibraConnect takes it. With `beside` other than
+// 0 it is one more, for the ranks of this host, of which others are elsewhere.
+int TfLibraListen(const char* host, int first_port, int last_port, int beside,
+                  const char** bound_host, int* port);
 
 // Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
 // have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.
+// `machines` tells by equal texts which ranks reach each other by Unix sockets, and `local_hosts`
+// at which of those they listen beside ("" for none); both may be null.
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
+                   const char* const* machines, const char* const* local_hosts,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,
                    double stall_warning_seconds, double liveness_seconds);
 
 // Connects more lanes of the running engine, `num_lanes` in all: on every rank, after
-// TfLibraListen, at the same place among messages. `hosts`, `ports` and `secret` as for
-// TfLibraConnect, made anew.
-int TfLibraGrow(const char* const* hosts, const int* ports, const uint8_t* secret, int num_lanes);
+// TfLibraListen, at the same place among messages. Ranks and `secret` as for TfLibraConnect, made
+// anew.
+int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* machines,
+                const char* const* local_hosts, const uint8_t* secret, int num_lanes);
 
 // The running engine's rank, world size and number of lanes; FailedPrecondition where none runs.
 int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes);

@@ -103,14 +103,17 @@ class Workers:
         self.folder = folder
         self.world_size = world_size
         self._stack = contextlib.ExitStack()
-        meet = on_this_host(world_size) if cluster is None else cluster_lib.places(cluster)
+        per_host = world_size if cluster is None else world_size // len(cluster.hosts)
+        meet = (
+            on_this_host(world_size) if cluster is None else cluster_lib.places(cluster, per_host)
+        )
         places = self._stack.enter_context(meet)
         self.processes: list[Any] = []
         for rank, place in enumerate(places):
             environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
             output = folder / f"output.{rank}.txt"
             if nursery is not None:
-                namespace = None if cluster is None else cluster.hosts[rank].namespace
+                namespace = None if cluster is None else cluster.hosts[rank // per_host].namespace
                 child = nursery.fork(JOBS / script, args, environment, output, namespace)
                 self.processes.append(child)
                 continue

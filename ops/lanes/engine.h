@@ -68,7 +68,7 @@ class Engine {
   // Connects more lanes, so that there are `meeting.num_lanes`: on every rank at the same place
   // among these messages, while all-reduces go on. `meeting` has addresses and a secret for this
   // alone.
-  virtual Status Grow(MeshOptions meeting, Socket listener) noexcept = 0;
+  virtual Status Grow(MeshOptions meeting, Socket listener, Socket local_listener) noexcept = 0;
 
   // Ends all work here and tells every peer why. Idempotent: the first reason stays.
   virtual void Abort(const Status& reason) noexcept = 0;

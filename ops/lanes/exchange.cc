@@ -29,10 +29,12 @@ size_t BlockBytes(size_t num_peers) {
 // What is still to be exchanged with one peer. Each direction carries a header, then the part
 // of the receiver's chunk, then the sender's own chunk, summed.
 struct Peer {
-  int rank = 0;
+  int place = 0;
+  int rank = 0;  // for messages
   int fd = -1;
   SharedMemory* memory = nullptr;
   bool closed = false;  // its end of the socket; what is in the memory is still to be had
+  bool rests = false;   // over a socket: nothing moved, and nothing that it depends on has changed
   ByteRange chunk;      // owned by this peer
   size_t header_sent = 0;
   size_t part_sent = 0;  // of `chunk`
@@ -63,31 +65,45 @@ class Exchange {
     }
     scratch->resize(num_blocks * block_bytes_);
     char* block = scratch->data();
-    for (size_t rank = 0; rank < world_size; ++rank) {
-      if (static_cast<int>(rank) == options.rank) continue;
+    for (size_t i = 1; i < world_size; ++i) {
+      // Beginning behind the own place: else all would turn to the same rank first.
+      const size_t place = (options.rank + i) % world_size;
       Peer peer;
-      peer.rank = static_cast<int>(rank);
-      peer.fd = (*options.peers)[rank].socket.fd();
-      peer.memory = (*options.peers)[rank].memory.get();
-      peer.chunk = Part(options.slice, element_size_, world_size, rank);
+      peer.place = static_cast<int>(place);
+      peer.rank = options.names == nullptr ? peer.place : (*options.names)[place];
+      peer.fd = (*options.peers)[place].socket.fd();
+      peer.memory = (*options.peers)[place].memory.get();
+      peer.chunk = Part(options.slice, element_size_, world_size, place);
       if (peer.memory == nullptr) {
         peer.block = block;
         block += block_bytes_;
       }
+      // What is no step of this counts as done.
+      if (options.steps == ExchangeSteps::kReduceScatter) {
+        peer.sum_sent = own_chunk_.size();
+        peer.sum_received = peer.chunk.size();
+      } else if (options.steps == ExchangeSteps::kAllGather) {
+        peer.part_sent = peer.chunk.size();
+        peer.part_received = own_chunk_.size();
+      }
       peers_.push_back(peer);
     }
     parts_.resize(world_size);
+    if (options.steps == ExchangeSteps::kAllGather) summed_ = own_chunk_.size();
   }
 
   ExchangeResult Run() {
     TimePoint last_progress = Clock::now();
     bool warned = false;
     while (!Done()) {
-      bool progress = SumReadyBlock();
+      const bool summed = SumReadyBlock();
+      bool progress = summed;
       for (Peer& peer : peers_) {
+        if (peer.rests && !summed) continue;
         const Step received = Receive(&peer);
         const Step sent = received == Step::kFailed ? Step::kFailed : Send(&peer);
         if (sent == Step::kFailed) return result_;
+        peer.rests = peer.memory == nullptr && received == Step::kBlocked && sent == Step::kBlocked;
         progress = progress || received == Step::kProgress || sent == Step::kProgress;
       }
       if (progress) {
@@ -135,7 +151,7 @@ class Exchange {
     options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
                                  [&](const char* input, char* output, size_t size) {
                                    for (const Peer& peer : peers_)
-                                     parts_[peer.rank] = PartOf(peer) + at;
+                                     parts_[peer.place] = PartOf(peer) + at;
                                    parts_[options_.rank] = input;
                                    ReduceBlock(
                                        static_cast<ElementType>(options_.header.element_type),
@@ -192,7 +208,7 @@ class Exchange {
   template <typename Copy>
   Step CopyRange(Peer* peer, RingEnd* end, ByteRange range, size_t limit, size_t* moved,
                  Copy copy) {
-    if (*moved == limit) return Step::kBlocked;
+    if (*moved >= limit) return Step::kBlocked;
     size_t room = 0;
     if (const Step step = Look(*peer, *end, &room); step != Step::kProgress) return step;
     const size_t bytes = std::min({room, limit - *moved, kMaxBlockBytes, end->capacity() / 4});
@@ -403,13 +419,16 @@ class Exchange {
 
   // The ranks that hold the others up.
   std::string WaitedFor() const {
-    std::string late, owing;
+    std::vector<int> late, owing;
     for (const Peer& peer : peers_) {
       if (!WantsToReceive(peer) && !WantsToSend(peer)) continue;
-      std::string& ranks = LacksPart(peer) ? late : owing;
-      ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer.rank);
+      (LacksPart(peer) ? late : owing).push_back(peer.rank);
     }
-    return late.empty() ? owing : late;
+    std::vector<int>& ranks = late.empty() ? owing : late;
+    std::sort(ranks.begin(), ranks.end());
+    std::string text;
+    for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    return text;
   }
 
   // Asks to be woken when `left`, or what is worth it, is in the ring, or has room there: fewer
@@ -441,7 +460,7 @@ class Exchange {
     const size_t part = peer.part_received < BlockEnd() ? own_chunk_.size() - summed_ : 0;
     return Await(peer, memory->incoming_parts(), part) &&
            Await(peer, memory->incoming_sums(), peer.chunk.size() - peer.sum_received) &&
-           Await(peer, memory->outgoing_sums(), summed_ - peer.sum_sent);
+           Await(peer, memory->outgoing_sums(), std::max(summed_, peer.sum_sent) - peer.sum_sent);
   }
 
   bool AwaitPeersInMemory() {
@@ -496,6 +515,7 @@ class Exchange {
     }
     poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
     for (size_t i = 0; i < peers_.size(); ++i) {
+      if (entries_[i].revents != 0) peers_[i].rests = false;
       if (peers_[i].memory == nullptr) continue;
       peers_[i].memory->AwaitNothing();
       if (entries_[i].fd >= 0 && entries_[i].revents != 0) Drain(&peers_[i]);

@@ -44,10 +44,19 @@ inline constexpr size_t BytesToHeaderEnd(uint64_t position) {
   return (kHeaderRoom - position % kHeaderRoom) % kHeaderRoom + kHeaderRoom;
 }
 
+enum class ExchangeSteps {
+  kAll,
+  kReduceScatter,  // the own chunk is summed, and the rest of the output untouched
+  kAllGather,      // the own chunk of the output goes to all, and theirs come; input is not read
+};
+
 struct ExchangeOptions {
-  int rank = 0;
-  const std::vector<Connection>* peers = nullptr;  // [rank], own entry invalid
-  const std::vector<Socket>* links = nullptr;      // [rank], watched; nullptr or invalid: none
+  int rank = 0;                                    // the place among those below
+  const std::vector<Connection>* peers = nullptr;  // [place], own entry invalid
+  // The ranks at these places; nullptr: as their places are.
+  const std::vector<int>* names = nullptr;
+  const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
+  ExchangeSteps steps = ExchangeSteps::kAll;
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;

@@ -78,7 +78,7 @@ ExchangeOptions OptionsFor(const Mesh& mesh, const Buffers& buffers,
                            double timeout_seconds = kGenerousSeconds) {
   ExchangeOptions options;
   options.rank = mesh.rank;
-  options.peers = &mesh.lanes[0];
+  options.peers = &mesh.lanes[0].column;
   options.header = HeaderOf(buffers);
   options.buffers = &buffers;
   options.slice = {0, buffers.num_bytes()};
@@ -102,7 +102,7 @@ struct Scripted {
         options(OptionsFor(meshes[0], buffers, timeout_seconds)) {}
 
   ExchangeResult Run() { return RunExchange(options, &scratch); }
-  Connection& End(int rank) { return meshes[rank].lanes[0][0]; }
+  Connection& End(int rank) { return meshes[rank].lanes[0].column[0]; }
 
   void Send(int rank, const void* data, size_t size) {
     CHECK_OK(testing::Send(End(rank), data, size));
@@ -341,7 +341,7 @@ void PeerThatStopsReading() {
   const size_t count = 1 << 21;
   Scripted script(2, count, kShortSeconds);
   const int small = 1 << 16;  // so that the buffers of the connection cannot hold half of that
-  setsockopt(script.meshes[0].lanes[0][1].socket.fd(), SOL_SOCKET, SO_SNDBUF, &small,
+  setsockopt(script.meshes[0].lanes[0].column[1].socket.fd(), SOL_SOCKET, SO_SNDBUF, &small,
              sizeof(small));
   setsockopt(script.End(1).socket.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   std::vector<std::string> warnings;

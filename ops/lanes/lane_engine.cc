@@ -60,7 +60,7 @@ Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
                    " cannot share memory with ranks of its host (" + mesh.unshared.message() +
                    "); their lanes go over Unix sockets, which cost more CPU time");
     }
-    std::vector<std::vector<Connection>> connections = std::move(mesh.lanes);
+    std::vector<GridPeers> connections = std::move(mesh.lanes);
     std::shared_ptr<LaneEngine> started(new LaneEngine(options, &mesh), Delete);
     Status status = started->AddLanes(std::move(connections));
     if (status.ok()) {
@@ -79,6 +79,7 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
       process_(getpid()),
       rank_(mesh->rank),
       world_size_(mesh->world_size),
+      grid_(std::move(mesh->grid)),
       links_(std::move(mesh->links)),
       control_(mesh->rank, std::move(mesh->control), WarningOf(options, mesh->rank), &links_),
       messenger_(
@@ -115,12 +116,12 @@ void LaneEngine::Delete(LaneEngine* engine) noexcept {
   }
 }
 
-Status LaneEngine::AddLanes(std::vector<std::vector<Connection>> connections) {
+Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
   Lanes added;
   Status status;
   try {
     added.reserve(connections.size());
-    for (std::vector<Connection>& peers : connections) {
+    for (GridPeers& peers : connections) {
       added.push_back(std::make_unique<Lane>());
       Lane* const lane = added.back().get();
       lane->index = num_lanes_ + static_cast<int>(added.size()) - 1;
@@ -168,6 +169,11 @@ std::shared_ptr<LaneEngine::Job> LaneEngine::NewJob(AllReduceRequest* request) {
   const OperationInfo& operation = *request->operation;
   auto job = std::make_shared<Job>();
   job->buffers = Buffers(request->tensors);
+  if (grid_.has_rows()) {
+    std::vector<TensorView> outputs = request->tensors;
+    for (TensorView& tensor : outputs) tensor.input = tensor.output;
+    job->in_place = Buffers(std::move(outputs));
+  }
   job->lanes.resize(operation.num_threads);
   job->wall = wall_;
   job->record.operation = request->operation;
@@ -310,8 +316,6 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
   const size_t element_size = ElementSize(job->request.element_type);
   const size_t num_lanes = job->lanes.size();
   ExchangeOptions options;
-  options.rank = rank_;
-  options.peers = &lane.peers;
   options.links = &links_;
   options.header = job->header;
   options.buffers = &job->buffers;
@@ -327,7 +331,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
                     ", step " + std::to_string(job->record.step) + "; still waiting");
     };
   }
-  ExchangeResult result = RunExchange(options, scratch);
+  ExchangeResult result = RunOnGrid(options, grid_, lane.peers, job->in_place, scratch);
   KeepEarliest(&job->first_byte_nanos, result.first_byte_nanos);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),
@@ -507,7 +511,8 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
   }
   control_.Farewell(cause.message());
   for (auto& lane : lanes_) {  // which grow no more
-    for (Connection& connection : lane->peers) connection.Shutdown();
+    for (Connection& connection : lane->peers.row) connection.Shutdown();
+    for (Connection& connection : lane->peers.column) connection.Shutdown();
   }
   control_.Shutdown();
   messenger_->End(cause);
@@ -552,7 +557,7 @@ Status LaneEngine::Broadcast(int root, std::string* message) {
   return Message([&] { return control_.Broadcast(root, options_.timeout_seconds, message); });
 }
 
-Status LaneEngine::Grow(MeshOptions meeting, Socket listener) noexcept {
+Status LaneEngine::Grow(MeshOptions meeting, Socket listener, Socket local_listener) noexcept {
   if (Status known = failure(); !known.ok()) return known;
   const bool fits = meeting.addresses.size() == static_cast<size_t>(world_size_);
   if (!fits || meeting.num_lanes <= num_lanes_) {
@@ -569,7 +574,7 @@ Status LaneEngine::Grow(MeshOptions meeting, Socket listener) noexcept {
       return known.ok() ? control_.Standing() : known;
     };
     Mesh mesh;
-    status = ConnectMesh(meeting, std::move(listener), &mesh);
+    status = ConnectMesh(meeting, std::move(listener), &mesh, std::move(local_listener));
     if (status.ok()) status = AddLanes(std::move(mesh.lanes));
     if (status.ok()) return status;
     if (Status known = failure(); !known.ok()) return known;

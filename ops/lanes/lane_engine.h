@@ -60,7 +60,7 @@ class LaneEngine : public Engine {
   void Flush() noexcept override;
   Status AllGather(const std::string& mine, std::vector<std::string>* all) override;
   Status Broadcast(int root, std::string* message) override;
-  Status Grow(MeshOptions meeting, Socket listener) noexcept override;
+  Status Grow(MeshOptions meeting, Socket listener, Socket local_listener) noexcept override;
   void Abort(const Status& reason) noexcept override;
   void SetStep(int64_t step) override;
   Telemetry* telemetry() override { return &telemetry_; }
@@ -71,6 +71,7 @@ class LaneEngine : public Engine {
   struct Job {
     AllReduceRequest request;
     Buffers buffers;
+    Buffers in_place;  // its outputs, on a grid
     ExchangeHeader header;
     AllReduceRecord record;
     WallClock wall;
@@ -84,7 +85,7 @@ class LaneEngine : public Engine {
   // A thread with its mailbox and its connections.
   struct Lane {
     int index = 0;
-    std::vector<Connection> peers;  // [rank]
+    GridPeers peers;
     std::mutex mutex;
     std::condition_variable wake;
     std::shared_ptr<Job> job;
@@ -102,8 +103,8 @@ class LaneEngine : public Engine {
   // For whoever lets go last, perhaps on a lane.
   static void Delete(LaneEngine* engine) noexcept;
 
-  // Lanes beside those that there are. `connections[lane][rank]`.
-  Status AddLanes(std::vector<std::vector<Connection>> connections);
+  // Lanes beside those that there are.
+  Status AddLanes(std::vector<GridPeers> connections);
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
   void RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept;
@@ -138,6 +139,7 @@ class LaneEngine : public Engine {
   const pid_t process_;
   const int rank_;
   const int world_size_;
+  const Grid grid_;
   std::vector<Socket> links_;  // [rank]
   ControlPlane control_;
   std::unique_ptr<Messenger> messenger_;

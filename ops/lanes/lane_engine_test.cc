@@ -531,7 +531,7 @@ void AnyLaneWarns() {
   const auto engine = MakeEngine(options, std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
   call.Start(engine.get());
-  const Connection& lane = meshes[1].lanes[0][0];
+  const Connection& lane = meshes[1].lanes[0].column[0];
   PlayRank1(lane, HeaderOfRank0(lane), 1000, true);
   CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "for rank(s) 1");
   CHECK_EQ(warnings.size(), 1u);
@@ -543,8 +543,8 @@ void FirstByteOfAnyLane() {
   const auto engine = MakeEngine(Patient(), std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
   call.Start(engine.get());
-  const Connection& lane0 = meshes[1].lanes[0][0];
-  const Connection& lane1 = meshes[1].lanes[1][0];
+  const Connection& lane0 = meshes[1].lanes[0].column[0];
+  const Connection& lane1 = meshes[1].lanes[1].column[0];
   PlayRank1(lane0, HeaderOfRank0(lane0), 1000, false);
   const int64_t heard = WallClock().Nanos();
   PlayRank1(lane1, HeaderOfRank0(lane1), 1000, true);
@@ -646,7 +646,7 @@ void TheCauseIsPassedOn() {
   OnEveryRank(3, [&](int rank) {
     if (rank == 2) {
       killed.control[0] = Socket();
-      for (auto& lane : killed.lanes) lane[0] = Connection();
+      for (auto& lane : killed.lanes) lane.column[0] = Connection();
       return;
     }
     Count through;
@@ -660,7 +660,7 @@ void TheCauseIsPassedOn() {
 void OneLaneBreaks() {
   for (int broken = 0; broken < 4; ++broken) {
     std::vector<Mesh> meshes = ConnectAll(2, 4);
-    const int fd = meshes[0].lanes[broken][1].socket.fd();
+    const int fd = meshes[0].lanes[broken].column[1].socket.fd();
     const Engines engines = MakeEngines(std::move(meshes));
     Count through;
     OnEveryRank(3, [&](int rank) {
@@ -791,7 +791,7 @@ void ForkedChildLeavesTheParentAlone() {
 
 // Further lanes for engines that run. Ranks that do not take part have no say.
 Status Grow(testing::Meeting* meeting, int rank, LaneEngine* engine) {
-  return engine->Grow(meeting->options, std::move(meeting->listeners[rank]));
+  return engine->Grow(meeting->options, std::move(meeting->listeners[rank]), Socket());
 }
 
 // In the middle of all-reduces, more than once; afterwards an all-reduce may use all of them.

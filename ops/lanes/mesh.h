@@ -10,6 +10,7 @@
 
 #include "ops/lanes/clock.h"
 #include "ops/lanes/connection.h"
+#include "ops/lanes/grid.h"
 #include "ops/lanes/handshake.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
@@ -19,6 +20,10 @@ namespace tf_libra {
 struct MeshOptions {
   int rank = 0;
   std::vector<Address> addresses;  // of every rank's listener, own included
+  // [rank]: a number for its host, the same for ranks that reach each other by Unix sockets, and
+  // where those listen beside (an empty host: nowhere). Empty: nothing is known of hosts.
+  std::vector<int> hosts;
+  std::vector<Address> local_addresses;
   JobSecret secret;
   // Connected are lanes [first_lane, num_lanes). Above 0 the ranks have met before, and have all
   // other connections already.
@@ -36,20 +41,23 @@ struct MeshOptions {
 struct Mesh {
   int rank = 0;
   int world_size = 1;
-  std::vector<Socket> control;                 // [rank]; own entry invalid
-  std::vector<Socket> messages;                // likewise
-  std::vector<std::vector<Connection>> lanes;  // [lane - first_lane][rank]; own entries invalid
-  std::vector<Socket> links;                   // [rank]; watched, see WatchLink; none in one host
-  Status unshared;  // why this process could not share memory as it wanted; else OK
+  std::vector<Socket> control;   // [rank]; own entry invalid
+  std::vector<Socket> messages;  // likewise
+  std::vector<Socket> links;     // likewise; watched, see WatchLink; none in one host
+  Grid grid;                     // which ranks lanes connect
+  std::vector<GridPeers> lanes;  // [lane - first_lane]
+  Status unshared;               // why this process could not share memory as it wanted; else OK
 };
 
-// Connects to every lower rank and accepts every higher one. Connections that do not prove within a
+// Connects to every lower rank and accepts every higher one; `local_listener` is the one of
+// `local_addresses`, if there are any. Connections that do not prove within a
 // few seconds that they know the secret are dropped and never waited for; so are those of another
 // user of this host. Consumes the listener, so that from then on nobody can connect.
 // Every rank must listen before any of them calls this: then one at whose address nobody listens
 // any more has ended or given up, or is out of reach, which is noticed within seconds. Errors name
 // the ranks that are missing. ResourceExhausted where this process cannot have so many descriptors.
-Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh);
+Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh,
+                   Socket local_listener = Socket());
 
 }  // namespace tf_libra
 

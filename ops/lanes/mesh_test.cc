@@ -37,7 +37,7 @@ void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
     for (const bool sending : {true, false}) {
       for (int lane = -1; lane < num_lanes; ++lane) {
         for (int peer = 0; peer < world_size; ++peer) {
-          Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane][peer].socket;
+          Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane].column[peer].socket;
           if (peer == rank) {
             CHECK_TRUE(!socket.valid());
             continue;

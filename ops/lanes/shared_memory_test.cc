@@ -204,7 +204,7 @@ void RankThatMayNotShare() {
       for (const auto& lane : mesh.lanes) {
         for (int peer = 0; peer < 3; ++peer) {
           const bool both = mesh.rank != without && peer != without && peer != mesh.rank;
-          CHECK_EQ(lane[peer].memory != nullptr, both);
+          CHECK_EQ(lane.column[peer].memory != nullptr, both);
         }
       }
     }
@@ -213,7 +213,7 @@ void RankThatMayNotShare() {
       const Buffers buffers({{values.data(), values.data(), values.size() * sizeof(float)}});
       ExchangeOptions options;
       options.rank = rank;
-      options.peers = &meshes[rank].lanes[1];
+      options.peers = &meshes[rank].lanes[1].column;
       options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
       options.header.num_bytes = buffers.num_bytes();
       options.buffers = &buffers;
@@ -237,7 +237,8 @@ void SystemThatRefuses() {
     CHECK_STATUS(meshes[1].unshared, StatusCode::kUnavailable, "ftruncate: ");
     for (const Mesh& mesh : meshes) {
       for (const auto& lane : mesh.lanes) {
-        CHECK_TRUE(lane[1 - mesh.rank].valid() && lane[1 - mesh.rank].memory == nullptr);
+        CHECK_TRUE(lane.column[1 - mesh.rank].valid() &&
+                   lane.column[1 - mesh.rank].memory == nullptr);
       }
     }
     std::vector<std::string> warnings;

@@ -82,6 +82,23 @@ def functions_with_more_and_more_threads() -> Any:
 
 
 @cases
+def memory_shared_with_others() -> Any:
+    """How many pieces of memory one lane shares, and how the weights come out."""
+    ours, alone = (models.HandWritten(DTYPE, "adam") for _ in range(2))
+    step = optimized(ours, [1])
+    for number in range(STEPS):
+        joint = models.batch(number, SIZE, DTYPE)
+        step(*part(joint))
+        alone.step(*joint)
+    cases.save(
+        **{f"ours/{name}": value for name, value in ours.weights().items()},
+        **{f"alone/{name}": value for name, value in alone.weights().items()},
+    )
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[4] for line in maps if "/memfd:tf_libra" in line})
+
+
+@cases
 def tuned_after_another() -> Any:
     """Strategies that measure: what the second tries out needs lanes that the first has not."""
     first, second = (models.HandWritten(DTYPE, "sgd") for _ in range(2))

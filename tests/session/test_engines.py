@@ -1,12 +1,15 @@
 """Several functions on one engine, and what a process runs out of, on Unix sockets and on TCP."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.launching import Job
+from benchmarks.cluster import Cluster
+from tests.launching import DEADLINE_SECONDS, Job, running_workers
+from tests.nursery import Nursery
 
 JOBS: dict[str, tuple[int, dict[str, str]]] = {
     "unix": (2, {}),
@@ -39,6 +42,44 @@ def test_functions_that_share_an_engine_train_as_one_process(engines: Job) -> No
         for name in ours:
             alone = saved[name.replace("ours/", "alone/")]
             np.testing.assert_allclose(saved[name], alone, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def check_weights(job: Job, case: str) -> None:
+    for rank in range(job.world_size):
+        saved = job.arrays(case, rank)
+        for name in [name for name in saved if name.startswith("ours/")]:
+            alone = saved[name.replace("ours/", "alone/")]
+            np.testing.assert_allclose(saved[name], alone, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_memory_is_shared_within_a_host(engines: Job, request: pytest.FixtureRequest) -> None:
+    """Unless the user has named an interface."""
+    over_unix = "TF_LIBRA_INTERFACE" not in JOBS[request.node.callspec.params["engines"]][1]
+    for rank in range(engines.world_size):
+        assert engines.value("memory_shared_with_others", rank) == int(over_unix)
+    check_weights(engines, "memory_shared_with_others")
+
+
+def test_ranks_on_two_hosts_train_as_one_process(
+    make_cluster: Callable[..., Cluster], nursery: Nursery, tmp_path: Path
+) -> None:
+    """Each shares memory with the one other of its host, and reduces in two levels."""
+    cases = "memory_shared_with_others functions_with_more_and_more_threads"
+    env = {"TF_LIBRA_JOB_CASES": cases}
+    with (
+        make_cluster(2) as cluster,
+        running_workers(
+            "engines.py", 4, tmp_path, env=env, nursery=nursery, cluster=cluster
+        ) as workers,
+    ):
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes == (0, 0, 0, 0), job.output(0)
+    for rank in range(4):
+        assert job.value("memory_shared_with_others", rank) == 1
+        assert job.value("functions_with_more_and_more_threads", rank)["lanes"][-1] == 6
+    check_weights(job, "memory_shared_with_others")
+    check_weights(job, "functions_with_more_and_more_threads")
 
 
 def test_second_strategy_measures_with_more_threads(engines: Job) -> None:

@@ -23,10 +23,19 @@ _UNAVAILABLE, _DEADLINE_EXCEEDED = 3, 4
 
 @dataclass(frozen=True)
 class Address:
-    """Where a rank's listener waits: a numeric IP address and a port, or a Unix socket."""
+    """Where a rank's listener waits: a numeric IP address and a port, or a Unix socket.
+
+    Attributes:
+        host: the address, or that of the Unix socket.
+        port: of no meaning for a Unix socket.
+        local: the Unix socket on which it listens beside, for the ranks of its host; "": none.
+        machine: the same for ranks that reach each other by Unix sockets; "": not known.
+    """
 
     host: str
     port: int
+    local: str = ""
+    machine: str = ""
 
 
 def interface_address(interface: str) -> str:
@@ -40,24 +49,34 @@ def interface_address(interface: str) -> str:
     return (host.value or b"").decode()
 
 
-def listen(host: str, ports: tuple[int, int] | None = None) -> Address:
+def listen(
+    host: str, ports: tuple[int, int] | None = None, machine: str = "", beside: bool = False
+) -> Address:
     """Starts to listen on `host` alone.
 
     Args:
         host: a numeric address, or `UNIX` for a Unix socket that only this host reaches.
         ports: the first and the last port that may be taken; None: the system chooses one. Of no
             meaning for a Unix socket.
+        machine: what tells this host from others.
+        beside: whether to listen on a Unix socket as well, for ranks of the same machine.
 
     Raises:
         EngineError: none of them is free.
     """
-    bound, port = ctypes.c_char_p(), ctypes.c_int()
     first, last = (0, 0) if ports is None or host == UNIX else ports
+    bound, port = _listen(host, first, last, beside=False)
+    local = _listen(UNIX, 0, 0, beside=True)[0] if beside else ""
+    return Address(bound, port, local, machine)
+
+
+def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
+    bound, port = ctypes.c_char_p(), ctypes.c_int()
     listening = library.load().c.TfLibraListen(
-        host.encode(), first, last, ctypes.byref(bound), ctypes.byref(port)
+        host.encode(), first, last, int(beside), ctypes.byref(bound), ctypes.byref(port)
     )
     _check(listening)
-    return Address((bound.value or b"").decode(), port.value)
+    return (bound.value or b"").decode(), port.value
 
 
 @dataclass(frozen=True)
@@ -142,8 +161,7 @@ class Engine:
         assert len(secret) == SECRET_BYTES, len(secret)
         _check(
             library.load().c.TfLibraGrow(
-                library.text_array([address.host for address in addresses]),
-                library.int_array([address.port for address in addresses]),
+                *_arrays(addresses),
                 secret,
                 num_lanes,
             )
@@ -227,8 +245,7 @@ def connect(
         library.load().c.TfLibraConnect(
             rank,
             len(addresses),
-            library.text_array([address.host for address in addresses]),
-            library.int_array([address.port for address in addresses]),
+            *_arrays(addresses),
             secret,
             num_lanes,
             timeout_seconds,
@@ -237,6 +254,17 @@ def connect(
         )
     )
     return Engine(rank, len(addresses), num_lanes)
+
+
+def _arrays(addresses: list[Address]) -> list[Any]:
+    """Hosts, ports, machines and local sockets, as C takes them."""
+    known = all(address.machine for address in addresses)
+    return [
+        library.text_array([address.host for address in addresses]),
+        library.int_array([address.port for address in addresses]),
+        library.text_array([address.machine for address in addresses]) if known else None,
+        library.text_array([address.local for address in addresses]) if known else None,
+    ]
 
 
 def _check(code: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_libra.backends import engine as engine_lib
@@ -27,11 +28,17 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
         ValueError: no network interface can be chosen.
         EngineError: it has no address, or no port is free.
     """
-    address = engine_lib.listen(listening_host(world), listening_ports())
+    host = listening_host(world)
+    # On one host it is what the user has named, or it would be a Unix socket.
+    machine = _machine() if world.local_size < world.size else ""
+    beside = bool(machine) and world.local_size > 1
+    address = engine_lib.listen(host, listening_ports(), machine, beside)
     secret = os.urandom(engine_lib.SECRET_BYTES)
     return {
         "host": address.host,
         "port": address.port,
+        "local": address.local,
+        "machine": address.machine,
         # Only rank 0's is used.
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
@@ -95,7 +102,8 @@ def _check(offers: Sequence[dict[str, Any]]) -> None:
 
 
 def _addresses(offers: Sequence[dict[str, Any]]) -> list[engine_lib.Address]:
-    return [engine_lib.Address(one["host"], one["port"]) for one in offers]
+    parts = ("host", "port", "local", "machine")
+    return [engine_lib.Address(*(one[part] for part in parts)) for one in offers]
 
 
 def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
@@ -104,6 +112,19 @@ def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
 
 def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
     return max(one["num_lanes"] for one in offers)
+
+
+def _machine() -> str:
+    """What the ranks have in common that reach each other by Unix sockets; "" where none knows.
+
+    The names of such sockets are those of a network namespace, so two containers of one host are
+    two machines.
+    """
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{started}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
 
 
 def listening_host(world: World) -> str:

@@ -22,12 +22,15 @@ _SIZE_OUT = ctypes.POINTER(ctypes.c_int64)
 _PROTOTYPES = {
     "TfLibraLastError": (_TEXT, []),
     "TfLibraInterfaceAddress": (_INT, [_TEXT, _TEXT_OUT]),
-    "TfLibraListen": (_INT, [_TEXT, _INT, _INT, _TEXT_OUT, _INTS]),
+    "TfLibraListen": (_INT, [_TEXT, _INT, _INT, _INT, _TEXT_OUT, _INTS]),
     "TfLibraConnect": (
         _INT,
-        [_INT, _INT, _TEXTS, _INTS, _TEXT, _INT, *(3 * [ctypes.c_double])],
+        [
+            *(_INT, _INT, _TEXTS, _INTS, _TEXTS, _TEXTS),
+            *(_TEXT, _INT, *(3 * [ctypes.c_double])),
+        ],
     ),
-    "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXT, _INT]),
+    "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXTS, _TEXTS, _TEXT, _INT]),
     "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS]),
     "TfLibraAllGather": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),

@@ -1,0 +1,228 @@
+// What another rank might send: the bytes of ops/lanes/corpus, and what becomes
+// of them when bits turn and pieces go missing. Whatever comes, each reader
+// ends, with an error or without, and touches nothing that is not its own: run
+// under sanitizers, as `make fuzz` does with more of them.
+//
+// The beginning of a file's name says who reads it. The same bytes are tried in
+// every run.
+
+#include <dirent.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/control.h"
+#include "ops/lanes/frame.h"
+#include "ops/lanes/messenger.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+constexpr char kCorpus[] = "ops/lanes/corpus";
+
+int Iterations() {
+  const char* const given = std::getenv("TF_LIBRA_FUZZ_ITERATIONS");
+  return given == nullptr ? 200 : std::atoi(given);
+}
+
+// The files whose name begins so, in the order of their names.
+std::vector<std::string> Corpus(const std::string& beginning) {
+  std::vector<std::string> names, files;
+  DIR* const folder = opendir(kCorpus);
+  CHECK_TRUE(folder != nullptr);
+  if (folder == nullptr) return files;
+  while (const dirent* const entry = readdir(folder)) names.push_back(entry->d_name);
+  closedir(folder);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    if (name.rfind(beginning, 0) != 0) continue;
+    std::ifstream file(std::string(kCorpus) + "/" + name, std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    CHECK_TRUE(!files.back().empty());
+  }
+  CHECK_TRUE(!files.empty());
+  return files;
+}
+
+using Random = std::mt19937;
+
+size_t Below(size_t limit, Random* random) { return (*random)() % limit; }
+
+void Mutate(std::string* bytes, const std::string& other, Random* random) {
+  const size_t at = Below(bytes->size() + 1, random);
+  const size_t length = 1 + Below(16, random);
+  switch (Below(6, random)) {
+    case 0:
+      if (at < bytes->size()) (*bytes)[at] ^= static_cast<char>(1 << Below(8, random));
+      break;
+    case 1: {
+      // Numbers at which sizes and signs turn.
+      const uint64_t numbers[] = {0, 1, 255, 0x7fffffff, 0x80000000, 0xffffffff, ~uint64_t{0}};
+      const uint64_t number = numbers[Below(std::size(numbers), random)];
+      const size_t size = std::min(size_t{1} << Below(4, random), bytes->size() - at);
+      std::memcpy(&(*bytes)[at], &number, size);
+      break;
+    }
+    case 2:
+      bytes->erase(at, length);
+      break;
+    case 3:
+      bytes->insert(at, std::string(length, static_cast<char>((*random)())));
+      break;
+    case 4:
+      bytes->insert(at, other.substr(Below(other.size(), random)));
+      break;
+    default:
+      bytes->resize(at);
+  }
+}
+
+// Calls `read` with each file, and with what becomes of them.
+template <typename Read>
+void ForEachInput(const std::string& beginning, int iterations, Read read) {
+  const std::vector<std::string> files = Corpus(beginning);
+  if (files.empty()) return;
+  for (const std::string& file : files) read(file);
+  Random random(1);
+  for (int i = 0; i < iterations; ++i) {
+    std::string bytes = files[Below(files.size(), &random)];
+    const std::string& other = files[Below(files.size(), &random)];
+    for (size_t times = 1 + Below(4, &random); times > 0; --times) Mutate(&bytes, other, &random);
+    read(bytes);
+  }
+}
+
+// This rank's end of a connection over which the other one has sent `bytes`,
+// and left.
+Socket After(const std::string& bytes) {
+  int fds[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  const Socket theirs(fds[0]);
+  CHECK_OK(SendAll(theirs, bytes.data(), bytes.size(), tf_libra::After(testing::kGenerousSeconds)));
+  return Socket(fds[1]);
+}
+
+void Frames() {
+  ForEachInput("messages", 50 * Iterations(), [](const std::string& bytes) {
+    // Exactly as long as it is: sanitizers see who reads beyond.
+    const std::vector<char> exact(bytes.begin(), bytes.end());
+    for (size_t at = 0; at < exact.size();) {
+      Frame frame;
+      size_t length = 0;
+      const Status status = ReadFrame(exact.data() + at, exact.size() - at, &frame, &length);
+      CHECK_TRUE(length <= exact.size() - at);
+      if (!status.ok() || length == 0) break;
+      if (frame.num_text_bytes > 0) {
+        std::string key, content;
+        SplitText(exact.data() + at + sizeof(Frame), frame.num_text_bytes, &key, &content);
+        CHECK_TRUE(FitsFrame(key, content));
+        CHECK_EQ(WithText(frame, key, content), std::string(exact.data() + at, length));
+      }
+      at += length;
+    }
+  });
+}
+
+void Messages() {
+  ForEachInput("messages", Iterations(), [](const std::string& bytes) {
+    std::vector<Socket> peers(2);
+    peers[0] = After(bytes);
+    MessengerOptions options;
+    options.rank = 1;
+    options.timeout_seconds = testing::kGenerousSeconds;
+    std::unique_ptr<Messenger> messenger;
+    options.on_failure = [&messenger](const Status& status) { messenger->End(status); };
+    messenger = std::make_unique<Messenger>(options, std::move(peers), nullptr);
+    std::vector<char> received(16), sent(8);
+    std::promise<void> ends[2];
+    std::vector<std::shared_ptr<Transfer>> transfers(2);
+    for (int i = 0; i < 2; ++i) {
+      transfers[i] = std::make_shared<Transfer>();
+      transfers[i]->way = i == 0 ? Transfer::Way::kReceive : Transfer::Way::kSend;
+      transfers[i]->key = i == 0 ? "mx" : "my";
+      transfers[i]->content = i == 0 ? "uint8 [16]" : "uint8 [8]";
+      transfers[i]->data = i == 0 ? received.data() : sent.data();
+      transfers[i]->num_bytes = i == 0 ? 16 : 8;
+      transfers[i]->done = [&ends, i](const Status&) { ends[i].set_value(); };
+    }
+    CHECK_OK(messenger->Post(transfers));
+    for (auto& end : ends) end.get_future().get();
+    messenger->End(Status(StatusCode::kUnavailable, "over"));
+    messenger.reset();
+  });
+}
+
+void Exchanges() {
+  ForEachInput("exchange", 5 * Iterations(), [](const std::string& bytes) {
+    std::vector<Connection> peers(2);
+    peers[0].socket = After(bytes);
+    std::vector<float> values(16, 1.0f);
+    const Buffers buffers({{values.data(), values.data(), 64}});
+    ExchangeOptions options;
+    options.rank = 1;
+    options.peers = &peers;
+    options.header.digest = 7;
+    options.header.num_bytes = 64;
+    options.header.group = 3;
+    options.header.num_threads = 1;
+    options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
+    options.buffers = &buffers;
+    options.slice = {0, 64};
+    options.timeout_seconds = testing::kGenerousSeconds;
+    std::vector<char> scratch;
+    CHECK_TRUE(!RunExchange(options, &scratch).status.ok());  // the other one has left
+  });
+}
+
+void Controls() {
+  ForEachInput("control", 5 * Iterations(), [](const std::string& bytes) {
+    std::vector<Socket> peers(2);
+    peers[0] = After(bytes);
+    ControlPlane control(1, std::move(peers));
+    std::string text;
+    const Status status = control.Broadcast(0, testing::kGenerousSeconds, &text);
+    CHECK_TRUE(!status.ok() || text.size() <= bytes.size());
+    control.HearFarewells(testing::kGenerousSeconds);
+  });
+}
+
+// Strangers, while ranks meet.
+void Hellos() {
+  testing::Meeting meeting(2, 1);
+  Mesh meshes[2];
+  std::thread first([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
+  ForEachInput("hello", Iterations(), [&](const std::string& bytes) {
+    Socket stranger;
+    CHECK_OK(Connect(meeting.options.addresses[0], tf_libra::After(testing::kGenerousSeconds),
+                     &stranger));
+    // It may hang up in the middle.
+    const Status ignored =
+        SendAll(stranger, bytes.data(), bytes.size(), tf_libra::After(testing::kGenerousSeconds));
+    static_cast<void>(ignored);
+  });
+  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  first.join();
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"Frames", Frames},
+                            {"Messages", Messages},
+                            {"Exchanges", Exchanges},
+                            {"Controls", Controls},
+                            {"Hellos", Hellos}},
+                           argc, argv);
+}

@@ -1,0 +1,59 @@
+#include "ops/lanes/grid.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tf_libra {
+
+Grid::Grid(int rank, int world_size, const std::vector<int>& hosts) {
+  std::map<int, std::vector<int>> rows;
+  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
+    rows[hosts[other]].push_back(other);
+  }
+  bool is_even = rows.size() > 1;
+  for (const auto& [host, row] : rows) {
+    is_even = is_even && row.size() > 1 && row.size() == rows.begin()->second.size();
+  }
+  if (!is_even) {
+    for (int other = 0; other < world_size; ++other) column_.push_back(other);
+    place_in_column_ = rank;
+    return;
+  }
+  row_ = rows[hosts[rank]];
+  place_in_row_ = static_cast<int>(std::find(row_.begin(), row_.end(), rank) - row_.begin());
+  for (const auto& [host, row] : rows) column_.push_back(row[place_in_row_]);
+  std::sort(column_.begin(), column_.end());
+  place_in_column_ =
+      static_cast<int>(std::find(column_.begin(), column_.end(), rank) - column_.begin());
+}
+
+bool Grid::Meets(int rank) const {
+  return std::count(column_.begin(), column_.end(), rank) > 0 ||
+         std::count(row_.begin(), row_.end(), rank) > 0;
+}
+
+ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
+                         const Buffers& in_place, std::vector<char>* scratch) {
+  ExchangeOptions column = options;
+  column.rank = grid.place_in_column();
+  column.peers = &peers.column;
+  column.names = &grid.column();
+  if (!grid.has_rows()) return RunExchange(column, scratch);
+  ExchangeOptions row = options;
+  row.rank = grid.place_in_row();
+  row.peers = &peers.row;
+  row.names = &grid.row();
+  row.steps = ExchangeSteps::kReduceScatter;
+  ExchangeResult result = RunExchange(row, scratch);
+  if (!result.status.ok()) return result;
+  const size_t element_size = ElementSize(static_cast<ElementType>(options.header.element_type));
+  column.buffers = row.buffers = &in_place;
+  column.slice = Part(options.slice, element_size, grid.row().size(), grid.place_in_row());
+  result = RunExchange(column, scratch);
+  if (!result.status.ok()) return result;
+  row.steps = ExchangeSteps::kAllGather;
+  result.status = RunExchange(row, scratch).status;
+  return result;
+}
+
+}  // namespace tf_libra

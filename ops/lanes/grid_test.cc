@@ -1,0 +1,284 @@
+#include "ops/lanes/grid.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/lanes/lane_engine.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::kGenerousSeconds;
+using testing::OnEveryRank;
+
+// What ranks on these hosts need to meet: TCP between them, Unix sockets and
+// memory within.
+struct HostsMeeting : testing::Meeting {
+  std::vector<Socket> local_listeners;
+
+  HostsMeeting(const std::vector<int>& hosts, int num_lanes)
+      : Meeting(static_cast<int>(hosts.size()), num_lanes), local_listeners(hosts.size()) {
+    options.hosts = hosts;
+    options.share_memory = true;
+    options.local_addresses.resize(hosts.size());
+    for (size_t rank = 0; rank < hosts.size(); ++rank) {
+      CHECK_OK(Listen(kUnixHost, 0, &local_listeners[rank], &options.local_addresses[rank]));
+    }
+  }
+
+  Status Connect(int rank, Mesh* mesh) {
+    MeshOptions mine = options;
+    mine.rank = rank;
+    return ConnectMesh(mine, std::move(listeners[rank]), mesh, std::move(local_listeners[rank]));
+  }
+};
+
+std::vector<Mesh> ConnectHosts(const std::vector<int>& hosts, int num_lanes) {
+  HostsMeeting meeting(hosts, num_lanes);
+  std::vector<Mesh> meshes(hosts.size());
+  OnEveryRank(static_cast<int>(hosts.size()),
+              [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  return meshes;
+}
+
+// `num_local` ranks on each of `num_hosts`, one host after the other, or in
+// turns.
+std::vector<int> Hosts(int num_hosts, int num_local, bool in_turns = false) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < num_hosts * num_local; ++rank) {
+    hosts.push_back(in_turns ? rank % num_hosts : rank / num_local);
+  }
+  return hosts;
+}
+
+std::vector<float> Values(int rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank));
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(static_cast<int32_t>(random())) / 3e6f;
+  return values;
+}
+
+std::vector<float> Reduced(const std::vector<std::vector<float>>& inputs, Reduction reduction) {
+  std::vector<const void*> pointers;
+  for (const auto& input : inputs) pointers.push_back(input.data());
+  std::vector<float> result(inputs[0].size());
+  ReduceBlock(ElementType::kFloat32, reduction, pointers, result.size(), result.data());
+  return result;
+}
+
+// Within each host in the order of ranks, then over hosts, likewise.
+std::vector<float> Expected(const std::vector<int>& hosts, size_t count, Reduction reduction) {
+  std::vector<std::vector<float>> rows;
+  std::set<int> seen;
+  for (const int host : hosts) {
+    if (!seen.insert(host).second) continue;
+    std::vector<std::vector<float>> inputs;
+    for (size_t rank = 0; rank < hosts.size(); ++rank) {
+      if (hosts[rank] == host) inputs.push_back(Values(static_cast<int>(rank), count));
+    }
+    rows.push_back(Reduced(inputs, reduction));
+  }
+  return Reduced(rows, reduction);
+}
+
+void RowsAndColumns() {
+  const Grid grid(4, 6, {7, 7, 3, 3, 5, 5});
+  CHECK_TRUE(grid.has_rows());
+  CHECK_TRUE((grid.row() == std::vector<int>{4, 5}));
+  CHECK_TRUE((grid.column() == std::vector<int>{0, 2, 4}));
+  CHECK_EQ(grid.place_in_row(), 0);
+  CHECK_EQ(grid.place_in_column(), 2);
+  CHECK_TRUE(grid.Meets(5) && grid.Meets(0) && !grid.Meets(1) && !grid.Meets(3));
+  const Grid turns(3, 4, {0, 1, 0, 1});
+  CHECK_TRUE((turns.row() == std::vector<int>{1, 3}));
+  CHECK_TRUE((turns.column() == std::vector<int>{2, 3}));
+}
+
+// One host, hosts of one rank, and hosts that differ: every rank exchanges with
+// every other.
+void NoGrid() {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{}, {0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 0, 1, 1, 1}}) {
+    const int world_size = hosts.empty() ? 3 : static_cast<int>(hosts.size());
+    for (int rank = 0; rank < world_size; ++rank) {
+      const Grid grid(rank, world_size, hosts);
+      CHECK_TRUE(!grid.has_rows());
+      CHECK_EQ(grid.column().size(), static_cast<size_t>(world_size));
+      CHECK_EQ(grid.place_in_column(), rank);
+      for (int other = 0; other < world_size; ++other) CHECK_TRUE(grid.Meets(other));
+    }
+  }
+}
+
+// Of everything the same bits on every rank, whatever the lanes, the groups and
+// the order.
+void SumsOfGrids() {
+  for (const std::vector<int>& hosts :
+       {Hosts(2, 2), Hosts(2, 2, true), Hosts(3, 2), Hosts(2, 3, true), Hosts(1, 3), Hosts(3, 1),
+        std::vector<int>{0, 0, 1}}) {
+    constexpr int kLanes = 3;
+    const int world_size = static_cast<int>(hosts.size());
+    const bool is_grid = Grid(0, world_size, hosts).has_rows();
+    std::vector<Mesh> meshes = ConnectHosts(hosts, kLanes);
+    OnEveryRank(world_size, [&](int rank) {
+      LaneEngineOptions options;
+      options.timeout_seconds = kGenerousSeconds;
+      std::shared_ptr<LaneEngine> engine;
+      CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engine));
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
+        for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}}) {
+          for (int num_threads = 1; num_threads <= kLanes; ++num_threads) {
+            std::vector<float> input = Values(rank, count), output(count, -1);
+            auto info = std::make_shared<OperationInfo>();
+            info->num_threads = num_threads;
+            info->reduction = reduction;
+            info->tensor_names = {"a", "b"};
+            info->ComputeDigest();
+            AllReduceRequest request;
+            request.operation = info;
+            // In place, and not.
+            const bool in_place = num_threads == 2;
+            float* const to = in_place ? input.data() : output.data();
+            const size_t first = count / 3;
+            request.tensors = {{input.data(), to, 4 * first},
+                               {input.data() + first, to + first, 4 * (count - first)}};
+            std::promise<Status> end;
+            request.done = [&end](const Status& status) { end.set_value(status); };
+            engine->AllReduce(std::move(request));
+            CHECK_OK(end.get_future().get());
+            std::vector<std::vector<float>> all;
+            for (int other = 0; other < world_size; ++other) all.push_back(Values(other, count));
+            const std::vector<float> expected =
+                is_grid ? Expected(hosts, count, reduction) : Reduced(all, reduction);
+            CHECK_TRUE(std::memcmp(to, expected.data(), 4 * count) == 0);
+          }
+        }
+      }
+    });
+  }
+}
+
+uint64_t BytesSent(const Socket& socket) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  CHECK_EQ(getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  return info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
+}
+
+// What an engine does on 64 ranks: agree, all-reduce, and something in a
+// column.
+void CheckEngine(int rank, Mesh mesh) {
+  const int world_size = mesh.world_size;
+  const std::vector<int> column = mesh.grid.column();
+  LaneEngineOptions options;
+  options.timeout_seconds = kGenerousSeconds;
+  std::shared_ptr<LaneEngine> engine;
+  CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engine));
+  std::vector<std::string> said;
+  CHECK_OK(engine->AllGather(std::to_string(rank), &said));
+  CHECK_EQ(said.size(), static_cast<size_t>(world_size));
+  for (size_t other = 0; other < said.size(); ++other) CHECK_EQ(said[other], std::to_string(other));
+  std::vector<float> ones(1000, 1);
+  std::promise<Status> reduced, gathered;
+  auto info = std::make_shared<OperationInfo>();
+  info->reduction = Reduction::kSum;
+  info->tensor_names = {"ones"};
+  info->ComputeDigest();
+  AllReduceRequest request;
+  request.operation = info;
+  request.tensors = {{ones.data(), ones.data(), 4 * ones.size()}};
+  request.done = [&reduced](const Status& status) { reduced.set_value(status); };
+  engine->AllReduce(std::move(request));
+  const auto mine = static_cast<float>(rank);
+  std::vector<float> all(column.size());
+  CollectiveRequest gather;
+  gather.kind = CollectiveKind::kAllGather;
+  gather.ranks = column;
+  gather.name = "ranks";
+  gather.input = reinterpret_cast<const char*>(&mine);
+  gather.output = reinterpret_cast<char*>(all.data());
+  gather.num_bytes = sizeof(mine);
+  gather.done = [&gathered](const Status& status) { gathered.set_value(status); };
+  engine->Run(std::move(gather));
+  CHECK_OK(reduced.get_future().get());
+  CHECK_OK(gathered.get_future().get());
+  CHECK_TRUE(ones == std::vector<float>(1000, static_cast<float>(world_size)));
+  for (size_t i = 0; i < column.size(); ++i) CHECK_EQ(all[i], static_cast<float>(column[i]));
+  // Nobody leaves while others still have something to do with it.
+  CHECK_OK(engine->AllGather("", &said));
+}
+
+// 64 ranks, 8 on each of 8 hosts: connections of row and column alone, memory
+// within hosts, and over each host's link not more than a ring's bytes.
+void SixtyFourRanks() {
+  constexpr int kHosts = 8, kLocal = 8, kWorld = kHosts * kLocal;
+  constexpr size_t kCount = 64 * 1024;
+  std::vector<Mesh> meshes = ConnectHosts(Hosts(kHosts, kLocal), 1);
+  OnEveryRank(kWorld, [&](int rank) {
+    const Mesh& mesh = meshes[rank];
+    std::vector<float> values = Values(rank, kCount);
+    const Buffers buffers({{values.data(), values.data(), 4 * kCount}});
+    ExchangeOptions options;
+    options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
+    options.header.num_bytes = 4 * kCount;
+    options.links = &mesh.links;
+    options.buffers = &buffers;
+    options.slice = {0, 4 * kCount};
+    options.timeout_seconds = kGenerousSeconds;
+    std::vector<char> scratch;
+    CHECK_OK(RunOnGrid(options, mesh.grid, mesh.lanes[0], buffers, &scratch).status);
+    const std::vector<float> expected = Expected(Hosts(kHosts, kLocal), kCount, Reduction::kSum);
+    CHECK_TRUE(std::memcmp(values.data(), expected.data(), 4 * kCount) == 0);
+  });
+  const double ring = 2.0 * (kWorld - 1) / kWorld * 4 * kCount;
+  for (int host = 0; host < kHosts; ++host) {
+    uint64_t sent = 0;
+    for (int rank = host * kLocal; rank < (host + 1) * kLocal; ++rank) {
+      const GridPeers& lane = meshes[rank].lanes[0];
+      size_t num_connections = 0;
+      for (const Connection& one : lane.row) {
+        num_connections += one.valid();
+        CHECK_EQ(one.valid(), one.memory != nullptr);
+      }
+      for (const Connection& one : lane.column) {
+        num_connections += one.valid();
+        if (one.valid()) sent += BytesSent(one.socket);
+      }
+      CHECK_EQ(num_connections, static_cast<size_t>(kHosts - 1 + kLocal - 1));
+    }
+    CHECK_TRUE(static_cast<double>(sent) <= 1.05 * ring);
+    CHECK_TRUE(static_cast<double>(sent) >= 0.5 * ring);
+  }
+  OnEveryRank(kWorld, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
+}
+
+// Nothing is known of hosts: every rank has connections to every other.
+void SixtyFourRanksWithoutHosts() {
+  std::vector<Mesh> meshes = testing::ConnectAll(64, 1);
+  OnEveryRank(64, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"RowsAndColumns", RowsAndColumns},
+                            {"NoGrid", NoGrid},
+                            {"SumsOfGrids", SumsOfGrids},
+                            {"SixtyFourRanks", SixtyFourRanks},
+                            {"SixtyFourRanksWithoutHosts", SixtyFourRanksWithoutHosts}},
+                           argc, argv);
+}
