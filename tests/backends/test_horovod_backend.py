@@ -98,7 +98,7 @@ def test_what_all_ranks_find_wrong_ends_nothing_but_the_step(job: Job, rank: int
 
 
 def test_what_is_left_to_us_is_decided_and_said(job: Job) -> None:
-    assert job.value("auto") == [["Engine"], ["Engine", "HorovodControl"]]
+    assert job.value("auto") == [["Engine"], ["HorovodControl"]]
     assert "engine: lanes, since all ranks run on CPUs of one host" in job.log("auto")
     assert "engine: horovod, since gradients live on GPUs, and Horovod has NCCL" in job.log("auto")
 

@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from harness import RANK, SIZE, Cases
+from harness import RANK, SIZE, Cases, restart_engine
 
 import tf_libra
 from tf_libra.backends import backend, choosing, control, interrupts
@@ -154,6 +154,7 @@ def auto() -> Any:
             step = tf_libra.optimize("wfbp")(tf.function(model.step))
             step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
             found.append([one.__class__.__name__ for one in control.running()])
+            restart_engine()  # else it would go on with what runs
     finally:
         choosing.circumstances = decide
     return found
