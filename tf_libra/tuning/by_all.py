@@ -1,64 +1,43 @@
 """`auto`: the plans of every strategy, and the best setting that a search finds, race."""
 
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.auto import Auto
-from tf_libra.tuning.algorithm import Tuner, concluded
+from tf_libra.tuning.algorithm import Tuner, concluded, raced
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import outlined
-from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
-from tf_libra.tuning.phase import Phase
-from tf_libra.tuning.plans_to_try import TensorSpec
-from tf_libra.tuning.race import race
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.search.searching import plan_of, search
-from tf_libra.tuning.similar import Start
+from tf_libra.tuning.task import Task
 
 # Of the steps that are left when a model is fitted; the race has the rest.
 _SEARCH_SHARE = 0.4
 
 
-def tune_by_all(
-    tensors: Sequence[TensorSpec],
-    strategy: strategies.Strategy,
-    num_workers: int,
-    budget: Budget,
-    max_model_error: float = 0.25,
-    clock: Callable[[], float] = time.monotonic,
-    begins: Callable[[Phase], None] = lambda phase: None,
-    hops: int | None = None,
-    runs_streams: bool = False,
-    in_force: Plan | None = None,
-    start: Start | None = None,
-) -> Tuner:
-    """Measures, samples, fits, plans by all strategies, searches, races; see `tuners.tune`."""
+def tune_by_all(task: Task) -> Tuner:
+    """Measures, samples, fits, plans by all strategies, searches, races."""
+    strategy, num_workers, runs_streams = task.strategy, task.num_workers, task.runs_streams
     assert isinstance(strategy, Auto)
-    end = EndOfTuning(budget, clock)
-    conclusion = yield from concluded(
-        tensors, strategy, num_workers, end, max_model_error, begins, hops, runs_streams
-    )
+    conclusion = yield from concluded(task)
     if conclusion.profile is None or conclusion.cost_model is None:
         return conclusion
     notes = list(conclusion.notes)
     plans = _plans(conclusion, strategy, runs_streams)
-    steps = round(_SEARCH_SHARE * end.steps_left)
+    steps = round(_SEARCH_SHARE * task.end.steps_left)
     aiacc = strategy.aiacc()
     assert isinstance(aiacc, Aiacc)
     found = yield from search(
         conclusion.profile,
         aiacc,
         num_workers,
-        end,
+        task.end,
         steps,
         notes,
         runs_streams,
-        None if start is None else start.setting,
+        None if task.start is None else task.start.setting,
     )
     if found.best is not None:
         best = plan_of(conclusion.profile, found.best, num_workers, runs_streams)
@@ -67,17 +46,17 @@ def tune_by_all(
         notes.append(found.describe())
         plans.append(replace(best, contention=_contention(conclusion)))
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
-    kept = outlined(conclusion, strategy, runs_streams, start)
-    plans += [plan for plan in (in_force, kept) if plan is not None]
+    kept = outlined(conclusion, strategy, runs_streams, task.start)
+    plans += [plan for plan in (task.in_force, kept) if plan is not None]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
     timed.sort(key=lambda pair: pair[1] if pair[1] is not None else 0.0)
-    result = yield from race(timed, end)
-    if result.num_rounds == 0:
+    after = yield from raced(conclusion, timed, task)
+    if after.race is None:
         note = "the budget ended before any two plans were compared: the model has chosen"
         return replace(conclusion, notes=(*conclusion.notes, note))
-    return conclusion.after(result if in_force is None else result.keeping(in_force))
+    return after
 
 
 def _plans(conclusion: Conclusion, strategy: Auto, runs_streams: bool) -> list[Plan]:

@@ -69,6 +69,10 @@ class Findings:
         elif traced.records:  # else the step has only accumulated gradients
             self.overlapped.append(traced)
 
+    def notes(self) -> list[str]:
+        """The problems in words."""
+        return [f"{problem} ({times} times)" for problem, times in self.problems.items()]
+
     def profile(self, tensors: Sequence[TensorSpec]) -> MeasuredProfile | None:
         """Backward computation as measured; None, and one problem more, if it cannot be told."""
         sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}

@@ -1,6 +1,6 @@
 """From what has been seen to a plan: fit, test, plan; and what to fall back to where one fails."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,43 +18,36 @@ from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.findings import Findings, ObservedStep
 from tf_libra.tuning.forms import judged_forms
 from tf_libra.tuning.phase import Phase
-from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan, specs_of
+from tf_libra.tuning.plans_to_try import one_group_plan, specs_of
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.step_times import step_times
+from tf_libra.tuning.task import Task
 
 
 def fit_and_plan(
-    findings: Findings,
-    profile: MeasuredProfile | None,
-    tensors: Sequence[TensorSpec],
-    strategy: strategies.Strategy,
-    num_workers: int,
-    max_model_error: float,
-    notes: list[str],
-    begins: Callable[[Phase], None],
-    hops: int | None = None,
-    runs_streams: bool = False,
+    task: Task, findings: Findings, profile: MeasuredProfile | None, notes: list[str]
 ) -> Conclusion:
     """Fits what has been seen and plans by it; falls back, and says so, where that fails."""
+    strategy, num_workers = task.strategy, task.num_workers
     threads = strategy.allowed_threads
     if profile is None:
         notes.append("no profile could be measured: one all-reduce after backward")
-        plan = one_group_plan(tensors, threads[0], num_workers, strategies.SynEasgd.name)
+        plan = one_group_plan(task.tensors, threads[0], num_workers, strategies.SynEasgd.name)
         return Conclusion(replace(plan, notes=tuple(notes)), notes=tuple(notes))
-    begins(Phase.FIT)
+    task.begins(Phase.FIT)
     samples: list[OverlapSample] = []
     try:
-        fitted = _fit(findings, profile.profile, num_workers, hops, samples, notes)
+        fitted = _fit(findings, profile.profile, num_workers, task.hops, samples, notes)
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
         plan = _one_group_of(profile.profile, threads[0], num_workers, notes)
         return Conclusion(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
-    begins(Phase.PLAN)
+    task.begins(Phase.PLAN)
     if (steps := step_times(findings.at_once)) and fitted.cost_model is not None:
         gamma = measured_contention(profile.profile, steps, fitted.cost_model)
         notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
         strategy = informed(strategy, gamma)
-    plan = _plan(fitted, strategy, max_model_error, num_workers, notes, runs_streams)
+    plan = _plan(fitted, strategy, task.max_model_error, num_workers, notes, task.runs_streams)
     return replace(fitted, plan=plan, notes=tuple(notes))
 
 

@@ -8,12 +8,13 @@ from tf_libra.model.plan import Plan
 from tf_libra.tuning.algorithm import Tuner, tune_by_model
 from tf_libra.tuning.by_all import tune_by_all
 from tf_libra.tuning.by_search import tune_by_search
-from tf_libra.tuning.end_of_tuning import Budget
+from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
 from tf_libra.tuning.similar import Start
+from tf_libra.tuning.task import Task
 
-BY_KIND: Mapping[str, Callable[..., Tuner]] = {
+BY_KIND: Mapping[str, Callable[[Task], Tuner]] = {
     "model": tune_by_model,
     "search": tune_by_search,
     "all": tune_by_all,
@@ -53,16 +54,16 @@ def tune(
     """
     # Strategies of others may not know the attribute.
     by = BY_KIND[getattr(strategy, "tuned_by", "model")]
-    return by(
+    task = Task(
         tensors,
         strategy,
         num_workers,
-        budget,
+        EndOfTuning(budget, clock),  # with the first step
         max_model_error,
-        clock,
         begins,
         hops,
         runs_streams,
         in_force,
         start,
     )
+    return (yield from by(task))

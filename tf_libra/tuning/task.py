@@ -1,0 +1,41 @@
+"""What a tuner is given: what is to be tuned, where, and what may go by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tf_libra import strategies
+from tf_libra.model.plan import Plan
+from tf_libra.tuning.end_of_tuning import EndOfTuning
+from tf_libra.tuning.phase import Phase
+from tf_libra.tuning.plans_to_try import TensorSpec
+from tf_libra.tuning.similar import Start
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tuning, from its first step on; see `tuners.tune`.
+
+    Attributes:
+        tensors: in backward order as far as tracing knows it.
+        strategy: what to plan with.
+        num_workers: world size.
+        end: asked before every step.
+        max_model_error: beyond this median relative error on held-out steps the model is not
+            trusted to choose threads.
+        begins: called when FIT and PLAN begin, which are no steps.
+        hops: that an all-reduce makes one after the other; None: those of a ring.
+        runs_streams: whether the engine runs all-reduces of several streams at once.
+        in_force: a plan that is left only for one that is clearly faster in a race.
+        start: what an earlier job that is alike has found.
+    """
+
+    tensors: Sequence[TensorSpec]
+    strategy: strategies.Strategy
+    num_workers: int
+    end: EndOfTuning
+    max_model_error: float
+    begins: Callable[[Phase], None]
+    hops: int | None
+    runs_streams: bool
+    in_force: Plan | None
+    start: Start | None
