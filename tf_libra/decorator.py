@@ -11,6 +11,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.multiplexing.background import of_this_process
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Conclusion, Origin, Phase
@@ -148,7 +149,7 @@ class Optimized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
-        return self._training.step(args, kwargs)
+        return self._step(1, args, kwargs)
 
     def several(self, num_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Runs the function where these arguments make it a graph of `num_steps` training steps.
@@ -156,7 +157,14 @@ class Optimized:
         All-reduces of different steps are never fused. Until `settled`, only single steps should
         run: what is measured and planned is one step.
         """
-        return self._training.step(args, kwargs, num_steps)
+        return self._step(num_steps, args, kwargs)
+
+    def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        background = of_this_process().background
+        if background is None:
+            return self._training.step(args, kwargs, num_steps)
+        with background.beside(lambda: self.settled):
+            return self._training.step(args, kwargs, num_steps)
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""

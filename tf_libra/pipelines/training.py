@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import tensorflow as tf
-
 from tf_libra import options as options_lib
-from tf_libra.backends import control as control_lib
-from tf_libra.backends import horovod, interrupts
+from tf_libra.backends import interrupts
 from tf_libra.backends.agreement import agree
 from tf_libra.backends.control import Control
 from tf_libra.model.cluster import Cluster
@@ -33,7 +30,7 @@ from tf_libra.session.meeting import Meeting
 from tf_libra.session.state import State
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function
-from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
+from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tuning import Phase
 
 
@@ -95,7 +92,6 @@ class PipelineTraining:
         self._current: Execution | None = None
         self._shared: set[int] = set()
         self._step = 0
-        self._never_met = ""
 
     # What the user asks.
 
@@ -174,16 +170,10 @@ class PipelineTraining:
             self._meeting.end()
             self._story.close()
             self._forget()
-        if self._never_met:
-            raise horovod.internal_error(self._never_met)
+        self._meeting.check()
         if self._meeting.is_alone:
             return self._alone(*args, **kwargs)
-        refuse_strategies(self._name)
-        if not tf.executing_eagerly():
-            raise ValueError(
-                f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
-                " another tf.function: a pipeline is driven from Python"
-            )
+        refuse_callers(self._name, ": a pipeline is driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -192,14 +182,7 @@ class PipelineTraining:
             return interrupts.of_this_process().during(call)
         except BaseException as error:
             self._story.stopped()
-            control = self._meeting.control
-            lost = control_lib.lost(error) if control is None else control.why_lost(error)
-            for one in control_lib.running():
-                one.abort(f"{type(error).__name__}: {error}")
-            if lost is not None:
-                if control is None:  # which would repeat it to later calls
-                    self._never_met = lost
-                raise horovod.internal_error(lost) from error
+            self._meeting.give_up(error, error)
             raise
 
     def _synchronous_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -54,6 +54,7 @@ class Meeting:
         self._world: horovod.World | None = None
         self._was_reset = False
         self._has_told = False  # the others, what is wrong on this rank alone
+        self._never_met = ""  # why, if so
         self._joins = contextlib.ExitStack()  # what is replaced while the ranks are connected
 
     @property
@@ -85,14 +86,14 @@ class Meeting:
             )
             story.begins(Phase.PASS_THROUGH)
             return
-        options, _ = _with_engine(options, world)
+        options, why = _with_engine(options, world)
         carrier = control_lib.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
         if control is None:
-            control = self._started(carrier, world, story)
+            control = self._started(carrier, options, why, world, story)
         else:
-            self._prepare(world, story)
+            self._prepare(options, why, world, story)
         options = self.options
         self.control = control
         if not is_new:
@@ -110,6 +111,29 @@ class Meeting:
         assert self.control is not None
         self.control.meet(what, self._identity)
 
+    def check(self) -> None:
+        """Raises `HorovodInternalError` if the ranks could not meet, as the first call did."""
+        if self._never_met:
+            raise horovod.internal_error(self._never_met)
+
+    def give_up(self, cause: BaseException, error: BaseException) -> None:
+        """Tells the other ranks, which wait for what will not come.
+
+        Args:
+            cause: why this one gives up.
+            error: what has shown it.
+
+        Raises:
+            HorovodInternalError: the cause means that a rank is lost.
+        """
+        lost = control_lib.lost(cause) if self.control is None else self.control.why_lost(cause)
+        for one in control_lib.running():
+            one.abort(f"{type(cause).__name__}: {cause}")
+        if lost is not None:
+            if self.control is None:  # which would repeat it to later calls
+                self._never_met = lost
+            raise horovod.internal_error(lost) from error
+
     def end(self) -> None:
         """The ranks are others than before: forgets them, and lets go of what reached them."""
         world = horovod.world()
@@ -121,11 +145,20 @@ class Meeting:
         self.is_alone = False
         self._world = None
         self._was_reset = False
+        self._never_met = ""
 
-    def _prepare(self, world: horovod.World, story: Story) -> None:
-        """What this rank needs by itself; tells the story who it is."""
-        self.options, why = _with_engine(self._asked, world)
-        self.options = _with_default_threads(self.options)
+    def _prepare(
+        self, options: options_lib.Options, why: str, world: horovod.World, story: Story
+    ) -> None:
+        """What this rank needs by itself; tells the story who it is.
+
+        Args:
+            options: with what executes all-reduces.
+            why: that, where it was left to us.
+            world: the job.
+            story: of the training function.
+        """
+        self.options = _with_default_threads(options)
         story.met(world.rank, self.options)
         if why:
             story.log.info("engine: %s, since %s", self.options.engine, why)
@@ -134,15 +167,22 @@ class Meeting:
         story.named(self._identity)
         story.busy(Phase.TRACE)
 
-    def _started(self, carrier: Carrier, world: horovod.World, story: Story) -> Control:
+    def _started(
+        self,
+        carrier: Carrier,
+        options: options_lib.Options,
+        why: str,
+        world: horovod.World,
+        story: Story,
+    ) -> Control:
         """Lets all ranks meet: the first that they say to each other, whatever carries the rest.
 
         What is wrong on one rank alone is said, too, and not left for others to wait for.
         """
         timeout_seconds = self.options.faults.timeout_seconds
-        mine: dict[str, Any] = {"engine": _with_engine(self._asked, world)[0].engine}
+        mine: dict[str, Any] = {"engine": options.engine}
         try:
-            self._prepare(world, story)
+            self._prepare(options, why, world, story)
             backend = self.options.backend
             terms = control_lib.Terms(
                 backend.num_lanes(options_lib.most_threads(self.options)),

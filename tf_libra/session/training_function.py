@@ -10,11 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.backends import control as control_lib
-from tf_libra.backends import horovod, interrupts
+from tf_libra.backends import interrupts
 from tf_libra.backends.control import Control, EngineError
 from tf_libra.model.plan import Plan
-from tf_libra.multiplexing.background import of_this_process
 from tf_libra.session import executions, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
@@ -26,7 +24,7 @@ from tf_libra.session.traces import Traces
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
-from tf_libra.tracing.marking import refuse_eager_functions, refuse_strategies
+from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tracing.marks import MarkedGradient, Rules
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 
@@ -64,7 +62,6 @@ class TrainingFunction:
         """Knows nothing of other ranks, or of traces."""
         self._story = self._new_story()
         self._call = marked_function.marked_function(self._function, self._on_traced, self._rules)
-        self._never_met = ""  # why, if so
         self._watch: numerics.Watch | None = None
         self._traces = Traces(self._name)
         self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
@@ -147,26 +144,16 @@ class TrainingFunction:
             HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
-        background = of_this_process().background
-        if background is None:
-            return self._one_call(args, kwargs, num_steps)
-        with background.beside(lambda: self.settled):
-            return self._one_call(args, kwargs, num_steps)
-
-    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], num_steps: int) -> Any:
         if self._meeting.is_over:
             self._begin_anew()
-        if self._never_met:
-            raise horovod.internal_error(self._never_met)
+        self._meeting.check()
         if self._meeting.is_alone:
             return self._alone(*args, **kwargs)
-        refuse_strategies(self._name)
-        if not tf.executing_eagerly():
-            raise ValueError(
-                f"{self._name} is decorated with tf_libra.optimize, and called from inside of"
-                " another tf.function, where no plan can follow it: call it from Python, or"
-                " decorate the outer function instead"
-            )
+        refuse_callers(
+            self._name,
+            ", where no plan can follow it: call it from Python, or decorate the outer function"
+            " instead",
+        )
         try:
             return interrupts.of_this_process().during(
                 lambda: self._synchronous_step(args, kwargs, num_steps)
@@ -194,14 +181,7 @@ class TrainingFunction:
     def _fail(self, cause: BaseException, error: BaseException) -> None:
         """Tells the other ranks, which wait for a step that will not come."""
         self._story.stopped()
-        control = self._meeting.control
-        lost = control_lib.lost(cause) if control is None else control.why_lost(cause)
-        for one in control_lib.running():
-            one.abort(f"{type(cause).__name__}: {cause}")
-        if lost is not None:
-            if control is None:  # which would repeat it to later calls
-                self._never_met = lost
-            raise horovod.internal_error(lost) from error
+        self._meeting.give_up(cause, error)
         if cause is not error:
             raise cause from error
 

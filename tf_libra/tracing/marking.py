@@ -218,6 +218,21 @@ def refuse_strategies(step_name: str, traced_here: bool = True) -> None:
         )
 
 
+def refuse_callers(step_name: str, why: str) -> None:
+    """Raises `ValueError` where a step cannot be called from.
+
+    Args:
+        step_name: for messages.
+        why: not from inside of another `tf.function`, as the end of a sentence.
+    """
+    refuse_strategies(step_name)
+    if not tf.executing_eagerly():
+        raise ValueError(
+            f"{step_name} is decorated with tf_libra.optimize, and called from inside of another"
+            f" tf.function{why}"
+        )
+
+
 def refuse_eager_functions(step_name: str) -> None:
     """Raises `ValueError` where every `tf.function` runs as plain Python, without a graph."""
     if tf.config.functions_run_eagerly():
