@@ -158,7 +158,7 @@ def reduce_scatter(tensor: Any, ranks: Sequence[int], name: str, op: str = _SUM)
     of the rank's place in `ranks`. The gradient is that of an `all_gather`.
     """
     _check_op(op)
-    scale = 1.0 if op == _SUM else 1.0 / len(ranks)
+    scale = _scale(op, ranks)
     return _collective(
         "reduce_scatter",
         tensor,
@@ -219,7 +219,7 @@ def reduce(tensor: Any, root: int, ranks: Sequence[int], name: str, op: str = _S
         op: "sum" or "average".
     """
     _check_op(op)
-    scale = 1.0 if op == _SUM else 1.0 / len(ranks)
+    scale = _scale(op, ranks)
     return _collective(
         "reduce",
         tensor,
@@ -324,6 +324,11 @@ def _members(ranks: Sequence[int]) -> tuple[int, ...]:
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name or "\0" in name:
         raise ValueError(f"name must be a text that is not empty, got {name!r}")
+
+
+def _scale(op: str, ranks: Sequence[int]) -> float:
+    """What a sum over the ranks is multiplied with."""
+    return 1.0 if op == _SUM else 1.0 / len(ranks)
 
 
 def _check_op(op: str) -> None:

@@ -58,7 +58,9 @@ class Trained:
             ]
             if self.metric is not None:
                 self.metric.update_state(wanted, logits[-1])
-            sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients)]  # noqa: B905
+            sums = (
+                gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
+            )
         means = [one / num_microbatches for one in sums or []]
         self.optimizer.apply_gradients(zip(means, self.variables, strict=True))
         result = {

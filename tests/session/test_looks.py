@@ -2,10 +2,20 @@
 
 from tests.tuning.machine import Machine, drive
 from tf_libra import options
+from tf_libra.model.plan import Plan
 from tf_libra.session.directive import GoOn
 from tf_libra.session.looks import Looks
 from tf_libra.story.story import Story
-from tf_libra.tuning import CALLS_PER_LOOK, DOSE, Budget, Conclusion, Experiment, TuningAgain
+from tf_libra.tuning import (
+    CALLS_PER_LOOK,
+    DOSE,
+    Budget,
+    Conclusion,
+    Experiment,
+    Phase,
+    Tuner,
+    TuningAgain,
+)
 from tf_libra.tuning.race import Contender, Race
 
 
@@ -17,9 +27,9 @@ def conclusion(seconds: float) -> Conclusion:
 def looks(expected_seconds: float) -> Looks:
     tried = conclusion(expected_seconds)
 
-    def tuner(in_force):  # type: ignore[no-untyped-def]
+    def tuner(in_force: Plan) -> Tuner:
         for _ in range(DOSE + 1):
-            yield Experiment(tried.race.winner.plan, in_force, traced=False)  # type: ignore
+            yield Experiment(Phase.RACE, in_force, traced=False)
         return tried
 
     again = TuningAgain(1.0, tried, tuner)

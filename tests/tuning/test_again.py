@@ -1,6 +1,5 @@
 """Tuning again against a machine that changes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -58,7 +57,10 @@ class Training:
     def _tuner(self, in_force: Plan) -> Tuner:
         budget = Budget(max_seconds=1e8)
         strategy = strategies.Libra()
-        clock: Callable[[], float] = lambda: self.machine.seconds  # noqa: E731
+
+        def clock() -> float:
+            return self.machine.seconds
+
         return tune(
             self.machine.specs(), strategy, NUM_WORKERS, budget, clock=clock, in_force=in_force
         )

@@ -6,6 +6,7 @@ Who executes all-reduces is a backend's matter (`backend.py`), which names its c
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -66,13 +67,6 @@ class Control(Protocol):
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
         """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
-        ...
-
-    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
-        """When a message was sent to all ranks, and when all of theirs had come, `count` times.
-
-        In nanoseconds since the epoch, by this host's clock. Errors as for `all_gather`.
-        """
         ...
 
     def set_step(self, step: int) -> None:
@@ -174,6 +168,22 @@ class Carrier(Protocol):
 REGISTRY: Registry[Carrier] = Registry("tf_libra.backends.control", "control")
 register = REGISTRY.register
 resolve = REGISTRY.resolve
+
+
+def exchange_clocks(control: Control, count: int = 16) -> tuple[tuple[int, int], ...]:
+    """When a message was sent to all ranks, and when all of theirs had come, `count` times.
+
+    In nanoseconds since the epoch, by this host's clock, of which only the first is read: it may be
+    set meanwhile. On every rank it must be called at the same place, as `all_gather`, whose errors
+    it has.
+    """
+    found = []
+    epoch_ns = time.time_ns() - time.monotonic_ns()
+    for _ in range(count):
+        sent_ns = time.monotonic_ns()
+        control.all_gather(None)
+        found.append((epoch_ns + sent_ns, epoch_ns + time.monotonic_ns()))
+    return tuple(found)
 
 
 def running() -> list[Control]:

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import json
 import struct
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,21 +126,6 @@ class Engine:
             )
         )
         return ctypes.string_at(data.value or 0, size.value)
-
-    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
-        """When a message was sent to all ranks, and when all of theirs had come, `count` times.
-
-        In nanoseconds since the epoch, by this host's clock, of which only the first is read: it
-        may be set meanwhile. On every rank it must be called at the same place, as `all_gather`,
-        whose errors it has.
-        """
-        found = []
-        epoch_ns = time.time_ns() - time.monotonic_ns()
-        for _ in range(count):
-            sent_ns = time.monotonic_ns()
-            self.all_gather(None)
-            found.append((epoch_ns + sent_ns, epoch_ns + time.monotonic_ns()))
-        return tuple(found)
 
     def grow(self, addresses: list[Address], secret: bytes, num_lanes: int) -> "Engine":
         """Connects more lanes, `num_lanes` in all, and returns the engine that has them.

@@ -72,16 +72,6 @@ class HorovodControl:
             raise EngineError(f"a message has {len(mine)} bytes; at most 64 MiB are sent at once")
         return self._rounds.exchange(self._place("a broadcast"), mine)[0]
 
-    def exchange_clocks(self, count: int = 16) -> tuple[tuple[int, int], ...]:
-        """When a message was sent to all ranks, and when all of theirs had come, `count` times."""
-        found = []
-        epoch_ns = time.time_ns() - time.monotonic_ns()
-        for _ in range(count):
-            sent_ns = time.monotonic_ns()
-            self.all_gather(None)
-            found.append((epoch_ns + sent_ns, epoch_ns + time.monotonic_ns()))
-        return tuple(found)
-
     def set_step(self, step: int) -> None:
         """Gives a number to what follows, for messages."""
         self._rounds.check()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import options as options_lib
-from tf_libra.backends.control import Control
+from tf_libra.backends.control import Control, exchange_clocks
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
@@ -257,7 +257,7 @@ class Session:
         self.story.in_force(conclusion, origin, max(self._step, 1))
         for warning in self._backend.warnings(conclusion.plan):
             self.story.log.warning("%s", warning)
-        self.story.clocks(self._control.exchange_clocks())
+        self.story.clocks(exchange_clocks(self._control))
 
     def _begin_looks(self, conclusion: Conclusion, origin: Origin) -> None:
         share = self._options.tuning.again_share
