@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.pipelines.parts import Gathered, Part, gathered
 from tf_libra.pipelines.step_graph import REDUCTION, StepGraph
 
 _FREE = -1
@@ -36,23 +37,6 @@ class Message:
     target: int
     sent_in: int
     needed_in: int
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one stage computes of a microbatch, forward or backward.
-
-    Attributes:
-        ops: names, in the order of creation.
-        arguments: names of the step's arguments that it takes.
-        takes: names of other tensors that it is given: received, or of the stage's forward part.
-        gives: names of the tensors that it hands out.
-    """
-
-    ops: tuple[str, ...]
-    arguments: tuple[str, ...]
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
 
 
 class Cut:
@@ -227,18 +211,16 @@ class Cut:
         parts: list[Part | None] = [None] * len(members)
         for stage in range(self.num_stages):
             forward, backward = self.forward(stage), self.backward(stage)
-            ops, arguments, takes = self._gathered(members[forward], wanted[forward], set())
-            later = self._gathered(members[backward], wanted[backward], ops)
-            for name in later[2]:
+            first = self._gathered(members[forward], wanted[forward], set())
+            later = self._gathered(members[backward], wanted[backward], first.ops)
+            for name in later.takes:
                 if (name, stage) not in received:
                     wanted[forward][name] = None
-            parts[forward] = self._part(ops, arguments, takes, wanted[forward])
-            parts[backward] = self._part(*later, wanted[backward])
+            parts[forward] = first.part(self.graph, wanted[forward])
+            parts[backward] = later.part(self.graph, wanted[backward])
         return tuple(one for one in parts if one is not None)
 
-    def _gathered(
-        self, members: set[int], wanted: dict[str, None], there: set[int]
-    ) -> tuple[set[int], dict[str, None], dict[str, None]]:
+    def _gathered(self, members: set[int], wanted: dict[str, None], there: set[int]) -> Gathered:
         """A part's ops with what it computes anew, its arguments, and what it is given.
 
         Args:
@@ -246,40 +228,9 @@ class Cut:
             wanted: names of tensors that it hands out.
             there: ops of the stage's part before, whose outputs can be kept.
         """
-        graph = self.graph
-        ops = set(members)
-        arguments: dict[str, None] = {}
-        takes: dict[str, None] = {}
-        waiting = [one for place in sorted(members) for one in graph.ops[place].inputs]
-        waiting += [self.tensor(name) for name in wanted]
-        while waiting:
-            one = waiting.pop()
-            place = graph.place[one.op.name]
-            if place in ops:
-                continue
-            if one.op.name in graph.arguments:
-                arguments[one.op.name] = None
-            elif one.op.name in graph.captures:
-                continue
-            elif self.phase.get(place, _FREE) != _FREE or (
-                place in there and one.op.type != "Const"
-            ):
-                takes[one.name] = None
-            else:
-                ops.add(place)
-                waiting += one.op.inputs
-        return ops, arguments, takes
 
-    def _part(
-        self,
-        ops: set[int],
-        arguments: dict[str, None],
-        takes: dict[str, None],
-        wanted: dict[str, None],
-    ) -> Part:
-        return Part(
-            tuple(self.graph.ops[place].name for place in sorted(ops)),
-            tuple(sorted(arguments, key=self.graph.arguments.index)),
-            tuple(sorted(takes)),
-            tuple(wanted),
-        )
+        def is_given(one: Any, place: int) -> bool:
+            is_kept = place in there and one.op.type != "Const"
+            return self.phase.get(place, _FREE) != _FREE or is_kept
+
+        return gathered(self.graph, members, (self.tensor(name) for name in wanted), is_given)

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.parts import Part, gathered
 from tf_libra.pipelines.step_graph import REDUCTION
 
 
@@ -28,23 +29,6 @@ class Exchanged:
     tensor: str
     source: int
     round: int
-
-
-@dataclass(frozen=True)
-class UpdatePart:
-    """What one stage computes in one round of the update.
-
-    Attributes:
-        ops: names, in the order of creation.
-        arguments: names of the step's arguments that it takes.
-        takes: names of the averaged gradients and exchanged tensors that it is given.
-        gives: names of the tensors that it hands out.
-    """
-
-    ops: tuple[str, ...]
-    arguments: tuple[str, ...]
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
 
 
 class Update:
@@ -158,7 +142,7 @@ class Update:
                     f"{name}: {tensor.op.name} takes what was updated in one stage to the others"
                 )
 
-    def part(self, stage: int, number: int) -> UpdatePart:
+    def part(self, stage: int, number: int) -> Part:
         """What a stage computes in one round; in the last one it updates."""
         if number == self.num_rounds - 1:
             return self._last(stage)
@@ -167,40 +151,20 @@ class Update:
         ]
         return self._made(stage, number, (), gives)
 
-    def _last(self, stage: int) -> UpdatePart:
+    def _last(self, stage: int) -> Part:
         writes = [place for place in self._graph.once if self._where[place] in (None, stage)]
         gives = [name for name, where in self.returned.items() if where in (None, stage)]
         return self._made(stage, self.num_rounds - 1, writes, gives)
 
-    def _made(self, stage: int, number: int, writes: Iterable[int], gives: list[str]) -> UpdatePart:
-        graph = self._graph
+    def _made(self, stage: int, number: int, writes: Iterable[int], gives: list[str]) -> Part:
         there = {one.tensor for one in self.exchanged if one.round <= number}
         there -= {one.tensor for one in self.exchanged if one.source == stage}
-        ops: set[int] = set()
-        arguments: dict[str, None] = {}
-        takes: dict[str, None] = {}
-        waiting = [self._cut.tensor(name) for name in gives]
-        for place in writes:
-            ops.add(place)
-            waiting += graph.ops[place].inputs
-        while waiting:
-            one = waiting.pop()
-            place = graph.place[one.op.name]
-            if place in ops or one.op.name in graph.captures:
-                continue
-            if one.op.name in graph.arguments:
-                arguments[one.op.name] = None
-            elif one.op.type == REDUCTION or one.name in there:
-                takes[one.name] = None
-            else:
-                ops.add(place)
-                waiting += one.op.inputs
-        return UpdatePart(
-            tuple(graph.ops[place].name for place in sorted(ops)),
-            tuple(sorted(arguments, key=graph.arguments.index)),
-            tuple(sorted(takes)),
-            tuple(dict.fromkeys(gives)),
-        )
+
+        def is_given(one: Any, _: int) -> bool:
+            return one.op.type == REDUCTION or one.name in there
+
+        wanted = (self._cut.tensor(name) for name in gives)
+        return gathered(self._graph, writes, wanted, is_given).part(self._graph, gives)
 
     @cached_property
     def variables(self) -> dict[str, int]:
