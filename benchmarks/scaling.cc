@@ -3,24 +3,16 @@
 #include <dirent.h>
 #include <unistd.h>
 
-#include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "benchmarks/lanes.h"
 #include "ops/lanes/lane_engine.h"
 
 namespace {
-
-void Require(const tf_libra::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 int NumDescriptors() {
   int count = 0;
@@ -41,25 +33,7 @@ long ResidentBytes() {
 // Whether every rank's ones add up.
 bool AllReduces(tf_libra::Engine* engine) {
   std::vector<float> ones(256, 1.0f);
-  auto operation = std::make_shared<tf_libra::OperationInfo>();
-  operation->reduction = tf_libra::Reduction::kSum;
-  operation->tensor_names = {"ones"};
-  operation->ComputeDigest();
-  std::mutex mutex;
-  std::condition_variable wake;
-  bool done = false;
-  tf_libra::AllReduceRequest request;
-  request.operation = operation;
-  request.tensors = {{ones.data(), ones.data(), ones.size() * sizeof(float)}};
-  request.done = [&](const tf_libra::Status& status) {
-    Require(status);
-    const std::lock_guard<std::mutex> lock(mutex);
-    done = true;
-    wake.notify_one();
-  };
-  engine->AllReduce(std::move(request));
-  std::unique_lock<std::mutex> lock(mutex);
-  wake.wait(lock, [&] { return done; });
+  AllReduce(engine, ones.data(), ones.size(), 1);
   for (const float one : ones) {
     if (one != static_cast<float>(engine->world_size())) return false;
   }

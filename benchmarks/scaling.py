@@ -24,8 +24,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "scaling"
+from benchmarks import native
+
 SIMULATED = (256, 512, 1024, 2048)
 
 
@@ -48,17 +48,6 @@ class Measured:
     reduced_seconds: float
     descriptors: int
     memory_bytes: int
-
-
-def build() -> Path:
-    """Compiles the rank."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    program = BUILD / "scaling"
-    lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    command = ["g++", "-std=c++17", "-O2", f"-I{ROOT}"]
-    command += [str(ROOT / "benchmarks" / "scaling.cc"), *map(str, lanes)]
-    subprocess.run([*command, "-pthread", "-o", str(program)], check=True)
-    return program
 
 
 def measure(program: Path, num_ranks: int, num_lanes: int, host: str) -> Measured:
@@ -169,7 +158,7 @@ def table(measured: Sequence[Measured], num_cores: int) -> str:
 
 
 def main(_: list[str]) -> None:
-    program = build()
+    program = native.build("scaling")
     sizes = sorted(int(one) for one in _RANKS.value)
     measured = [measure(program, size, _LANES.value, _HOST.value) for size in sizes]
     cores = len(os.sched_getaffinity(0))

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/lanes.h"
 #include "ops/lanes/lane_engine.h"
 
 namespace {
@@ -35,12 +36,6 @@ using tf_libra::SecondsUntil;
 constexpr int kMaxLanes = 4;
 constexpr size_t kSizes[] = {40 * 1000, 1 << 20, 16 << 20};
 constexpr int kThreads[] = {1, 2, 4};
-
-void Require(const tf_libra::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 class Transport {
  public:
@@ -58,26 +53,7 @@ class Lanes : public Transport {
   const char* name() const override { return name_; }
 
   void AllReduce(float* data, size_t count, int num_threads) override {
-    auto operation = std::make_shared<tf_libra::OperationInfo>();
-    operation->num_threads = num_threads;
-    operation->reduction = tf_libra::Reduction::kSum;
-    operation->tensor_names = {"tensor"};
-    operation->ComputeDigest();
-    std::mutex mutex;
-    std::condition_variable wake;
-    bool done = false;
-    tf_libra::AllReduceRequest request;
-    request.operation = operation;
-    request.tensors = {{data, data, count * sizeof(float)}};
-    request.done = [&](const tf_libra::Status& status) {
-      Require(status);
-      const std::lock_guard<std::mutex> lock(mutex);
-      done = true;
-      wake.notify_one();
-    };
-    engine_->AllReduce(std::move(request));
-    std::unique_lock<std::mutex> lock(mutex);
-    wake.wait(lock, [&] { return done; });
+    ::AllReduce(engine_.get(), data, count, num_threads);
   }
 
  private:

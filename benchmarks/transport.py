@@ -27,8 +27,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "transport"
+from benchmarks import native
+
 HOROVOD = "horovod==0.28.1"
 # Of the first to the second.
 RATIOS = (
@@ -42,15 +42,16 @@ COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 def build_gloo() -> list[str]:
     """Builds Gloo, once; returns what the compiler is to be told of it."""
-    gloo = BUILD / "gloo"
+    build = native.folder_of("transport")
+    gloo = build / "gloo"
     if not (gloo / "lib" / "gloo" / "libgloo.a").exists():
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--no-binary=:all:", "--no-build-isolation", "-d", folder, HOROVOD]
             subprocess.run(command, check=True)
             with tarfile.open(next(Path(folder).glob("horovod-*.tar.gz"))) as archive:
-                archive.extractall(BUILD, filter="data")
-        source = next(BUILD.glob("horovod-*/third_party/gloo"))
+                archive.extractall(build, filter="data")
+        source = next(build.glob("horovod-*/third_party/gloo"))
         options = ["-DBUILD_TEST=OFF", "-DBUILD_BENCHMARK=OFF", "-DCMAKE_BUILD_TYPE=Release"]
         options += ["-DCMAKE_CXX_STANDARD=17", "-DCMAKE_POLICY_VERSION_MINIMUM=3.5"]
         subprocess.run(["cmake", "-S", source, "-B", gloo / "lib", *options], check=True)
@@ -61,21 +62,8 @@ def build_gloo() -> list[str]:
     return [*options, str(gloo / "lib" / "gloo" / "libgloo.a")]
 
 
-def build(with_gloo: bool) -> Path:
-    """Builds the benchmark."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    program = BUILD / "transport"
-    gloo = build_gloo() if with_gloo else []
-    lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}"]
-    command += [str(ROOT / "benchmarks" / "transport.cc"), *map(str, lanes)]
-    command += [*gloo, "-pthread", "-o", str(program)]
-    subprocess.run(command, check=True)
-    return program
-
-
 def main(_: list[str]) -> None:
-    program = build(_GLOO.value)
+    program = native.build("transport", build_gloo() if _GLOO.value else ())
     with tempfile.TemporaryDirectory() as folder:
         for lane in range(4):
             Path(folder, str(lane)).mkdir()

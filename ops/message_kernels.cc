@@ -35,6 +35,19 @@ std::string ContentOf(const Tensor& tensor) {
 
 char* BytesOf(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
 
+// What moves a tensor to or from a rank; who waits for it is told when it has.
+MessageRequest RequestOf(int peer, const std::string& name, const Tensor& tensor,
+                         const std::shared_ptr<Pending>& pending) {
+  MessageRequest request;
+  request.peer = peer;
+  request.name = name;
+  request.content = ContentOf(tensor);
+  request.data = BytesOf(tensor);
+  request.num_bytes = tensor.TotalBytes();
+  request.done = [pending](const Status& status) { pending->End(status); };
+  return request;
+}
+
 // What to wait for, as the output of a kernel.
 absl::Status PutOut(OpKernelContext* context, int index, const std::shared_ptr<Pending>& pending) {
   Tensor* handle = nullptr;
@@ -83,14 +96,7 @@ class LibraSendKernel : public Starting {
     std::memset(sent->data(), 0, sent->TotalBytes());
     const Tensor& tensor = context->input(0);
     const auto pending = std::make_shared<Pending>(std::vector<Tensor>{tensor});
-    MessageRequest request;
-    request.peer = to_rank_;
-    request.name = name_;
-    request.content = ContentOf(tensor);
-    request.data = BytesOf(tensor);
-    request.num_bytes = tensor.TotalBytes();
-    request.done = [pending](const Status& status) { pending->End(status); };
-    engine->Send(std::move(request));
+    engine->Send(RequestOf(to_rank_, name_, tensor, pending));
     return ToTensorFlow(op_, pending->status());  // what is known by now
   }
 
@@ -114,14 +120,7 @@ class LibraReceiveStartKernel : public Starting {
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &buffer));
     const auto pending = std::make_shared<Pending>(std::vector<Tensor>{*buffer});
     TF_RETURN_IF_ERROR(PutOut(context, 1, pending));
-    MessageRequest request;
-    request.peer = from_rank_;
-    request.name = name_;
-    request.content = ContentOf(*buffer);
-    request.data = BytesOf(*buffer);
-    request.num_bytes = buffer->TotalBytes();
-    request.done = [pending](const Status& status) { pending->End(status); };
-    engine->Receive(std::move(request));
+    engine->Receive(RequestOf(from_rank_, name_, *buffer, pending));
     return ToTensorFlow(op_, pending->status());
   }
 

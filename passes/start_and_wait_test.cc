@@ -2,7 +2,6 @@
 
 #include "passes/start_and_wait.h"
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -13,19 +12,9 @@
 namespace tf_libra {
 namespace {
 
-using Inputs = std::vector<std::string>;
-
-std::map<std::string, tensorflow::NodeDef> ByName(const tensorflow::GraphDef& graph) {
-  std::map<std::string, tensorflow::NodeDef> by_name;
-  for (const auto& node : graph.node()) {
-    EXPECT_THAT_TRUE(by_name.emplace(node.name(), node).second);
-  }
-  return by_name;
-}
-
-Inputs InputsOf(const tensorflow::NodeDef& node) {
-  return {node.input().begin(), node.input().end()};
-}
+using testing::ByName;
+using testing::Inputs;
+using testing::InputsOf;
 
 // Two groups, of two tensors and of one, one behind the other.
 testing::Graph TwoGroups() {

@@ -3,6 +3,7 @@
 #define TF_LIBRA_PASSES_TESTING_H_
 
 #include <iostream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,20 @@ inline int RunTests(const std::vector<Test>& tests) {
     std::cout << (Failures() == before ? "ok     " : "FAILED ") << test.name << std::endl;
   }
   return Failures() == 0 ? 0 : 1;
+}
+
+using Inputs = std::vector<std::string>;
+
+inline Inputs InputsOf(const tensorflow::NodeDef& node) {
+  return {node.input().begin(), node.input().end()};
+}
+
+inline std::map<std::string, tensorflow::NodeDef> ByName(const tensorflow::GraphDef& graph) {
+  std::map<std::string, tensorflow::NodeDef> by_name;
+  for (const auto& node : graph.node()) {
+    EXPECT_THAT_TRUE(by_name.emplace(node.name(), node).second);
+  }
+  return by_name;
 }
 
 // A graph, node by node; inputs as GraphDefs write them.

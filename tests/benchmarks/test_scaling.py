@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import scaling
+from benchmarks import native, scaling
 from benchmarks.scaling import Measured, simulated_seconds
 
 
@@ -41,7 +41,7 @@ def test_what_grows_by_rank_is_continued() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "unix:"])
 def test_real_ranks_meet_agree_and_all_reduce(host: str) -> None:
-    found = scaling.measure(scaling.build(), 8, 2, host)
+    found = scaling.measure(native.build("scaling"), 8, 2, host)
     assert found.num_ranks == 8
     assert 0 < found.setup_seconds <= found.agreed_seconds <= found.reduced_seconds
     # A connection per lane, one for control and one for messages, to every other rank at least.
