@@ -196,3 +196,32 @@ def execute(
     execution = Execution(graph, taken, trips)
     execution.run(choose)
     return execution
+
+
+def all_reduces(execution: Execution) -> list[tuple[str, tuple[str, int]]]:
+    """Those that have run, in order."""
+    return [run for run in execution.ran if tensor_names(execution.nodes[run[0]])]
+
+
+def computes_the_same_in_one_order(
+    untouched: graph_pb2.GraphDef, rewritten: graph_pb2.GraphDef, seed: int, num_runs: int
+) -> tuple[Execution, list[Execution]]:
+    """Asserts that all that ran runs, on the same values, and all-reduces in one order.
+
+    In some orders, and in the one that is against the first as far as that may be.
+
+    Returns:
+        The run of the graph as it was, and those of the rewritten one.
+    """
+    old, new = nodes(untouched), nodes(rewritten)
+    before = execute(untouched, seed)
+    runs = [execute(rewritten, seed, dice=dice) for dice in range(num_runs)]
+    backwards = {run[0]: i for i, run in enumerate(runs[0].ran)}
+    runs.append(execute(rewritten, seed, worst=backwards))
+    for after in runs:
+        assert {run for run in before.ran if run[0] in new} <= set(after.ran)
+        for run, values in before.values.items():
+            if run[0] in new and not tensor_names(old[run[0]]):
+                assert after.values[run] == values
+        assert all_reduces(after) == all_reduces(runs[0])
+    return before, runs

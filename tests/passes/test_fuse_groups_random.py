@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
-from tests.passes.executor import Execution, execute
+from tests.passes.executor import all_reduces, computes_the_same_in_one_order, execute
 from tests.passes.graphs import (
     GraphBuilder,
     Group,
@@ -25,7 +25,7 @@ from tests.passes.graphs import (
     tensor_names,
 )
 from tests.passes.later_merges import closes_no_cycle, siblings, whole_loops
-from tests.passes.training_graphs import marked_graphs
+from tests.passes.training_graphs import cases_of
 
 
 @st.composite
@@ -36,18 +36,6 @@ def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=3)))
     parts = [order[a:b] for a, b in itertools.pairwise([0, *cuts, len(order)])]
     return [Group(part, draw(st.integers(1, 4))) for part in parts if part] or [Group(["missing"])]
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[graph_pb2.GraphDef, list[Group], bool]:
-    graph = draw(marked_graphs())
-    tensors = [name for node in graph.node for name in tensor_names(node)]
-    return graph, draw(plans(tensors)), draw(st.booleans())
-
-
-def all_reduces(execution: Execution) -> list[tuple[str, tuple[str, int]]]:
-    """Those that have run, in order."""
-    return [run for run in execution.ran if tensor_names(execution.nodes[run[0]])]
 
 
 def dependencies(
@@ -84,7 +72,7 @@ def dependencies(
 
 
 @settings(max_examples=120, deadline=None)
-@given(cases(), st.integers(0, 5))
+@given(cases_of(plans), st.integers(0, 5))
 def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
     graph, groups, after_backward = case
     plan = register(groups, after_backward=after_backward)
@@ -110,17 +98,9 @@ def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
             assert tensor_names(node)
 
     # All runs that ran, on the same values; all-reduces once each, and in one order.
-    before = execute(untouched, seed)
-    runs = [execute(rewritten, seed, dice=dice) for dice in range(4)]
-    backwards = {run[0]: i for i, run in enumerate(runs[0].ran)}
-    runs.append(execute(rewritten, seed, worst=backwards))
+    before, runs = computes_the_same_in_one_order(untouched, rewritten, seed, num_runs=4)
     for after in runs:
-        assert {run for run in before.ran if run[0] in new} <= set(after.ran)
-        for run, values in before.values.items():
-            if run[0] in new and not tensor_names(old[run[0]]):
-                assert after.values[run] == values
         assert after.reduced == before.reduced
-        assert all_reduces(after) == all_reduces(runs[0])
 
     # Nothing is left to do.
     assert fuse_apart(rewritten, plan) == rewritten
@@ -134,7 +114,7 @@ def without_inputs(node):
 
 
 @settings(max_examples=120, deadline=None)
-@given(cases())
+@given(cases_of(plans))
 def test_what_could_be_one_is_one_and_neighbours_are_in_order(case) -> None:
     graph, groups, after_backward = case
     plan = register(groups, after_backward=after_backward)

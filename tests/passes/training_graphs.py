@@ -1,10 +1,12 @@
 """Random graphs of whole pieces of real ones, in the ops that TensorFlow writes them in."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
-from tests.passes.graphs import GraphBuilder
+from tests.passes.graphs import GraphBuilder, Group, tensor_names
 
 FLOAT = tf.float32.as_datatype_enum
 BOTH = ("/device:CPU:0", "/device:CPU:1")
@@ -169,3 +171,17 @@ def marked_graphs(draw: st.DrawFn) -> graph_pb2.GraphDef:
     shuffled = graph_pb2.GraphDef(versions=builder.graph.versions)
     shuffled.node.extend(draw(st.permutations(builder.graph.node)))
     return shuffled
+
+
+def cases_of(
+    plans: Callable[[list[str]], st.SearchStrategy[list[Group]]],
+) -> st.SearchStrategy[tuple[graph_pb2.GraphDef, list[Group], bool]]:
+    """Marked graphs, each with a plan of its tensors, and whether that is for after backward."""
+
+    @st.composite
+    def cases(draw: st.DrawFn) -> tuple[graph_pb2.GraphDef, list[Group], bool]:
+        graph = draw(marked_graphs())
+        tensors = [name for node in graph.node for name in tensor_names(node)]
+        return graph, draw(plans(tensors)), draw(st.booleans())
+
+    return cases()
