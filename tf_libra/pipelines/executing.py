@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -11,6 +11,7 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut, Message
 from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.returning import Returned, resized
 from tf_libra.pipelines.shares import Range, Shares
 from tf_libra.pipelines.transport import Transport
 from tf_libra.pipelines.updating import Update
@@ -42,6 +43,14 @@ class _Piece:
     rank: int
     own: Range  # of the tensor of this rank, along its axis
     weight: float
+
+
+class _Exchange(NamedTuple):
+    """What one rank sends, or receives, of a tensor in every microbatch."""
+
+    message: Message
+    axis: int | None
+    pieces: tuple[_Piece, ...]
 
 
 class Execution:
@@ -86,7 +95,7 @@ class Execution:
             if cut.tensor(f"{name}:0").shape.rank != 0
         }
         check_plan(cut, plan, axes)
-        self._returned = {one.name: _Returned.of(cut, axes, one) for one in _returned(cut)}
+        self._returned = {one.name: Returned.of(cut, axes, one) for one in _returned(cut)}
         extraction = Extraction(cut.graph.recording.concrete)
         self._functions = {
             kind: _Function.of(extraction, cut.parts[phase])
@@ -99,6 +108,19 @@ class Execution:
             _Function.of(extraction, self._update.part(self.stage, number))
             for number in range(self._update.num_rounds)
         ]
+        phases = (cut.forward(self.stage), cut.backward(self.stage))
+        self._sent = {
+            phase: [self._exchange_of(m, sends=True) for m in cut.messages if m.sent_in == phase]
+            for phase in phases
+        }
+        self._received = {
+            phase: [
+                self._exchange_of(m, sends=False)
+                for m in cut.messages
+                if m.needed_in == phase and m.target == self.stage
+            ]
+            for phase in phases
+        }
         self.executed: tuple[Executed, ...] = ()
 
     @property
@@ -198,7 +220,7 @@ class Execution:
                     if (one & passed).size:
                         own.append(_slice(given, axis, passed, one & passed))
                 continue
-            shape = _resized(given.shape, axis, sum(sizes))
+            shape = resized(given.shape, axis, sum(sizes))
             joined = self._transport.receive(given.dtype, shape, rank, f"argument {name}")
             start = 0
             for own, size in zip(parts, sizes, strict=True):
@@ -218,26 +240,24 @@ class Execution:
 
     # What stages send each other.
 
+    def _exchange_of(self, message: Message, sends: bool) -> _Exchange:
+        pieces = self._pieces(message, self._replica, sends)
+        return _Exchange(message, self._axis(message), tuple(pieces))
+
     def _send(self, phase: int, microbatch: int, values: Values) -> None:
-        for message in self._cut.messages:
-            if message.sent_in != phase:
-                continue
+        for message, axis, pieces in self._sent[phase]:
             tensor = values[message.tensor]
-            for piece in self._pieces(message, self._replica, sends=True):
-                axis = self._axis(message)
+            for piece in pieces:
                 part = tensor
                 if axis is not None:
                     part = _slice(tensor, axis, Range(0, tensor.shape[axis]), piece.own)
                 self._transport.send(part, piece.rank, f"{message.tensor} {microbatch}")
 
     def _receive(self, phase: int, microbatch: int, values: Values) -> None:
-        for message in self._cut.messages:
-            if message.needed_in != phase or message.target != self.stage:
-                continue
-            axis = self._axis(message)
+        for message, axis, pieces in self._received[phase]:
             tensor = self._cut.tensor(message.tensor)
             parts = []
-            for piece in self._pieces(message, self._replica, sends=False):
+            for piece in pieces:
                 shape = tensor.shape.as_list()
                 if axis is not None:
                     shape[axis] = piece.own.size
@@ -282,10 +302,8 @@ class Execution:
                 continue
             if axis is None:
                 weight = common.size / self._shares.size_in(message.target)
-                if not is_floating:  # the same everywhere
-                    pieces.append(_Piece(rank, Range(0, 0), 1.0))
-                    continue
-                pieces.append(_Piece(rank, Range(0, 0), weight))
+                # What is no average is the same everywhere.
+                pieces.append(_Piece(rank, Range(0, 0), weight if is_floating else 1.0))
                 continue
             # A loss is a mean over samples: each weighs more where there are fewer.
             weight = targets / sources if is_gradient and is_floating else 1.0
@@ -353,7 +371,6 @@ class Execution:
                 if one.round == number:
                     tensor = self._cut.tensor(one.tensor)
                     root = self._plan.stages[one.source].devices[0]
-                    values = {**values}
                     self._tell(values, one.tensor, root, tensor.dtype, tensor.shape)
             values |= function(given, values)
         returned: Values = {}
@@ -386,77 +403,6 @@ class _Function:
     def __call__(self, arguments: Values, values: Values) -> Values:
         given = [*(arguments[name] for name in self.arguments), *(values[n] for n in self.takes)]
         return dict(zip(self.gives, self.call(given), strict=True))
-
-
-@dataclass(frozen=True)
-class _Returned:
-    """How a returned tensor is put together from those of microbatches.
-
-    Attributes:
-        axis: along which samples lie; None: it is one value for all of them.
-        is_running: whether a variable has it that every microbatch writes: the last counts.
-        is_floating: then values are averaged, else added up.
-        static: its shape for a replica's samples.
-        size: how many those are.
-    """
-
-    axis: int | None
-    is_running: bool
-    is_floating: bool
-    static: tuple[int, ...]
-    size: int
-
-    @classmethod
-    def of(cls, cut: Cut, axes: Axes, tensor: Any) -> "_Returned":
-        name = cut.graph.recording.name
-        axis = axes.of(tensor.name)
-        if not tensor.shape.is_fully_defined():
-            raise ValueError(
-                f"{name} returns {tensor.name}, whose shape, {tensor.shape}, is known only in a"
-                " step: it cannot be put together from microbatches"
-            )
-        number = tensor.dtype.is_floating or tensor.dtype.is_integer
-        if axis is None and not number and not cut.graph.is_running(tensor):
-            raise ValueError(
-                f"{name} returns {tensor.name}, a {tensor.dtype.name} that depends on samples, and"
-                " those of microbatches cannot be put together: return a number"
-            )
-        size = 1
-        if axis is not None:
-            size = axes.num_samples
-        return cls(
-            axis, cut.graph.is_running(tensor), bool(tensor.dtype.is_floating),
-            tuple(tensor.shape.as_list()), size,
-        )  # fmt: skip
-
-    def shape(self, samples: int) -> tuple[int, ...]:
-        """Its shape for so many samples."""
-        if self.axis is None:
-            return self.static
-        return _resized(self.static, self.axis, self.static[self.axis] // self.size * samples)
-
-    def joined(self, values: list[Any]) -> Any:
-        """Of all microbatches of a replica."""
-        if self.axis is not None:
-            return tf.concat(values, self.axis)
-        if self.is_running:
-            return values[-1]
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        return total / tf.cast(len(values), total.dtype) if self.is_floating else total
-
-    def of_replicas(self, parts: list[Any], num_microbatches: int) -> Any:
-        """Of all replicas."""
-        if len(parts) == 1:
-            return parts[0]
-        if self.axis is not None:  # microbatch by microbatch
-            split = [tf.split(part, num_microbatches, self.axis) for part in parts]
-            return tf.concat([one for row in zip(*split, strict=True) for one in row], self.axis)
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total / tf.cast(len(parts), total.dtype) if self.is_floating else total
 
 
 def _returned(cut: Cut) -> list[Any]:
@@ -509,7 +455,3 @@ def _slice(tensor: Any, axis: int | None, whole: Range, part: Range) -> Any:
 
 def _joined(parts: list[Any], axis: int | None) -> Any:
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis)
-
-
-def _resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
-    return tuple(size if index == axis else value for index, value in enumerate(shape))
