@@ -1,0 +1,51 @@
+"""The page that says what is tested where names what there is; pages for users name no tests."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+FOLDERS = ("tests", "ops", "passes", "benchmarks")
+QUOTED = re.compile(r"`([^`\n]+)`")
+TEST_COLUMN = re.compile(r"^\|.*\| (test|test case|case)[^|]*\|$", re.MULTILINE)
+
+
+def sources() -> dict[str, str]:
+    """Everything that a test may stand in, by its path below the tree."""
+    return {
+        str(path.relative_to(ROOT)): path.read_text()
+        for folder in FOLDERS
+        for pattern in ("*.py", "*.cc")
+        for path in (ROOT / folder).rglob(pattern)
+    }
+
+
+def named() -> list[str]:
+    """What stands in quotes in the last column of a table."""
+    rows = re.findall(r"^\|.*\|$", (DOCS / "tested.md").read_text(), re.MULTILINE)
+    return [one for row in rows for one in QUOTED.findall(row.rstrip("| ").rpartition(" | ")[2])]
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    known = sources()
+    everything = "\n".join(known.values())
+
+    def is_there(name: str) -> bool:
+        if name.endswith((".py", ".cc")):
+            return any(path == name or path.endswith(f"/{name}") for path in known)
+        # `test_x[case]`, `...[case]`, `begins_like_*`, or a command.
+        words = re.findall(r"\w+", name.replace("python -m benchmarks.", ""))
+        end = "" if "*" in name else r"\b"
+        return all(re.search(rf"\b{word}{end}", everything) for word in words)
+
+    found = named()
+    assert len(found) > 200
+    assert [name for name in found if not is_there(name)] == []
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_tables_of_tests_are_for_contributors(page: str) -> None:
+    if page != "tested.md":
+        assert TEST_COLUMN.findall((DOCS / page).read_text()) == []
