@@ -3,23 +3,29 @@
 import functools
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tf_libra import options as options_lib
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.multiplexing.background import of_this_process
+from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
+from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Conclusion, Origin, Phase
+
+if TYPE_CHECKING:
+    from tf_libra.pipelines.planner import Planner
 
 
 @options_lib.takes_all_options()
 def optimize(
-    strategy: strategies.Strategy | PipelineStrategy | str = "libra",
+    strategy: strategies.Strategy | PipelineStrategy | BurstStrategy | str = "libra",
     **options: Unpack[options_lib.Asked],
 ) -> Callable[[Callable[..., Any]], "Optimized"]:
     """Makes a training step data-parallel, under a plan made for this model on these machines.
@@ -33,7 +39,9 @@ def optimize(
     Every gradient of a variable that the step computes with `tf.GradientTape` is averaged over
     all ranks. The first steps measure (and train); then a plan is made and the graph rewritten.
     Under a strategy of pipelines, such as `tf_libra.strategies.Spp(num_microbatches=4)`, each rank
-    runs a stage of the step (docs/pipeline.md).
+    runs a stage of the step (docs/pipeline.md), under one of bursts, such as
+    `tf_libra.strategies.DeepPool(max_amplification=1.5)`, each layer runs on its own number of
+    ranks (docs/burst.md).
 
     Args:
         strategy: what plans: a name or an object of `tf_libra.strategies`.
@@ -47,17 +55,28 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
-    planner = _planner_of_pipelines(strategy)
-    if planner is not None:
+    pipeline = planner_of_pipelines(strategy)
+    if pipeline is not None:
         return functools.partial(
-            Optimized, options=_options_of_pipelines(planner, options), pipeline=planner
+            Optimized,
+            options=_options_of_stages("pipelines", pipeline.name, options),
+            make_planner=functools.partial(_pipeline_planner, pipeline),
+        )
+    burst = planner_of_bursts(strategy)
+    if burst is not None:
+        given = options.pop("plan", None)
+        plan = None if given is None else options_lib.load_burst_plan(given)
+        return functools.partial(
+            Optimized,
+            options=_options_of_stages("bursts", burst.name, options),
+            make_planner=functools.partial(_burst_planner, burst, plan),
         )
     resolved = options_lib.resolve({"strategy": strategy, **options})
     return functools.partial(Optimized, options=resolved)
 
 
 # What else says something of data parallelism alone.
-_OF_PIPELINES = (
+_OF_STAGES = (
     "engine",
     "broadcast_variables",
     "sparse_as_dense",
@@ -68,37 +87,60 @@ _OF_PIPELINES = (
 )
 
 
-def _planner_of_pipelines(strategy: Any) -> PipelineStrategy | None:
-    """The strategy, or the one of that name, if it is one of pipelines."""
+def planner_of_pipelines(strategy: Any) -> PipelineStrategy | None:
+    """The strategy, or the one of that name, if it is one of pipelines; else None."""
     kinds = pipeline_lib.BY_NAME
     known = strategy in kinds if isinstance(strategy, str) else type(strategy) in kinds.values()
     return pipeline_lib.resolve(strategy) if known else None
 
 
-def _options_of_pipelines(
-    strategy: PipelineStrategy, options: Mapping[str, Any]
-) -> options_lib.Options:
+def planner_of_bursts(strategy: Any) -> BurstStrategy | None:
+    """The strategy, or the one of that name, if it is one of bursts; else None."""
+    kinds = burst_lib.BY_NAME
+    known = strategy in kinds if isinstance(strategy, str) else type(strategy) in kinds.values()
+    return burst_lib.resolve(strategy) if known else None
+
+
+def _pipeline_planner(strategy: PipelineStrategy) -> "Planner":
+    from tf_libra.pipelines.pipeline_planner import PipelinePlanner
+
+    return PipelinePlanner(strategy)
+
+
+def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner":
+    from tf_libra.pipelines.burst_planner import BurstPlanner
+
+    return BurstPlanner(strategy, plan)
+
+
+def _options_of_stages(what: str, strategy: str, options: Mapping[str, Any]) -> options_lib.Options:
     """The options, with a strategy of data parallelism that nobody asks.
 
+    Args:
+        what: "pipelines" or "bursts".
+        strategy: its name.
+        options: what the user asked for, but for plans of bursts.
+
     Raises:
-        ValueError: one is given that pipelines do not have.
+        ValueError: one is given that these do not have.
     """
+    allowed = ("plan", *_OF_STAGES) if what == "bursts" else _OF_STAGES
     defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
     for name, value in options.items():
-        if name not in _OF_PIPELINES and name in defaults and value != defaults[name]:
+        if name not in _OF_STAGES and name in defaults and value != defaults[name]:
             raise ValueError(
-                f"{name} is no option of pipelines, as strategy {strategy.name!r} makes them, got"
-                f" {value!r}; allowed are {', '.join(_OF_PIPELINES)}"
+                f"{name} is no option of {what}, as strategy {strategy!r} makes them, got"
+                f" {value!r}; allowed are {', '.join(allowed)}"
             )
     engine = options.get("engine", "auto")
     if engine not in ("auto", "lanes"):
-        raise ValueError(f"engine must be 'lanes' for a pipeline, got {engine!r}")
+        raise ValueError(f"engine must be 'lanes' for {what}, got {engine!r}")
     resolved = options_lib.resolve(
         {"strategy": strategies.SynEasgd(), **options, "engine": "lanes"}
     )
     if resolved.faults.check_numerics is not None:
         raise ValueError(
-            f"check_numerics is no option of pipelines, got {resolved.faults.check_numerics!r}"
+            f"check_numerics is no option of {what}, got {resolved.faults.check_numerics!r}"
         )
     return resolved
 
@@ -121,7 +163,7 @@ class Optimized:
         function: Callable[..., Any],
         options: options_lib.Options,
         tuner: Any = None,
-        pipeline: PipelineStrategy | None = None,
+        make_planner: "Callable[[], Planner] | None" = None,
     ) -> None:
         """Wraps `function`; nothing runs before the first call.
 
@@ -130,22 +172,22 @@ class Optimized:
             options: what the user asked for.
             tuner: called like `tf_libra.tuning.tune`, decides instead of it what is tried; None for
                 that itself.
-            pipeline: what plans a pipeline; None for data parallelism.
+            make_planner: makes what plans a pipeline, or bursts; None for data parallelism.
 
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
-        from tf_libra.pipelines.training import PipelineTraining
+        from tf_libra.pipelines.training import StagedTraining
         from tf_libra.session.training_function import TrainingFunction
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
-        self._training: TrainingFunction | PipelineTraining
-        if pipeline is None:
+        self._training: TrainingFunction | StagedTraining
+        if make_planner is None:
             self._training = TrainingFunction(function, options, tuner)
         else:
-            self._training = PipelineTraining(function, pipeline, options)
+            self._training = StagedTraining(function, make_planner, options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""
@@ -176,7 +218,7 @@ class Optimized:
         return self._training.state.phase
 
     @property
-    def plan(self) -> Plan | PipelinePlan | None:
+    def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
         """What it runs under; None before a plan is in force."""
         return self._training.plan
 
@@ -217,9 +259,9 @@ class Optimized:
     def synchronize_variables(self) -> None:
         """Brings the variables of the step up to date on every rank.
 
-        Ranks of a pipeline update those of their own stage only: call it, on all ranks, before
-        variables are read, as for a checkpoint or an evaluation. Under data parallelism they are
-        up to date.
+        Ranks of a pipeline, or of bursts, update those of their own layers only: call it, on all
+        ranks, before variables are read, as for a checkpoint or an evaluation. Under data
+        parallelism they are up to date.
 
         Raises:
             HorovodInternalError: a rank is gone, late, or gave up.

@@ -1,6 +1,7 @@
 """Trains a pipeline whose ranks are threads of this process."""
 
 import concurrent.futures
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,17 @@ import tensorflow as tf
 
 from tests.pipelines.models import Trained
 from tests.pipelines.threads import Threads
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
-from tf_libra.pipelines.axes import Axes
+from tf_libra.model.scaling import ScalingProfile
 from tf_libra.pipelines.cutting import Cut
-from tf_libra.pipelines.executing import Execution, place_of
+from tf_libra.pipelines.executing import Execution
+from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.step_graph import StepGraph
+from tf_libra.pipelines.traces import Traces
+from tf_libra.planning.burst import given_devices
 from tf_libra.planning.pipeline.pe import execution_orders
 
 
@@ -63,25 +68,38 @@ def train(
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
 ) -> list[Rank]:
-    """Trains on joint batches; what each rank has then."""
-    num_ranks = sum(replicas)
+    """Trains a pipeline on joint batches; what each rank has then."""
+
+    def layout(names: Sequence[str]) -> Layout:
+        return Layout.of_pipeline(plan_of(names, starts, replicas, num_microbatches))
+
+    return train_laid_out(make, layout, sum(replicas), num_microbatches, batches)
+
+
+def train_laid_out(
+    make: Callable[[], Trained],
+    layout_of: Callable[[Sequence[str]], Layout],
+    num_ranks: int,
+    num_microbatches: int,
+    batches: Sequence[tuple[Any, Any]],
+) -> list[Rank]:
+    """Trains on joint batches, with the layout for layers of these names."""
     threads = Threads(num_ranks)
     ranks = []
     for rank in range(num_ranks):
         trained = fresh(make)
-        recorder = Recorder(tf.function(trained.step))
         images, labels = batches[0]
         share = images.shape[0] // num_ranks
-        whole = images.shape[0] // num_microbatches
-        names = [one.name for one in traced(recorder, images, labels, whole).layers]
-        plan = plan_of(names, starts, replicas, num_microbatches)
-        stage, _ = place_of(plan, rank)
-        size = Shares(plan, share).size_in(stage)
-        graph = traced(recorder, images, labels, size)
-        axes = Axes(graph, size, traced(recorder, images, labels, 2 * size), 2 * size)
-        cut = Cut(graph, starts)
-        execution = Execution(cut, plan, axes, share, threads.of(rank))
-        ranks.append(Rank(trained, graph, cut, execution, []))
+        recorder = Recorder(tf.function(trained.step))
+        given = ((images, labels), {})
+        traces = Traces(recorder, given, share, images.shape[0] // num_microbatches)
+        layout = layout_of([one.name for one in traces.whole.layers])
+        shares = Shares(layout, share)
+        sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
+        traced = {size: traces.traced(size, layout.starts) for size in sizes}
+        execution = Execution(layout, traced, share, threads.of(rank))
+        cut = next(iter(traced.values())).cut
+        ranks.append(Rank(trained, cut.graph, cut, execution, []))
 
     def run(number: int) -> None:
         one = ranks[number]
@@ -95,6 +113,23 @@ def train(
         for future in [pool.submit(run, number) for number in range(num_ranks)]:
             future.result()
     return ranks
+
+
+def names_of(make: Callable[[], Trained]) -> list[str]:
+    """Names of a model's layers."""
+    images, labels = batches(1, 4)[0]
+    graph = traced(Recorder(tf.function(fresh(make).step)), images, labels, 4)
+    return [one.name for one in graph.layers]
+
+
+def burst_plan(names: Sequence[str], num_devices: Sequence[int], cluster: int) -> BurstPlan:
+    """Layers on these numbers of devices, in turn."""
+    counts = sorted({1, *num_devices, cluster})
+    ones = np.ones([len(names), len(counts)])
+    moves = np.zeros([len(names) - 1, len(counts), len(counts)])
+    scaling = ScalingProfile.chain(counts, ones, 0 * ones, moves, names)
+    turn = itertools.cycle(num_devices)
+    return given_devices(scaling, [next(turn) for _ in names])
 
 
 def batches(count: int, size: int) -> list[tuple[Any, Any]]:

@@ -235,6 +235,49 @@ def plain() -> Trained:
     return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.1))
 
 
+def vgg() -> Trained:
+    """Convolutions in blocks with pooling between, then wide dense layers."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1])])
+    for width in (4, 8):
+        for _ in range(2):
+            model.add(layers.Conv2D(width, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D())
+    model.add(layers.Flatten())
+    for _ in range(2):
+        model.add(layers.Dense(32, activation="relu"))
+    model.add(layers.Dense(10))
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    return _of_keras(model, keras.optimizers.SGD(0.05, momentum=0.9), metric=metric)
+
+
+def inception() -> Trained:
+    """Two blocks of four branches, of which one begins with pooling, and a classifier."""
+    layers = keras.layers
+
+    def convolved(x: Any, width: int, size: int) -> Any:
+        return layers.Conv2D(width, size, padding="same", activation="relu")(x)
+
+    inputs = layers.Input([8, 8, 1])
+    x = convolved(inputs, 4, 3)
+    for _ in range(2):
+        branches = [
+            convolved(x, 2, 1),
+            convolved(convolved(x, 2, 1), 3, 5),
+            convolved(convolved(convolved(x, 2, 1), 3, 3), 3, 3),
+            convolved(layers.AveragePooling2D(3, 1, padding="same")(x), 2, 1),
+        ]
+        x = layers.Concatenate()(branches)
+    outputs = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1))
+
+
+def mlp() -> Trained:
+    """Of few layers, under an optimizer that looks at all gradients."""
+    return deep(5)
+
+
+BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
 EVERY = {
     one.__name__: one
     for one in (convolutional, normalized, dropping, branching, transformer, tied, deep)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.job import batches, fresh, train
-from tests.pipelines.models import EVERY
+from tests.pipelines.job import batches, fresh, train, train_laid_out
+from tests.pipelines.models import BURSTS, EVERY
+from tf_libra.pipelines.layout import Layout
 from tf_libra.tracing.variables import plain
 
 
@@ -20,10 +21,14 @@ def close(one: Any, other: Any) -> None:
 
 
 def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24):
-    make = EVERY[model]
     steps = batches(num_steps, batch)
-    ranks = train(make, starts, replicas, num_microbatches, steps)
-    alone = fresh(make)
+    ranks = train(EVERY[model], starts, replicas, num_microbatches, steps)
+    compare(model, ranks, num_microbatches, steps)
+
+
+def compare(model, ranks, num_microbatches, steps):
+    """With one process that accumulates."""
+    alone = fresh((EVERY | BURSTS)[model])
     wanted = [
         {name: read(value) for name, value in alone.accumulated(*step, num_microbatches).items()}
         for step in steps
@@ -52,9 +57,67 @@ def test_replicas_share_each_microbatch(starts, replicas, num_microbatches):
     check("convolutional", starts, replicas, num_microbatches, batch=batch)
 
 
+def test_gradients_of_a_last_stage_in_which_no_layer_ends():
+    """Its backward computation waits for nothing."""
+    check("transformer", (0, 3), (2, 1), 2)
+
+
 def test_a_tensor_that_is_no_sample_goes_to_replicas():
     """The table of a language model crosses all cuts, and its gradient comes back."""
     check("tied", (0, 2), (1, 2), 2)
+
+
+def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
+    """Layers on as many ranks as they are given; the last number goes for all that are left."""
+    steps = batches(2, batch)
+
+    def layout(names):
+        counts = [*num_devices, *num_devices[-1:] * len(names)]
+        firsts = [*(first_devices or ()), *[0] * len(names)]
+        ranks = [tuple(range(f, f + n)) for f, n in zip(firsts, counts, strict=False)]
+        return Layout.at_once(ranks[: len(names)], num_ranks)
+
+    ranks = train_laid_out((EVERY | BURSTS)[model], layout, num_ranks, 1, steps)
+    compare(model, ranks, 1, steps)
+    return ranks
+
+
+# Batch normalization and dropout see what a rank computes at once.
+@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "dropping"}))
+def test_layers_on_their_own_numbers_of_ranks(model):
+    check_burst(model, (2, 1, 2, 1), 2)
+
+
+@pytest.mark.parametrize("num_devices", [(4, 2, 1, 4), (1, 4, 2), (2, 2, 3, 1)])
+def test_bursts_on_more_ranks(num_devices):
+    """Some of which have no layer, or one that others do not divide."""
+    check_burst("convolutional", num_devices, 4)
+
+
+def test_branches_beside_each_other():
+    """The second layer on other ranks than the third."""
+    check_burst("branching", (4, 2, 1, 4), 4, first_devices=(0, 2))
+    check_burst("branching", (2, 1, 1, 1), 2, first_devices=(0, 1))
+
+
+@pytest.mark.parametrize(("model", "seed"), [("inception", 0), ("branching", 1), ("tied", 2)])
+def test_any_layers_on_any_ranks(model, seed):
+    """Each layer on some of four ranks that follow each other."""
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(1, 5, 20)
+    firsts = [int(generator.integers(0, 5 - count)) for count in counts]
+    check_burst(model, counts.tolist(), 4, firsts)
+
+
+def test_a_rank_without_a_layer_takes_part():
+    ranks = check_burst("convolutional", (1,), 2)
+    assert ranks[1].execution.executed == ()
+
+
+@pytest.mark.parametrize("model", ["normalized", "dropping"])
+def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank(model):
+    """Batch normalization and dropout on one rank, the other layers on two."""
+    check_burst(model, {"normalized": (1, 2), "dropping": (1, 1, 2)}[model], 2)
 
 
 def check_variables(ranks, alone):
@@ -64,7 +127,7 @@ def check_variables(ranks, alone):
         for rank in ranks:
             own = [*rank.trained.variables, *rank.trained.state][number]
             handle = rank.graph.handle_of(plain(own))
-            if handle is None or rank.cut.stage_of_variable(handle) != rank.execution.stage:
+            if handle is None or rank.cut.stage_of_variable(handle) not in rank.execution.stages:
                 continue
             seen += 1
             close(own, want)

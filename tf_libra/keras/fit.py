@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_libra import decorator
 from tf_libra import options as options_lib
 from tf_libra.cost_model import CostModel
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -46,7 +47,7 @@ class OptimizedFit:
     def plan(self) -> Plan | None:
         """What it runs under; None before a plan is in force."""
         plan = None if self._steps is None else self._steps.plan
-        assert not isinstance(plan, PipelinePlan)  # no option of `fit` asks for one
+        assert not isinstance(plan, PipelinePlan | BurstPlan)  # no option of `fit` asks for one
         return plan
 
     @property

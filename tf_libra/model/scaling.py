@@ -51,7 +51,7 @@ class ScalingProfile:
     batch: int | None = None
 
     def __post_init__(self) -> None:
-        counts = _device_counts(self.device_counts)
+        counts = check_device_counts(self.device_counts)
         names = checks.names("names", self.names)
         if not names:
             raise ValueError("names must hold at least one layer, got none")
@@ -244,7 +244,8 @@ class ScalingProfile:
         return content
 
 
-def _device_counts(value: Any) -> tuple[int, ...]:
+def check_device_counts(value: Any) -> tuple[int, ...]:
+    """Numbers of devices, ascending, from 1; else `ValueError`."""
     counts = checks.integers("device_counts", value, 1, checks.MAX_INT32)
     if not counts or counts[0] != 1:
         raise ValueError(f"device_counts must begin with 1, got {counts}")

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from tf_libra.model.burst import BurstPlan
     from tf_libra.model.plan import Plan
     from tf_libra.options.options import Faults, Tuning
 
@@ -17,7 +18,7 @@ class Asked(TypedDict, total=False):
 
     engine: str
     threads: int | Sequence[int] | None
-    plan: Plan | str | os.PathLike[str] | None
+    plan: Plan | BurstPlan | str | os.PathLike[str] | None
     logdir: str | os.PathLike[str] | None
     cache_dir: str | os.PathLike[str] | None
     broadcast_variables: bool | None

@@ -159,7 +159,7 @@ class Options:
         None,
         "Plan | str | os.PathLike[str] | None",
         values.check_plan,
-        "a plan, or the path of one as JSON, to follow without measuring.",
+        "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
     )
     logdir: Path | None = option(
         None,

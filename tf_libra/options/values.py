@@ -11,6 +11,7 @@ from typing import Any
 
 from tf_libra import checks
 from tf_libra.backends import backend
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.plan import Plan
 from tf_libra.options.option import Check
 from tf_libra.planning.strategy import check_allowed_threads
@@ -178,8 +179,21 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     Raises:
         ValueError: the file cannot be read, or is no plan.
     """
-    if isinstance(plan, Plan):
+    return _loaded(plan, Plan)
+
+
+def load_burst_plan(plan: Plan | BurstPlan | str | os.PathLike[str]) -> BurstPlan:
+    """A burst plan as it is, or read from a JSON file; errors as of `load_plan`."""
+    return _loaded(plan, BurstPlan)
+
+
+def _loaded(plan: Any, kind: Any) -> Any:
+    if isinstance(plan, kind):
         return plan
+    if isinstance(plan, Plan | BurstPlan):
+        raise ValueError(
+            f"plan must be a {kind.__name__} under this strategy, got a {type(plan).__name__}"
+        )
     path = _path("plan", plan)
     try:
         # What is no file, such as a pipe, may never come to an end.
@@ -188,7 +202,7 @@ def load_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
             raise ValueError("not a file")
         if size > checks.MAX_JSON_CHARACTERS:
             raise ValueError(f"has {size} bytes; at most {checks.MAX_JSON_CHARACTERS} are read")
-        return Plan.from_json(path.read_text())
+        return kind.from_json(path.read_text())
     except OSError as error:
         raise ValueError(f"plan: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -48,10 +48,10 @@ def num_samples(step: str, arguments: Any) -> int:
 
 
 def sized(arguments: Any, size: int) -> Any:
-    """What says the same arguments for batches of another size."""
+    """What says the same arguments, tensors or `tf.TensorSpec`s, for batches of another size."""
 
     def spec(one: Any) -> Any:
-        if not tf.is_tensor(one):
+        if not (tf.is_tensor(one) or isinstance(one, tf.TensorSpec)):
             return one
         shape = one.shape.as_list()
         return tf.TensorSpec([size, *shape[1:]] if shape else [], one.dtype)

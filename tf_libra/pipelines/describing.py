@@ -52,7 +52,7 @@ def explained(name: str, plan: PipelinePlan, layers: LayerGraph, execution: Exec
         end = max(one.stop_seconds for one in execution.executed)
         busy = sum(one.stop_seconds - one.start_seconds for one in execution.executed)
         lines.append(
-            f"this rank, of stage {execution.stage}, computed {1e3 * busy:.2f} ms of the"
+            f"this rank, of stage {execution.stages[0]}, computed {1e3 * busy:.2f} ms of the"
             f" {1e3 * end:.2f} ms until its last microbatch of the last step; else it waited"
         )
     lines += [f"note: {note}" for note in plan.notes]

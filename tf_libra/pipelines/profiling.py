@@ -113,6 +113,29 @@ def measured_cluster(transport: Transport, control: Control) -> Cluster:
     return Cluster.from_bandwidth(rates)
 
 
+def measured_all_reduces(
+    transport: Transport, control: Control, counts: Sequence[int]
+) -> list[float]:
+    """The bytes per second of an all-reduce among as many first ranks, all of which call this.
+
+    Args:
+        transport: reaches the other ranks.
+        control: likewise.
+        counts: numbers of ranks, ascending, from 1, which all-reduces nothing.
+    """
+    rates = [1.0]
+    probe = tf.zeros([_PROBE_BYTES // 4])
+    for count in counts[1:]:
+        seconds = 0.0
+        if control.rank < count:
+            given = (probe, tuple(range(count)), "probe")
+            seconds = min(
+                _timed(lambda given: transport.all_reduce(*given), given) for _ in range(_REPEATS)
+            )
+        rates.append(_PROBE_BYTES / max(*control.all_gather(seconds), 1e-9))
+    return rates
+
+
 def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:
     start = time.perf_counter()
     if is_first:

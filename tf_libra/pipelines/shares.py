@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.pipelines.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -27,42 +27,43 @@ class Shares:
     """The joint batch: all ranks' batches, one after the other, cut into microbatches.
 
     Attributes:
-        plan: who computes what.
+        layout: who computes what.
         samples_per_rank: how many samples each rank passes.
 
     Raises:
         ValueError: microbatches, or the replicas of a stage, do not divide the batch.
     """
 
-    plan: PipelinePlan
+    layout: Layout
     samples_per_rank: int
 
     def __post_init__(self) -> None:
-        check_divides(self.samples_per_rank, self.plan.num_devices, self.plan.num_microbatches)
-        for stage in self.plan.stages:
-            if self.microbatch_size % len(stage.devices):
+        layout = self.layout
+        check_divides(self.samples_per_rank, layout.num_ranks, layout.num_microbatches)
+        for ranks in layout.teams:
+            if self.microbatch_size % len(ranks):
                 raise ValueError(
-                    f"the {len(stage.devices)} replicas of a stage do not divide a microbatch of"
+                    f"the {len(ranks)} replicas of a stage do not divide a microbatch of"
                     f" {self.microbatch_size} samples"
                 )
 
     @property
     def microbatch_size(self) -> int:
         """Samples of a microbatch."""
-        return self.samples_per_rank * self.plan.num_devices // self.plan.num_microbatches
+        return self.samples_per_rank * self.layout.num_ranks // self.layout.num_microbatches
 
     def size_in(self, stage: int) -> int:
         """How many samples of a microbatch each replica of a stage computes."""
-        return self.microbatch_size // len(self.plan.stages[stage].devices)
+        return self.microbatch_size // len(self.layout.ranks[stage])
 
     def passed(self, rank: int) -> Range:
         """The samples that a rank passes."""
         return Range(rank * self.samples_per_rank, (rank + 1) * self.samples_per_rank)
 
-    def computed(self, stage: int, replica: int, microbatch: int) -> Range:
-        """The samples that a replica of a stage computes of a microbatch."""
-        size = self.size_in(stage)
-        start = microbatch * self.microbatch_size + replica * size
+    def computed(self, ranks: tuple[int, ...], rank: int, microbatch: int) -> Range:
+        """The samples of a microbatch that one of the ranks that share it computes."""
+        size = self.microbatch_size // len(ranks)
+        start = microbatch * self.microbatch_size + ranks.index(rank) * size
         return Range(start, start + size)
 
 

@@ -124,6 +124,10 @@ class StepGraph:
         """The region in which an op of the forward computation was created."""
         return bisect.bisect_right(self._ends, place)
 
+    def is_accumulator(self, placeholder: str) -> bool:
+        """Whether replicas add to a variable, each what it sees, as to the total of a metric."""
+        return placeholder in self._accumulators
+
     def variable_name(self, placeholder: str) -> str:
         """What a variable is called."""
         return self._names.get(placeholder, placeholder)

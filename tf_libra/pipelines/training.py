@@ -1,29 +1,28 @@
-"""A training function that runs as a pipeline, as the user's script calls it."""
+"""A training function whose step runs in stages, as the user's script calls it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra import options as options_lib
 from tf_libra.backends import interrupts
 from tf_libra.backends.agreement import agree
 from tf_libra.backends.control import Control
-from tf_libra.model.cluster import Cluster
-from tf_libra.model.layers import LayerGraph
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import axes as axes_lib
-from tf_libra.pipelines import batches, describing, profiling
-from tf_libra.pipelines.axes import Axes
-from tf_libra.pipelines.cutting import Cut
-from tf_libra.pipelines.executing import Execution, check_plan, place_of
+from tf_libra.pipelines import batches
+from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.lanes import Lanes
-from tf_libra.pipelines.planning import plan_for
+from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.planner import Planner
 from tf_libra.pipelines.recording import Recorder
-from tf_libra.pipelines.shares import Shares, check_divides
+from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.step_graph import StepGraph
-from tf_libra.pipelines.updating import Update
-from tf_libra.planning.pipeline import DataParallel, PipelineStrategy
+from tf_libra.pipelines.traces import Traces
 from tf_libra.session import identity
 from tf_libra.session import variables as variables_lib
 from tf_libra.session.meeting import Meeting
@@ -35,45 +34,35 @@ from tf_libra.tuning import Phase
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """What runs for arguments of one kind; `order` is that of the trace's arguments among them."""
+class _Held:
+    """A variable of a stage: what it is, the stage's ranks, whether each adds to it by itself."""
 
-    execution: Execution
-    graph: StepGraph
-    order: list[int]
+    variable: Any
+    ranks: tuple[int, ...]
+    is_accumulator: bool
 
 
-class PipelineTraining:
-    """One decorated function in this process, under a strategy of pipelines.
-
-    Attributes:
-        plan: what it runs under; None before it is made.
-    """
+class StagedTraining:
+    """One decorated function in this process, whose layers run on ranks of their own."""
 
     def __init__(
         self,
         function: Callable[..., Any],
-        strategy: PipelineStrategy,
+        make_planner: Callable[[], Planner],
         options: options_lib.Options,
     ) -> None:
         """Runs nothing before the first step.
 
         Args:
             function: a `tf.function` or a plain function.
-            strategy: who plans; it says how many microbatches there are.
+            make_planner: makes who plans, anew for every job that this process takes part in.
             options: what else the user asked for.
 
         Raises:
-            ValueError: the number of microbatches is missing, or the function is compiled by XLA.
+            ValueError: what was asked of the planner cannot be, or the function is compiled by XLA.
         """
-        if strategy.num_microbatches is None:
-            raise ValueError(
-                f"num_microbatches must be given, at least 1, got None: say"
-                f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
-            )
-        self._num_microbatches = strategy.num_microbatches
         self._function = function
-        self._strategy = strategy
+        self._make_planner = make_planner
         self._options = options
         self._name = marked_function.step_name(function)
         self._identity = identity.of_another(self._name)
@@ -83,12 +72,12 @@ class PipelineTraining:
 
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
-        self.plan: PipelinePlan | None = None
-        self._layers: LayerGraph | None = None
-        self._cluster: Cluster | None = None
+        self._planner = self._make_planner()
         self._story = Story(self._options)
         self._recorder = Recorder(self._function)
-        self._executions: dict[tuple[str, ...], _Prepared] = {}
+        self._traces: dict[tuple[str, ...], Traces] = {}
+        self._executions: dict[tuple[str, ...], Execution] = {}  # of the current layout
+        self._layout: Layout | None = None
         self._current: Execution | None = None
         self._shared: set[int] = set()
         self._step = 0
@@ -96,11 +85,18 @@ class PipelineTraining:
     # What the user asks.
 
     @property
+    def plan(self) -> PipelinePlan | BurstPlan | None:
+        """What it runs under; None before it is made."""
+        return self._planner.plan
+
+    @property
     def state(self) -> State:
         """Where in its life it is."""
         if self._meeting.is_alone:
             return State(Phase.PASS_THROUGH)
-        return State(Phase.TRACE if self.plan is None else Phase.RUN)
+        if self.plan is not None:
+            return State(Phase.RUN)
+        return State(Phase.MEASURE if self._executions else Phase.TRACE)
 
     @property
     def settled(self) -> bool:
@@ -109,9 +105,9 @@ class PipelineTraining:
 
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns."""
-        if self.plan is None or self._layers is None or self._current is None:
-            return f"{self._name}: no pipeline is planned yet"
-        return describing.explained(self._name, self.plan, self._layers, self._current)
+        if self.plan is None or self._current is None:
+            return f"{self._name}: nothing is planned yet"
+        return self._planner.explained(self._name, self._current)
 
     def close(self) -> None:
         """Says nothing more."""
@@ -120,7 +116,7 @@ class PipelineTraining:
     def check_variables(self) -> None:
         """Raises `ValueError`: ranks have other variables by design."""
         raise ValueError(
-            f"{self._name} runs as a pipeline, whose ranks update their own stages' variables only:"
+            f"{self._name} runs in stages, and ranks update their own stages' variables only:"
             " call synchronize_variables()"
         )
 
@@ -128,29 +124,47 @@ class PipelineTraining:
         """Brings the variables of all stages up to date on every rank, all of which call it."""
         if self._meeting.control is None or not self._executions:
             return
-        self._guarded(self._synchronize)
+        self._guarded(self._synchronize_where_all_are)
+
+    def _synchronize_where_all_are(self) -> None:
+        self._meeting.at_the_same_place("synchronize_variables")
+        self._synchronize()
 
     def _synchronize(self) -> None:
-        control = self._meeting.control
-        assert control is not None and self.plan is not None
-        self._meeting.at_the_same_place("synchronize_variables")
+        control = self._control
         transport = Lanes(control.rank, self._identity)
-        done: set[int] = set()
-        for prepared in self._executions.values():
-            inputs = prepared.graph.recording.concrete.graph.inputs
-            for one in _held(prepared.graph):
-                stage = prepared.execution.variables.get(inputs[one.index].op.name)
-                if stage is None or one.key in done:
-                    continue
-                done.add(one.key)
-                ranks = self.plan.stages[stage].devices
-                name = f"variable {one.name}"
-                if control.rank == ranks[0]:
-                    for rank in range(control.world_size):
-                        if rank not in ranks[:1]:
-                            transport.send(one.read_value(), rank, name)
-                else:
-                    one.assign(transport.receive(one.dtype, one.shape, ranks[0], name))
+        for number, one in enumerate(self._of_stages()):
+            variable, name = one.variable, f"variable {number} {one.variable.name}"
+            value = variable.read_value() if control.rank in one.ranks else None
+            if one.is_accumulator and value is not None and len(one.ranks) > 1:
+                # Each replica has added up its own samples.
+                value = transport.all_reduce(value, one.ranks, name) / tf.cast(
+                    len(one.ranks), value.dtype
+                )
+                variable.assign(value)
+            if control.rank == one.ranks[0]:
+                for rank in range(control.world_size):
+                    if rank != control.rank and not (one.is_accumulator and rank in one.ranks):
+                        transport.send(value, rank, name)
+            elif not (one.is_accumulator and value is not None):
+                variable.assign(
+                    transport.receive(variable.dtype, variable.shape, one.ranks[0], name)
+                )
+
+    def _of_stages(self) -> list[_Held]:
+        """The variables of stages, each once, in the order of the program."""
+        found: dict[int, _Held] = {}
+        for key, execution in self._executions.items():
+            graph = self._traces[key].whole
+            inputs = graph.recording.concrete.graph.inputs
+            for one in _held(graph):
+                name = inputs[one.index].op.name
+                stage = execution.variables.get(name)
+                if stage is not None:
+                    adds_up = graph.is_accumulator(name) and one.dtype.is_floating
+                    ranks = execution.layout.ranks[stage]
+                    found.setdefault(one.key, _Held(one, ranks, adds_up))
+        return list(found.values())
 
     # One step.
 
@@ -158,13 +172,13 @@ class PipelineTraining:
         """Runs one training step.
 
         Raises:
-            ValueError: something cannot be right, or cannot be a pipeline; named.
+            ValueError: something cannot be right, or cannot run in stages; named.
             HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         if num_steps != 1:
             raise ValueError(
-                f"{self._name} runs as a pipeline, one step at a time, got {num_steps} steps"
+                f"{self._name} runs in stages, one step at a time, got {num_steps} steps"
             )
         if self._meeting.is_over:
             self._meeting.end()
@@ -173,7 +187,7 @@ class PipelineTraining:
         self._meeting.check()
         if self._meeting.is_alone:
             return self._alone(*args, **kwargs)
-        refuse_callers(self._name, ": a pipeline is driven from Python")
+        refuse_callers(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -190,19 +204,23 @@ class PipelineTraining:
             self._meeting.meet(self._story)
             if self._meeting.is_alone:
                 return self._alone(*args, **kwargs)
-            agree(self._control, {"strategy": repr(self._strategy)})
+            agree(self._control, {"strategy": self._planner.asked})
         refuse_eager_functions(self._name)
         given = batches.as_tensors(self._name, (args, kwargs))
         self._step += 1
         self._control.set_step(self._step)
         key = tuple(batches.signature(given))
+        if key not in self._traces:
+            self._traces[key] = self._met(given)
+        self._use(self._planner.next_layout())
         if key not in self._executions:
-            self._executions[key] = self._prepared(given)
-        prepared = self._executions[key]
-        self._current = prepared.execution
+            self._executions[key] = self._execution(self._traces[key])
+        execution = self._current = self._executions[key]
+        traces = self._traces[key]
         leaves = batches.tensors(given)
-        flat = prepared.execution.step([leaves[place] for place in prepared.order])
-        return prepared.graph.recording.concrete.function_type.pack_output(flat)
+        arguments = [leaves[place] for place in traces.order]
+        flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        return traces.whole.recording.concrete.function_type.pack_output(flat)
 
     @property
     def _control(self) -> Control:
@@ -211,48 +229,25 @@ class PipelineTraining:
 
     # Before the first step with arguments of a kind.
 
-    def _prepared(self, given: Any) -> "_Prepared":
-        """Traces the step, plans where there is no plan, and makes what this rank executes."""
+    def _met(self, given: Any) -> Traces:
+        """Traces the step for arguments of another kind; the first ones are planned for."""
         control = self._control
-        if self._executions:
+        is_first = not self._traces
+        if not is_first:
             self._meeting.at_the_same_place("arguments of another kind")
         agree(control, {"arguments": batches.signature(given)})
         samples = batches.num_samples(self._name, given)
-        check_divides(samples, control.world_size, self._num_microbatches)
-        size = samples * control.world_size // self._num_microbatches
-        whole = self._traced(given, size)
-        agree(control, {"computation": axes_lib.digest(whole)})
-        self._share(whole)
-        if self.plan is None:
-            self._make_plan(whole, given, samples, size)
-        plan = self.plan
-        assert plan is not None
-        names = tuple(layer.name for layer in whole.layers)
-        if names != plan.layer_names:
-            raise ValueError(
-                f"{self._name} has other layers for arguments of another kind: {names} and"
-                f" {plan.layer_names}"
-            )
-        stage, _ = place_of(plan, control.rank)
-        own = Shares(plan, samples).size_in(stage)
-        graph = whole if own == size else self._traced(given, own)
-        axes = self._axes(graph, given, own)
-        cut = Cut(graph, [one.start for one in plan.stages])
-        transport = Lanes(control.rank, self._identity)
-        execution = Execution(cut, plan, axes, samples, transport)
-        return _Prepared(execution, graph, self._order(graph, given, own))
-
-    def _order(self, graph: StepGraph, given: Any, size: int) -> list[int]:
-        """Which of the tensors that are given each argument of a trace is."""
-        args, kwargs = batches.resampled(given, size)
-        return self._recorder.order(graph.recording.concrete, args, kwargs)
-
-    def _traced(self, given: Any, size: int) -> StepGraph:
-        args, kwargs = batches.sized(given, size)
-        return StepGraph(self._recorder.record(args, kwargs))
-
-    def _axes(self, graph: StepGraph, given: Any, size: int) -> Axes:
-        return Axes(graph, size, self._traced(given, 2 * size), 2 * size)
+        self._planner.check_batch(samples, control.world_size)
+        size = samples * control.world_size // self._planner.num_microbatches
+        traces = Traces(self._recorder, given, samples, size)
+        agree(control, {"computation": axes_lib.digest(traces.whole)})
+        self._share(traces.whole)
+        if is_first:
+            transport = Lanes(control.rank, self._identity)
+            self._planner.begin(traces, given, control, transport, self._story)
+        else:
+            self._planner.check_kind(traces)
+        return traces
 
     def _share(self, graph: StepGraph) -> None:
         """Lets all variables start as those of rank 0."""
@@ -273,43 +268,37 @@ class PipelineTraining:
         if differing:
             self._story.copied([one.name for one in differing], len(held))
 
-    def _make_plan(self, graph: StepGraph, given: Any, samples: int, size: int) -> None:
-        """Measures on all ranks, plans on rank 0."""
-        control = self._control
-        if len(graph.layers) == 1 and not isinstance(self._strategy, DataParallel):
-            raise ValueError(f"{self._name} cannot be cut into stages: {graph.why_uncut()}")
-        num_stages = getattr(self._strategy, "num_stages", None)
-        limits = {"layers": len(graph.layers), "workers": control.world_size}
-        for what, limit in limits.items():
-            if num_stages is not None and num_stages > limit:
-                raise ValueError(
-                    f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
-                )
-        Update(Cut(graph, range(len(graph.layers))))  # what cannot be updated apart is refused
-        self._story.busy(Phase.MEASURE)
-        leaves = batches.tensors(batches.resampled(given, size))
-        places = self._order(graph, given, size)
-        arguments = dict(zip(graph.arguments, (leaves[i] for i in places), strict=True))
-        layers = profiling.averaged(profiling.measured_layers(graph, arguments), control)
-        transport = Lanes(control.rank, self._identity)
-        cluster = profiling.measured_cluster(transport, control)
-        document = None
-        if control.rank == 0:
-            axes = self._axes(graph, given, size)
+    # How the step is laid out.
 
-            def check(plan: PipelinePlan) -> None:
-                Shares(plan, samples)
-                check_plan(Cut(graph, [one.start for one in plan.stages]), plan, axes)
+    def _use(self, layout: Layout) -> None:
+        """Steps are laid out like this from now on: who gets a layer gets its variables."""
+        if self._layout == layout:
+            return
+        self._layout = layout
+        if not self._executions:
+            return
+        old = next(iter(self._executions.values())).layout
+        if old.teams != layout.teams or len(layout.teams) > 1:
+            self._synchronize()
+        before = {one.variable.key: one for one in self._of_stages() if one.is_accumulator}
+        kinds, self._executions = list(self._executions), {}
+        for key in kinds:
+            self._executions[key] = self._execution(self._traces[key])
+        for one in self._of_stages():
+            known = before.get(one.variable.key)
+            if known is not None and len(known.ranks) != len(one.ranks):
+                # All replicas together have added up what those before had.
+                value = one.variable.read_value()
+                scale = tf.cast(len(known.ranks) / len(one.ranks), value.dtype)
+                one.variable.assign(value * scale)
 
-            plan = plan_for(layers, cluster, self._strategy, self._num_microbatches, check)
-            document = plan.to_json()
-        self.plan = PipelinePlan.from_json(control.broadcast(document))
-        self._layers, self._cluster = layers, cluster
-        self._story.stopped()
-        if control.rank == 0:
-            self._story.log.info("pipeline: %s", describing.in_a_line(self.plan))
-            for note in self.plan.notes:
-                self._story.log.info("pipeline: %s", note)
+    def _execution(self, traces: Traces) -> Execution:
+        layout, rank = self._layout, self._control.rank
+        assert layout is not None
+        shares = Shares(layout, traces.samples_per_rank)
+        sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
+        traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
+        return Execution(layout, traced, traces.samples_per_rank, Lanes(rank, self._identity))
 
 
 def _held(graph: StepGraph) -> list[Any]:

@@ -4,7 +4,7 @@ What follows from the gradients and variables of one stage alone is that stage's
 of several stages, as a global norm does, is computed everywhere, and what it takes is exchanged.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -142,23 +142,23 @@ class Update:
                     f"{name}: {tensor.op.name} takes what was updated in one stage to the others"
                 )
 
-    def part(self, stage: int, number: int) -> Part:
-        """What a stage computes in one round; in the last one it updates."""
+    def part(self, stages: Collection[int], number: int) -> Part:
+        """What a rank with these stages computes in one round; in the last one it updates."""
+        own = {None, *stages}
         if number == self.num_rounds - 1:
-            return self._last(stage)
+            writes = [place for place in self._graph.once if self._where[place] in own]
+            gives = [name for name, where in self.returned.items() if where in own]
+            return self._made(stages, number, writes, gives)
         gives = [
-            one.tensor for one in self.exchanged if one.source == stage and one.round == number + 1
+            one.tensor for one in self.exchanged if one.source in stages and one.round == number + 1
         ]
-        return self._made(stage, number, (), gives)
+        return self._made(stages, number, (), gives)
 
-    def _last(self, stage: int) -> Part:
-        writes = [place for place in self._graph.once if self._where[place] in (None, stage)]
-        gives = [name for name, where in self.returned.items() if where in (None, stage)]
-        return self._made(stage, self.num_rounds - 1, writes, gives)
-
-    def _made(self, stage: int, number: int, writes: Iterable[int], gives: list[str]) -> Part:
+    def _made(
+        self, stages: Collection[int], number: int, writes: Iterable[int], gives: list[str]
+    ) -> Part:
         there = {one.tensor for one in self.exchanged if one.round <= number}
-        there -= {one.tensor for one in self.exchanged if one.source == stage}
+        there -= {one.tensor for one in self.exchanged if one.source in stages}
 
         def is_given(one: Any, _: int) -> bool:
             return one.op.type == REDUCTION or one.name in there

@@ -89,3 +89,23 @@ def test_branches_that_do_not_join_as_they_parted_are_named():
             tf_libra.make_burst_plan(scaling, strategy)
     with pytest.raises(ValueError, match="search-linear takes a chain"):
         tf_libra.make_burst_plan(scaling, "search-linear")
+
+
+def test_numbers_of_devices_that_are_given():
+    """Of a chain, and of branches that run in a row; what it says of itself is the profile's."""
+    compute = np.array([[4.0, 2.5], [3.0, 2.0], [2.0, 1.5]])
+    moves = np.array([[[0.0, 0.5], [0.25, 0.0]]] * 3)
+    chain = tf_libra.ScalingProfile.chain([1, 2], compute, 0.1 * compute, moves[:2])
+    plan = burst.given_devices(chain, [2, 1, 2])
+    assert plan.num_devices == (2, 1, 2) and plan.strategy == "given"
+    assert plan.iteration_seconds == pytest.approx(1.1 * (2.5 + 3.0 + 1.5) + 0.25 + 0.5)
+    branching = tf_libra.ScalingProfile.graph(
+        [1, 2], compute, 0.1 * compute, [(0, 1), (0, 2), (1, 2)], moves
+    )
+    plan = burst.given_devices(branching, [1, 2, 1])
+    assert plan.num_devices == (1, 2, 1) and set(plan.lanes) == {0}
+    assert plan.iteration_seconds == pytest.approx(1.1 * (4.0 + 2.0 + 2.0) + 0.5 + 0.25)
+    with pytest.raises(ValueError, match="num_devices must be one of"):
+        burst.given_devices(chain, [2, 3, 2])
+    with pytest.raises(ValueError, match="num_devices must have one entry per layer: 3, got 2"):
+        burst.given_devices(chain, [2, 1])

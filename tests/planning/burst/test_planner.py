@@ -65,3 +65,10 @@ def test_a_planner_from_outside(tmp_path, capsys):
             burst.register(deeppool)
     finally:
         REGISTRY.forget("one-device")
+
+
+def test_device_counts_of_a_strategy_are_those_of_the_profile():
+    same = strategies.DeepPool(device_counts=(1, 2))
+    assert tf_libra.make_burst_plan(SCALING, same) == tf_libra.make_burst_plan(SCALING)
+    with pytest.raises(ValueError, match=r"device_counts must be those of the profile, \(1, 2\)"):
+        tf_libra.make_burst_plan(SCALING, strategies.DeepPool(device_counts=(1, 4)))

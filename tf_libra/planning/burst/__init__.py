@@ -12,11 +12,12 @@ from tf_libra.planning.burst.search_linear import SearchLinear
 from tf_libra.planning.burst.baselines import (
     Partition,
     data_parallel,
+    given_devices,
     static_partitions,
     strong_scaling_limit,
 )
 from tf_libra.planning.burst.planner import make_burst_plan
-from tf_libra.planning.burst.strategy import BY_NAME, BurstDraft, BurstStrategy, register
+from tf_libra.planning.burst.strategy import BY_NAME, BurstDraft, BurstStrategy, register, resolve
 
 __all__ = [
     "BY_NAME",
@@ -27,8 +28,10 @@ __all__ = [
     "Partition",
     "SearchLinear",
     "data_parallel",
+    "given_devices",
     "make_burst_plan",
     "register",
+    "resolve",
     "static_partitions",
     "strong_scaling_limit",
 ]

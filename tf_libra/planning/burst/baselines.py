@@ -1,10 +1,14 @@
 """What a burst plan is compared with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tf_libra import checks
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.planner import make_burst_plan
+from tf_libra.planning.burst.same_devices import given
+from tf_libra.planning.burst.schedule import make_schedule
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,22 @@ class Partition:
     def background_iterations(self, iteration_seconds: float) -> float:
         """Per second, of all background devices, from the seconds that one takes."""
         return self.background_devices / iteration_seconds
+
+
+def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstPlan:
+    """Returns the plan that gives each layer so many devices, of which nothing runs beside others.
+
+    Args:
+      scaling: the layers.
+      num_devices: of the profile's numbers, shape [L].
+
+    Raises:
+      ValueError: a number that the profile does not have, not one per layer, or branches that form
+        no blocks.
+    """
+    positions = [scaling.index(count) for count in num_devices]
+    checks.same_length("num_devices", positions, "layer", scaling.num_layers)
+    return make_schedule(scaling, given(scaling, positions), "given", None)
 
 
 def data_parallel(scaling: ScalingProfile) -> tuple[BurstPlan, ...]:

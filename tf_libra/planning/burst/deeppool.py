@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tf_libra.model.scaling import ScalingProfile
+from tf_libra.model.scaling import ScalingProfile, check_device_counts
 from tf_libra.planning.burst.costs import TOLERANCE, amplification
 from tf_libra.planning.burst.decisions import ChainRun
 from tf_libra.planning.burst.schedule import make_schedule
@@ -21,12 +21,28 @@ class DeepPool(Limited):
 
     Where none does, the plan whose largest amplification is least and that is the quickest of
     those, with a note.
+
+    Attributes:
+      device_counts: the allowed numbers of devices where a training step is run and measured,
+        ascending, from 1; None: the powers of two below the number of workers, and that. A profile
+        has its own, which have to be these.
     """
 
     name: ClassVar[str] = "deeppool"
+    device_counts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device_counts is not None:
+            object.__setattr__(self, "device_counts", check_device_counts(self.device_counts))
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
-        """Searches all plans."""
+        """Searches all plans; `ValueError` where the profile has other numbers of devices."""
+        if self.device_counts not in (None, scaling.device_counts):
+            raise ValueError(
+                f"device_counts must be those of the profile, {scaling.device_counts}, got"
+                f" {self.device_counts}"
+            )
         search = Search(scaling)
         limit = math.inf if self.max_amplification is None else self.max_amplification
         run = search.solve(limit)

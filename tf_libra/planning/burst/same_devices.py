@@ -1,5 +1,6 @@
 """Data parallelism: every layer on the same devices."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,21 +50,34 @@ class DataParallel(Limited):
 
 def everywhere(scaling: ScalingProfile, position: int) -> ChainRun:
     """Returns the decision for one number of devices everywhere: `device_counts[position]`."""
+    return given(scaling, (position,) * scaling.num_layers)
+
+
+def given(scaling: ScalingProfile, positions: Sequence[int]) -> ChainRun:
+    """Returns the decision that gives each layer `device_counts[positions[layer]]`, all in a row.
+
+    Raises:
+      ValueError: branches form no blocks.
+    """
     first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
+    # What stands for several beginnings, or several ends, is nothing, and on as many devices.
+    at = dict(enumerate(positions))
+    at[scaling.num_layers] = positions[0]
+    at[scaling.num_layers + 1] = positions[-1]
     if link is None:
-        return ChainRun((first,), (position,), (None, None))
+        return ChainRun((first,), (at[first],), (None, None))
     chain = link if isinstance(link, Chain) else Chain((), (link,))
     layers = (first, *chain.layers, last)
-    runs = (_same(inner, position, scaling.device_counts) for inner in chain.links)
-    return ChainRun(layers, (position,) * len(layers), (None, *runs, None))
+    runs = (_same(inner, at, scaling.device_counts) for inner in chain.links)
+    return ChainRun(layers, tuple(at[i] for i in layers), (None, *runs, None))
 
 
-def _same(link: Link, position: int, counts: tuple[int, ...]) -> Run:
+def _same(link: Link, at: Mapping[int, int], counts: tuple[int, ...]) -> Run:
     if isinstance(link, Edge):
         return EdgeRun(link.index)
     if isinstance(link, Chain):
-        runs = tuple(_same(inner, position, counts) for inner in link.links)
-        return ChainRun(link.layers, (position,) * len(link.layers), runs)
+        runs = tuple(_same(inner, at, counts) for inner in link.links)
+        return ChainRun(link.layers, tuple(at[i] for i in link.layers), runs)
     assert isinstance(link, Block)
-    main = tuple(_same(branch, position, counts) for branch in link.branches)
+    main = tuple(_same(branch, at, counts) for branch in link.branches)
     return BlockRun(main, (), (counts[-1],))  # type: ignore[arg-type]

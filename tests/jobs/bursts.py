@@ -1,0 +1,110 @@
+"""Burst plans on real workers: what each rank has after some steps, and what is refused."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import harness
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+import tf_libra
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+from tests.pipelines import models
+from tests.pipelines.job import batches, burst_plan, fresh, names_of
+from tf_libra.strategies import DeepPool
+
+hvd.init()
+cases = harness.Cases()
+SAMPLES, STEPS = 24, 3
+PATTERNS = {2: (2, 1, 2), 4: (4, 2, 1, 4)}
+PLANNED_STEPS = {2: 14, 4: 20}  # of which the last two run under the plan
+INTERLEAVED = {"mlp": models.mlp, "vgg": models.vgg, "inception": models.inception,
+               "convolutional": models.convolutional, "tied": models.tied}  # fmt: skip
+
+
+def own(tensor):
+    share = tensor.shape[0] // harness.SIZE
+    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
+
+
+def train(make, strategy, num_steps, **options):
+    trained = fresh(make)
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+    returned, phases = [], []
+    for images, labels in batches(num_steps, SAMPLES):
+        result = step(own(images), own(labels))
+        returned.append({name: np.array(value).tolist() for name, value in result.items()})
+        phases.append(step.phase)
+    step.synchronize_variables()
+    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
+    cases.save(**{str(i): tf.convert_to_tensor(one).numpy() for i, one in enumerate(every)})
+    return {
+        "returned": returned,
+        "phases": phases,
+        "num_devices": list(step.plan.num_devices),
+        "layers": list(step.plan.layer_names),
+        "notes": list(step.plan.notes),
+        "explained": step.explain(),
+        "settled": step.settled,
+    }
+
+
+def given(make):
+    plan = burst_plan(names_of(make), PATTERNS[harness.SIZE], harness.SIZE)
+    return train(make, DeepPool(), STEPS, plan=plan)
+
+
+def beside():
+    """The branches of an Inception block on devices of their own."""
+    names = names_of(models.inception)
+    half = harness.SIZE // 2
+    plan = burst_plan(names, [half], harness.SIZE)
+    firsts = [half * (number % 2) for number in range(len(names))]
+    plan = dataclasses.replace(plan, first_devices=tuple(firsts))
+    return train(models.inception, DeepPool(), STEPS, plan=plan)
+
+
+for name, make in INTERLEAVED.items():
+    cases.add(f"given {name}", lambda make=make: given(make))
+cases.add("given beside", beside)
+for name, make in models.BURSTS.items():
+    strategy = DeepPool(max_amplification=1.5)
+    steps = PLANNED_STEPS[harness.SIZE]
+    cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))  # noqa: B023
+cases.add("planned without a limit", lambda: train(models.vgg, "deeppool", steps))
+
+
+def refused(make, strategy, samples=8, **options):
+    trained = fresh(make)
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+    images, labels = batches(1, samples * harness.SIZE)[0]
+    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
+    try:
+        step(own(images), own(labels))
+    finally:
+        for one, value in zip(trained.variables, before, strict=True):
+            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+
+
+def of_other_layers():
+    plan = burst_plan(["one", "two"], (1,), harness.SIZE)
+    refused(models.mlp, DeepPool(), plan=plan)
+
+
+def of_more_workers():
+    count = 2 * harness.SIZE
+    plan = burst_plan(names_of(models.mlp), (count,), count)
+    refused(models.mlp, DeepPool(), plan=plan)
+
+
+cases.add("of other layers", of_other_layers)
+cases.add("of more workers", of_more_workers)
+cases.add("not cut", lambda: refused(models.plain, DeepPool()))
+cases.add("one layer", lambda: refused(models.shallow, DeepPool()))
+cases.add("not divided", lambda: refused(models.mlp, DeepPool(device_counts=(1, 3, 4))))
+
+if __name__ == "__main__":
+    cases.run()

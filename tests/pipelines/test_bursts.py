@@ -1,0 +1,150 @@
+"""Burst plans on real workers, from an unchanged script."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_libra
+from tests.launching import Job
+from tests.pipelines import models
+from tests.pipelines.job import batches, burst_plan, fresh
+from tf_libra.strategies import DeepPool
+
+SAMPLES = 24
+OTHERS = {"beside": "inception", "without a limit": "vgg"}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
+    return run_job("bursts.py", request.param)
+
+
+def succeeded(job: Job, kind: str) -> list[str]:
+    found = [name for name in job.cases(0) if name.startswith(kind)]
+    assert len(found) >= 3
+    return found
+
+
+@pytest.mark.parametrize("kind", ["given", "planned"])
+def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job, kind: str) -> None:
+    """On every rank, once variables are synchronized; optimizers' own variables included."""
+    for case in succeeded(trained, kind):
+        model = case.removeprefix(f"{kind} ")
+        alone = fresh(getattr(models, OTHERS.get(model, model)))
+        steps = len(trained.value(case)["returned"])
+        wanted = [
+            {key: np.array(value) for key, value in alone.accumulated(*step, 1).items()}
+            for step in batches(steps, SAMPLES)
+        ]
+        every = [*alone.variables, *alone.state, *alone.optimizer.variables]
+        for rank in range(trained.world_size):
+            value = trained.value(case, rank)
+            for number, (got, want) in enumerate(zip(value["returned"], wanted, strict=True)):
+                assert got.keys() == want.keys()
+                for key in want:
+                    np.testing.assert_allclose(
+                        got[key],
+                        want[key],
+                        rtol=5e-3,
+                        atol=5e-4,
+                        err_msg=f"{case}: {key} of step {number} on rank {rank}",
+                    )
+            found = trained.arrays(case, rank)
+            for number, one in enumerate(every):
+                np.testing.assert_allclose(
+                    found[str(number)],
+                    tf.convert_to_tensor(one).numpy(),
+                    rtol=1e-3,
+                    atol=2e-4,
+                    err_msg=f"{case}: {one.name} on rank {rank}",
+                )
+
+
+def test_layers_run_as_the_plan_says(trained: Job) -> None:
+    counts = {2: [2, 1, 2], 4: [4, 2, 1, 4]}[trained.world_size]
+    for case in ("given vgg", "given inception"):
+        value = trained.value(case)
+        assert value["num_devices"][:3] == counts[:3]
+        assert set(value["phases"]) == {"run"} and value["settled"]
+
+
+def test_steps_measure_and_then_run_under_one_plan_of_all_ranks(trained: Job) -> None:
+    for case in succeeded(trained, "planned"):
+        values = [trained.value(case, rank) for rank in range(trained.world_size)]
+        assert all(one["num_devices"] == values[0]["num_devices"] for one in values)
+        assert set(values[0]["num_devices"]) <= {1, 2, trained.world_size}
+        assert values[0]["phases"] == sorted(values[0]["phases"])
+        assert values[0]["phases"][-2:] == ["run", "run"]
+        assert values[0]["phases"][0] == "measure" and values[0]["settled"]
+
+
+def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
+    value = trained.value("given vgg")
+    text = value["explained"]
+    assert "a burst plan under given" in text
+    for count, layer in zip(value["num_devices"], value["layers"], strict=True):
+        assert any(
+            line.split()[:1] == [str(count)] and line.endswith(f" {layer}")
+            for line in text.splitlines()
+        )
+    assert "deeppool, amplification at most 1.5" in trained.value("planned vgg")["explained"]
+    beside = trained.value("given beside")["explained"]
+    assert f"from rank {trained.world_size // 2} on: " in beside
+    assert max(map(len, [*text.splitlines(), *beside.splitlines()])) <= 100
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("of other layers", "plan must be of the layers of step, "),
+        ("of more workers", "num_devices must be at most the number of workers, 2, got 4"),
+        ("not cut", "cannot be cut into layers: it has no layers of Keras' Sequential"),
+        ("one layer", "cannot be cut into layers: it has one layer with trained variables"),
+    ],
+)
+def test_what_cannot_run_is_refused_on_every_rank(trained: Job, case: str, message: str) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error(case, rank)
+        assert error.startswith("ValueError: ") and message in error
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_a_number_of_ranks_that_does_not_divide_the_batch_is_refused(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error("not divided", rank)
+        assert "num_devices must divide the batch of all ranks, 4 times 8 samples, got 3" in error
+
+
+def test_a_limit_below_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
+        DeepPool(max_amplification=0.5)
+    with pytest.raises(ValueError, match="device_counts must begin with 1, got"):
+        DeepPool(device_counts=(2, 4))
+
+
+@pytest.mark.parametrize("option", [{"threads": 2}, {"cache_dir": "somewhere"}])
+def test_options_of_data_parallelism_are_refused(option) -> None:
+    (name,) = option
+    with pytest.raises(ValueError, match=f"^{name} is no option of bursts"):
+        tf_libra.optimize(DeepPool(), **option)
+
+
+def test_a_plan_is_read_from_a_file(tmp_path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"plan: .*plan\.json: "):
+        tf_libra.optimize("deeppool", plan=path)
+    path.write_text(burst_plan(["one", "two"], (1, 2), 2).to_json())
+    tf_libra.optimize("deeppool", plan=path)
+
+
+def test_a_plan_of_data_parallelism_is_none_of_bursts() -> None:
+    group = tf_libra.TensorGroup(0, 1, 1)
+    plan = tf_libra.Plan((group,), ("a",), (4,), 2, "wfbp")
+    with pytest.raises(ValueError, match="plan must be a BurstPlan under this strategy, got a Pla"):
+        tf_libra.optimize("deeppool", plan=plan)
+    with pytest.raises(ValueError, match="plan must be a Plan under this strategy, got a BurstPl"):
+        tf_libra.optimize("libra", plan=burst_plan(["one", "two"], (1,), 2))

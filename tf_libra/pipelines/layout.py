@@ -1,0 +1,118 @@
+"""Which ranks compute which layers, and in which order: what is executed of any plan."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from tf_libra.model.burst import BurstPlan
+from tf_libra.model.pipeline import PipelinePlan
+
+
+class Task(NamedTuple):
+    """What a rank computes at once.
+
+    Attributes:
+        kind: "forward" or "backward".
+        stage: of which it is.
+        microbatch: which.
+    """
+
+    kind: str
+    stage: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Stages, which are consecutive layers, on ranks that share each microbatch.
+
+    A rank may have several stages, or none. All ranks come to the tasks that they share in the same
+    order.
+
+    Attributes:
+        starts: by stage, its first layer; ascending from 0.
+        ranks: by stage, its replicas.
+        num_ranks: of the job.
+        num_microbatches: M.
+        orders: by rank, what it computes.
+    """
+
+    starts: tuple[int, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    num_ranks: int
+    num_microbatches: int
+    orders: tuple[tuple[Task, ...], ...]
+
+    @classmethod
+    def of_pipeline(cls, plan: PipelinePlan) -> "Layout":
+        """Each rank has one stage, in the plan's order."""
+        orders: list[tuple[Task, ...]] = [()] * plan.num_devices
+        for number, stage in enumerate(plan.stages):
+            for rank in stage.devices:
+                orders[rank] = tuple(Task(kind, number, m) for kind, m in stage.order)
+        return cls(
+            tuple(one.start for one in plan.stages),
+            tuple(one.devices for one in plan.stages),
+            plan.num_devices,
+            plan.num_microbatches,
+            tuple(orders),
+        )
+
+    @classmethod
+    def of_burst(cls, plan: BurstPlan, num_ranks: int) -> "Layout":
+        """Layers that follow each other on the same ranks are a stage; there is one microbatch."""
+        return cls.at_once(
+            [
+                tuple(range(first, first + count))
+                for first, count in zip(plan.first_devices, plan.num_devices, strict=True)
+            ],
+            num_ranks,
+        )
+
+    @classmethod
+    def at_once(cls, ranks: Iterable[tuple[int, ...]], num_ranks: int) -> "Layout":
+        """All of a batch at once: forward through all layers, then backward.
+
+        Args:
+            ranks: those of each layer; consecutive layers with the same ones are a stage.
+            num_ranks: of the job.
+        """
+        starts, stages, start = [], [], 0
+        for members, layers in itertools.groupby(ranks):
+            starts.append(start)
+            stages.append(members)
+            start += len(list(layers))
+        return cls._at_once(tuple(starts), tuple(stages), num_ranks)
+
+    @classmethod
+    def apart(cls, num_layers: int, ranks: tuple[int, ...], num_ranks: int) -> "Layout":
+        """Every layer is a stage, all on the same ranks."""
+        return cls._at_once(tuple(range(num_layers)), (ranks,) * num_layers, num_ranks)
+
+    @classmethod
+    def _at_once(
+        cls, starts: tuple[int, ...], stages: tuple[tuple[int, ...], ...], num_ranks: int
+    ) -> "Layout":
+        forward = [Task("forward", number, 0) for number in range(len(stages))]
+        backward = [Task("backward", number, 0) for number in reversed(range(len(stages)))]
+        orders = tuple(
+            tuple(task for task in (*forward, *backward) if rank in stages[task.stage])
+            for rank in range(num_ranks)
+        )
+        return cls(starts, stages, num_ranks, 1, orders)
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages there are."""
+        return len(self.starts)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that a rank has a replica of."""
+        return tuple(stage for stage, ranks in enumerate(self.ranks) if rank in ranks)
+
+    @cached_property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """The different sets of ranks that stages have, in the order of their first stages."""
+        return tuple(dict.fromkeys(self.ranks))

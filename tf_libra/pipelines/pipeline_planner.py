@@ -1,0 +1,106 @@
+"""Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_libra.backends.control import Control
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.pipelines import batches, describing, profiling
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.exchanging import check_exchanges
+from tf_libra.pipelines.executing import Execution
+from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.planning import plan_for
+from tf_libra.pipelines.shares import Shares, check_divides
+from tf_libra.pipelines.traces import Traces
+from tf_libra.pipelines.transport import Transport
+from tf_libra.pipelines.updating import Update
+from tf_libra.planning.pipeline import DataParallel, PipelineStrategy
+from tf_libra.story.story import Story
+from tf_libra.tuning import Phase
+
+
+class PipelinePlanner:
+    """See `Planner`. The plan is made at once, and stays."""
+
+    def __init__(self, strategy: PipelineStrategy) -> None:
+        """Plans nothing yet.
+
+        Raises:
+            ValueError: the number of microbatches is missing.
+        """
+        if strategy.num_microbatches is None:
+            raise ValueError(
+                f"num_microbatches must be given, at least 1, got None: say"
+                f" tf_libra.strategies.{type(strategy).__name__}(num_microbatches=4)"
+            )
+        self.plan: PipelinePlan | None = None
+        self.asked = repr(strategy)
+        self.num_microbatches: int = strategy.num_microbatches
+        self._strategy = strategy
+        self._layers: LayerGraph | None = None
+        self._layout: Layout | None = None
+
+    def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
+        """See `Planner`."""
+        check_divides(samples_per_rank, num_ranks, self.num_microbatches)
+
+    def begin(
+        self, traces: Traces, given: Any, control: Control, transport: Transport, story: Story
+    ) -> None:
+        """Measures on all ranks, plans on rank 0."""
+        graph = traces.whole
+        name = graph.recording.name
+        if len(graph.layers) == 1 and not isinstance(self._strategy, DataParallel):
+            raise ValueError(f"{name} cannot be cut into stages: {graph.why_uncut()}")
+        num_stages = getattr(self._strategy, "num_stages", None)
+        limits = {"layers": len(graph.layers), "workers": control.world_size}
+        for what, limit in limits.items():
+            if num_stages is not None and num_stages > limit:
+                raise ValueError(
+                    f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
+                )
+        Update(Cut(graph, range(len(graph.layers))))  # what cannot be updated apart is refused
+        story.busy(Phase.MEASURE)
+        leaves = batches.tensors(batches.resampled(given, traces.size))
+        arguments = dict(zip(graph.arguments, (leaves[i] for i in traces.order), strict=True))
+        layers = profiling.averaged(profiling.measured_layers(graph, arguments), control)
+        cluster = profiling.measured_cluster(transport, control)
+        document = None
+        if control.rank == 0:
+            axes = traces.axes(traces.size)
+
+            def check(plan: PipelinePlan) -> None:
+                layout = Layout.of_pipeline(plan)
+                Shares(layout, traces.samples_per_rank)
+                check_exchanges(Cut(graph, layout.starts), layout, axes)
+
+            plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+            document = plan.to_json()
+        self.plan = PipelinePlan.from_json(control.broadcast(document))
+        self._layers, self._layout = layers, Layout.of_pipeline(self.plan)
+        story.stopped()
+        if control.rank == 0:
+            story.log.info("pipeline: %s", describing.in_a_line(self.plan))
+            for note in self.plan.notes:
+                story.log.info("pipeline: %s", note)
+
+    def check_kind(self, traces: Traces) -> None:
+        """See `Planner`."""
+        assert self.plan is not None
+        traces.check_layers(self.plan.layer_names)
+
+    def next_layout(self) -> Layout:
+        """See `Planner`."""
+        assert self._layout is not None
+        return self._layout
+
+    def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
+        """Runs a step, in which nothing is measured."""
+        return run()
+
+    def explained(self, name: str, execution: Execution) -> str:
+        """See `Planner`."""
+        assert self.plan is not None and self._layers is not None
+        return describing.explained(name, self.plan, self._layers, execution)

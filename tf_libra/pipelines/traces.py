@@ -1,0 +1,86 @@
+"""A step, traced for arguments of one kind and as many samples as some rank computes at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_libra.pipelines import batches
+from tf_libra.pipelines.axes import Axes
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.executing import Traced
+from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.step_graph import StepGraph
+
+
+class Traces:
+    """Traces of a step for batches of different sizes, each made when it is first asked for.
+
+    Attributes:
+        samples_per_rank: how many samples each rank passes.
+        size: samples of a microbatch.
+        order: which of the tensors among arguments, flattened, each argument of a trace is.
+    """
+
+    def __init__(self, recorder: Recorder, given: Any, samples_per_rank: int, size: int) -> None:
+        """Traces the step for a microbatch.
+
+        Args:
+            recorder: of the step.
+            given: arguments, as `batches.as_tensors` returns them.
+            samples_per_rank: their number of samples.
+            size: samples of a microbatch.
+
+        Raises:
+            ValueError: the step does what cannot be cut into stages; named.
+        """
+        self.samples_per_rank = samples_per_rank
+        self.size = size
+        self._recorder = recorder
+        self._specs = batches.sized(given, size)
+        self._graphs: dict[int, StepGraph] = {}
+        self._axes: dict[int, Axes] = {}
+        self._extractions: dict[int, Extraction] = {}
+        args, kwargs = batches.resampled(given, size)
+        self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
+
+    @property
+    def whole(self) -> StepGraph:
+        """The step for a microbatch."""
+        return self.graph(self.size)
+
+    def graph(self, size: int) -> StepGraph:
+        """The step for so many samples."""
+        if size not in self._graphs:
+            args, kwargs = batches.sized(self._specs, size)
+            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs))
+        return self._graphs[size]
+
+    def axes(self, size: int) -> Axes:
+        """Where samples lie in the trace for so many.
+
+        Raises:
+            ValueError: the step computes something else for another size.
+        """
+        if size not in self._axes:
+            self._axes[size] = Axes(self.graph(size), size, self.graph(2 * size), 2 * size)
+        return self._axes[size]
+
+    def traced(self, size: int, starts: Sequence[int]) -> Traced:
+        """The step for so many samples, cut into stages that begin with these layers.
+
+        Raises:
+            ValueError: it cannot be cut there.
+        """
+        graph = self.graph(size)
+        if size not in self._extractions:
+            self._extractions[size] = Extraction(graph.recording.concrete)
+        return Traced(Cut(graph, starts), self.axes(size), self._extractions[size])
+
+    def check_layers(self, names: Sequence[str]) -> None:
+        """Raises `ValueError` where the step has other layers than these."""
+        own = tuple(layer.name for layer in self.whole.layers)
+        if own != tuple(names):
+            raise ValueError(
+                f"{self.whole.recording.name} has other layers for arguments of another kind:"
+                f" {own} and {tuple(names)}"
+            )
