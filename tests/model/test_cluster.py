@@ -29,6 +29,9 @@ def test_json_reads_back_unchanged():
     for nodes in (None, [0, 0, 5]):
         cluster = tf_libra.Cluster.from_bandwidth(RATES, nodes)
         assert tf_libra.Cluster.from_json(cluster.to_json()) == cluster
+    limited = tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=5e9)
+    assert tf_libra.Cluster.from_json(limited.to_json()) == limited
+    assert limited.memory_bytes == 5e9
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,12 @@ def test_bad_rates_are_refused(rates, message):
 def test_bad_nodes_are_refused(nodes, message):
     with pytest.raises(ValueError, match=message):
         tf_libra.Cluster.from_bandwidth(RATES, nodes)
+
+
+@pytest.mark.parametrize("memory", [0, -1.0, math.nan, math.inf, "much"])
+def test_bad_memory_is_refused(memory):
+    with pytest.raises(ValueError, match=r"memory_bytes must be"):
+        tf_libra.Cluster.from_bandwidth(RATES, memory_bytes=memory)
 
 
 def test_bad_json_is_refused():

@@ -21,13 +21,15 @@ class Cluster:
     Attributes:
       bytes_per_second: b, shape [V][V]: symmetric, 0 where there is no link; the diagonal is 0.
       nodes: the node (server) of each device, shape [V]; None: not known.
+      memory_bytes: what each device has for parameters and their gradients; None: enough.
 
     Raises:
-      ValueError: not square, not symmetric, or a rate is negative or not finite.
+      ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
     """
 
     bytes_per_second: tuple[tuple[float, ...], ...]
     nodes: tuple[int, ...] | None = None
+    memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         rows = checks.sequence("bytes_per_second", self.bytes_per_second)
@@ -66,22 +68,29 @@ class Cluster:
                     f"nodes must have one entry per device: {len(frozen)}, got {len(nodes)}"
                 )
             object.__setattr__(self, "nodes", nodes)
+        if self.memory_bytes is not None:
+            memory = checks.real("memory_bytes", self.memory_bytes, above=0)
+            object.__setattr__(self, "memory_bytes", memory)
 
     @classmethod
     def from_bandwidth(
-        cls, bytes_per_second: ArrayLike, nodes: Sequence[int] | None = None
+        cls,
+        bytes_per_second: ArrayLike,
+        nodes: Sequence[int] | None = None,
+        memory_bytes: float | None = None,
     ) -> "Cluster":
         """Builds a cluster from the rates between its devices.
 
         Args:
           bytes_per_second: shape [V, V], symmetric; 0: no link. The diagonal does not count.
           nodes: the node of each device, shape [V], for the strategies that distinguish nodes.
+          memory_bytes: what each device has for parameters and their gradients; None: enough.
 
         Raises:
-          ValueError: not square, not symmetric, or a rate is negative or not finite.
+          ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
         """
         rows = checks.sequence("bytes_per_second", bytes_per_second)
-        return cls(rows, None if nodes is None else tuple(nodes))
+        return cls(rows, None if nodes is None else tuple(nodes), memory_bytes)
 
     @property
     def num_devices(self) -> int:
@@ -109,6 +118,8 @@ class Cluster:
         value: dict[str, object] = {"bytes_per_second": self.bytes_per_second}
         if self.nodes is not None:
             value["nodes"] = self.nodes
+        if self.memory_bytes is not None:
+            value["memory_bytes"] = self.memory_bytes
         return json.dumps({"format": _FORMAT, "version": _VERSION} | value)
 
     @classmethod
@@ -118,6 +129,6 @@ class Cluster:
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),
             ("bytes_per_second",),
-            ("nodes",),
+            ("nodes", "memory_bytes"),
         )
         return cls(**value)

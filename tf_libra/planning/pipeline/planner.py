@@ -6,6 +6,7 @@ from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import PipelineStrategy, resolve
 from tf_libra.simulation.pipeline import simulate_pipeline
 
@@ -29,7 +30,7 @@ def make_pipeline_plan(
 
     Raises:
       ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
-        devices, or a link that the plan needs is missing.
+        devices, a layer or stage that fits no device, or a link that the plan needs is missing.
     """
     strategy = resolve(strategy)
     if num_microbatches is None:
@@ -37,7 +38,9 @@ def make_pipeline_plan(
     if num_microbatches is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
     count = checks.integer("num_microbatches", num_microbatches, 1, checks.MAX_INT32)
+    check_layers_fit(layers, cluster)
     draft = strategy.draft(layers, cluster, count)
+    check_stages_fit(layers, cluster, strategy.name, draft.stages)
     plan = PipelinePlan(
         draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes
     )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
+from tf_libra.planning.pipeline.memory import COPIES
 
 StageRange = tuple[int, int, tuple[int, ...]]
 """First layer, one past the last, devices."""
@@ -35,6 +36,7 @@ class Partitions:
         self._rates = cluster.rates[np.ix_(self._order, self._order)]
         devices, count = len(self._order), len(layers.layers)
         self.max_stages = min(devices, count)
+        self._memory = np.inf if cluster.memory_bytes is None else cluster.memory_bytes
         self._parameters = _before(layers.parameter_bytes)
         # What crosses a channel behind layer l' in an iteration, both ways; before the first and
         # behind the last layer is none.
@@ -61,7 +63,7 @@ class Partitions:
         return float(self._least[-1][num_stages - 1, -1].min())
 
     def stages(self, num_stages: int) -> list[StageRange] | None:
-        """Returns stages with `seconds(num_stages)`; None where no link allows so many.
+        """Returns stages with `seconds(num_stages)`; None where links or memory forbid so many.
 
         Among equal ones it takes what Algorithm 4 meets first: fewer replicas of the last stage,
         then more layers in it, then fewer replicas of the one before.
@@ -89,10 +91,12 @@ class Partitions:
         among = self._rates[used - replicas : used, used - replicas : used]
         computed = self._computation[replicas - 1]
         seconds = computed - computed[:, None]
+        num_bytes = self._parameters - self._parameters[:, None]
         if replicas > 1:
             rate = among[~np.eye(replicas, dtype=bool)].min()
-            num_bytes = self._parameters - self._parameters[:, None]
             seconds += _seconds(2 * (replicas - 1) / replicas * num_bytes, rate)
+        # Replicas have all parameters of their stage.
+        seconds[COPIES * num_bytes > self._memory] = np.inf
         # Every stage has a layer.
         seconds[np.tril_indices(len(seconds))] = np.inf
         return seconds

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tf_libra import units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
@@ -44,8 +45,8 @@ class Spp:
         """Returns the plan of Algorithm 3.
 
         Raises:
-          ValueError: more stages than layers or devices, or links that the cluster lacks are
-            needed whatever the plan.
+          ValueError: more stages than layers or devices, links that the cluster lacks are needed
+            whatever the plan, or its devices have too little memory for any.
         """
         counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
         if self.num_stages is not None:
@@ -63,6 +64,12 @@ class Spp:
                 least, best = seconds, stages
         if best is None:
             wanted = "" if self.num_stages is None else f" in {self.num_stages} stages"
+            if cluster.memory_bytes is not None:
+                raise ValueError(
+                    f"no plan of all {cluster.num_devices} devices{wanted} has stages whose"
+                    f" parameters and gradients fit into memory_bytes of cluster,"
+                    f" {units.size(cluster.memory_bytes)}, and links where they are needed"
+                )
             raise ValueError(
                 "bytes_per_second of cluster must link the devices that a plan of all "
                 f"{cluster.num_devices}{wanted} needs; it has no link between "
