@@ -5,17 +5,22 @@ import json
 
 import numpy as np
 
-from tf_libra import ContentionModel, make_plan, strategies
+from tf_libra import ContentionModel, make_pipeline_plan, make_plan, strategies
 from tf_libra.cost_model import OverlapSample
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records.values import (
     AllReduceSpan,
+    PipelineRecord,
     PlanRecord,
     StepRecord,
     TimelineRecord,
 )
+from tf_libra.simulation import simulate_pipeline
+from tf_libra.simulation.pipeline_gantt import bars_of
 from tf_libra.tuning import Conclusion
 
 HOSTILE = (
@@ -107,6 +112,23 @@ def plan_record(
         ),
         baseline_seconds=(0.061, 0.063, 0.060),
     )
+
+
+def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -> PipelineRecord:
+    """Two stages on two ranks, which took half again as long as was predicted."""
+    labels = [*names, *(f"block_{i}" for i in range(len(names), 4))]
+    layers = LayerGraph.chain([0.01] * 4, [0.02] * 4, [1e6] * 4, [1e5] * 3, labels)
+    cluster = Cluster.from_bandwidth([[0, 1e9], [1e9, 0]])
+    plan = make_pipeline_plan(layers, cluster, strategies.Spp(num_stages=2), num_microbatches=4)
+    timeline = simulate_pipeline(layers, plan, cluster)
+    bars = tuple(
+        dataclasses.replace(
+            bar, start_seconds=1.5 * bar.start_seconds, stop_seconds=1.5 * bar.stop_seconds
+        )
+        for bar in bars_of(plan, timeline)
+    )
+    seconds = 1.5 * timeline.iteration_seconds
+    return PipelineRecord(function, 4, plan, layers, cluster, bars, seconds)
 
 
 def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:

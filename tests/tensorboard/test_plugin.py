@@ -18,6 +18,7 @@ from tf_libra import strategies
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
+from tf_libra.records import values as records
 from tf_libra.tensorboard import views
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tuning.race import Contender, Race
@@ -317,11 +318,35 @@ def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     backend = Backend(tmp_path)
     assert backend.answer("runs") == {
         "plans": [],
+        "pipelines": [],
         "measuring": [],
         "stamps": {},
         "problems": [],
     }
     assert backend.plugin.is_active()
+
+
+def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
+    record = examples.pipeline_record(names=examples.HOSTILE[:1])
+    _write_alone(tmp_path, record)
+    listed = Backend(tmp_path).answer("runs")
+    assert (listed["plans"], listed["problems"]) == ([], [])
+    [shown] = listed["pipelines"]
+    assert shown["run"] == "rank_0"
+    assert (shown["function"], shown["strategy"]) == ("train_step", "spp")
+    assert [stage["ranks"] for stage in shown["stages"]] == [
+        list(stage.devices) for stage in record.plan.stages
+    ]
+    predicted, measured = shown["charts"]
+    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
+    assert predicted["seconds"] == pytest.approx(record.plan.predicted_seconds)
+    assert measured["seconds"] == record.seconds
+    assert len(measured["bars"]) == len(record.bars)
+    for chart in (predicted, measured):
+        for row in chart["ranks"]:
+            assert 0 < row["idle_share"] < 1
+            assert row["longest"]["seconds"] > 0
+    assert shown["bottleneck"].startswith("the bottleneck is stage")
 
 
 def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
@@ -338,7 +363,7 @@ def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
     assert backend.answer("history", **plan)["errors"] == []
 
 
-def _write_alone(logdir: Path, record: examples.PlanRecord) -> None:
+def _write_alone(logdir: Path, record: records.Record) -> None:
     from tf_libra.records.writer import RecordWriter
 
     writer = RecordWriter(logdir, 0)

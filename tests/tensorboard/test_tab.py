@@ -409,3 +409,23 @@ def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> 
         assert '@tf_libra.optimize("libra", logdir=' in text
         assert "tf-libra run -np 2 python train.py" in text
         assert browser.trouble() == []
+
+
+def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
+    record = examples.pipeline_record(names=examples.HOSTILE)
+    writer = RecordWriter(tmp_path, 0)
+    writer.record(record.step, record)
+    writer.close()
+    with tensorboard_tab.serving(tmp_path) as address:
+        browser.open(address)
+        card = browser.one(".pipeline")
+        assert "a pipeline of 2 stages under spp, 4 microbatches" in card.text
+        assert "The bottleneck is stage" in card.text
+        assert [one.text.split(":")[0] for one in browser.find(".gantt figcaption")] == [
+            "Predicted",
+            "Measured",
+        ]
+        for chart in browser.find(".gantt"):
+            assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
+        assert card.text.count("computes nothing for") == 4
+        assert browser.trouble() == []

@@ -1,8 +1,26 @@
 """A pipeline in words."""
 
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from tf_libra import units
+from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.pipelines.executing import Execution
+from tf_libra.pipelines.measuring import Measured
+from tf_libra.simulation import simulate_pipeline
+from tf_libra.simulation.pipeline_gantt import (
+    LEGEND,
+    Bar,
+    bars_of,
+    bottleneck,
+    bubbles,
+    chart,
+    layers_of,
+)
+
+_COLUMNS = 100
+_CHART_COLUMNS = 80
 
 
 def in_a_line(plan: PipelinePlan) -> str:
@@ -10,7 +28,15 @@ def in_a_line(plan: PipelinePlan) -> str:
     stages = "; ".join(_stage(plan, index) for index in range(len(plan.stages)))
     return (
         f"{_kind(plan)}, {plan.num_microbatches} microbatches, predicted"
-        f" {1e3 * (plan.predicted_seconds or 0.0):.1f} ms: {stages}"
+        f" {units.time(plan.predicted_seconds)}: {stages}"
+    )
+
+
+def took(plan: PipelinePlan, measured: Measured) -> str:
+    """What an iteration takes, as predicted and as measured."""
+    return (
+        f"an iteration takes {units.time(measured.seconds)}; predicted:"
+        f" {units.time(plan.predicted_seconds)}"
     )
 
 
@@ -20,40 +46,94 @@ def _kind(plan: PipelinePlan) -> str:
 
 
 def _stage(plan: PipelinePlan, index: int) -> str:
-    stage = plan.stages[index]
-    first, last = plan.layer_names[stage.start], plan.layer_names[stage.stop - 1]
-    layers = first if first == last else f"{first} to {last}"
-    ranks = ", ".join(map(str, stage.devices))
-    return f"{layers} on rank{'s' if len(stage.devices) > 1 else ''} {ranks}"
+    ranks = plan.stages[index].devices
+    listed = ", ".join(map(str, ranks))
+    return f"{layers_of(plan, index)} on rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
-def explained(name: str, plan: PipelinePlan, layers: LayerGraph, execution: Execution) -> str:
-    """The plan, what it was made of, and what this rank's last step took."""
-    kind = (
-        "data parallelism" if len(plan.stages) == 1 else f"a pipeline of {len(plan.stages)} stages"
-    )
+def explained(
+    name: str,
+    plan: PipelinePlan,
+    layers: LayerGraph,
+    cluster: Cluster,
+    measured: Measured | None = None,
+    num_groups: Sequence[int] = (),
+) -> str:
+    """The plan, what it was made of, and what every rank does when: predicted above measured.
+
+    Args:
+        name: of the step.
+        plan: the pipeline.
+        layers: as they were measured.
+        cluster: likewise.
+        measured: one iteration; None before it is known.
+        num_groups: by stage, in how many groups gradients are all-reduced from within backward
+            computation; 0: at once after it.
+    """
     lines = [
-        f"{name}: {kind} under {plan.strategy}, {plan.num_microbatches} microbatches",
-        f"predicted iteration: {1e3 * (plan.predicted_seconds or 0.0):.2f} ms",
+        f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
+        f"predicted iteration: {units.time(plan.predicted_seconds)}"
+        + ("" if measured is None else f", measured: {units.time(measured.seconds)}"),
+        *textwrap.wrap(bottleneck(layers, plan, cluster), _COLUMNS),
         "",
-        f"{'stage':>5}  {'forward':>9}  {'backward':>9}  {'parameters':>10}  {'sends':>9}  layers",
+        *_table(plan, layers),
+        *_reductions(num_groups),
+        "",
+        *_charts(plan, layers, cluster, measured),
     ]
+    for note in plan.notes:
+        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
+    return "\n".join(line[:_COLUMNS] for line in lines)
+
+
+def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
+    yield f"{'stage':>5}  {'forward':>9}  {'backward':>9}  {'parameters':>10}  {'sends':>9}  layers"
     for index, stage in enumerate(plan.stages):
         own = slice(stage.start, stage.stop)
         sends = 0.0 if stage.stop == len(layers.layers) else layers.activation_bytes[stage.stop - 1]
-        lines.append(
-            f"{index:>5}  {1e3 * layers.forward_seconds[own].sum():>6.2f} ms"
-            f"  {1e3 * layers.backward_seconds[own].sum():>6.2f} ms"
-            f"  {layers.parameter_bytes[own].sum() / 1e6:>7.2f} MB"
-            f"  {sends / 1e6:>6.2f} MB  {_stage(plan, index)}"
+        yield (
+            f"{index:>5}  {units.time(float(layers.forward_seconds[own].sum())):>9}"
+            f"  {units.time(float(layers.backward_seconds[own].sum())):>9}"
+            f"  {units.size(float(layers.parameter_bytes[own].sum())):>10}"
+            f"  {units.size(sends):>9}  {_stage(plan, index)}"
         )
-    lines += ["", "of one microbatch on one rank; what is sent is of one microbatch, one way"]
-    if execution.executed:
-        end = max(one.stop_seconds for one in execution.executed)
-        busy = sum(one.stop_seconds - one.start_seconds for one in execution.executed)
-        lines.append(
-            f"this rank, of stage {execution.stages[0]}, computed {1e3 * busy:.2f} ms of the"
-            f" {1e3 * end:.2f} ms until its last microbatch of the last step; else it waited"
+    yield "of one microbatch on one rank; what is sent is of one microbatch, one way"
+
+
+def _reductions(num_groups: Sequence[int]) -> Iterator[str]:
+    for stage, count in enumerate(num_groups):
+        if count:
+            yield (
+                f"stage {stage} all-reduces its gradients in {count} groups, as LIBRA plans them,"
+                " within its last backward"
+            )
+
+
+def _charts(
+    plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: Measured | None
+) -> Iterator[str]:
+    """Both on one scale."""
+    predicted = simulate_pipeline(layers, plan, cluster)
+    found = {"predicted": (bars_of(plan, predicted), predicted.iteration_seconds)}
+    if measured is not None:
+        found["measured"] = (measured.bars, measured.seconds)
+    longest = max(seconds for _, seconds in found.values())
+    ranks = [rank for stage in plan.stages for rank in stage.devices]
+    for what, (bars, seconds) in found.items():
+        yield f"{what}, {units.time(seconds)} of {units.time(longest)}:"
+        for rank, line in chart(bars, ranks, longest, _CHART_COLUMNS).items():
+            yield f"rank {rank:<4} {line.rstrip('.')}"
+        yield from _idle(bars, len(plan.stages), seconds)
+    yield LEGEND
+
+
+def _idle(bars: Iterable[Bar], num_stages: int, seconds: float) -> Iterator[str]:
+    """For each rank what its bubbles come to, and the longest."""
+    found = bubbles(bars, num_stages, seconds)
+    for rank in sorted({one.device for one in found}):
+        own = [one for one in found if one.device == rank]
+        share = sum(one.seconds for one in own) / seconds
+        yield (
+            f"rank {rank} computes nothing for {units.percent(share)}; longest"
+            f" {units.time(own[0].seconds)}, for {own[0].why}"
         )
-    lines += [f"note: {note}" for note in plan.notes]
-    return "\n".join(line[:100] for line in lines)

@@ -18,7 +18,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records import values as records
-from tf_libra.records.values import PlanRecord, Record, StepRecord
+from tf_libra.records.values import PipelineRecord, PlanRecord, Record, StepRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning import Observation
 
@@ -56,6 +56,10 @@ class Recorder:
         self._plan = record.plan
         if self._rank == 0:
             self._write(record.step, record)
+
+    def pipeline(self, record: PipelineRecord) -> None:
+        """What the ranks of a pipeline did when, as rank 0 knows it."""
+        self._write(record.step, record)
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages; goes with the next step's record."""

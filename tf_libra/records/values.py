@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra import checks, strategies
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.planning.strategy import check_threads
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
+from tf_libra.simulation.pipeline_gantt import Bar
 from tf_libra.tuning import Conclusion, Origin
 
 if TYPE_CHECKING:
@@ -437,10 +441,67 @@ class TimelineRecord:
         return cls(**_read(cls, document))
 
 
+@dataclass(frozen=True)
+class PipelineRecord:
+    """A pipeline, what it was planned of, and what its ranks did when in one iteration.
+
+    Attributes:
+      function: name of the training function.
+      step: the last step that was measured.
+      plan: the pipeline.
+      layers: as they were measured.
+      cluster: likewise.
+      bars: what every rank computed, in seconds since the iteration's start.
+      seconds: until the last rank had ended its step.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    function: str
+    step: int
+    plan: PipelinePlan
+    layers: LayerGraph
+    cluster: Cluster
+    bars: tuple[Bar, ...]
+    seconds: float
+
+    KIND: ClassVar[str] = "pipeline"
+
+    def __post_init__(self) -> None:
+        checks.text("function", self.function)
+        _set(self, "step", checks.integer("step", self.step, minimum=1))
+        for field, kind in _OF_PIPELINES.items():
+            checks.instance(field, getattr(self, field), kind)
+        _set(self, "bars", checks.items("bars", self.bars, Bar))
+        _set(self, "seconds", checks.real("seconds", self.seconds, minimum=0))
+
+    @property
+    def tag(self) -> str:
+        """The name of the series of summaries that the record belongs to."""
+        return _tag(self.function, self.KIND, self.plan.fingerprint)
+
+    def to_json(self) -> str:
+        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        document = _fields(self) | {"bars": [dataclasses.asdict(one) for one in self.bars]}
+        document |= {field: json.loads(getattr(self, field).to_json()) for field in _OF_PIPELINES}
+        return _written(self.KIND, document)
+
+    @classmethod
+    def from_json(cls, document: str) -> "PipelineRecord":
+        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        value = _read(cls, document)
+        for field, kind in _OF_PIPELINES.items():
+            value[field] = kind.from_json(json.dumps(value[field]))
+        return cls(**value)
+
+
+_OF_PIPELINES: dict[str, Any] = {"plan": PipelinePlan, "layers": LayerGraph, "cluster": Cluster}
+
 # What is written, and what is read.
-Record = PlanRecord | StepRecord
+Record = PlanRecord | StepRecord | PipelineRecord
 KINDS: dict[str, type[Record | TimelineRecord]] = {
-    kind.KIND: kind for kind in (PlanRecord, TimelineRecord, StepRecord)
+    kind.KIND: kind for kind in (PlanRecord, TimelineRecord, StepRecord, PipelineRecord)
 }
 
 

@@ -24,9 +24,9 @@ def page(title: str, answers: Answers) -> str:
         ImportError: Plotly is not installed.
         ValueError: there is no plan to show.
     """
-    plans = next(answer["value"]["plans"] for route, _, answer in answers if route == "runs")
-    if not plans:
-        problems = next(a["value"]["problems"] for route, _, a in answers if route == "runs")
+    runs = next(answer["value"] for route, _, answer in answers if route == "runs")
+    if not runs["plans"] and not runs["pipelines"]:
+        problems = runs["problems"]
         why = problems[0]["message"] if problems else "none was recorded"
         raise ValueError(f"there is no plan to show: {why}")
     import plotly

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.picture import save
 from tf_libra.simulation.pipeline import PipelineTimeline
+from tf_libra.simulation.pipeline_gantt import Bar
 
 _COLOURS = {
     "forward": "#4c78a8",
@@ -58,6 +59,45 @@ def plot_pipelines(
     handles = [
         Patch(color=colour, label=kind.replace("_", " ")) for kind, colour in _COLOURS.items()
     ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+    save(figure, path)
+
+
+def plot_devices(
+    pictures: Sequence[tuple[str, Sequence[Bar], float]], path: str | os.PathLike[str]
+) -> None:
+    """Writes what each device does when, one picture below the other and on one scale, as SVG.
+
+    Args:
+      pictures: titles, what devices do, and seconds until the end of the iteration.
+      path: of the file; PNG where its name says so.
+
+    Raises:
+      ImportError: Matplotlib is not installed.
+      OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    devices = sorted({bar.device for _, bars, _ in pictures for bar in bars})
+    height = 0.6 + 0.3 * len(devices)
+    figure = Figure(figsize=(12, 0.6 + height * len(pictures)), layout="constrained")
+    panels = figure.subplots(len(pictures), sharex=True, squeeze=False)[:, 0]
+    kinds = ("forward", "backward", "all_reduce")
+    for axes, (title, bars, seconds) in zip(panels, pictures, strict=True):
+        for bar in bars:
+            low, thick = (0.62, 0.3) if bar.kind == "all_reduce" else (0.05, 0.55)
+            span = (1e3 * bar.start_seconds, 1e3 * (bar.stop_seconds - bar.start_seconds))
+            place = (devices.index(bar.device) + low, thick)
+            colour = _COLOURS[bar.kind]
+            axes.broken_barh([span], place, color=colour, edgecolor="white", lw=0.3)
+        labels = [str(device) for device in devices]
+        axes.set_yticks([0.5 + row for row in range(len(labels))], labels, fontsize=8)
+        axes.set_ylim(len(labels), 0)
+        axes.set_title(f"{title}: {1e3 * seconds:.4g} ms", fontsize=10)
+    panels[-1].set_xlim(0, 1e3 * max(seconds for *_, seconds in pictures) or 1)
+    panels[-1].set_xlabel("ms since the start of the iteration")
+    handles = [Patch(color=_COLOURS[kind], label=kind.replace("_", " ")) for kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     save(figure, path)
 

@@ -11,12 +11,17 @@ from dataclasses import replace
 
 from tf_libra import logs, units
 from tf_libra.cost_model.evidence import written
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records.recorder import Recorder
-from tf_libra.records.values import PlanRecord
+from tf_libra.records.values import PipelineRecord, PlanRecord
 from tf_libra.records.versions import versions
+from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.story import pipeline_files
 from tf_libra.story.folders import documents
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
@@ -281,6 +286,34 @@ class Story:
             len(facts.timelines),
             "nothing" if predicted is None else units.time(predicted),
         )
+
+    def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:
+        """A pipeline is in force, made of these measurements; rank 0 writes."""
+        if self._writes_pipelines:
+            assert self._options.logdir is not None
+            made = (layers, cluster, plan)
+            pipeline_files.write_planned(self._options.logdir, self._function, *made, self.log)
+
+    def pipeline_measured(
+        self,
+        step: int,
+        plan: PipelinePlan,
+        layers: LayerGraph,
+        cluster: Cluster,
+        bars: tuple[Bar, ...],
+        seconds: float,
+    ) -> None:
+        """What the ranks of a pipeline did when is known, up to this step; rank 0 writes."""
+        if self._writes_pipelines:
+            assert self._options.logdir is not None
+            record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
+            pipeline_files.write_measured(self._options.logdir, record, self.log)
+            if self._recorder is not None:
+                self._recorder.pipeline(record)
+
+    @property
+    def _writes_pipelines(self) -> bool:
+        return self._rank == 0 and self._options.logdir is not None and not self._is_closed
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more; at the end of the process anyway."""

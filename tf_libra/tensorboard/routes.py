@@ -17,7 +17,13 @@ from tensorboard.data import provider
 
 from tf_libra import checks, strategies
 from tf_libra.records import values as records
-from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord, TimelineRecord
+from tf_libra.records.values import (
+    PLUGIN_NAME,
+    PipelineRecord,
+    PlanRecord,
+    StepRecord,
+    TimelineRecord,
+)
 from tf_libra.tensorboard import ranks, views
 
 _HISTORY_POINTS = 1000
@@ -155,17 +161,29 @@ def _plan_record(document: str) -> PlanRecord:
     return PlanRecord.from_json(document)
 
 
+@functools.lru_cache(maxsize=32)
+def _pipeline_view(document: str) -> dict[str, Any]:
+    return views.pipeline_view(PipelineRecord.from_json(document))
+
+
 def _runs(query: Query) -> Any:
     """All plans, by run; functions that have none yet; and what cannot be read, with the reason.
+
+    Pipelines are there with all that is shown of them.
 
     `stamps` are by run what changes whenever anything is written there.
     """
     plans: list[tuple[float, dict[str, Any]]] = []
+    pipelines: list[dict[str, Any]] = []
     problems: list[dict[str, str]] = []
     for run, tags in sorted(query.listed().items()):
         for tag, series in sorted(tags.items()):
             try:
-                if records.kind_of(series.plugin_content) != PlanRecord.KIND:
+                kind = records.kind_of(series.plugin_content)
+                if kind == PipelineRecord.KIND:
+                    shown = [_pipeline_view(text) for text in query.documents(run, tag)]
+                    pipelines += [{"run": run} | one for one in shown]
+                if kind != PlanRecord.KIND:
                     continue
                 # One that came into force again later has several steps.
                 for written, document in query.dated(run, tag, _PLAN_POINTS):
@@ -184,6 +202,7 @@ def _runs(query: Query) -> Any:
             stamps[run] = max(stamps.get(run, 0.0), latest)
     return {
         "plans": headings,
+        "pipelines": pipelines,
         "measuring": _measuring(query, scalars, headings),
         "stamps": stamps,
         "problems": problems,

@@ -23,8 +23,8 @@ from tf_libra.planning import make_plan
 from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.planning.losses import bottleneck, losses
-from tf_libra.records.values import PlanRecord, Spread, TimelineRecord
-from tf_libra.simulation import Timeline, simulate
+from tf_libra.records.values import PipelineRecord, PlanRecord, Spread, TimelineRecord
+from tf_libra.simulation import Timeline, pipeline_gantt, simulate, simulate_pipeline
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
 from tf_libra.tuning.search.result import Search
@@ -105,6 +105,61 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
     }
     view["bottleneck"] = bottleneck(losses(plan, timeline, record.conclusion.cost_model))
     return view
+
+
+def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
+    """A pipeline: who computes what, and what every rank does when, predicted and measured.
+
+    Of each rank's bubbles the longest is said.
+    """
+    plan, layers, cluster = record.plan, record.layers, record.cluster
+    timeline = simulate_pipeline(layers, plan, cluster)
+    drawn = {
+        "predicted": (pipeline_gantt.bars_of(plan, timeline), timeline.iteration_seconds),
+        "measured": (record.bars, record.seconds),
+    }
+    return {
+        "function": record.function,
+        "step": record.step,
+        "strategy": plan.strategy,
+        "num_microbatches": plan.num_microbatches,
+        "bottleneck": pipeline_gantt.bottleneck(layers, plan, cluster),
+        "notes": list(plan.notes),
+        "stages": [
+            {
+                "layers": pipeline_gantt.layers_of(plan, number),
+                "ranks": list(stage.devices),
+                "forward_seconds": float(layers.forward_seconds[stage.start : stage.stop].sum()),
+                "backward_seconds": float(layers.backward_seconds[stage.start : stage.stop].sum()),
+                "parameter_bytes": float(layers.parameter_bytes[stage.start : stage.stop].sum()),
+            }
+            for number, stage in enumerate(plan.stages)
+        ],
+        "charts": [
+            {
+                "title": title,
+                "seconds": seconds,
+                "bars": [dataclasses.asdict(bar) for bar in bars],
+                "ranks": [
+                    {"rank": rank} | _bubbles(bars, rank, len(plan.stages), seconds)
+                    for stage in plan.stages
+                    for rank in stage.devices
+                ],
+            }
+            for title, (bars, seconds) in drawn.items()
+        ],
+    }
+
+
+def _bubbles(
+    bars: Sequence[pipeline_gantt.Bar], rank: int, num_stages: int, seconds: float
+) -> dict[str, Any]:
+    own = [one for one in bars if one.device == rank]
+    found = pipeline_gantt.bubbles(own, num_stages, seconds)
+    return {
+        "idle_share": sum(one.seconds for one in found) / seconds if seconds else 0.0,
+        "longest": None if not found else {"seconds": found[0].seconds, "why": found[0].why},
+    }
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:

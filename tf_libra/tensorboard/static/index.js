@@ -5,6 +5,7 @@ import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
 import {short, strategy} from './format.js';
 import {historyView} from './history.js';
+import {pipelineCard} from './pipeline.js';
 import {onTensorBoardReload, readPlace, writePlace} from './place.js';
 import {planView} from './plan.js';
 import {strategiesView} from './strategies.js';
@@ -43,7 +44,7 @@ class Page {
     this.group = /^\d+$/.test(place.group ?? '') ? Number(place.group) : null;
     this.wanted = place; // until the plan that it names is found
     this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
-    this.runs = {plans: [], measuring: [], stamps: {}, problems: []};
+    this.runs = {plans: [], pipelines: [], measuring: [], stamps: {}, problems: []};
     this.heading = null;
     this.visit = 0;
     this.leaving = [];
@@ -101,7 +102,7 @@ class Page {
 
   /** Whether nothing that is shown has changed. */
   sameAs(before) {
-    const list = ({plans, measuring, problems}) => JSON.stringify([plans, measuring, problems]);
+    const list = ({plans, pipelines, measuring, problems}) => JSON.stringify([plans, pipelines, measuring, problems]);
     if (list(before) !== list(this.runs) || this.heading === null) return list(before) === list(this.runs);
     return before.stamps?.[this.heading.run] === this.runs.stamps?.[this.heading.run];
   }
@@ -141,11 +142,11 @@ class Page {
     this.drawBar();
     const problems = this.runs.problems.map(({run, tag, message: reason}) =>
       message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`));
-    const measuring = this.runs.measuring.map(progress);
+    const measuring = [...this.runs.measuring.map(progress), ...this.runs.pipelines.map(pipelineCard)];
     if (this.heading === null) {
       for (const leave of leaving) leave();
       this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty()]));
-      this.main.dataset.ready = measuring.length > 0 ? 'measuring' : 'empty';
+      this.main.dataset.ready = this.runs.pipelines.length > 0 ? 'pipeline' : measuring.length > 0 ? 'measuring' : 'empty';
       return;
     }
     if (this.group !== null && this.group >= this.heading.num_groups) this.group = null;

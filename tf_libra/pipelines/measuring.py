@@ -1,0 +1,72 @@
+"""What all ranks did when in the first steps of a pipeline, as they tell each other after them."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra.backends.control import Control
+from tf_libra.pipelines.executing import Execution
+from tf_libra.simulation.pipeline_gantt import Bar
+
+# The first one instantiates functions, and is no usual one.
+_STEPS = range(2, 5)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One iteration.
+
+    Attributes:
+        bars: what every rank computed, in seconds since the ranks began together.
+        seconds: until the last rank had ended its step.
+    """
+
+    bars: tuple[Bar, ...]
+    seconds: float
+
+
+class Measuring:
+    """Measures a few of the steps that run under a plan."""
+
+    def __init__(self) -> None:
+        """None has run."""
+        self._number = 0
+        self._iterations: list[Measured] = []
+
+    @property
+    def number(self) -> int:
+        """How many steps have run."""
+        return self._number
+
+    @property
+    def typical(self) -> Measured | None:
+        """The iteration of median length; None before all were measured."""
+        if self._number < _STEPS.stop - 1:
+            return None
+        middle = statistics.median_high(one.seconds for one in self._iterations)
+        return next(one for one in self._iterations if one.seconds == middle)
+
+    def during(self, control: Control, execution: Execution, run: Callable[[], Any]) -> Any:
+        """Runs a step, with the other ranks, and measures it if it is one of those.
+
+        Raises:
+            EngineError: a rank is gone.
+        """
+        self._number += 1
+        if self._number not in _STEPS:
+            return run()
+        control.all_gather(None)  # so that all begin together
+        start = time.perf_counter()
+        result = run()
+        seconds = time.perf_counter() - start
+        mine = [
+            [one.kind, one.stage, one.microbatch, one.start_seconds, one.stop_seconds]
+            for one in execution.executed
+        ]
+        everyone = control.all_gather({"seconds": seconds, "executed": mine})
+        bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
+        longest = max(told["seconds"] for told in everyone)
+        self._iterations.append(Measured(tuple(bars), longest))
+        return result

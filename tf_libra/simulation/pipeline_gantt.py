@@ -1,0 +1,216 @@
+"""What each device does during an iteration of a pipeline, simulated or measured, as text."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tf_libra import checks, units
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.simulation.pipeline import (
+    PipelineTimeline,
+    all_reduce_seconds,
+    stage_seconds,
+    transfer_seconds,
+)
+
+KINDS = ("forward", "backward", "all_reduce")
+IDLE, ALL_REDUCE = ".", "="
+LEGEND = "A: forward of microbatch 0, a: its backward, and so on; =: all-reduce; .: idle"
+_LETTERS = 26
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a device does for a while; seconds since the iteration's start.
+
+    Attributes:
+        device: its number.
+        kind: "forward", "backward" or "all_reduce".
+        stage: of whose layers.
+        microbatch: which; None: an all-reduce.
+        start_seconds: when it begins.
+        stop_seconds: when it ends.
+
+    Raises:
+        ValueError: a field is out of its range.
+    """
+
+    device: int
+    kind: str
+    stage: int
+    microbatch: int | None
+    start_seconds: float
+    stop_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r:.80}")
+        checks.integer("device", self.device)
+        checks.integer("stage", self.stage)
+        if self.microbatch is not None:
+            checks.integer("microbatch", self.microbatch)
+        start = checks.real("start_seconds", self.start_seconds, minimum=0)
+        checks.real("stop_seconds", self.stop_seconds, minimum=start)
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """A time in which a device computes nothing.
+
+    Attributes:
+        device: its number.
+        start_seconds: when it begins.
+        stop_seconds: when it ends.
+        why: what the device waits for.
+    """
+
+    device: int
+    start_seconds: float
+    stop_seconds: float
+    why: str
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.stop_seconds - self.start_seconds
+
+
+def bars_of(plan: PipelinePlan, timeline: PipelineTimeline) -> tuple[Bar, ...]:
+    """What a simulated timeline has every device do; replicas of a stage do the same at once."""
+    return tuple(
+        Bar(
+            device, block.kind, block.stage, block.microbatch, block.start_seconds,
+            block.stop_seconds,
+        )
+        for block in timeline.blocks
+        for device in plan.stages[block.stage].devices
+        if not block.kind.endswith("_transfer")
+    )  # fmt: skip
+
+
+def chart(
+    bars: Iterable[Bar], devices: Sequence[int], end_seconds: float, width: int
+) -> dict[int, str]:
+    """A line of `width` characters for each device, from the iteration's start to `end_seconds`.
+
+    A character is what takes most of its time; where that is nothing, it is idle. Computation goes
+    before an all-reduce beside it.
+    """
+    known = list(bars)
+    return {
+        device: "".join(
+            _character(
+                [one for one in known if one.device == device],
+                end_seconds * place / width,
+                end_seconds * (place + 1) / width,
+            )
+            for place in range(width)
+        )
+        for device in devices
+    }
+
+
+def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
+    def within(one: Bar) -> float:
+        return max(0.0, min(one.stop_seconds, stop) - max(one.start_seconds, start))
+
+    computing = [one for one in bars if one.microbatch is not None]
+    for some in (computing, bars):
+        if some and sum(map(within, some)) >= (stop - start) / 2 > 0:
+            return _letter(max(some, key=within))
+    return IDLE
+
+
+def _letter(bar: Bar) -> str:
+    if bar.microbatch is None:
+        return ALL_REDUCE
+    first = "A" if bar.kind == "forward" else "a"
+    return chr(ord(first) + bar.microbatch % _LETTERS)
+
+
+def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bubble]:
+    """All times in which a device that has something to compute does not, the longest first.
+
+    Args:
+        bars: what devices do.
+        num_stages: of the pipeline.
+        end_seconds: when the iteration ends, for all devices.
+    """
+    found = []
+    known = list(bars)
+    computing = [one for one in known if one.microbatch is not None]
+    reducing = {one.device for one in known if one.microbatch is None}
+    for device in sorted({one.device for one in computing}):
+        at = 0.0
+        own = sorted(
+            (one for one in computing if one.device == device), key=lambda one: one.start_seconds
+        )
+        for one in own:
+            found.append(Bubble(device, at, one.start_seconds, _awaited(one, num_stages)))
+            at = max(at, one.stop_seconds)
+        last = "the all-reduce of its stage" if device in reducing else "the end of the iteration"
+        found.append(Bubble(device, at, end_seconds, last))
+    found = [one for one in found if one.seconds > 0]
+    return sorted(found, key=lambda one: (-one.seconds, one.device, one.start_seconds))
+
+
+def _awaited(bar: Bar, num_stages: int) -> str:
+    """What a computation needs from elsewhere."""
+    if bar.kind == "forward":
+        if bar.stage == 0:
+            return f"samples of microbatch {bar.microbatch}"
+        return f"forward of microbatch {bar.microbatch} by stage {bar.stage - 1}"
+    if bar.stage == num_stages - 1:
+        return f"nothing, before backward of microbatch {bar.microbatch}"
+    return f"backward of microbatch {bar.microbatch} by stage {bar.stage + 1}"
+
+
+def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
+    """What keeps an iteration from being shorter, in one sentence.
+
+    That is the stage, the channel or the all-reduce which is busy longest in an iteration
+    (SPP, section III-B); of channels, the two directions are apart.
+    """
+    count = plan.num_microbatches
+    loads: list[tuple[float, str]] = []
+    for number, stage in enumerate(plan.stages):
+        each = sum(stage_seconds(layers, stage))
+        loads.append(
+            (
+                count * each,
+                f"stage {number}, {layers_of(plan, number)}, which computes {units.time(each)} for"
+                f" each of {count} microbatches",
+            )
+        )
+    for number, (stage, following) in enumerate(itertools.pairwise(plan.stages)):
+        each = transfer_seconds(layers, cluster, stage, following)
+        num_bytes = layers.activation_bytes[stage.stop - 1]
+        loads.append(
+            (
+                count * each,
+                f"the channel between stages {number} and {number + 1}, which takes"
+                f" {units.time(each)} for the {units.size(num_bytes)} of each of {count}"
+                " microbatches, each way",
+            )
+        )
+    for number, stage in enumerate(plan.stages):
+        num_bytes = float(layers.parameter_bytes[stage.start : stage.stop].sum())
+        loads.append(
+            (
+                all_reduce_seconds(layers, cluster, stage),
+                f"the all-reduce of stage {number}, {units.size(num_bytes)} among devices"
+                f" {', '.join(map(str, stage.devices))}",
+            )
+        )
+    seconds, what = max(loads, key=lambda one: one[0])
+    of = "" if plan.predicted_seconds is None else f" of {units.time(plan.predicted_seconds)}"
+    return f"the bottleneck is {what}: {units.time(seconds)}{of}"
+
+
+def layers_of(plan: PipelinePlan, stage: int) -> str:
+    """The layers of a stage, by the names of the first and the last."""
+    one = plan.stages[stage]
+    first, last = plan.layer_names[one.start], plan.layer_names[one.stop - 1]
+    return first if first == last else f"{first} to {last}"

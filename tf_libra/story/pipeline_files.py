@@ -1,0 +1,105 @@
+"""What a pipeline leaves in its log directory: what it was planned of, the plan, and pictures.
+
+Rank 0 writes. A file that cannot be written is no reason to end the training: it is said once.
+"""
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.records.values import PipelineRecord
+from tf_libra.simulation import simulate_pipeline
+from tf_libra.simulation.pipeline_gantt import Bar, bars_of
+from tf_libra.story.folders import documents
+
+_NAMES = ("pipeline", "layers", "cluster", "trace")
+
+
+def write_planned(
+    logdir: Path,
+    function: str,
+    layers: LayerGraph,
+    cluster: Cluster,
+    plan: PipelinePlan,
+    log: logging.Logger,
+) -> None:
+    """Writes what `tf-libra pipeline` reads: pipeline.json, layers.json, cluster.json.
+
+    Args:
+        logdir: the log directory.
+        function: name of the training function; of several the first has the plain names.
+        layers: as they were measured.
+        cluster: likewise.
+        plan: made of them.
+        log: is warned where something cannot be written.
+    """
+    paths, told = documents(logdir, function, _NAMES)
+    if told:
+        log.info("%s", told)
+    texts = {
+        "pipeline": plan.to_json(), "layers": layers.to_json(), "cluster": cluster.to_json(),
+    }  # fmt: skip
+    _write({paths[name]: text for name, text in texts.items()}, log)
+
+
+def write_measured(logdir: Path, record: PipelineRecord, log: logging.Logger) -> None:
+    """Writes what every rank did when, predicted and measured: trace.json, and pipeline.svg.
+
+    The trace is of Chrome's format, for Perfetto and other viewers. The picture needs Matplotlib,
+    and is left out without it.
+
+    Args:
+        logdir: the log directory.
+        record: of the pipeline.
+        log: as for `write_planned`.
+    """
+    paths, _ = documents(logdir, record.function, _NAMES)
+    predicted = simulate_pipeline(record.layers, record.plan, record.cluster)
+    found = {
+        "predicted": (bars_of(record.plan, predicted), predicted.iteration_seconds),
+        "measured": (record.bars, record.seconds),
+    }
+    events = [event for what, (bars, _) in found.items() for event in _events(what, bars)]
+    _write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
+    try:
+        from tf_libra.simulation.pipeline_plot import plot_devices
+
+        plot_devices(
+            [(what, bars, seconds) for what, (bars, seconds) in found.items()],
+            paths["pipeline"].with_suffix(".svg"),
+        )
+    except ImportError:
+        log.info("logdir: without Matplotlib (pip install tf-libra[plot]) there is no pipeline.svg")
+    except OSError as error:
+        log.warning("logdir: not everything could be written: %s", error)
+
+
+def _events(what: str, bars: Iterable[Bar]) -> list[dict[str, Any]]:
+    """Complete events, in microseconds: a process for what is predicted, another for the rest."""
+    return [
+        {
+            "name": one.kind if one.microbatch is None else f"{one.kind} {one.microbatch}",
+            "cat": one.kind,
+            "ph": "X",
+            "pid": what,
+            "tid": f"rank {one.device}",
+            "ts": 1e6 * one.start_seconds,
+            "dur": 1e6 * (one.stop_seconds - one.start_seconds),
+            "args": {"stage": one.stage, "microbatch": one.microbatch},
+        }
+        for one in bars
+    ]
+
+
+def _write(texts: dict[Path, str], log: logging.Logger) -> None:
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+    except OSError as error:
+        log.warning("logdir: not everything could be written: %s", error)
