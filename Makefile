@@ -83,6 +83,7 @@ bench: setup
 soak: setup
 	@mkdir -p build
 	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
+	$(RUN) python -m benchmarks.soak --np 4 --steps 2000 --stages 3 --json build/soak_pipeline.json
 
 # The GPU benchmark needs PyTorch and no TensorFlow: an environment of its own.
 GPU_VENV := .venv-gpu

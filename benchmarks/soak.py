@@ -1,12 +1,15 @@
 """Trains for thousands of steps with random pauses, and checks that nothing is lost or leaked.
 
     python -m benchmarks.soak --np 4 --steps 2000 --json build/soak.json
+    python -m benchmarks.soak --np 4 --steps 2000 --stages 3 --json build/soak_pipeline.json
 
+With `--stages` the ranks run a pipeline of so many stages, with four microbatches in every step.
 Every few steps a rank, each on its own, pauses for a moment, so that ranks arrive in every order.
 In the end
 - all ranks have the same bits in their weights, and these are the weights of one process that has
   trained on the joint batches, to a relative 1e-9;
-- every planned all-reduce of every step was executed: telemetry counts them;
+- every planned all-reduce of every step was executed: telemetry counts them (of a pipeline the
+  weights alone tell);
 - resident memory is flat: on every rank, the median of the last tenth of the steps is at most
   `--max_growth_bytes` above that of the second tenth.
 
@@ -29,6 +32,7 @@ from benchmarks.machine import machine, versions
 
 _FEATURES, _WIDTHS, _SHARD = 64, (128, 96, 10), 8
 _TOLERANCE = 1e-9
+_MICROBATCHES = 4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,7 +71,12 @@ def _work() -> int:
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     weights, plain_step = _model(tf)
-    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_seconds=600)(plain_step)
+    stages = _STAGES.value
+    if stages is None:
+        step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_seconds=600)(plain_step)
+    else:
+        spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES, num_stages=stages)
+        step = tf_libra.optimize(spp)(plain_step)
     random = np.random.default_rng(rank)
     resident, executed, planned, pauses = [], 0, 0, 0
     start = time.perf_counter()
@@ -80,12 +89,15 @@ def _work() -> int:
         settled = step.settled
         step(*(tf.constant(part[mine]) for part in joint))
         resident.append(_resident_bytes())
+        if stages is not None:
+            continue
         if settled:  # nobody else drains telemetry any more
             executed += len(engine_lib.running().drain_telemetry())
             planned += len(step.plan.groups)
         elif step.settled:
             engine_lib.running().drain_telemetry()
     seconds = time.perf_counter() - start
+    step.synchronize_variables()
     tenth = _STEPS.value // 10
     early, late = (
         float(np.median(part)) for part in (resident[tenth : 2 * tenth], resident[-tenth:])
@@ -115,6 +127,7 @@ def _work() -> int:
         "pauses": [one["pauses"] for one in everyone],
         "same_bits": all(one["weights"] == everyone[0]["weights"] for one in everyone),
         "relative_error": error,
+        "stages": stages,
         "planned": [one["planned"] for one in everyone],
         "executed": [one["executed"] for one in everyone],
         "resident_bytes": [one["resident_bytes"] for one in everyone],
@@ -124,7 +137,7 @@ def _work() -> int:
         outcome["same_bits"]
         and error <= _TOLERANCE
         and outcome["planned"] == outcome["executed"]
-        and min(outcome["planned"]) > 0
+        and (min(outcome["planned"]) > 0 or stages is not None)
         and max(growth) <= _MAX_GROWTH.value
     )
     print(f"outcome {json.dumps(outcome)}", flush=True)
@@ -133,6 +146,8 @@ def _work() -> int:
 
 def _model(tf: Any) -> tuple[list[Any], Any]:
     """Dense layers in float64 and their training step."""
+    import tf_libra
+
     random = np.random.default_rng(7)
     weights, rows = [], _FEATURES
     for layer, columns in enumerate(_WIDTHS):
@@ -147,6 +162,7 @@ def _model(tf: Any) -> tuple[list[Any], Any]:
             hidden = inputs
             for layer in range(0, len(weights), 2):
                 hidden = tf.nn.tanh(hidden @ weights[layer] + weights[layer + 1])
+                hidden = tf_libra.boundary(hidden)  # without a pipeline nothing
             loss = tf.reduce_mean((hidden - labels) ** 2)
         for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(0.1 * gradient)
@@ -173,8 +189,12 @@ def _summary(document: dict[str, Any]) -> str:
         f" {sum(document['pauses'])} pauses",
         f"weights: {'the same bits' if document['same_bits'] else 'DIFFERENT BITS'} on all ranks,"
         f" {document['relative_error']:.1e} from one process",
-        f"all-reduces: {document['executed']} executed of {document['planned']} planned, by rank",
     ]
+    if document["stages"] is None:
+        executed, planned = document["executed"], document["planned"]
+        rows.append(f"all-reduces: {executed} executed of {planned} planned, by rank")
+    else:
+        rows.append(f"a pipeline of {document['stages']} stages")
     for rank, (early, late) in enumerate(document["resident_bytes"]):
         rows.append(
             f"rank {rank}: {early / 2**20:.1f} MiB after warm-up, {late / 2**20:.1f} at the end"
@@ -189,6 +209,9 @@ if __name__ == "__main__":
     _PAUSE_SECONDS = flags.DEFINE_float("pause_seconds", 0.05, "Longest pause.", lower_bound=0)
     _MAX_GROWTH = flags.DEFINE_integer(
         "max_growth_bytes", 8 << 20, "Of resident memory, per rank.", 0
+    )
+    _STAGES = flags.DEFINE_integer(
+        "stages", None, "Of a pipeline; default: data parallelism.", lower_bound=1
     )
     _JSON = flags.DEFINE_string("json", None, "File to write the outcome to.")
     _WORKER = flags.DEFINE_bool("worker", False, "Set for the workers that this starts.")
