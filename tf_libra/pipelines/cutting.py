@@ -141,6 +141,14 @@ class Cut:
         assert handle is not None, reduction
         return self.stage_of_variable(handle)
 
+    def layer_of_gradient(self, reduction: str) -> int:
+        """The layer whose variable a gradient is of."""
+        handle = self.graph.handle_of(self.graph.recording.variables[reduction])
+        assert handle is not None, reduction
+        region = self.graph.owner_of(handle)
+        layers = self.graph.layers
+        return next(i for i, one in enumerate(layers) if one.start <= region < one.stop)
+
     def _uses(self) -> list[tuple[Any, int]]:
         """Every tensor of a microbatch, with a phase in which it is needed."""
         graph = self.graph

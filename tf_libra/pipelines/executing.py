@@ -19,6 +19,7 @@ from tf_libra.pipelines.exchanging import (
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.parts import Part
+from tf_libra.pipelines.reducing import Groups, Reducing
 from tf_libra.pipelines.returning import Returned, resized
 from tf_libra.pipelines.shares import Range, Shares
 from tf_libra.pipelines.transport import Transport
@@ -71,18 +72,33 @@ class _Function:
     arguments: tuple[str, ...]
     takes: tuple[str, ...]
     gives: tuple[str, ...]
+    captures: frozenset[str]
+    sums: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, extraction: Extraction, part: Part) -> "_Function":
+    def of(
+        cls, extraction: Extraction, part: Part, reducing: Reducing | None = None
+    ) -> "_Function":
         takes = [*(f"{name}:0" for name in part.arguments), *part.takes]
+        reduced = () if reducing is None else reducing.names
         return cls(
-            extraction.function(part.ops, takes, part.gives),
-            part.arguments, part.takes, part.gives,
-        )  # fmt: skip
+            extraction.function(part.ops, takes, part.gives, reducing),
+            part.arguments,
+            part.takes,
+            (*part.gives, *map(_total, reduced)),
+            extraction.captures(part.ops, part.gives),
+            reduced if reducing is not None and reducing.adds else (),
+        )
 
-    def __call__(self, arguments: Values, values: Values) -> Values:
+    def __call__(self, arguments: Values, values: Values, sums: Values | None = None) -> Values:
         given = [*(arguments[name] for name in self.arguments), *(values[n] for n in self.takes)]
+        given += [(sums or {})[name] for name in self.sums]
         return dict(zip(self.gives, self.call(given), strict=True))
+
+
+def _total(reduction: str) -> str:
+    """What the sum over all microbatches and replicas is called among values."""
+    return f"total {reduction}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,7 @@ class _Block:
         receives: before that.
         sends: after it.
         returns: names of the tensors among its results which the step returns.
+        last: the same for the last microbatch, where that all-reduces gradients as well.
     """
 
     cut: Cut
@@ -102,6 +119,7 @@ class _Block:
     receives: tuple[Exchange, ...]
     sends: tuple[Exchange, ...]
     returns: tuple[str, ...]
+    last: _Function | None = None
 
 
 class Execution:
@@ -153,6 +171,10 @@ class Execution:
             for stage in self.stages
             for kind in _KINDS
         }
+        # What is all-reduced when backward computation has ended.
+        self._reduced = {
+            name for stage in self.stages for one in layout.groups_of(stage) for name in one
+        }
         self._updates = [
             _Function.of(any_trace.extraction, self._update.part(self.stages, number))
             for number in range(self._update.num_rounds)
@@ -178,6 +200,11 @@ class Execution:
             rank = self._transport.rank
             return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
 
+        groups = self.layout.groups_of(stage) if kind == "backward" else ()
+        last = None
+        if groups:
+            reducing = self._reducing(traced, stage, groups)
+            last = _Function.of(traced.extraction, cut.parts[phase], reducing)
         return _Block(
             cut,
             _Function.of(traced.extraction, cut.parts[phase]),
@@ -188,7 +215,28 @@ class Execution:
             ),
             tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase),
             tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase),
+            last,
         )
+
+    def _reducing(self, traced: Traced, stage: int, groups: Groups) -> Reducing:
+        """The end of a stage's last backward computation, which all-reduces."""
+        cut = traced.cut
+        part = cut.parts[cut.backward(stage)]
+        gradients = {name: cut.graph.gradients[name] for one in groups for name in one}
+        return Reducing(
+            groups,
+            {name: part.gives.index(one.name) for name, one in gradients.items()},
+            gradients,
+            self.layout.ranks[stage],
+            self._transport,
+            adds=self.layout.num_microbatches > 1,
+        )
+
+    @property
+    def captures(self) -> frozenset[str]:
+        """Placeholders of the variables, and other captured tensors, that this rank uses."""
+        functions = [*(block.function for block in self._blocks.values()), *self._updates]
+        return frozenset().union(*(one.captures for one in functions))
 
     @property
     def variables(self) -> dict[str, int]:
@@ -211,13 +259,17 @@ class Execution:
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
         executed = []
-        for kind, stage, microbatch in self.layout.orders[self._transport.rank]:
+        order = self.layout.orders[self._transport.rank]
+        last = {stage: (kind, stage, microbatch) for kind, stage, microbatch in order}
+        for kind, stage, microbatch in order:
             block = self._blocks[kind, stage]
             values = kept.setdefault((stage, microbatch), {})
             self._receive(block, microbatch, values)
             start = time.perf_counter()
             samples = batches[self.layout.ranks[stage]][microbatch]
-            values |= block.function(samples, values)
+            reduces = block.last is not None and last[stage] == (kind, stage, microbatch)
+            function = block.last if reduces and block.last is not None else block.function
+            values |= function(samples, values, sums)
             stop = time.perf_counter()
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
             self._send(block, microbatch, values)
@@ -225,6 +277,9 @@ class Execution:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
                 for name in self._cut.variables[stage]:
+                    if reduces:
+                        sums[name] = values[_total(name)]
+                        continue
                     value = values[self._gradient(name)]
                     sums[name] = value if name not in sums else sums[name] + value
                 del kept[stage, microbatch]
@@ -392,7 +447,9 @@ class Execution:
                 if ranks == team
                 for name in self._cut.variables[stage]
             ]
-            totals = self._totals({name: sums[name] for name in names}, team)
+            reduced = {name for name in names if name in self._reduced}
+            totals = {name: sums[name] for name in reduced}
+            totals |= self._totals({n: sums[n] for n in names if n not in reduced}, team)
             count = self.layout.num_microbatches * len(team)
             for name, total in totals.items():
                 means[f"{name}:0"] = total / tf.cast(count, total.dtype)

@@ -2,10 +2,23 @@
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+
+
+class Finish(Protocol):
+    """What a function does with what its ops have computed."""
+
+    @property
+    def specs(self) -> list[Any]:
+        """What else it is given."""
+        ...
+
+    def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
+        """What the function returns instead."""
+        ...
 
 
 class Extraction:
@@ -36,7 +49,11 @@ class Extraction:
         return self._graph.as_graph_def()
 
     def function(
-        self, ops: Collection[str], takes: Sequence[str], gives: Sequence[str]
+        self,
+        ops: Collection[str],
+        takes: Sequence[str],
+        gives: Sequence[str],
+        finish: "Finish | None" = None,
     ) -> Callable[[Sequence[Any]], list[Any]]:
         """A function that runs these ops, all that have an effect among them.
 
@@ -44,14 +61,15 @@ class Extraction:
             ops: names, in the order of creation; control edges between them are kept.
             takes: names of the tensors that it is given, which no op of it computes.
             gives: names of those that it returns; what it is given may be among them.
+            finish: goes on with what it returns, in the same graph.
 
         Returns:
-            A function of as many tensors, in this order.
+            A function of as many tensors, in this order, and then those that `finish` takes.
         """
         definition = graph_pb2.GraphDef()
         definition.versions.CopyFrom(self._definition.versions)
         definition.library.CopyFrom(self._library(ops))
-        members, captured, inputs = set(ops), set(), set()
+        members, inputs = set(ops), set()
         for name in ops:
             node = definition.node.add()
             node.CopyFrom(self._nodes[name])
@@ -61,20 +79,22 @@ class Extraction:
             # Names of ops that may not be there.
             node.attr.pop("_class", None)
             inputs |= {one if ":" in one else f"{one}:0" for one in kept}
-            captured |= {one.split(":")[0] for one in kept} & self._captures.keys()
-        captured |= {one.split(":")[0] for one in gives} & self._captures.keys()
+        captured = self.captures(ops, gives)
         specs = [self._spec(name) for name in takes]
+        if finish is not None:
+            specs += finish.specs
         computed = [name for name in gives if name.split(":")[0] in members]
 
         def run(*given: Any) -> list[Any]:
-            there = dict(zip(takes, given, strict=True))
+            there = dict(zip(takes, given[: len(takes)], strict=True))
             there |= {f"{name}:0": tf.convert_to_tensor(self._captures[name]) for name in captured}
             used = {name: tensor for name, tensor in there.items() if name in inputs}
             returned = tf.graph_util.import_graph_def(
                 definition, input_map=used, return_elements=computed, name=""
             )
             values = there | dict(zip(computed, returned or [], strict=True))
-            return [values[name] for name in gives]
+            result = [values[name] for name in gives]
+            return result if finish is None else finish(result, given[len(takes) :])
 
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
 
@@ -82,6 +102,11 @@ class Extraction:
             return list(concrete(*given))
 
         return call
+
+    def captures(self, ops: Collection[str], gives: Sequence[str] = ()) -> frozenset[str]:
+        """Names of the captured tensors, such as variables, that a function of these ops takes."""
+        used = {one.lstrip("^") for name in ops for one in self._nodes[name].input}
+        return frozenset({one.split(":")[0] for one in (*used, *gives)} & self._captures.keys())
 
     def _library(self, ops: Collection[str]) -> Any:
         """The functions that these ops call, and those call."""

@@ -37,6 +37,9 @@ class Layout:
         num_ranks: of the job.
         num_microbatches: M.
         orders: by rank, what it computes.
+        groups: by stage, gradients that are all-reduced together, from within the last backward
+            computation; empty for a stage that all-reduces all at once, after it. By default
+            that is every stage.
     """
 
     starts: tuple[int, ...]
@@ -44,6 +47,7 @@ class Layout:
     num_ranks: int
     num_microbatches: int
     orders: tuple[tuple[Task, ...], ...]
+    groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     @classmethod
     def of_pipeline(cls, plan: PipelinePlan) -> "Layout":
@@ -107,6 +111,10 @@ class Layout:
     def num_stages(self) -> int:
         """How many stages there are."""
         return len(self.starts)
+
+    def groups_of(self, stage: int) -> tuple[tuple[str, ...], ...]:
+        """How a stage's gradients are fused; none: all at once."""
+        return self.groups[stage] if self.groups else ()
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that a rank has a replica of."""
