@@ -3,7 +3,8 @@
     tf-libra run -np 2 python examples/pipeline_digits.py
 
 The step is that of one device. Every worker passes its own share of every batch, and runs the stage
-of the model that it is given; where data parallelism is faster, that is what is planned.
+of the model that it is given; where data parallelism is faster, that is what is planned. What was
+measured, planned and run is left in `--logdir` (docs/pipeline.md).
 """
 
 import os
@@ -22,7 +23,7 @@ from digits import batches, build_model, load_data  # noqa: E402
 
 import tf_libra  # noqa: E402
 
-# Those of digits.py, too: --epochs and --batch.
+# Those of digits.py, too: --epochs, --batch and --logdir.
 _MICROBATCHES = flags.DEFINE_integer("microbatches", 4, "Parts of every batch.", lower_bound=1)
 _STAGES = flags.DEFINE_integer("stages", None, "Exactly so many; default: as many as is best.")
 
@@ -37,7 +38,7 @@ def main(_) -> None:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES.value, num_stages=_STAGES.value)
 
-    @tf_libra.optimize(spp)
+    @tf_libra.optimize(spp, logdir=flags.FLAGS.logdir)
     @tf.function
     def train_step(images, labels):
         with tf.GradientTape() as tape:

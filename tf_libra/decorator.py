@@ -72,6 +72,12 @@ def optimize(
             make_planner=functools.partial(_burst_planner, burst, plan),
         )
     resolved = options_lib.resolve({"strategy": strategy, **options})
+    if resolved.release_variables:
+        raise ValueError(
+            "release_variables is an option of pipelines, as tf_libra.strategies.Spp makes them,"
+            f" got True with strategy {resolved.strategy.name!r}, under which every rank needs all"
+            " variables"
+        )
     return functools.partial(Optimized, options=resolved)
 
 
@@ -101,6 +107,11 @@ def planner_of_bursts(strategy: Any) -> BurstStrategy | None:
     return burst_lib.resolve(strategy) if known else None
 
 
+def runs_in_stages(strategy: Any) -> bool:
+    """Whether ranks have layers of their own under a strategy, or the one of that name."""
+    return planner_of_pipelines(strategy) is not None or planner_of_bursts(strategy) is not None
+
+
 def _pipeline_planner(strategy: PipelineStrategy) -> "Planner":
     from tf_libra.pipelines.pipeline_planner import PipelinePlanner
 
@@ -124,10 +135,11 @@ def _options_of_stages(what: str, strategy: str, options: Mapping[str, Any]) -> 
     Raises:
         ValueError: one is given that these do not have.
     """
-    allowed = ("plan", *_OF_STAGES) if what == "bursts" else _OF_STAGES
+    own = ("plan",) if what == "bursts" else ("logdir", "release_variables")
+    allowed = (*own, *_OF_STAGES)
     defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
     for name, value in options.items():
-        if name not in _OF_STAGES and name in defaults and value != defaults[name]:
+        if name not in allowed and name in defaults and value != defaults[name]:
             raise ValueError(
                 f"{name} is no option of {what}, as strategy {strategy!r} makes them, got"
                 f" {value!r}; allowed are {', '.join(allowed)}"

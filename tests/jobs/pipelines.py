@@ -17,7 +17,7 @@ from tf_libra.strategies import DataParallel, GPipe, Spp
 
 hvd.init()
 cases = harness.Cases()
-STEPS, SAMPLES, MICROBATCHES = 3, 48, 4
+STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 
 
 def own(tensor):
@@ -25,9 +25,9 @@ def own(tensor):
     return tensor[harness.RANK * share : (harness.RANK + 1) * share]
 
 
-def train(make, strategy):
+def train(make, strategy, **options):
     trained = fresh(make)
-    step = tf_libra.optimize(strategy)(tf.function(trained.step))
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     returned = []
     for images, labels in batches(STEPS, SAMPLES):
         result = step(own(images), own(labels))
@@ -44,8 +44,8 @@ def train(make, strategy):
     }
 
 
-def add(name, strategy):
-    cases.add(name, lambda: train(models.EVERY[name], strategy))
+def add(name, strategy, **options):
+    cases.add(name, lambda: train(models.EVERY[name], strategy, **options))
 
 
 def in_stages(count):
@@ -55,14 +55,40 @@ def in_stages(count):
 # Batch normalization and dropout see what a replica computes at a time: they have none here.
 if harness.SIZE == 2:
     for model in models.EVERY:
-        add(model, in_stages(2))
+        options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}
+        add(model, in_stages(2), **options)
     cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
 else:
     add("convolutional", in_stages(2))
     add("transformer", in_stages(3))
-    add("deep", in_stages(harness.SIZE))
+    add("deep", in_stages(harness.SIZE), logdir=harness.FOLDER / "logdir")
     cases.add("gpipe", lambda: train(models.deep, GPipe(num_microbatches=MICROBATCHES)))
 cases.add("data_parallel", lambda: train(models.deep, DataParallel(num_microbatches=MICROBATCHES)))
+
+
+def released():
+    """Variables of other stages have no elements between steps, and are back when asked for."""
+    trained = fresh(models.deep)
+    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.step))
+    sizes = []
+
+    def run(images, labels):
+        step(own(images), own(labels))
+        sizes.append([int(tf.size(one.value)) for one in trained.variables])
+
+    first, second, third = batches(3, SAMPLES)
+    run(*first)
+    step.synchronize_variables()
+    sizes.append([int(tf.size(one.value)) for one in trained.variables])
+    run(*second)
+    run(*(one[: SAMPLES // 2] for one in third))  # traced anew
+    run(*(one[SAMPLES // 2 :] for one in third))
+    step.synchronize_variables()
+    cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
+    return {"sizes": sizes, "stages": [list(stage.devices) for stage in step.plan.stages]}
+
+
+cases.add("released", released)
 
 
 def refused(make, strategy, samples=8, **options):

@@ -1,6 +1,7 @@
 """Trains a pipeline whose ranks are threads of this process."""
 
 import concurrent.futures
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.reducing import in_production_order
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.traces import Traces
@@ -67,13 +69,17 @@ def train(
     replicas: Sequence[int],
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
+    num_groups: int = 0,
 ) -> list[Rank]:
-    """Trains a pipeline on joint batches; what each rank has then."""
+    """Trains a pipeline on joint batches; what each rank has then.
+
+    With `num_groups` the first stage all-reduces so many groups within its last backward.
+    """
 
     def layout(names: Sequence[str]) -> Layout:
         return Layout.of_pipeline(plan_of(names, starts, replicas, num_microbatches))
 
-    return train_laid_out(make, layout, sum(replicas), num_microbatches, batches)
+    return train_laid_out(make, layout, sum(replicas), num_microbatches, batches, num_groups)
 
 
 def train_laid_out(
@@ -82,6 +88,7 @@ def train_laid_out(
     num_ranks: int,
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
+    num_groups: int = 0,
 ) -> list[Rank]:
     """Trains on joint batches, with the layout for layers of these names."""
     threads = Threads(num_ranks)
@@ -94,6 +101,11 @@ def train_laid_out(
         given = ((images, labels), {})
         traces = Traces(recorder, given, share, images.shape[0] // num_microbatches)
         layout = layout_of([one.name for one in traces.whole.layers])
+        if num_groups:
+            names = in_production_order(Cut(traces.whole, layout.starts), 0)
+            parts = np.array_split(names, num_groups)
+            first = tuple(tuple(map(str, some)) for some in parts)
+            layout = dataclasses.replace(layout, groups=(first, *[()] * (layout.num_stages - 1)))
         shares = Shares(layout, share)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sizes}

@@ -218,6 +218,62 @@ def deep(num_layers: int = 32) -> Trained:
     return _of_keras(model, keras.optimizers.SGD(0.1))
 
 
+class _TwoOptimizers:
+    """One for the first half of the variables, another for the rest."""
+
+    def __init__(self) -> None:
+        self._optimizers = (keras.optimizers.SGD(0.1), keras.optimizers.Adam(1e-2))
+
+    def _halves(self, every: Any) -> list[list[Any]]:
+        every = list(every)
+        return [every[: len(every) // 2], every[len(every) // 2 :]]
+
+    def build(self, variables: Any) -> None:
+        for one, half in zip(self._optimizers, self._halves(variables), strict=True):
+            one.build(half)
+
+    def apply_gradients(self, pairs: Any) -> None:
+        for one, half in zip(self._optimizers, self._halves(pairs), strict=True):
+            one.apply_gradients(half)
+
+    @property
+    def variables(self) -> list[Any]:
+        return [variable for one in self._optimizers for variable in one.variables]
+
+    @property
+    def iterations(self) -> Any:
+        return self._optimizers[0].iterations
+
+
+def two_optimizers() -> Trained:
+    """One loss, whose gradients two optimizers apply."""
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="relu") for _ in range(3)]
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
+    return _of_keras(model, _TwoOptimizers())
+
+
+def generating() -> Trained:
+    """With noise of generators, whose states are read and moved on at once."""
+    generators = [tf.random.Generator.from_seed(seed) for seed in range(3)]
+    weights = [
+        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"noisy{i}")
+        for i in range(3)
+    ]
+    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for one, generator in zip(weights, generators, strict=True):
+            noise = generator.normal([64], stddev=0.1)
+            x = boundary(tf.tanh(x @ one) + noise)
+        return x @ head
+
+    states = tuple(one.state for one in generators)
+    variables = [*weights, head]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1), state=states)
+
+
 def shallow() -> Trained:
     """One layer."""
     layers = keras.layers
@@ -280,5 +336,8 @@ def mlp() -> Trained:
 BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
 EVERY = {
     one.__name__: one
-    for one in (convolutional, normalized, dropping, branching, transformer, tied, deep)
-}
+    for one in (
+        convolutional, normalized, dropping, branching, transformer, tied, deep, two_optimizers,
+        generating,
+    )
+}  # fmt: skip

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.job import batches, fresh, train, train_laid_out
+from tests.pipelines.job import batches, fresh, traced, train, train_laid_out
 from tests.pipelines.models import BURSTS, EVERY
+from tf_libra.pipelines.axes import Axes
+from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.recording import Recorder
 from tf_libra.tracing.variables import plain
+
+SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
 
 
 def read(value: Any) -> Any:
@@ -20,9 +25,9 @@ def close(one: Any, other: Any) -> None:
     np.testing.assert_allclose(read(one), read(other), rtol=2e-4, atol=2e-5)
 
 
-def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24):
+def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_groups=0):
     steps = batches(num_steps, batch)
-    ranks = train(EVERY[model], starts, replicas, num_microbatches, steps)
+    ranks = train(EVERY[model], starts, replicas, num_microbatches, steps, num_groups)
     compare(model, ranks, num_microbatches, steps)
 
 
@@ -60,6 +65,15 @@ def test_replicas_share_each_microbatch(starts, replicas, num_microbatches):
 def test_gradients_of_a_last_stage_in_which_no_layer_ends():
     """Its backward computation waits for nothing."""
     check("transformer", (0, 3), (2, 1), 2)
+
+
+@pytest.mark.parametrize(
+    ("starts", "replicas", "num_microbatches"),
+    [((0,), (2,), 3), ((0,), (2,), 1), ((0, 2), (2, 1), 2)],
+)
+def test_replicas_all_reduce_groups_within_their_last_backward(starts, replicas, num_microbatches):
+    """To the same weights, with microbatches before that are added up and without."""
+    check("convolutional", starts, replicas, num_microbatches, num_groups=3)
 
 
 def test_a_tensor_that_is_no_sample_goes_to_replicas():
@@ -118,6 +132,19 @@ def test_a_rank_without_a_layer_takes_part():
 def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank(model):
     """Batch normalization and dropout on one rank, the other layers on two."""
     check_burst(model, {"normalized": (1, 2), "dropping": (1, 1, 2)}[model], 2)
+
+
+@pytest.mark.parametrize("options", [{"reduce_retracing": True}, {"input_signature": SIGNATURE}])
+def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
+    """Every tensor that crosses a cut has samples along a known axis."""
+    trained = fresh(EVERY["convolutional"])
+    recorder = Recorder(tf.function(trained.step, **options))
+    images, labels = batches(1, 8)[0]
+    graphs = [traced(recorder, images, labels, size) for size in (4, 8)]
+    axes = Axes(graphs[0], 4, graphs[1], 8)
+    cut = Cut(graphs[0], range(len(graphs[0].layers)))
+    found = {axes.of(message.tensor) for message in cut.messages}
+    assert 0 in found
 
 
 def check_variables(ranks, alone):

@@ -8,10 +8,13 @@ import tensorflow as tf
 import tf_libra
 from tests.pipelines.job import batches, fresh, traced
 from tests.pipelines.models import EVERY
+from tf_libra.pipelines.axes import Axes
+from tf_libra.pipelines.batches import as_tensors, num_samples
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.planning import plan_for
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.updating import Update
-from tf_libra.strategies import Spp
+from tf_libra.strategies import GPipe, Spp
 
 IMAGES, LABELS = batches(1, 8)[0]
 
@@ -42,6 +45,62 @@ def two_losses() -> Any:
                 loss = forward(variables, images)
             for one, gradient in zip(part, tape.gradient(loss, part), strict=True):
                 one.assign_sub(gradient)
+
+    return step
+
+
+def adversarial() -> Any:
+    """A generator and a discriminator, each with its loss and its optimizer."""
+    keras = tf.keras
+    generator = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(64)])
+    discriminator = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])
+    generator.build([None, 8, 8, 1])
+    discriminator.build([None, 64])
+    optimizers = [keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)]
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            fake = discriminator(generator(images))
+            real = discriminator(tf.reshape(images, [-1, 64]))
+            losses = [tf.reduce_mean(fake), tf.reduce_mean(real - fake)]
+        for one, tape, loss, model in zip(
+            optimizers, (first, second), losses, (generator, discriminator), strict=True
+        ):
+            variables = model.trainable_variables
+            one.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    return step
+
+
+def by_size() -> Any:
+    """Another computation for another number of samples."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+            if images.shape[0] > 8:
+                loss = tf.square(loss)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+
+    return step
+
+
+def unknown_shape() -> Any:
+    """What one layer selects is needed by another."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            x = tf.tanh(tf.reshape(images, [-1, 64]) @ variables[0])
+            some = tf.boolean_mask(x, labels > 4)
+            x = tf_libra.boundary(x)
+            for one in variables[1:]:
+                x = tf_libra.boundary(tf.tanh(x @ one))
+            loss = tf.reduce_mean(x) * tf.reduce_sum(some**2)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
 
     return step
 
@@ -121,6 +180,19 @@ def loss_after_the_update() -> Any:
     return step
 
 
+def forward_alone() -> Any:
+    """A step that can be a pipeline, with AutoGraph at work on it."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+
+    return step
+
+
 def nothing_trained() -> Any:
     variables = weights()
     return lambda images, labels: forward(variables, images)
@@ -130,6 +202,8 @@ def nothing_trained() -> Any:
     ("make", "message"),
     [
         (two_losses, "several calls of GradientTape.gradient"),
+        (adversarial, "several calls of GradientTape.gradient, as of two models"),
+        (unknown_shape, "its shape, .*, is known only in a step"),
         (input_gradient, "which is no variable"),
         (jacobian, "computes a jacobian"),
         (boundary_in_a_function, "call it in the step itself"),
@@ -142,6 +216,37 @@ def nothing_trained() -> Any:
 def test_a_step_that_cannot_be_a_pipeline_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         planned(make())
+
+
+def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
+    """By the first op that is another one."""
+    recorder = Recorder(tf.function(by_size()))
+    graphs = [traced(recorder, IMAGES, LABELS, size) for size in (8, 16)]
+    with pytest.raises(ValueError, match=r"computes .* for a batch of 8 samples where it"):
+        Axes(graphs[0], 8, graphs[1], 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((IMAGES, LABELS[:3]), r"as many samples.*they have \[3, 8\]"),
+        ((tf.constant(1.0),), r"as many samples.*they have \[\]"),
+        ((IMAGES[:0],), r"as many samples.*they have \[0\]"),
+        ((IMAGES, tf.Variable(1.0)), "is given a ResourceVariable: a pipeline divides tensors"),
+        ((iter([IMAGES]),), "is given a list_iterator: a pipeline divides tensors"),
+    ],
+)
+def test_arguments_that_are_no_batch_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        num_samples("train_step", as_tensors("train_step", arguments))
+
+
+def test_a_plan_that_leaves_a_rank_without_a_stage_is_refused():
+    """GPipe has a stage per layer where there are fewer layers than devices."""
+    layers = tf_libra.LayerGraph.chain([1, 1], [1, 1], [1, 1], [1])
+    cluster = tf_libra.Cluster.from_bandwidth([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
+    with pytest.raises(ValueError, match=r"gpipe has no stage for ranks \[2\]: start 2 workers"):
+        plan_for(layers, cluster, GPipe(), 2, lambda plan: None)
 
 
 def test_a_shared_layer_that_writes_joins_what_lies_between():
@@ -177,6 +282,12 @@ def test_a_boundary_changes_no_other_step():
     assert tf_libra.boundary(x) is x
 
 
+def test_a_boundary_is_traced_without_a_word(caplog):
+    """AutoGraph leaves it alone, which else warns of what it cannot convert."""
+    planned(forward_alone())
+    assert "AutoGraph" not in caplog.text
+
+
 def test_microbatches_have_to_be_said():
     with pytest.raises(ValueError, match=r"num_microbatches must be given, at least 1, got None"):
         tf_libra.optimize("spp")(lambda images, labels: None)
@@ -187,7 +298,6 @@ def test_microbatches_have_to_be_said():
     [
         {"threads": 2},
         {"cache_dir": "somewhere"},
-        {"logdir": "somewhere"},
         {"local_variables": ["*"]},
         {"inner_gradients": "local"},
         {"check_numerics": "raise"},
@@ -198,6 +308,11 @@ def test_options_of_data_parallelism_are_refused(option):
     (name,) = option
     with pytest.raises(ValueError, match=f"^{name} is no option of pipelines"):
         tf_libra.optimize(Spp(num_microbatches=2), **option)
+
+
+def test_data_parallelism_lets_no_variables_go():
+    with pytest.raises(ValueError, match=r"^release_variables is an option of pipelines.*'libra'"):
+        tf_libra.optimize("libra", release_variables=True)
 
 
 def test_every_model_has_cuts():

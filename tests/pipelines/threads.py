@@ -60,6 +60,12 @@ class Thread:
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """The sum, in the order of ranks."""
+        if not tf.executing_eagerly():
+
+            def reduced(value: Any) -> Any:
+                return self.all_reduce(tf.constant(value), ranks, name).numpy()
+
+            return tf.ensure_shape(tf.numpy_function(reduced, [tensor], tensor.dtype), tensor.shape)
         for rank in ranks:
             if rank != self.rank:
                 self._threads.put(self.rank, rank, f"all-reduce {name}", tensor)

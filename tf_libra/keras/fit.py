@@ -9,10 +9,13 @@ import tensorflow as tf
 from tf_libra import decorator
 from tf_libra import options as options_lib
 from tf_libra.cost_model import CostModel
+from tf_libra.keras.up_to_date import UpToDate
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.burst import BurstStrategy
+from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.strategies import Strategy
 from tf_libra.tuning import Conclusion, Phase
 
@@ -30,11 +33,23 @@ class OptimizedFit:
         settled: whether nothing is tried out or measured any more.
     """
 
-    def __init__(self, model: keras.Model, decorate: Callable[..., decorator.Optimized]) -> None:
-        """Makes `fit` and `train_on_batch` of `model` train under a plan."""
+    def __init__(
+        self,
+        model: keras.Model,
+        decorate: Callable[..., decorator.Optimized],
+        is_staged: bool = False,
+    ) -> None:
+        """Makes `fit` and `train_on_batch` of `model` train under a plan.
+
+        Args:
+            model: is trained.
+            decorate: makes an optimized step of one.
+            is_staged: whether its ranks then run stages of it.
+        """
         self._model = model
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
+        self._up_to_date = UpToDate(model, self._synchronize) if is_staged else None
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
 
@@ -44,11 +59,9 @@ class OptimizedFit:
         return None if self._steps is None else self._steps.phase
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> Plan | PipelinePlan | BurstPlan | None:
         """What it runs under; None before a plan is in force."""
-        plan = None if self._steps is None else self._steps.plan
-        assert not isinstance(plan, PipelinePlan | BurstPlan)  # no option of `fit` asks for one
-        return plan
+        return None if self._steps is None else self._steps.plan
 
     @property
     def profile(self) -> BackwardProfile | None:
@@ -86,6 +99,22 @@ class OptimizedFit:
         if self._steps is not None:
             self._steps.check_variables()
 
+    def synchronize_variables(self) -> None:
+        """Brings the variables of the training step up to date on every rank.
+
+        `fit` does so by itself. Where ranks run stages of a pipeline, call it, on all of them,
+        after `train_on_batch` and before variables are looked at.
+
+        Raises:
+            HorovodInternalError: a rank is gone, late, or gave up.
+        """
+        if self._up_to_date is not None:
+            self._up_to_date.synchronize()
+
+    def _synchronize(self) -> None:
+        if self._steps is not None:
+            self._steps.synchronize_variables()
+
     def close(self) -> None:
         """Says how training went and closes files in `logdir`, as the end of the process does.
 
@@ -94,19 +123,33 @@ class OptimizedFit:
         if self._steps is not None:
             self._steps.close()
 
+    def _leave(self) -> None:
+        """Another `optimize` takes the model over."""
+        if self._up_to_date is not None:
+            self._up_to_date.leave()
+        self.close()
+
     def _make_train_function(self, force: bool = False) -> Any:
         model = self._model
         if model.train_function is None or force:
             _check(model)
+            if self._up_to_date is not None:
+                self._up_to_date.catch_up()
             self.close()
-            self._steps = self._decorate(_steps_function(model))
-            model.train_function = _train_function(model, self._steps)
+            if self._up_to_date is None:
+                self._steps = self._decorate(_steps_function(model))
+                model.train_function = _train_function(model, self._steps)
+            else:
+                self._steps = self._decorate(_single_step(model))
+                model.train_function = _staged_function(model, self._steps, self._up_to_date)
         return model.train_function
 
 
 @options_lib.takes_all_options(progress=False)
 def optimize(
-    model: keras.Model, strategy: Strategy | str = "libra", **options: Unpack[options_lib.Asked]
+    model: keras.Model,
+    strategy: Strategy | PipelineStrategy | BurstStrategy | str = "libra",
+    **options: Unpack[options_lib.Asked],
 ) -> OptimizedFit:
     """Makes `model.fit` data-parallel, under a plan made for this model on these machines.
 
@@ -118,7 +161,9 @@ def optimize(
 
     Every rank feeds `fit` its own share of the data, in equally many steps. Callbacks, validation,
     a `train_step` of the model's own and `steps_per_execution` work as before; while the first
-    steps measure, they run one at a time.
+    steps measure, they run one at a time. Under a strategy of pipelines, or of bursts, ranks run
+    layers of the model (docs/pipeline.md, docs/burst.md), and `fit` brings their variables up to
+    date before they are looked at.
 
     Args:
         model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
@@ -156,8 +201,8 @@ def optimize(
     model.train_function = None
     before = getattr(model.make_train_function, "__self__", None)
     if isinstance(before, OptimizedFit):
-        before.close()
-    return OptimizedFit(model, decorate)
+        before._leave()
+    return OptimizedFit(model, decorate, decorator.runs_in_stages(strategy))
 
 
 def _check(model: keras.Model) -> None:
@@ -187,11 +232,7 @@ def _steps_function(model: keras.Model) -> Any:
     # gradients are the same, so one plan holds for each.
     @tf.function(reduce_retracing=True, autograph=False)
     def train_step(data: Any) -> Any:
-        # tf.data cannot say None.
-        given = keras.tree.map_structure(
-            lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
-        )
-        return model.train_step(given)
+        return model.train_step(_without_absent(data))
 
     def train_steps(batches: tuple[Any, ...]) -> Any:
         outputs = None
@@ -201,6 +242,41 @@ def _steps_function(model: keras.Model) -> Any:
 
     train_steps.__qualname__ = f"train_step of model {model.name}"
     return tf.function(train_steps, reduce_retracing=True, autograph=False)
+
+
+def _single_step(model: keras.Model) -> Any:
+    """A training step whose layers are in its own graph, where a pipeline can be cut."""
+
+    def train_step(data: Any) -> Any:
+        return model.train_step(data)
+
+    train_step.__qualname__ = f"train_step of model {model.name}"
+    return tf.function(train_step, autograph=False)
+
+
+def _without_absent(data: Any) -> Any:
+    """A batch with None where tf.data, which cannot say that, has something else."""
+    return keras.tree.map_structure(
+        lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
+    )
+
+
+def _staged_function(
+    model: keras.Model, steps: decorator.Optimized, up_to_date: UpToDate
+) -> Callable[[Any], Any]:
+    """What Keras calls for every `steps_per_execution` batches of a pipeline, one at a time."""
+
+    def train_function(iterator: Any) -> Any:
+        outputs, count = None, 0
+        for data in _take(iterator, model.steps_per_execution):
+            outputs = steps(_without_absent(data))
+            count += 1
+        if not count:
+            raise StopIteration
+        up_to_date.trained(count)
+        return outputs
+
+    return train_function
 
 
 def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[[Any], Any]:

@@ -25,6 +25,7 @@ class Asked(TypedDict, total=False):
     local_variables: Sequence[Any]
     sparse_as_dense: bool
     inner_gradients: str | None
+    release_variables: bool
     progress: bool
     tuning: Tuning | None
     faults: Faults | None

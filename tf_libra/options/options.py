@@ -210,6 +210,14 @@ class Options:
         them.""",
         agreed=True,
     )
+    release_variables: bool = option(
+        False,
+        "bool",
+        checks.boolean,
+        """of pipelines alone: free the memory of variables of other ranks' stages, optimizer slots
+        included, until `synchronize_variables()`.""",
+        agreed=True,
+    )
     progress: bool = option(
         True,
         "bool",

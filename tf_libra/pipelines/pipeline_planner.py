@@ -1,9 +1,11 @@
 """Plans a pipeline before the first step: layers and links are measured, rank 0 plans."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_libra.backends.control import Control
+from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import batches, describing, profiling
@@ -11,7 +13,9 @@ from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.measuring import Measured, Measuring
 from tf_libra.pipelines.planning import plan_for
+from tf_libra.pipelines.reducing import groups_of
 from tf_libra.pipelines.shares import Shares, check_divides
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.transport import Transport
@@ -40,7 +44,10 @@ class PipelinePlanner:
         self.num_microbatches: int = strategy.num_microbatches
         self._strategy = strategy
         self._layers: LayerGraph | None = None
+        self._cluster: Cluster | None = None
         self._layout: Layout | None = None
+        self._measuring = Measuring()
+        self._first: _First | None = None
 
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
         """See `Planner`."""
@@ -67,6 +74,7 @@ class PipelinePlanner:
         arguments = dict(zip(graph.arguments, (leaves[i] for i in traces.order), strict=True))
         layers = profiling.averaged(profiling.measured_layers(graph, arguments), control)
         cluster = profiling.measured_cluster(transport, control)
+        latency = profiling.measured_latency(transport, control)
         document = None
         if control.rank == 0:
             axes = traces.axes(traces.size)
@@ -77,10 +85,17 @@ class PipelinePlanner:
                 check_exchanges(Cut(graph, layout.starts), layout, axes)
 
             plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
-            document = plan.to_json()
-        self.plan = PipelinePlan.from_json(control.broadcast(document))
-        self._layers, self._layout = layers, Layout.of_pipeline(self.plan)
+            layout = Layout.of_pipeline(plan)
+            cut = Cut(graph, layout.starts)
+            document = [plan.to_json(), groups_of(cut, layout.ranks, layers, cluster, latency)]
+        document = control.broadcast(document)
+        self.plan = PipelinePlan.from_json(document[0])
+        groups = tuple(tuple(map(tuple, one)) for one in document[1])
+        self._layout = replace(Layout.of_pipeline(self.plan), groups=groups)
+        self._layers, self._cluster = layers, cluster
+        self._first = _First(traces, control, story)
         story.stopped()
+        story.pipeline_planned(self.plan, layers, cluster)
         if control.rank == 0:
             story.log.info("pipeline: %s", describing.in_a_line(self.plan))
             for note in self.plan.notes:
@@ -97,10 +112,36 @@ class PipelinePlanner:
         return self._layout
 
     def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
-        """Runs a step, in which nothing is measured."""
-        return run()
+        """Runs a step; of the batches for which it was planned, the first few are measured."""
+        first = self._first
+        if first is None or traces is not first.traces:
+            return run()
+        before = self._measuring.typical
+        result = self._measuring.during(first.control, execution, run)
+        if before is None and self._measuring.typical is not None:
+            self._tell(first, self._measuring.typical)
+        return result
+
+    def _tell(self, first: "_First", measured: Measured) -> None:
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        if first.control.rank == 0:
+            first.story.log.info("pipeline: %s", describing.took(self.plan, measured))
+        made = (self.plan, self._layers, self._cluster)
+        number = self._measuring.number
+        first.story.pipeline_measured(number, *made, measured.bars, measured.seconds)
 
     def explained(self, name: str, execution: Execution) -> str:
         """See `Planner`."""
-        assert self.plan is not None and self._layers is not None
-        return describing.explained(name, self.plan, self._layers, execution)
+        assert self.plan is not None and self._layers is not None and self._cluster is not None
+        made = (self.plan, self._layers, self._cluster)
+        groups = [] if self._layout is None else [len(one) for one in self._layout.groups]
+        return describing.explained(name, *made, self._measuring.typical, groups)
+
+
+@dataclass(frozen=True)
+class _First:
+    """What it is planned for, and with whom."""
+
+    traces: Traces
+    control: Control
+    story: Story

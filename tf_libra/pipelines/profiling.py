@@ -12,6 +12,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.holding import held
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.transport import Transport
 
@@ -49,8 +50,15 @@ def measured_layers(graph: StepGraph, arguments: dict[str, Any]) -> LayerGraph:
 
 
 def _seconds(cut: Cut, extraction: Extraction, arguments: dict[str, Any]) -> list[float]:
-    """What each part of a cut takes."""
-    without = {cut.graph.ops[place].name for place in cut.graph.writes}
+    """What each part of a cut takes.
+
+    What only writes is left out; what others go on with, as a random state that is read and moved
+    on at once, has its variables restored.
+    """
+    graph = cut.graph
+    without = {graph.ops[place].name for place in graph.writes if not graph.ops[place].outputs}
+    used = {name for place in graph.writes for name in graph.handles[place]}
+    before = [(one, one.read_value()) for name, one in held(graph).items() if name in used]
     values = {f"{name}:0": tensor for name, tensor in arguments.items()}
     seconds = []
     for part in cut.parts:
@@ -60,6 +68,8 @@ def _seconds(cut: Cut, extraction: Extraction, arguments: dict[str, Any]) -> lis
         given = [values[name] for name in takes]
         values |= dict(zip(part.gives, function(given), strict=True))
         seconds.append(min(_timed(function, given) for _ in range(_REPEATS)))
+    for one, value in before:
+        one.assign(value)
     return seconds
 
 
@@ -134,6 +144,24 @@ def measured_all_reduces(
             )
         rates.append(_PROBE_BYTES / max(*control.all_gather(seconds), 1e-9))
     return rates
+
+
+def measured_latency(transport: Transport, control: Control) -> float:
+    """What a small message takes from one rank to another, in the mean over all pairs of ranks."""
+    count = control.world_size
+    probe = tf.zeros([1])
+    seconds = []
+    for one in range(count):
+        for other in range(one + 1, count):
+            taken = 0.0
+            if control.rank in (one, other):
+                peer = other if control.rank == one else one
+                taken = min(
+                    _round_trip(transport, probe, peer, is_first=control.rank == one)
+                    for _ in range(_REPEATS)
+                )
+            seconds.append(control.all_gather(taken)[one] / 2)
+    return float(np.mean(seconds))
 
 
 def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:

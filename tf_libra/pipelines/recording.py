@@ -56,6 +56,7 @@ class Recording:
     endings_elsewhere: tuple[str, ...]
 
 
+@tf.autograph.experimental.do_not_convert
 def boundary(x: Any) -> Any:
     """Says that a layer of the model ends here, so that a pipeline may be cut here.
 
@@ -310,7 +311,10 @@ class Recorder:
 def _without_signature(function: Callable[..., Any]) -> Any:
     """The same step for batches of any size."""
     template = as_tf_function(function)
-    if getattr(template, "input_signature", None) is None:
+    signature = getattr(template, "input_signature", None)
+    # It would trace the second size for any, with other ops.
+    relaxes = getattr(template, "_reduce_retracing", False)
+    if signature is None and not relaxes:
         return template
     return tf.function(
         template.python_function,

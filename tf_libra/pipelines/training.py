@@ -1,11 +1,8 @@
 """A training function whose step runs in stages, as the user's script calls it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import tensorflow as tf
 
 from tf_libra import options as options_lib
 from tf_libra.backends import interrupts
@@ -16,6 +13,7 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import axes as axes_lib
 from tf_libra.pipelines import batches
 from tf_libra.pipelines.executing import Execution
+from tf_libra.pipelines.holding import Holding, owned
 from tf_libra.pipelines.lanes import Lanes
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.planner import Planner
@@ -24,22 +22,12 @@ from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.session import identity
-from tf_libra.session import variables as variables_lib
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.state import State
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function
 from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tuning import Phase
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A variable of a stage: what it is, the stage's ranks, whether each adds to it by itself."""
-
-    variable: Any
-    ranks: tuple[int, ...]
-    is_accumulator: bool
 
 
 class StagedTraining:
@@ -79,7 +67,7 @@ class StagedTraining:
         self._executions: dict[tuple[str, ...], Execution] = {}  # of the current layout
         self._layout: Layout | None = None
         self._current: Execution | None = None
-        self._shared: set[int] = set()
+        self._holding = Holding()
         self._step = 0
 
     # What the user asks.
@@ -132,39 +120,7 @@ class StagedTraining:
 
     def _synchronize(self) -> None:
         control = self._control
-        transport = Lanes(control.rank, self._identity)
-        for number, one in enumerate(self._of_stages()):
-            variable, name = one.variable, f"variable {number} {one.variable.name}"
-            value = variable.read_value() if control.rank in one.ranks else None
-            if one.is_accumulator and value is not None and len(one.ranks) > 1:
-                # Each replica has added up its own samples.
-                value = transport.all_reduce(value, one.ranks, name) / tf.cast(
-                    len(one.ranks), value.dtype
-                )
-                variable.assign(value)
-            if control.rank == one.ranks[0]:
-                for rank in range(control.world_size):
-                    if rank != control.rank and not (one.is_accumulator and rank in one.ranks):
-                        transport.send(value, rank, name)
-            elif not (one.is_accumulator and value is not None):
-                variable.assign(
-                    transport.receive(variable.dtype, variable.shape, one.ranks[0], name)
-                )
-
-    def _of_stages(self) -> list[_Held]:
-        """The variables of stages, each once, in the order of the program."""
-        found: dict[int, _Held] = {}
-        for key, execution in self._executions.items():
-            graph = self._traces[key].whole
-            inputs = graph.recording.concrete.graph.inputs
-            for one in _held(graph):
-                name = inputs[one.index].op.name
-                stage = execution.variables.get(name)
-                if stage is not None:
-                    adds_up = graph.is_accumulator(name) and one.dtype.is_floating
-                    ranks = execution.layout.ranks[stage]
-                    found.setdefault(one.key, _Held(one, ranks, adds_up))
-        return list(found.values())
+        self._holding.bring_back(control.world_size, Lanes(control.rank, self._identity))
 
     # One step.
 
@@ -217,6 +173,8 @@ class StagedTraining:
             self._executions[key] = self._execution(self._traces[key])
         execution = self._current = self._executions[key]
         traces = self._traces[key]
+        if self._options.release_variables:
+            self._holding.let_go(self._control.rank)
         leaves = batches.tensors(given)
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
@@ -235,6 +193,8 @@ class StagedTraining:
         is_first = not self._traces
         if not is_first:
             self._meeting.at_the_same_place("arguments of another kind")
+            if self._holding.has_let_go:  # of what these arguments may need
+                self._synchronize()
         agree(control, {"arguments": batches.signature(given)})
         samples = batches.num_samples(self._name, given)
         self._planner.check_batch(samples, control.world_size)
@@ -251,22 +211,10 @@ class StagedTraining:
 
     def _share(self, graph: StepGraph) -> None:
         """Lets all variables start as those of rank 0."""
-        held = [one for one in _held(graph) if one.key not in self._shared]
-        self._shared |= {one.key for one in held}
-        own = [one.digest() if one.is_number else "" for one in held]
-        everyone = self._control.all_gather(own)
-        differing = [
-            one for index, one in enumerate(held) if len({rank[index] for rank in everyone}) > 1
-        ]
-        if differing and self._options.broadcast_variables is False:
-            raise ValueError(
-                f"variable {differing[0].name!r} differs between the ranks, and"
-                " broadcast_variables=False refuses that"
-            )
-        for one in differing:
-            variables_lib.broadcast(self._control, one)
-        if differing:
-            self._story.copied([one.name for one in differing], len(held))
+        may_copy = self._options.broadcast_variables is not False
+        copied, count = self._holding.share(self._control, graph, may_copy)
+        if copied:
+            self._story.copied(copied, count)
 
     # How the step is laid out.
 
@@ -280,17 +228,11 @@ class StagedTraining:
         old = next(iter(self._executions.values())).layout
         if old.teams != layout.teams or len(layout.teams) > 1:
             self._synchronize()
-        before = {one.variable.key: one for one in self._of_stages() if one.is_accumulator}
+        before = self._holding.forget_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
             self._executions[key] = self._execution(self._traces[key])
-        for one in self._of_stages():
-            known = before.get(one.variable.key)
-            if known is not None and len(known.ranks) != len(one.ranks):
-                # All replicas together have added up what those before had.
-                value = one.variable.read_value()
-                scale = tf.cast(len(known.ranks) / len(one.ranks), value.dtype)
-                one.variable.assign(value * scale)
+        self._holding.share_sums_anew(before)
 
     def _execution(self, traces: Traces) -> Execution:
         layout, rank = self._layout, self._control.rank
@@ -298,11 +240,9 @@ class StagedTraining:
         shares = Shares(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
-        return Execution(layout, traced, traces.samples_per_rank, Lanes(rank, self._identity))
-
-
-def _held(graph: StepGraph) -> list[Any]:
-    """The variables that a trace captures."""
-    concrete = graph.recording.concrete
-    found = variables_lib.held(concrete, [None] * len(graph.arguments))
-    return [one for one in found if one.is_variable]
+        lanes = Lanes(rank, self._identity)
+        execution = Execution(layout, traced, traces.samples_per_rank, lanes)
+        self._holding.own(
+            owned(traces.whole, execution.variables, layout.ranks, execution.captures)
+        )
+        return execution

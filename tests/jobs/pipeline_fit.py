@@ -1,0 +1,210 @@
+"""Keras' `fit` as a pipeline, against `fit` of one process on the joint batches."""
+
+from typing import Any
+
+import harness
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from harness import FOLDER, RANK, SIZE
+
+import tf_libra.keras
+from tf_libra.strategies import Spp
+
+cases = harness.Cases()
+FEATURES, CLASSES, SHARE, STEPS, EPOCHS = 12, 5, 16, 5, 2
+# On three workers one of the stages has two replicas.
+STRATEGY = Spp(num_microbatches=4, num_stages=2)
+
+
+def compiled(**options: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input([FEATURES])
+    x = keras.layers.Dense(16, activation="tanh", name="first")(inputs)
+    x = keras.layers.Dense(9, activation="tanh", name="second")(x)
+    x = keras.layers.Dense(9, activation="tanh", name="third")(x)
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES, name="fourth")(x), name="staged")
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **options,
+    )
+    return model
+
+
+def arrays(share: int = SHARE, steps: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    count = SIZE * share * steps
+    inputs = random.normal(size=(count, FEATURES)).astype("float32")
+    return inputs, random.integers(0, CLASSES, size=count)
+
+
+def data(alone: bool) -> tf.data.Dataset:
+    """Joint batches for one process, else this rank's share of each."""
+    joint = SIZE * SHARE
+    dataset = tf.data.Dataset.from_tensor_slices(arrays()).batch(joint)
+    if alone:
+        return dataset
+    first = RANK * SHARE
+    return dataset.map(lambda x, y: (x[first : first + SHARE], y[first : first + SHARE]))
+
+
+def validation() -> tuple[np.ndarray, np.ndarray]:
+    inputs, labels = arrays(steps=1)
+    return inputs + 1, labels
+
+
+def weights(model: Any) -> dict[str, np.ndarray]:
+    """By number, as optimizers are named anew; with slots, which another rank may have."""
+    every = [*model.trainable_variables, *model.optimizer.variables]
+    return {str(number): np.array(one.value) for number, one in enumerate(every)}
+
+
+class Watching(keras.callbacks.Callback):
+    """Looks at all weights at the ends of batches or epochs, on one rank only."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.found: list[dict[str, np.ndarray]] = []
+        setattr(self, f"on_{when}_end", lambda number, logs=None: self.look())
+
+    def look(self) -> None:
+        self.found.append(weights(self.model))
+
+
+def fit(watching: Any, alone: bool, **options: Any) -> tuple[Any, Any, dict[str, list[float]]]:
+    """A model that was fit, what `optimize` says, and metrics; all validate with the same data."""
+    model = compiled(**options)
+    fitting = None if alone else tf_libra.keras.optimize(model, STRATEGY)
+    history = model.fit(
+        data(alone),
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=validation(),
+        callbacks=[watching] if alone or RANK == SIZE - 1 else [],
+    )
+    metrics = {name: [float(v) for v in values] for name, values in history.history.items()}
+    return model, fitting, metrics
+
+
+def compare(when: str, **options: Any) -> dict[str, Any]:
+    """All that can be looked at after and during `fit`, here and in one process."""
+    there, here = Watching(when), Watching(when)
+    alone, _, expected = fit(there, alone=True, **options)
+    ours, fitting, history = fit(here, alone=False, **options)
+    errors = {"after": furthest(weights(ours), weights(alone))}
+    if RANK == SIZE - 1:
+        assert len(here.found) == len(there.found) > 0
+        for number, (one, other) in enumerate(zip(here.found, there.found, strict=True)):
+            errors[f"{when} {number}"] = furthest(one, other)
+    inputs, labels = validation()
+    errors["predict"] = float(
+        np.abs(ours.predict(inputs, verbose=0) - alone.predict(inputs, verbose=0)).max()
+    )
+    errors["evaluate"] = float(
+        np.abs(
+            np.subtract(
+                ours.evaluate(inputs, labels, verbose=0), alone.evaluate(inputs, labels, verbose=0)
+            )
+        ).max()
+    )
+    return {
+        "errors": errors,
+        "history": history,
+        "expected": expected,
+        "stages": [list(stage.devices) for stage in fitting.plan.stages],
+        "explained": fitting.explain(),
+    }
+
+
+def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name].astype(float) - other[name]).max()) for name in one)
+
+
+cases.add("epochs", lambda: compare("epoch"))
+cases.add("batches", lambda: compare("train_batch"))
+cases.add("several_steps", lambda: compare("train_batch", steps_per_execution=2))
+
+
+@cases
+def checkpoint() -> Any:
+    """Rank 0 alone saves after every third batch; another process loads what it has saved."""
+    path = str(FOLDER / "at-{batch}.weights.h5")
+    alone, ours = compiled(), compiled()
+    found: list[Any] = []
+    alone.fit(
+        data(alone=True),
+        verbose=0,
+        callbacks=keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: found.append(alone.get_weights())
+        ),
+    )
+    tf_libra.keras.optimize(ours, STRATEGY)
+    saving = keras.callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=3)
+    ours.fit(data(alone=False), verbose=0, callbacks=[saving] if RANK == 0 else None)
+    if RANK != 0:
+        return None
+    other = compiled()
+    other.load_weights(path.format(batch=3))
+    pairs = zip(other.get_weights(), found[2], strict=True)
+    return max(float(np.abs(one - wanted).max()) for one, wanted in pairs)
+
+
+@cases
+def on_batch() -> Any:
+    """What looks at weights after `train_on_batch` is told that they have to be synchronized."""
+    alone, ours = compiled(), compiled()
+    fitting = tf_libra.keras.optimize(ours, STRATEGY)
+    inputs, labels = arrays(steps=1)
+    own = slice(RANK * SHARE, (RANK + 1) * SHARE)
+    for _ in range(3):
+        alone.train_on_batch(inputs, labels)
+        ours.train_on_batch(inputs[own], labels[own])
+    told = {}
+    for name, look in {
+        "predict": lambda: ours.predict(inputs, verbose=0),
+        "evaluate": lambda: ours.evaluate(inputs, labels, verbose=0),
+        "save_weights": lambda: ours.save_weights(str(FOLDER / f"stale-{RANK}.weights.h5")),
+        "get_weights": lambda: ours.get_weights(),
+    }.items():
+        try:
+            look()
+            told[name] = "nothing"
+        except ValueError as error:
+            told[name] = str(error)
+    fitting.synchronize_variables()
+    ours.predict(inputs, verbose=0)
+    return {"told": told, "error": furthest(weights(ours), weights(alone))}
+
+
+@cases
+def taken_over() -> Any:
+    """Another `optimize`, data-parallel: it begins with what the pipeline has trained."""
+    alone, ours = compiled(), compiled()
+    tf_libra.keras.optimize(ours, STRATEGY)
+    inputs, labels = arrays(steps=1)
+    own = slice(RANK * SHARE, (RANK + 1) * SHARE)
+    ours.train_on_batch(inputs[own], labels[own])
+    tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=2)
+    ours.train_on_batch(inputs[own], labels[own])
+    for _ in range(2):
+        alone.train_on_batch(inputs, labels)
+    ours.predict(inputs, verbose=0)
+    return furthest(weights(ours), weights(alone))
+
+
+@cases
+def not_divided() -> None:
+    """The last batch is a shorter one, which microbatches do not divide."""
+    model = compiled()
+    tf_libra.keras.optimize(model, STRATEGY)
+    inputs, labels = arrays()
+    model.fit(inputs[:18], labels[:18], batch_size=16, verbose=0)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases.run()

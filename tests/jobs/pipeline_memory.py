@@ -1,0 +1,56 @@
+"""What wide layers and their momentum take, while a pipeline trains them and when all is back."""
+
+import os
+from pathlib import Path
+
+import harness
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+import tf_libra
+from tf_libra.strategies import Spp
+
+cases = harness.Cases()
+WIDE = 3000  # a variable is mapped by itself, and unmapped when it is let go
+LAYERS = 4
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@cases
+def memory():
+    weights = [
+        tf.Variable(tf.random.stateless_normal([WIDE, WIDE], [i, 1]) / WIDE, name=f"wide{i}")
+        for i in range(LAYERS)
+    ]
+    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(weights)
+
+    def train_step(inputs):
+        with tf.GradientTape() as tape:
+            x = inputs
+            for one in weights:
+                x = tf_libra.boundary(tf.tanh(x @ one))
+            loss = tf.reduce_mean(x**2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    strategy = Spp(num_microbatches=2, num_stages=2)
+    found = {}
+    for what, release in (("before", False), ("let go", True)):
+        step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
+        for _ in range(3):
+            step(tf.ones([2, WIDE]))
+        found[what] = resident_bytes()
+    step.synchronize_variables()
+    found["back"] = resident_bytes()
+    stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
+    found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
+    return found
+
+
+if __name__ == "__main__":
+    hvd.init()
+    cases.run()

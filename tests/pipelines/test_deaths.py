@@ -1,0 +1,99 @@
+"""A rank that is lost in the middle of a pipelined step: nobody hangs, and everybody is told."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launching import Job, Workers, running_workers, wait_until
+from tests.nursery import Nursery
+
+WORLD_SIZE = 3
+LAST = WORLD_SIZE - 1
+SURVIVORS = tuple(range(LAST))
+DEADLINE_SECONDS = 150.0
+# A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
+FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
+
+
+@pytest.fixture
+def die(nursery: Nursery, tmp_path: Path) -> Callable[..., Any]:
+    """A context in which the job of `jobs/pipeline_deaths.py` runs."""
+
+    @contextmanager
+    def start(how: str) -> Iterator[Workers]:
+        arguments = ("pipeline_deaths.py", WORLD_SIZE, tmp_path, how)
+        with running_workers(*arguments, env=FAREWELL, nursery=nursery) as workers:
+            yield workers
+
+    return start
+
+
+def told(job: Job, rank: int) -> dict[str, Any]:
+    return dict(json.loads((job.folder / f"deaths.{rank}.json").read_text()))
+
+
+def incident(folder: Path) -> dict[str, Any]:
+    path = folder / f"incident.{LAST}.json"
+    wait_until(path.exists, DEADLINE_SECONDS)
+    return dict(json.loads(path.read_text()))
+
+
+def check_survivors(job: Job) -> None:
+    """They end by themselves, with what elastic mode recovers from, and repeat its cause."""
+    for rank in SURVIVORS:
+        assert job.returncodes[rank] == 1, job.output(rank)
+        document = told(job, rank)
+        assert document["done"] == 3
+        first, again = document["errors"]
+        assert first.startswith("HorovodInternalError: ")
+        assert f"rank {rank}" in first and "step 4 was not completed" in first
+        assert again.startswith("HorovodInternalError: ")
+        cause = re.search(rf"rank {rank}.*?(?=; step)", first, re.DOTALL)
+        assert cause is not None and cause.group() in again
+    named = re.compile(rf"rank(\(s\))? {LAST}")
+    assert any(named.search(told(job, rank)["errors"][0]) for rank in SURVIVORS)
+
+
+def test_others_raise_when_a_rank_is_killed(die: Callable[..., Any]) -> None:
+    with die("kill") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    assert job.returncodes[LAST] == -signal.SIGKILL
+    check_survivors(job)
+    for rank in SURVIVORS:
+        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 5
+
+
+def test_stopped_rank_is_given_up_at_the_deadline(die: Callable[..., Any]) -> None:
+    """The error says which rank waited for which, for how long, and for what."""
+    with die("stop") as workers:
+        workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
+        os.kill(incident(workers.folder)["pid"], signal.SIGCONT)
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job)
+    first = [told(job, rank)["errors"][0] for rank in SURVIVORS]
+    waited = re.compile(rf"rank \d.* waited 3 s for rank {LAST} to (send|receive) ")
+    assert any(waited.search(message) for message in first), first
+    for rank in SURVIVORS:
+        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 30
+    # It is told as well, once it goes on.
+    assert "gave up" in told(job, LAST)["errors"][0]
+
+
+def test_others_are_told_what_a_stage_raised(die: Callable[..., Any]) -> None:
+    with die("raise") as workers:
+        workers.wait(DEADLINE_SECONDS)
+        job = workers.job()
+    check_survivors(job)
+    for rank in SURVIVORS:
+        for message in told(job, rank)["errors"]:
+            assert f"rank {LAST} gave up" in message
+            assert "the image cannot be decoded" in message
