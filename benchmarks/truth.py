@@ -7,9 +7,16 @@ Tunes as training does, draws plans that differ in number and sizes of groups an
 runs them in turns, in an order drawn anew for every round. Every worker has one core.
 
 What a number means:
+- `pace`: of each round, how many times as long as usual the plans take in it that tuning has
+  sampled, in the median over these; they take turns with the others. A machine that others use,
+  too, may be a third slower for some seconds. What is measured in a round is divided by its pace.
 - `measured_step_seconds`: median over the rounds of rank 0's wall seconds of an untraced step.
-- `measured_backward_seconds`: median over as many traced steps of their own, which take longer, of
-  the time from the start of backward to the end of its last all-reduce.
+- `measured_backward_seconds`: median over the same steps of the time from the start of backward to
+  the end of its last all-reduce. That end is stamped in every step; where in a step backward
+  begins is the median of some traced ones, of all plans, since it does not depend on them.
+- `drift`: how many times as long the plans that tuning has sampled take in these rounds as they
+  took then. Predictions are for the machine as it is in the rounds: those of the model, which was
+  fitted to what tuning has seen, times the drift.
 - A plan's `noise`: how far the medians of the first and the second half of its rounds lie apart,
   relative to the median of all; `noise` of the whole: the median over the plans.
 - An error is predicted / measured - 1. `bias` is the median error, `median_error` and `worst_error`
@@ -17,8 +24,8 @@ What a number means:
 
 The JSON: {"plans": [{"plan", "predicted_backward_seconds", "measured_backward_seconds",
 "predicted_step_seconds", "measured_step_seconds", "noise"}], "backward": {"median_error",
-"worst_error", "bias", "rank_correlation"}, "step": {the same}, "noise", "settings", "machine",
-"versions"}.
+"worst_error", "bias", "rank_correlation"}, "step": {the same}, "noise", "drift", "pace",
+"settings", "machine", "versions"}.
 """
 
 import sys
@@ -38,7 +45,7 @@ FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 _PLACING = Placing(FLAGS)
 flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_values=FLAGS)
 flags.DEFINE_integer(
-    "rounds", 10, "Untraced steps of each, and traced ones.", lower_bound=2, flag_values=FLAGS
+    "rounds", 10, "Steps of each plan that count.", lower_bound=2, flag_values=FLAGS
 )
 
 
@@ -52,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"truth: {error}", file=sys.stderr)
         return 1
     document = judged(measured["plans"]) | {
+        "drift": measured["drift"],
+        "pace": measured["pace"],
         "settings": _PLACING.settings() | {"rounds": rounds} | measured["settings"],
         "machine": here,
         "versions": versions(),
@@ -153,6 +162,9 @@ def table(document: dict[str, Any]) -> str:
             f" {'none' if ranked is None else format(ranked, '.2f')}"
         )
     lines.append(f"noise of a plan's step: {document['noise']:.1%} in the median")
+    lines.append(
+        f"plans that tuning had sampled take {document['drift']:.3f} times as long as then"
+    )
     return "\n".join(lines)
 
 

@@ -1,11 +1,14 @@
 """Tunes as training does, and then runs plans that tuning has not seen, in turns.
 
 Rank 0's tuner goes on after its conclusion: it yields experiments under the drawn plans, which all
-ranks follow as they do while they tune.
+ranks follow as they do while they tune. Among them are steps under plans that tuning has sampled:
+what they take now and took then tells how much slower the machine has become since, and what they
+take in one round and in another how its pace varies.
 """
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,6 @@ from benchmarks.jobs.training import begin
 from tf_libra import options as options_lib
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.profiling.samples import measured_timeline
 from tf_libra.simulation import simulate
 from tf_libra.tuning import (
     Conclusion,
@@ -32,10 +34,12 @@ from tf_libra.tuning import (
 
 THREADS = (1, 2, 3, 4)
 NUM_GROUPS = (1, 12)
+# Traced steps in a round, which tell where backward begins: that does not depend on the plan.
+TRACED_STEPS = 3
 
 
 def run(job: Job) -> None:
-    """Measures; rank 0 writes {"plans": [...], "settings": {...}} to `job.output` as JSON."""
+    """Measures; rank 0 writes {"plans", "drift", "pace", "settings"} to `job.output` as JSON."""
     trained = begin(job)
     found: dict[str, Any] = {}
     options = options_lib.resolve({"strategy": "libra"})
@@ -49,25 +53,41 @@ def run(job: Job) -> None:
             "cost_model": json.loads(found["conclusion"].cost_model.to_json()),
             "tuning_steps": found["tuning_steps"],
         }
-        Path(job.output).write_text(json.dumps({"plans": found["plans"], "settings": settings}))
+        measured = {key: found[key] for key in ("plans", "drift", "pace")}
+        Path(job.output).write_text(json.dumps(measured | {"settings": settings}))
 
 
 def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
     def tuner(*args: Any, **kwargs: Any) -> Tuner:
-        seen: set[str] = set()
+        seen: dict[str, Sampled] = {}
         conclusion: Conclusion = yield from _remembering(tune(*args, **kwargs), seen, found)
         found["conclusion"] = conclusion
         if conclusion.profile is None or conclusion.rest_seconds is None:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
-        plans = drawn(conclusion.profile, conclusion.plan.num_workers, job, seen)
-        found["plans"] = yield from _measured(plans, conclusion, job)
+        plans = drawn(conclusion.profile, conclusion.plan.num_workers, job, set(seen))
+        controls = [one for one in seen.values() if one.seconds]
+        found["plans"], pace = yield from _measured(plans, controls, conclusion, job)
+        found.update(pace)
         return conclusion
 
     return tuner
 
 
-def _remembering(tuning: Tuner, seen: set[str], found: dict[str, Any]) -> Tuner:
-    """The same experiments; keeps which plans they ran under, and how many there were."""
+@dataclass(frozen=True)
+class Sampled:
+    """A plan that tuning has run.
+
+    Attributes:
+        plan: which.
+        seconds: of its untraced sampled steps.
+    """
+
+    plan: Plan
+    seconds: list[float] = field(default_factory=list)
+
+
+def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any]) -> Tuner:
+    """The same experiments; keeps what they ran under and took, and how many there were."""
     observation: Observation | None = None
     found["tuning_steps"] = 0
     while True:
@@ -75,9 +95,12 @@ def _remembering(tuning: Tuner, seen: set[str], found: dict[str, Any]) -> Tuner:
             experiment = tuning.send(observation)
         except StopIteration as finished:
             return finished.value
-        seen.add(experiment.plan.fingerprint)
+        sampled = seen.setdefault(experiment.plan.fingerprint, Sampled(experiment.plan))
         found["tuning_steps"] += 1
         observation = yield experiment
+        is_usual = not experiment.traced and not experiment.is_first
+        if experiment.phase is Phase.SAMPLE and is_usual and observation is not None:
+            sampled.seconds.append(observation.seconds)
 
 
 def drawn(profile: BackwardProfile, num_workers: int, job: Job, seen: set[str]) -> list[Plan]:
@@ -87,33 +110,44 @@ def drawn(profile: BackwardProfile, num_workers: int, job: Job, seen: set[str]) 
     return [plan for plan in plans if plan.fingerprint not in seen][: job.plans]
 
 
-def _measured(plans: Sequence[Plan], conclusion: Conclusion, job: Job) -> Any:
-    """Runs the plans in turns; yields experiments and returns what came of each plan."""
-    for plan in plans:
+def _measured(
+    plans: Sequence[Plan], controls: Sequence[Sampled], conclusion: Conclusion, job: Job
+) -> Any:
+    """Runs the plans in turns; yields experiments, returns what came of each, drift and pace."""
+    running = [*plans, *(one.plan for one in controls)]
+    for plan in running:
         yield Experiment(Phase.RACE, plan, traced=False, is_first=True)
     random = np.random.default_rng(job.seed)
-    steps: list[list[float]] = [[] for _ in plans]
-    backwards: list[list[float]] = [[] for _ in plans]
-    for _ in range(job.rounds):
-        # Traced steps take longer: they tell of backward alone.
-        for traced in (False, True):
-            for index in random.permutation(len(plans)).tolist():
-                seen = yield Experiment(Phase.RACE, plans[index], traced)
-                if not traced:
-                    steps[index].append(seen.seconds)
-                elif seen.production is not None:
-                    timeline = measured_timeline(seen.records, seen.production)
-                    backwards[index].append(timeline.backward_seconds)
+    steps: list[list[float]] = [[] for _ in running]
+    ends: list[list[float]] = [[] for _ in plans]
+    starts: list[tuple[int, float]] = []
+    for number in range(job.rounds):
+        for index in random.permutation(len(running)).tolist():
+            seen = yield Experiment(Phase.RACE, running[index], traced=False)
+            steps[index].append(seen.seconds)
+            if index < len(plans):
+                last_ns = max(record.finished_ns for record in seen.records)
+                ends[index].append((last_ns - seen.called_ns[0]) * 1e-9)
+        for index in random.permutation(len(plans))[:TRACED_STEPS].tolist():
+            seen = yield Experiment(Phase.RACE, plans[index], traced=True)
+            if seen.production is not None:
+                start_ns = seen.production.backward_start_ns - seen.called_ns[0]
+                starts.append((number, start_ns * 1e-9))
     assert conclusion.profile is not None and conclusion.cost_model is not None
+    now = np.array(steps[len(plans) :])
+    then = np.array([np.median(one.seconds) for one in controls])
+    drift = float(np.median(np.median(now, axis=1) / then))
+    pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
+    start = float(np.median([seconds / pace[number] for number, seconds in starts]))
     return [
         {
             "plan": json.loads(plan.to_json()),
-            "predicted_backward_seconds": simulate(
-                conclusion.profile, plan, conclusion.cost_model
-            ).backward_seconds,
-            "backward_seconds": backwards[index],
-            "predicted_step_seconds": conclusion.predicted_step(plan),
-            "step_seconds": steps[index],
+            "predicted_backward_seconds": drift
+            * simulate(conclusion.profile, plan, conclusion.cost_model).backward_seconds,
+            # Tracing costs time: of a traced step only the place of backward's start is taken.
+            "backward_seconds": (np.array(ends[index]) / pace - start).tolist(),
+            "predicted_step_seconds": drift * (conclusion.predicted_step(plan) or 0.0),
+            "step_seconds": (np.array(steps[index]) / pace).tolist(),
         }
         for index, plan in enumerate(plans)
-    ]
+    ], {"drift": drift, "pace": pace.tolist()}

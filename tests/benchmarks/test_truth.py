@@ -75,8 +75,12 @@ def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) ->
     for row in document["plans"]:
         assert row["measured_step_seconds"] > 0
         assert row["predicted_step_seconds"] > row["predicted_backward_seconds"] > 0
-        assert row["measured_backward_seconds"] is None or row["measured_backward_seconds"] > 0
+        assert row["measured_backward_seconds"] > 0
     for of in ("backward", "step"):
         assert set(document[of]) == {"median_error", "worst_error", "bias", "rank_correlation"}
     assert np.isfinite(document["step"]["median_error"])
     assert "after" in done.stdout and "step: median error" in done.stdout
+    assert document["drift"] > 0
+    # What ends within a step takes less than it.
+    for row in document["plans"]:
+        assert row["measured_backward_seconds"] < row["measured_step_seconds"]

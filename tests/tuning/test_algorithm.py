@@ -33,7 +33,8 @@ def test_profile_is_what_the_machine_does_without_contention() -> None:
     assert tuned.profile is not None
     measured = tuned.profile
     assert measured.names == PROFILE.names
-    np.testing.assert_allclose(measured.compute_seconds, PROFILE.compute_seconds, rtol=1e-3)
+    # How fast the machine computes is fitted to whole steps.
+    np.testing.assert_allclose(measured.compute_seconds, PROFILE.compute_seconds, rtol=1e-2)
     assert [t.dtype for t in measured.tensors] == ["float32"] * len(SIZES)
 
 

@@ -10,7 +10,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning import TensorSpec, random_plans
-from tf_libra.tuning.calibration import calibrate
+from tf_libra.tuning.calibration import calibrate, calibrate_beside
 from tf_libra.tuning.plans_to_try import one_by_one_plan, one_group_plan
 from tf_libra.tuning.step_times import StepTimes
 
@@ -60,7 +60,7 @@ def test_predicts_steps_of_plans_it_has_not_seen(truth: ProcessorModel, seed: in
     calibration = calibrate(profile, steps, 2)
     unseen = random_plans(profile, THREADS, 2, 12, seed=100 + seed)
     errors = [
-        calibration.step_seconds(profile, plan)
+        calibration.step_seconds(plan)
         / (BEFORE + simulate(profile, plan, truth).backward_seconds + AFTER)
         - 1
         for plan in unseen
@@ -105,8 +105,67 @@ def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: floa
     ]
     one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
     for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
-        expected = one.step_seconds(profile, plan) * pace
-        assert other.step_seconds(slow_profile, plan) == pytest.approx(expected, rel=0.02)
+        expected = one.step_seconds(plan) * pace
+        assert other.step_seconds(plan) == pytest.approx(expected, rel=0.02)
+
+
+def another(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
+    """Computation takes `pace` times as long, and updates of so many seconds follow."""
+    shares = profile.num_bytes / profile.num_bytes.sum()
+    return BackwardProfile.from_arrays(
+        profile.num_bytes.tolist(),
+        profile.compute_seconds * pace,
+        update_seconds=(updates * shares).tolist(),
+    )
+
+
+def measured_with_updates(
+    profile: BackwardProfile, plan: Plan, truth: ProcessorModel, random: np.random.Generator
+) -> StepTimes:
+    timeline = simulate(profile, plan, truth)
+    spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
+    noise = 1 + 0.005 * random.standard_normal()
+    return StepTimes(plan, (BEFORE + timeline.step_seconds + AFTER) * noise, spans * noise, 3)
+
+
+@pytest.mark.parametrize("pace", [0.8, 1.0, 1.35])
+@pytest.mark.parametrize("updates", [0.0, 0.012])
+def test_a_machine_that_is_slower_than_when_profiled_is_predicted_as_it_is_now(
+    pace: float, updates: float
+) -> None:
+    profile, random = a_profile(5), np.random.default_rng(5)
+    now = another(profile, pace, updates)
+    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 5)]
+    found = calibrate(profile, steps, 2, BEFORE)
+    assert found.before_seconds == pytest.approx(BEFORE, rel=0.05)
+    assert found.profile.compute_seconds.sum() == pytest.approx(now.compute_seconds.sum(), rel=0.1)
+    for plan in random_plans(profile, THREADS, 2, 8, seed=105):
+        timeline = simulate(now, plan, WIRE)
+        again = simulate(found.profile, plan, found.model)
+        assert again.backward_seconds == pytest.approx(timeline.backward_seconds, rel=0.06)
+        step = BEFORE + timeline.step_seconds + AFTER
+        assert found.step_seconds(plan) == pytest.approx(step, rel=0.04)
+
+
+def test_updates_that_all_reduces_hide_are_told_from_what_follows_them() -> None:
+    """The wire keeps no core busy: what is updated meanwhile costs the step nothing."""
+    profile, random = a_profile(11), np.random.default_rng(11)
+    now = another(profile, 1.0, 0.02)
+    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 11)]
+    found = calibrate(profile, steps, 2, BEFORE)
+    assert found.profile.updates_before[-1] == pytest.approx(0.02, rel=0.3)
+    assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
+
+
+def test_a_model_that_is_given_gets_the_times_beside_it() -> None:
+    profile, random = a_profile(9), np.random.default_rng(9)
+    now = another(profile, 1.2, 0.0)
+    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 9)]
+    found = calibrate_beside(WIRE, profile, steps, BEFORE)
+    assert found.model is WIRE
+    for plan in random_plans(profile, THREADS, 2, 4, seed=109):
+        step = BEFORE + simulate(now, plan, WIRE).step_seconds + AFTER
+        assert found.step_seconds(plan) == pytest.approx(step, rel=0.02)
 
 
 def test_one_step_alone_is_reproduced() -> None:
@@ -114,7 +173,7 @@ def test_one_step_alone_is_reproduced() -> None:
     [plan, *_] = tried(profile, 3)
     step = measured(profile, plan, WIRE, random)
     found = calibrate(profile, [step], 2)
-    assert found.step_seconds(profile, plan) == pytest.approx(step.seconds, rel=0.02)
+    assert found.step_seconds(plan) == pytest.approx(step.seconds, rel=0.02)
 
 
 def test_without_steps_there_is_nothing_to_fit() -> None:

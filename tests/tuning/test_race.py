@@ -17,11 +17,16 @@ def plan(index: int) -> Plan:
 
 
 def run(
-    seconds_of: Callable[[int, int], float], count: int, budget: Budget | None = None, seed: int = 0
+    seconds_of: Callable[[int, int], float],
+    count: int,
+    budget: Budget | None = None,
+    seed: int = 0,
+    predicted: Sequence[float] | None = None,
+    error: float | None = None,
 ) -> tuple[Race, list[int]]:
     """Races `count` plans; `seconds_of(plan, step)` is what a step takes."""
-    proposed = [(plan(index), None) for index in range(count)]
-    racing = race(proposed, EndOfTuning(budget or Budget(max_steps=1000)), seed)
+    proposed = [(plan(index), predicted[index] if predicted else None) for index in range(count)]
+    racing = race(proposed, EndOfTuning(budget or Budget(max_steps=1000)), seed, error)
     order: list[int] = []
     observation = None
     while True:
@@ -138,6 +143,68 @@ def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
     assert result.keeping(near.plan).contenders == (near, best, slower, gone)
     assert result.keeping(slower.plan) == result.keeping(gone.plan) == result
     assert result.keeping(plan(4)) == result
+
+
+def _losses(noise: float, error: float, said: float | None, count: int = 150) -> list[float]:
+    """How much longer the winner's step takes than the best's, in `count` races of four plans.
+
+    Args:
+        noise: deviation of steps.
+        error: deviation of predictions.
+        said: what the race is told of the predictions' error.
+    """
+    losses = []
+    for seed in range(count):
+        random = np.random.default_rng(seed)
+        true = 1 + 0.1 * random.random(4)
+        predicted = 0.9 * true * np.exp(error * random.standard_normal(4))
+
+        steps = true[:, None] * np.exp(noise * random.standard_normal((4, 100)))
+        result, _ = run(
+            lambda index, step, steps=steps: float(steps[index, step]),
+            4,
+            None,
+            seed,
+            predicted.tolist(),
+            said,
+        )
+        losses.append(float(true[winners(result)[0]] / true.min() - 1))
+    return losses
+
+
+def test_where_steps_are_noisy_a_good_model_decides_better_than_they_do() -> None:
+    alone, both = np.mean(_losses(0.12, 0.01, None)), np.mean(_losses(0.12, 0.01, 0.01))
+    assert both < 0.6 * alone
+
+
+def test_a_model_that_is_wrong_and_says_so_does_no_harm() -> None:
+    assert _losses(0.02, 0.3, 0.2) == _losses(0.02, 0.3, None)
+
+
+def test_a_model_that_is_wrong_beyond_what_it_says_does_little_harm() -> None:
+    alone, both = np.mean(_losses(0.03, 0.2, None)), np.mean(_losses(0.03, 0.2, 0.01))
+    assert both < 1.3 * alone
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=3), st.integers(0, 1000))
+def test_prediction_never_beats_what_steps_say_clearly(predicted: list[float], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    result, _ = run(
+        lambda index, _: (1.0, 1.1, 1.2)[index] * float(np.exp(0.005 * random.standard_normal())),
+        3,
+        predicted=predicted,
+        error=0.001,
+    )
+    assert winners(result)[0] == 0
+
+
+def test_says_where_prediction_has_decided() -> None:
+    near = Contender(plan(0), 1.0, (1.01, 1.0, 1.02, 0.99))
+    best = Contender(plan(1), 1.2, (1.0, 1.0, 1.0, 0.995))
+    told = Race((near, best)).describe()
+    assert "predicted faster than what cannot be told apart from it" in told.split(";")[0]
+    assert "predicted faster" not in Race((best, near)).describe()
 
 
 def test_nothing_proposed_is_an_error() -> None:

@@ -35,7 +35,7 @@ def raced(
     conclusion: Conclusion, proposed: Sequence[tuple[Plan, float | None]], task: Task
 ) -> Tuner:
     """A conclusion after a race between plans, of which that in force is not easily left."""
-    result = yield from race(proposed, task.end)
+    result = yield from race(proposed, task.end, error=conclusion.held_out_error)
     return conclusion.after(result if task.in_force is None else result.keeping(task.in_force))
 
 

@@ -1,18 +1,19 @@
 """Fits the processor model to whole steps: what is to be predicted is what is fitted.
 
-A step under a plan is: what comes before backward computation, backward as `simulate` says, and
-what comes after it. The model's parameters and these two times are chosen so that simulated
-all-reduces begin and end, and simulated steps end, when the measured ones did.
+A step under a plan is: what comes before backward computation; backward and the updates, as
+`simulate` says; and what comes after them. The model's parameters, these times, and how fast the
+machine computes now are chosen so that simulated all-reduces begin and end, and simulated steps
+end, when the measured ones did.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra.cost_model import ProcessorModel
+from tf_libra.cost_model import CostModel, ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -26,41 +27,51 @@ _SPAN_NOISE = 0.04
 # What is known before anything is seen, as logarithms' standard deviations: little, but enough for
 # a parameter that the steps do not tell to stay where it is plausible: a scheduler is fair by and
 # large, and a lane does little between two pieces.
-_VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 1.0
+_VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
+# How well the start of backward is known where it was measured, and that computation takes as long
+# as profiled: a machine that is shared is not as fast all the time, and tracing takes its part.
+_START_KNOWN, _PACE_KNOWN = 0.1, 0.3
 # Where searches begin: all-reduces are work, or on the wire, or both.
 _WIRE_STARTS = (0.1, 0.5, 1.0)  # of the time that a byte takes
 _WORK_START = 0.5
-_WEIGHT_START, _GAP_START = 1.0, 0.1
+_WEIGHT_START, _GAP_START = 1.0, 0.03
+# How much of the time from the last all-reduce to the end of the step is of updates, which can also
+# run beside all-reduces: in the beginning, and how well that is known.
+_UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
 _LEAST_SECONDS, _LEAST_SECONDS_PER_BYTE = 1e-6, 1e-12
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A processor model and what a step takes besides backward.
+    """A cost model, and a step besides communication as it was when it was measured.
 
     Attributes:
       model: to plan by.
+      profile: backward computation and updates at the machine's pace of these steps.
       before_seconds: from the step's start to the start of backward.
-      after_seconds: from the end of backward, communication included, to the step's end.
+      after_seconds: from the end of backward and of the updates to the step's end.
     """
 
-    model: ProcessorModel
+    model: CostModel
+    profile: BackwardProfile
     before_seconds: float
     after_seconds: float
 
     @property
     def rest_seconds(self) -> float:
-        """What a step takes besides backward."""
+        """What a step takes besides backward and the updates."""
         return self.before_seconds + self.after_seconds
 
-    def step_seconds(self, profile: BackwardProfile, plan: Plan) -> float:
+    def step_seconds(self, plan: Plan) -> float:
         """What a step under a plan is predicted to take."""
-        backward = simulate(profile, plan, self.model).backward_seconds
-        return self.rest_seconds + backward
+        return self.rest_seconds + simulate(self.profile, plan, self.model).step_seconds
 
 
 def calibrate(
-    profile: BackwardProfile, steps: Sequence[StepTimes], num_workers: int
+    profile: BackwardProfile,
+    steps: Sequence[StepTimes],
+    num_workers: int,
+    before_seconds: float | None = None,
 ) -> Calibration:
     """Fits a processor model to the usual steps of several plans.
 
@@ -69,62 +80,117 @@ def calibrate(
       steps: usual steps, at least one; of plans that differ in number and size of groups and in
         threads, since what does not differ cannot be told apart.
       num_workers: N >= 2, which the steps were measured on.
+      before_seconds: from a step's start to the start of backward; None where nobody has seen it.
 
     Raises:
       ValueError: no steps, or plans of other tensors than the profile's.
     """
-    if not steps:
-        raise ValueError("steps must hold at least one plan's, got none")
-    shortest, per_byte, first, rest = _scales(steps, num_workers)
-    known = 1 / np.array([*[_VAGUE] * 3, _WEIGHT_KNOWN, _GAP_KNOWN, _VAGUE, _VAGUE])
-    solutions = []
-    for wire in _WIRE_STARTS:
-        model_start = (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START)
-        start = np.log([*model_start, first, rest])
-
-        def residuals(logarithms: _Array, start: _Array = start, known: _Array = known) -> _Array:
-            return np.concatenate(
-                [*_misses(logarithms, profile, steps, num_workers), known * (logarithms - start)]
-            )
-
-        solutions.append(
-            optimize.least_squares(
-                residuals, start, bounds=(start - 12, start + 12), loss="soft_l1"
-            )
+    times = _Times.of(steps, before_seconds)
+    shortest, per_byte = _scales(steps, num_workers)
+    found = [
+        _fitted(
+            profile,
+            steps,
+            times,
+            lambda *parameters: ProcessorModel(num_workers, *parameters),
+            (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START),
+            (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN),
         )
-    best = min(solutions, key=lambda solution: solution.cost)
-    return _calibration(best.x, num_workers)
+        for wire in _WIRE_STARTS
+    ]
+    return min(found, key=lambda one: one[1])[0]
 
 
-def _calibration(logarithms: _Array, num_workers: int) -> Calibration:
-    *model, before, after = np.exp(logarithms).tolist()
-    return Calibration(ProcessorModel(num_workers, *model), before, after)
+def calibrate_beside(
+    model: CostModel,
+    profile: BackwardProfile,
+    steps: Sequence[StepTimes],
+    before_seconds: float | None = None,
+) -> Calibration:
+    """Fits all but the model, which is given; else as `calibrate`."""
+    times = _Times.of(steps, before_seconds)
+    return _fitted(profile, steps, times, lambda: model, (), ())[0]
 
 
-def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float, float, float]:
-    """Orders of magnitude: the shortest all-reduce, a byte, before and after backward."""
+@dataclass(frozen=True)
+class _Times:
+    """Where the search for a step's times begins, and how well they are known.
+
+    Attributes:
+      start: seconds before backward, and from the last all-reduce to the step's end; and the pace.
+      known: logarithms' standard deviations.
+    """
+
+    start: tuple[float, float, float]
+    known: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, steps: Sequence[StepTimes], before_seconds: float | None) -> "_Times":
+        if not steps:
+            raise ValueError("steps must hold at least one plan's, got none")
+        rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
+        before, before_known = before_seconds, _START_KNOWN
+        if before is None:
+            before, before_known = min(float(step.spans[0, 0]) for step in steps), _VAGUE
+        start = (max(before, _LEAST_SECONDS), max(rest, _LEAST_SECONDS), 1.0)
+        return cls(start, (before_known, _VAGUE, _PACE_KNOWN))
+
+
+def _fitted(
+    profile: BackwardProfile,
+    steps: Sequence[StepTimes],
+    times: _Times,
+    model_of: Callable[..., CostModel],
+    model_start: Sequence[float],
+    model_known: Sequence[float],
+) -> tuple[Calibration, float]:
+    """What fits best from a beginning, and its cost."""
+    # The share of updates may well be 0, all others are orders of magnitude.
+    start = np.array([_UPDATES_START, *np.log([*times.start, *model_start])])
+    known = 1 / np.array([_UPDATES_KNOWN, *times.known, *model_known])
+    low, high = start - 12, start + 12
+    low[0], high[0] = 0.0, 1.0
+
+    def calibration(found: _Array) -> Calibration:
+        share, (before, rest, pace, *parameters) = float(found[0]), np.exp(found[1:]).tolist()
+        paced = _paced(profile, pace, share * rest)
+        return Calibration(model_of(*parameters), paced, before, (1 - share) * rest)
+
+    def residuals(found: _Array) -> _Array:
+        return np.concatenate([*_misses(calibration(found), steps), known * (found - start)])
+
+    found = optimize.least_squares(residuals, start, bounds=(low, high), loss="soft_l1")
+    return calibration(found.x), float(found.cost)
+
+
+def _paced(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
+    """The profile where all computation takes `pace` times as long, with updates of so long."""
+    # An update takes its time per parameter; dtypes differ little in a model.
+    shares = profile.num_bytes / max(int(profile.num_bytes.sum()), 1)
+    tensors = (
+        replace(tensor, compute_seconds=pace * tensor.compute_seconds, update_seconds=seconds)
+        for tensor, seconds in zip(profile.tensors, (updates * shares).tolist(), strict=True)
+    )
+    return BackwardProfile(tuple(tensors))
+
+
+def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float]:
+    """Orders of magnitude: the seconds of the shortest all-reduce, and of a byte."""
     sent = sum(sum(step.plan.num_bytes) for step in steps) * 2 * (num_workers - 1) / num_workers
     walls = np.concatenate([step.spans[:, 1] - step.spans[:, 0] for step in steps])
-    first = min(float(step.spans[0, 0]) for step in steps)
-    rest = float(np.median([step.seconds - step.spans[-1, 1] for step in steps]))
     some = walls[walls > 0]
     return (
         max(float(some.min()) if some.size else 0.0, _LEAST_SECONDS),
         max(float(walls.sum()) / max(sent, 1.0), _LEAST_SECONDS_PER_BYTE),
-        max(first, _LEAST_SECONDS),
-        max(rest, _LEAST_SECONDS),
     )
 
 
-def _misses(
-    logarithms: _Array, profile: BackwardProfile, steps: Sequence[StepTimes], num_workers: int
-) -> list[_Array]:
+def _misses(found: Calibration, steps: Sequence[StepTimes]) -> list[_Array]:
     """By how much the model misses ends of steps, and starts and ends of all-reduces."""
-    found = _calibration(logarithms, num_workers)
     misses = []
     for step in steps:
-        timeline = simulate(profile, step.plan, found.model)
-        seconds = found.rest_seconds + timeline.backward_seconds
+        timeline = simulate(found.profile, step.plan, found.model)
+        seconds = found.rest_seconds + timeline.step_seconds
         misses.append(np.array([(seconds / step.seconds - 1) / _STEP_NOISE]))
         spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
         # However many groups a plan has, it is one plan.

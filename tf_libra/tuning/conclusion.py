@@ -41,8 +41,8 @@ class Conclusion:
         samples: everything the model was fitted to.
         notes: what a reader should know, such as a budget that ended early.
         is_complete: whether all experiments were made and observed, and a model fitted.
-        rest_seconds: what a step takes besides backward as it is predicted; None where that could
-            not be told.
+        rest_seconds: what a step takes besides backward and updates as they are predicted; None
+            where that could not be told.
         race: the plans that were run in turns, the one in force first; None where none were.
         search: the settings that were searched in steps; None where none were.
 
@@ -86,8 +86,7 @@ class Conclusion:
         """What a step under a plan is predicted to take; None where nothing can be said."""
         if self.profile is None or self.cost_model is None or self.rest_seconds is None:
             return None
-        backward = simulate(self.profile, plan, self.cost_model).backward_seconds
-        return self.rest_seconds + backward
+        return self.rest_seconds + simulate(self.profile, plan, self.cost_model).step_seconds
 
     def after(self, race: Race) -> "Conclusion":
         """The same with the winner's plan, if there was a race to speak of."""

@@ -65,24 +65,25 @@ def measuring(
 def sampling(
     profile: BackwardProfile, threads: Sequence[int], num_workers: int
 ) -> Iterator[Experiment]:
-    """Plans in turns: what disturbs the machine for a while disturbs all of them."""
+    """Plans in turns: what disturbs the machine for a while disturbs all of them.
+
+    After a step that pays for its instantiation every plan has one traced step, and `TIMED_ROUNDS`
+    that nobody traces.
+    """
     plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS)
     plans.append(one_by_one_plan(specs_of(profile), threads[0], num_workers))
     plans = list({plan.fingerprint: plan for plan in plans}.values())
     for plan in plans:
-        yield from _first_steps(plan)
+        yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
     order = np.random.default_rng(0)
-    for _ in range(TIMED_ROUNDS):
+    for number in range(TIMED_ROUNDS):
         for index in order.permutation(len(plans)):
             yield Experiment(Phase.SAMPLE, plans[index], traced=False)
+        for plan in plans[number::TIMED_ROUNDS]:
+            yield Experiment(Phase.SAMPLE, plan, traced=True)
 
 
 def running_at_once(plan: Plan) -> Iterator[Experiment]:
     """Steps under a plan of several streams."""
     for repetition in range(1 + TIMED_ROUNDS):
         yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=repetition == 0)
-
-
-def _first_steps(plan: Plan) -> Iterator[Experiment]:
-    yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
-    yield Experiment(Phase.SAMPLE, plan, traced=True)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
@@ -23,11 +25,13 @@ class ObservedStep:
         plan: what it ran under.
         production: when gradients were produced.
         records: the all-reduces that were executed.
+        called_ns: when the step was called, nanoseconds since the epoch.
     """
 
     plan: Plan
     production: StepProduction
     records: tuple[AllReduceRecord, ...]
+    called_ns: int
 
 
 @dataclass
@@ -63,7 +67,9 @@ class Findings:
             problem = observation.problem
             self.problems[problem] = self.problems.get(problem, 0) + 1
             return
-        traced = ObservedStep(experiment.plan, observation.production, observation.records)
+        traced = ObservedStep(
+            experiment.plan, observation.production, observation.records, observation.called_ns[0]
+        )
         if experiment.phase is Phase.MEASURE:
             self.after_backward.append(traced)
         elif traced.records:  # else the step has only accumulated gradients
@@ -83,6 +89,12 @@ class Findings:
         except ValueError as problem:  # no reason to end the training
             self.problems[str(problem)] = 1
             return None
+
+    def before_seconds(self) -> float | None:
+        """From a usual step's start to the start of backward; None where no step was traced."""
+        steps = [*self.after_backward, *self.overlapped]
+        starts = [step.production.backward_start_ns - step.called_ns for step in steps]
+        return max(float(np.median(starts)), 0.0) * 1e-9 if starts else None
 
     def held_out(self) -> frozenset[str]:
         """Fingerprints of the plans that a model is tested on, and not fitted to.

@@ -44,7 +44,8 @@ def fit_and_plan(
         return Conclusion(plan, profile.profile, samples=tuple(samples), notes=tuple(notes))
     task.begins(Phase.PLAN)
     if (steps := step_times(findings.at_once)) and fitted.cost_model is not None:
-        gamma = measured_contention(profile.profile, steps, fitted.cost_model)
+        assert fitted.profile is not None
+        gamma = measured_contention(fitted.profile, steps, fitted.cost_model)
         notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
         strategy = informed(strategy, gamma)
     plan = _plan(fitted, strategy, task.max_model_error, num_workers, notes, task.runs_streams)
@@ -68,13 +69,19 @@ def _fit(
     samples += _samples(tested, profile)
     fitted = fit(samples, num_workers, hops=hops)
     model: CostModel = fitted.model
-    rest = None
-    usual = findings.usual_steps()
+    rest, found_profile = None, profile
     if forms := judged_forms(
-        profile, usual, findings.held_out(), num_workers, partial.model, fitted.model
+        profile,
+        findings.usual_steps(),
+        findings.held_out(),
+        num_workers,
+        partial.model,
+        fitted.model,
+        findings.before_seconds(),
     ):
         better, other = forms
-        model, rest, error = better.model, better.rest_seconds, better.held_out_error
+        model, found_profile = better.calibration.model, better.calibration.profile
+        rest, error = better.calibration.rest_seconds, better.held_out_error
         notes.append(
             f"steps of plans that it had not seen were missed by {better.held_out_error:.1%} in the"
             f" median by the model of {better.name}, and by {other.held_out_error:.1%} by that of"
@@ -85,7 +92,7 @@ def _fit(
     placeholder = _one_group_of(profile, 1, num_workers, ())
     return Conclusion(
         placeholder,
-        profile,
+        found_profile,
         model,
         fitted.median_error,
         error,

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tf_libra.cost_model import ContentionModel, CostModel
-from tf_libra.model.plan import Plan
+from tf_libra.cost_model import ContentionModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
-from tf_libra.tuning.calibration import calibrate
+from tf_libra.tuning.calibration import Calibration, calibrate, calibrate_beside
 from tf_libra.tuning.step_times import StepTimes
 
 # A form is tested on the plans held out, and fitted to at least as many others.
@@ -22,15 +21,21 @@ class Form:
 
     Attributes:
       name: of the form, for a reader.
-      model: fitted to all steps.
-      rest_seconds: what a step takes besides backward.
+      calibration: to all steps.
       held_out_error: median over the plans held out of |predicted / measured step - 1|.
+      held_out_backward_error: the same of the end of backward; None where nobody knows when it
+        begins.
     """
 
     name: str
-    model: CostModel
-    rest_seconds: float
+    calibration: Calibration
     held_out_error: float
+    held_out_backward_error: float | None
+
+    @property
+    def missed(self) -> float:
+        """What forms are judged by: both errors, a step's and its backward's."""
+        return self.held_out_error + (self.held_out_backward_error or 0.0)
 
 
 def judged_forms(
@@ -40,6 +45,7 @@ def judged_forms(
     num_workers: int,
     partial: ContentionModel,
     whole: ContentionModel,
+    before_seconds: float | None = None,
 ) -> list[Form]:
     """Both forms, the better first; none where there are too few steps to judge by.
 
@@ -50,39 +56,39 @@ def judged_forms(
       num_workers: N >= 2.
       partial: LIBRA's form, fitted without the plans held out.
       whole: LIBRA's form, fitted to everything.
+      before_seconds: from a step's start to the start of backward; None where nobody has seen it.
     """
     tested = [step for step in steps if step.plan.fingerprint in held_out]
     fitting = [step for step in steps if step.plan.fingerprint not in held_out]
     if not tested or len(fitting) < _FEWEST_PLANS:
         return []
 
-    def rest_of(model: CostModel, of: Sequence[StepTimes]) -> float:
-        return float(np.median([one.seconds - _backward(profile, one.plan, model) for one in of]))
+    def form(name: str, judged: Calibration, final: Calibration) -> Form:
+        steps_missed, backwards_missed = [], []
+        for one in tested:
+            timeline = simulate(judged.profile, one.plan, judged.model)
+            seconds = judged.rest_seconds + timeline.step_seconds
+            steps_missed.append(abs(seconds / one.seconds - 1))
+            if before_seconds is not None and one.spans[-1, 1] > before_seconds:
+                measured = one.spans[-1, 1] - before_seconds
+                backwards_missed.append(abs(timeline.backward_seconds / measured - 1))
+        return Form(
+            name,
+            final,
+            float(np.median(steps_missed)),
+            float(np.median(backwards_missed)) if backwards_missed else None,
+        )
 
-    def error_of(model: CostModel, rest: float) -> float:
-        errors = [
-            abs((rest + _backward(profile, one.plan, model)) / one.seconds - 1) for one in tested
-        ]
-        return float(np.median(errors))
-
-    calibration = calibrate(profile, fitting, num_workers)
-    everything = calibrate(profile, steps, num_workers)
     forms = [
-        Form(
+        form(
             "processors that share their cores",
-            everything.model,
-            everything.rest_seconds,
-            error_of(calibration.model, calibration.rest_seconds),
+            calibrate(profile, fitting, num_workers, before_seconds),
+            calibrate(profile, steps, num_workers, before_seconds),
         ),
-        Form(
+        form(
             "LIBRA's",
-            whole,
-            rest_of(whole, steps),
-            error_of(partial, rest_of(partial, fitting)),
+            calibrate_beside(partial, profile, fitting, before_seconds),
+            calibrate_beside(whole, profile, steps, before_seconds),
         ),
     ]
-    return sorted(forms, key=lambda form: form.held_out_error)
-
-
-def _backward(profile: BackwardProfile, plan: Plan, model: CostModel) -> float:
-    return simulate(profile, plan, model).backward_seconds
+    return sorted(forms, key=lambda one: one.missed)

@@ -3,7 +3,8 @@
 Every step of a race trains. Plans take turns, so that what disturbs the machine disturbs
 all of them: a round holds one step of each, in an order that is drawn for every other round and
 reversed in the next, for a drift to cancel out. A plan that is clearly slower than the best drops
-out.
+out. Of those that steps do not tell apart, prediction decides as far as it is to be trusted: the
+noisier the steps and the better the model, the more.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from tf_libra import checks, units
@@ -26,6 +28,14 @@ MAX_ROUNDS = 4
 # it is little.
 _LEAST_ROUNDS = 3
 _SURE = 0.05
+# Of the absolute value of what is normally distributed with deviation 1, the median; and of many
+# such values' median, the variance as a multiple of their mean's.
+_MEDIAN_OF_NORMAL = 0.6745
+_VARIANCE_OF_MEDIAN = np.pi / 2
+# No model is trusted further, however well it has done on a few plans.
+_LEAST_DOUBT = 0.01
+
+_Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Race:
 
     @property
     def winner(self) -> Contender:
-        """The plan with the shortest step."""
+        """The plan that takes the shortest step, by what was measured and what is predicted."""
         return self.contenders[0]
 
     @property
@@ -107,6 +117,7 @@ class Race:
     def describe(self) -> str:
         """The standings in words."""
         told = []
+        medians = [one.median_seconds for one in self.contenders if one.median_seconds is not None]
         for one in self.contenders:
             groups, seconds = len(one.plan.groups), one.median_seconds
             text = f"{one.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
@@ -116,6 +127,8 @@ class Race:
                 text += f" (predicted {units.time(one.predicted_seconds)})"
             if self.is_noise(one):
                 text += f", {units.NO_DIFFERENCE}"
+            elif one is self.winner and seconds is not None and seconds > min(medians):
+                text += ", predicted faster than what cannot be told apart from it"
             told.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(told)}"
 
@@ -154,7 +167,10 @@ class Race:
 
 
 def race(
-    proposed: Sequence[tuple[Plan, float | None]], end: EndOfTuning, seed: int = 0
+    proposed: Sequence[tuple[Plan, float | None]],
+    end: EndOfTuning,
+    seed: int = 0,
+    error: float | None = None,
 ) -> Generator[Experiment, Observation | None, Race]:
     """Yields steps under the proposed plans in turns until one is left, or the end has come.
 
@@ -165,9 +181,12 @@ def race(
         one. One alone wins without a step.
       end: asked before every step.
       seed: of the order within rounds.
+      error: median relative error of predicted steps, for how far they are to be trusted; None
+        where that is not known, and they are not.
     """
     if not proposed:
         raise ValueError("proposed must hold at least one plan, got none")
+    predicted = [seconds for _, seconds in proposed]
     random = np.random.default_rng(seed)
     seconds: list[list[float]] = [[] for _ in proposed]
     running = list(range(len(proposed)))
@@ -189,7 +208,7 @@ def race(
         running, slower = _judge(running, seconds)
         gone = slower + gone
         over = len(running) == 1 or num_rounds + 1 >= MAX_ROUNDS
-    ranked = [*_ranked(running, seconds), *gone]
+    ranked = [*_chosen(running, seconds, predicted, error), *gone]
     return Race(tuple(Contender(*proposed[index], tuple(seconds[index])) for index in ranked))
 
 
@@ -227,15 +246,62 @@ def _judge(
 
 
 def _ranked(running: Sequence[int], seconds: Sequence[Sequence[float]]) -> list[int]:
-    """The fastest first, by the median over the rounds of how a plan compares with all.
-
-    Those who run have run every round. By medians: one disturbed step loses nobody the race.
-    """
+    """The fastest first, as measured. Those who run have run every round."""
     if not seconds[running[0]]:
         return list(running)
-    logarithms = np.log([seconds[index] for index in running])
-    compared = np.median(logarithms - logarithms.mean(axis=0), axis=1)
+    compared = _compared(np.log([seconds[index] for index in running]))
     return [running[place] for place in np.argsort(compared, kind="stable")]
+
+
+def _chosen(
+    running: Sequence[int],
+    seconds: Sequence[Sequence[float]],
+    predicted: Sequence[float | None],
+    error: float | None,
+) -> list[int]:
+    """The best first: by steps, and by prediction among those that steps do not tell apart."""
+    ranked = _ranked(running, seconds)
+    known = [one for index in ranked if (one := predicted[index])]
+    if error is None or len(known) < len(ranked) or len(seconds[ranked[0]]) < 2:
+        return ranked
+    best = ranked[0]
+    alike = [best]
+    for index in ranked[1:]:
+        if _chance(np.log(np.divide(seconds[index], seconds[best]))) >= _SURE:
+            alike.append(index)
+    measured = np.log([seconds[index] for index in ranked])
+    believed = dict(zip(ranked, _believed(measured, np.log(known), error).tolist(), strict=True))
+    alike.sort(key=lambda index: believed[index])
+    return [*alike, *(index for index in ranked if index not in alike)]
+
+
+def _compared(logarithms: _Array) -> _Array:
+    """By how much each plan's step is longer than all plans', [plans], of [plans, rounds].
+
+    Medians over the rounds: one disturbed step loses nobody the race.
+    """
+    return np.asarray(np.median(logarithms - logarithms.mean(axis=0), axis=1))
+
+
+def _believed(logarithms: _Array, predicted: _Array, error: float) -> _Array:
+    """What is measured and what is predicted, each weighted by how far it can be trusted.
+
+    The mean of a normal distribution that is known twice: with the steps' noise, and with the
+    model's error, which is at least what the model misses these plans by beyond the noise.
+
+    Args:
+      logarithms: of seconds, [plans, rounds].
+      predicted: logarithms of seconds, [plans].
+      error: median relative error of predictions.
+    """
+    measured, expected = _compared(logarithms), predicted - predicted.mean()
+    apart = logarithms - logarithms.mean(axis=0)
+    deviation = np.median(np.abs(apart - measured[:, None])) / _MEDIAN_OF_NORMAL
+    noise = deviation**2 * _VARIANCE_OF_MEDIAN / logarithms.shape[1]
+    missed = np.mean((measured - expected) ** 2) - noise
+    doubt = max((error / _MEDIAN_OF_NORMAL) ** 2, missed, _LEAST_DOUBT**2)
+    trust = noise / (noise + doubt)
+    return np.asarray((1 - trust) * measured + trust * expected)
 
 
 def _chance(differences: np.ndarray) -> float:

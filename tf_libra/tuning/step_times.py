@@ -1,4 +1,8 @@
-"""When the all-reduces of a plan's usual step began and ended, and when the step did."""
+"""When the all-reduces of a plan's usual step began and ended, and when the step did.
+
+Plans take turns in rounds. A machine that others use, too, may be a third slower for a second or
+two, and so in some rounds; what is measured in a round is therefore taken at the usual pace.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +12,9 @@ from numpy.typing import NDArray
 
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
+
+# Of fewer plans nothing tells a slow round from a slow plan's step.
+_FEWEST_PLANS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +60,36 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
 
     Steps that do not show every group of bytes, as those that only accumulate gradients, are left
     out. A group of no bytes is never launched: its span is where the group before ended.
+
+    Args:
+      steps: one of every plan in each round.
     """
     by_plan: dict[str, list[TimedStep]] = {}
     for step in steps:
         by_plan.setdefault(step.plan.fingerprint, []).append(step)
+    paces = _paces([[step.seconds for step in of_plan] for of_plan in by_plan.values()])
     found = []
     for of_plan in by_plan.values():
-        whole = [(step.seconds, spans) for step in of_plan if (spans := _spans(step)) is not None]
+        whole = [
+            (step.seconds / pace, spans / pace)
+            for step, pace in zip(of_plan, paces, strict=False)
+            if (spans := _spans(step)) is not None
+        ]
         if whole:
             seconds, spans = (np.median(column, axis=0) for column in zip(*whole, strict=True))
             found.append(StepTimes(of_plan[0].plan, float(seconds), spans, len(whole)))
     return found
+
+
+def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """How many times as long as usual steps took in every round, in the median over the plans."""
+    rounds = max(map(len, by_plan), default=0)
+    # What was ended early has plans of one round less; of those nobody knows what is usual.
+    complete = [seconds for seconds in by_plan if len(seconds) == rounds]
+    if len(complete) < _FEWEST_PLANS:
+        return np.ones(rounds)
+    usual = np.median(complete, axis=1)
+    return np.asarray(np.median(np.array(complete) / usual[:, None], axis=0))
 
 
 def _spans(step: TimedStep) -> NDArray[np.float64] | None:

@@ -1,0 +1,81 @@
+"""The usual step of a plan, where plans took turns on a machine of changing pace."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.tuning.machine import AFTER, BEFORE, NUM_WORKERS, PROFILE, Machine
+from tf_libra.model.plan import Plan
+from tf_libra.tuning import random_plans
+from tf_libra.tuning.step_times import TimedStep, step_times
+
+
+def _slowed(step: TimedStep, pace: float) -> TimedStep:
+    """As if all in it had taken `pace` times as long."""
+    start_ns = step.called_ns[0]
+
+    def moved(when_ns: int) -> int:
+        return start_ns + round((when_ns - start_ns) * pace)
+
+    records = tuple(
+        replace(
+            one,
+            enqueued_ns=moved(one.enqueued_ns),
+            started_ns=moved(one.started_ns),
+            first_byte_ns=moved(one.first_byte_ns),
+            finished_ns=moved(one.finished_ns),
+        )
+        for one in step.records
+    )
+    return TimedStep(step.plan, (start_ns, moved(step.called_ns[1])), records)
+
+
+def _round(machine: Machine, plans: Sequence[Plan], pace: float) -> list[TimedStep]:
+    steps = []
+    for plan in plans:
+        seen = machine.run(plan)
+        steps.append(_slowed(TimedStep(plan, seen.called_ns, seen.records), pace))
+    return steps
+
+
+PLANS = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 5)
+
+
+def test_a_slow_round_does_not_show_in_what_is_usual() -> None:
+    machine = Machine()
+    even = step_times([one for _ in range(3) for one in _round(machine, PLANS, 1.0)])
+    uneven = step_times([one for pace in (1.0, 1.4, 1.0) for one in _round(Machine(), PLANS, pace)])
+    for one, other in zip(even, uneven, strict=True):
+        assert other.seconds == pytest.approx(one.seconds, rel=1e-6)
+        np.testing.assert_allclose(other.spans, one.spans, rtol=1e-6)
+
+
+def test_half_of_a_round_that_is_slow_tells_no_plan_from_another() -> None:
+    """The machine becomes slower within the first round, and stays so."""
+    machine = Machine()
+    first = _round(machine, PLANS[:2], 1.0) + _round(machine, PLANS[2:], 1.3)
+    found = step_times([*first, *_round(machine, PLANS, 1.3), *_round(machine, PLANS, 1.3)])
+    plain = step_times(_round(machine, PLANS, 1.3))
+    for one, other in zip(found, plain, strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+
+
+def test_rounds_that_ended_early_and_few_plans_are_taken_as_they_are() -> None:
+    machine = Machine()
+    cut = step_times([*_round(machine, PLANS, 1.0), *_round(machine, PLANS[:1], 1.5)])
+    assert [one.num_steps for one in cut] == [2, 1, 1, 1, 1]
+    [alone] = step_times([one for p in (1.0, 1.2) for one in _round(machine, PLANS[:1], p)])
+    usual = step_times(_round(machine, PLANS[:1], 1.1))[0].seconds
+    assert alone.seconds == pytest.approx(usual, rel=1e-6)
+
+
+def test_spans_lie_within_the_step() -> None:
+    for one in step_times(_round(Machine(), PLANS, 1.0)):
+        assert np.all(one.spans[:, 0] >= BEFORE - 1e-9)
+        assert one.spans[-1, 1] <= one.seconds - AFTER + 1e-9
+
+
+def test_no_steps_are_no_plans() -> None:
+    assert step_times([]) == []
