@@ -10,10 +10,8 @@ small problems is what its test holds it to.
 from collections.abc import Iterator, Sequence
 
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.draft import groups_from_stops
-from tf_libra.simulation import simulate
+from tf_libra.simulation.many import steps_of_many
 
 _TIE = 1e-9
 _CUTS = 16  # places at which a group may be cut
@@ -41,18 +39,14 @@ def least_step(
       allowed: R.
       max_groups: K; None: groups are given, and only threads change.
     """
-
-    def seconds(choice: Choice) -> float:
-        plan = Plan.for_profile(profile, groups_from_stops(*choice), cost.num_workers, "")
-        return simulate(profile, plan, cost).step_seconds
-
     known: dict[Choice, float] = {}
     for beginning in beginnings:
         best = beginning
-        known.setdefault(best, seconds(best))
         while True:
             around = {best, *_changes(profile, best, allowed, max_groups)}
-            known |= {choice: seconds(choice) for choice in around - known.keys()}
+            if new := sorted(around - known.keys()):
+                steps = steps_of_many(profile, cost, *zip(*new, strict=True))
+                known |= zip(new, steps.tolist(), strict=True)
             least = min(sorted(around), key=known.__getitem__)
             if known[least] >= known[best] * (1 - _TIE):
                 break

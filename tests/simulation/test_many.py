@@ -1,0 +1,31 @@
+"""Steps of many plans at once against `simulate`, plan by plan."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planning.data_parallel import reference
+from tf_libra import simulate
+from tf_libra.cost_model import ProcessorModel
+from tf_libra.model.plan import Plan
+from tf_libra.planning.draft import groups_from_stops
+from tf_libra.simulation.many import steps_of_many
+
+THREADS = (1, 2, 5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), reference.profiles(updates=True), reference.lawful_costs(THREADS), st.booleans())
+def test_says_what_simulate_says_of_each(data, profile, cost, by_work):
+    if by_work:
+        cost = ProcessorModel(cost.num_workers, 1e-4, 6e-10, 2e-9, lane_gap=0.1)
+    count = len(profile.tensors)
+    plans = st.sets(st.integers(1, count), max_size=count).map(lambda s: sorted({*s, count}))
+    stops = data.draw(st.lists(plans, min_size=1, max_size=5))
+    threads = [[data.draw(st.sampled_from(THREADS)) for _ in one] for one in stops]
+    steps = steps_of_many(profile, cost, stops, threads)
+    for found, ends, lanes in zip(steps.tolist(), stops, threads, strict=True):
+        plan = Plan.for_profile(profile, groups_from_stops(ends, lanes), cost.num_workers, "x")
+        assert found == pytest.approx(
+            simulate(profile, plan, cost).step_seconds, rel=1e-9, abs=1e-12
+        )
