@@ -33,7 +33,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             [_step_row(name, one["step_time"]) for name, one in _having("step_time", cases)],
         ),
         "truth": table(
-            ("case", "step: median, worst, bias, rank", "backward: likewise", "noise", "misses"),
+            ("case", "step: median, worst, bias, rank", "backward", "noise", "pace", "misses"),
             [_truth_row(name, one["truth"]) for name, one in _having("truth", cases)],
         ),
         "wire": table(
@@ -127,6 +127,7 @@ def _truth_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
         _errors(kept["step"]),
         _errors(kept["backward"]),
         f"{kept['noise']:.1%}",
+        f"{kept['drift']:.2f} ({kept['pace'][0]:.2f} to {kept['pace'][1]:.2f})",
         "; ".join(outcome.misses("truth", kept)),
     )
 

@@ -46,6 +46,8 @@ def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in ("step", "backward", "noise")} | {
         # Plans whose medians lie within the noise have no rank that could be told.
         "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
+        "drift": document["drift"],
+        "pace": [min(document["pace"]), max(document["pace"])],
         "load_average": document["machine"]["load_average"],
     }
 

@@ -32,6 +32,8 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
         "step": errors,
         "backward": errors,
         "noise": 0.01,
+        "drift": 1.1,
+        "pace": [0.9, 1.0, 1.2],
         "plans": [{"measured_step_seconds": one} for one in (0.1, 0.11, 0.12)],
         "machine": {"load_average": 0.1},
     }
