@@ -1,7 +1,9 @@
-"""Lets the workers of a job meet as under `horovodrun`, whoever starts them."""
+"""Lets the workers of a job meet as under `horovodrun`, or as TensorFlow's, whoever starts them."""
 
 import contextlib
-from collections.abc import Iterator
+import json
+import socket
+from collections.abc import Iterator, Sequence
 
 
 @contextlib.contextmanager
@@ -33,3 +35,25 @@ def meeting(hosts: str, address: str, interface: str) -> Iterator[list[dict[str,
         ]
     finally:
         server.stop()
+
+
+def tf_configs(addresses: Sequence[str]) -> list[dict[str, str]]:
+    """What the environment of each worker of TensorFlow's cluster says, by rank.
+
+    Args:
+        addresses: of the workers, with ports.
+    """
+    cluster = {"worker": list(addresses)}
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
+        for rank in range(len(addresses))
+    ]
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses of this host at ports that nobody has now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]

@@ -18,7 +18,9 @@ from tests.launching import (
     DEADLINE_SECONDS,
     TAIL,
     Job,
+    Meet,
     Workers,
+    on_this_host,
     running_workers,
     worker_environment,
 )
@@ -141,13 +143,17 @@ def run_job(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Calla
         env: dict[str, str] | None = None,
         check: bool = True,
         deadline_seconds: float = DEADLINE_SECONDS,
+        meet: Meet = on_this_host,
     ) -> Job:
         folder = tmp_path_factory.mktemp(Path(script).stem)
         imports_otherwise = any(
             name.startswith("TF_") and not name.startswith("TF_LIBRA_") for name in env or {}
         )
-        forked = None if imports_otherwise else nursery
-        with running_workers(script, world_size, folder, *args, env=env, nursery=forked) as workers:
+        # Those that are forked have imported Horovod.
+        forked = None if imports_otherwise or meet is not on_this_host else nursery
+        with running_workers(
+            script, world_size, folder, *args, env=env, nursery=forked, meet=meet
+        ) as workers:
             workers.wait(deadline_seconds)
             job = workers.job()
         if check and any(job.returncodes):

@@ -17,13 +17,16 @@ import pytest
 
 from benchmarks import cluster as cluster_lib
 from benchmarks.cluster import Cluster
-from benchmarks.meeting import meeting
+from benchmarks.meeting import free_addresses, meeting, tf_configs
 from tests.nursery import Nursery
 
 JOBS = Path(__file__).resolve().parent / "jobs"
 # Below pytest's own timeout, which would not say what the workers were at.
 DEADLINE_SECONDS = 540.0
 TAIL = 6000
+
+# From a number of workers to what the environment of each says of its place in the job.
+Meet = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,12 @@ def on_this_host(world_size: int) -> contextlib.AbstractContextManager[list[dict
     return meeting(f"localhost:{world_size}", "127.0.0.1", "lo")
 
 
+@contextlib.contextmanager
+def under_tf_config(world_size: int) -> Iterator[list[dict[str, str]]]:
+    """Lets workers meet as TensorFlow's own do: what the environment of each says, by rank."""
+    yield tf_configs(free_addresses(world_size))
+
+
 class Workers:
     """The worker processes of one running job, each in a session of its own.
 
@@ -99,15 +108,15 @@ class Workers:
         env: dict[str, str],
         nursery: Nursery | None = None,
         cluster: Cluster | None = None,
+        meet: Meet = on_this_host,
     ) -> None:
         self.folder = folder
         self.world_size = world_size
         self._stack = contextlib.ExitStack()
         per_host = world_size if cluster is None else world_size // len(cluster.hosts)
-        meet = (
-            on_this_host(world_size) if cluster is None else cluster_lib.places(cluster, per_host)
+        places = self._stack.enter_context(
+            meet(world_size) if cluster is None else cluster_lib.places(cluster, per_host)
         )
-        places = self._stack.enter_context(meet)
         self.processes: list[Any] = []
         for rank, place in enumerate(places):
             environment = worker_environment() | place | {"TF_LIBRA_JOB_FOLDER": str(folder)} | env
@@ -182,7 +191,7 @@ def worker_environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HOROVOD_", "TF_LIBRA_"))
+        if not name.startswith(("HOROVOD_", "TF_LIBRA_", "TF_CONFIG"))
     }
     return kept | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -196,12 +205,13 @@ def running_workers(
     env: dict[str, str] | None = None,
     nursery: Nursery | None = None,
     cluster: Cluster | None = None,
+    meet: Meet = on_this_host,
 ) -> Iterator[Workers]:
     """Runs `tests/jobs/SCRIPT` in `world_size` processes; what is left of them ends with it.
 
     With a nursery they are forked from it, which is faster, and may live in a cluster.
     """
-    workers = Workers(script, world_size, folder, args, env or {}, nursery, cluster)
+    workers = Workers(script, world_size, folder, args, env or {}, nursery, cluster, meet)
     try:
         yield workers
     finally:

@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, lanes_meeting, library
+from tf_libra.backends import jobs, lanes_meeting, library
 from tf_libra.backends.control import Terms
 
 _SUM, _AVERAGE = "sum", "average"
@@ -38,12 +38,13 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
         stall_warning_seconds: after how long a wait is warned about.
 
     Raises:
-        ValueError: `hvd.init()` has not been called.
+        ValueError: there is no job: `hvd.init()` has not been called, and no
+            `MultiWorkerMirroredStrategy` was made.
         EngineError: a rank cannot be reached in time.
     """
     if engine_lib.running() is None:
         terms = Terms(1, timeout_seconds, stall_warning_seconds)
-        engine = lanes_meeting.meet(horovod.world(), terms)
+        engine = lanes_meeting.meet(jobs.of_this_process(), terms)
         atexit.register(engine.close)
 
 

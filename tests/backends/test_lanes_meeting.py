@@ -6,11 +6,12 @@ import pytest
 
 from tests.backends.alone import alone
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, lanes_meeting
+from tf_libra.backends import lanes_meeting
 from tf_libra.backends.control import Terms
+from tf_libra.backends.job import World
 
-ONE_HOST = horovod.World(rank=0, size=4, local_size=4)
-TWO_HOSTS = horovod.World(rank=0, size=4, local_size=2)
+ONE_HOST = World(rank=0, size=4, local_size=4)
+TWO_HOSTS = World(rank=0, size=4, local_size=2)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_rank_listens_where_it_may() -> None:
 def test_lanes_grow_to_what_is_asked_for() -> None:
     engine = alone(num_lanes=1)
     try:
-        grown = lanes_meeting.grow(horovod.World(rank=0, size=1, local_size=1), engine, 3)
+        grown = lanes_meeting.grow(World(rank=0, size=1, local_size=1), engine, 3)
         assert grown.num_lanes == 3
         assert engine_lib.running() == grown
         assert grown.all_gather("still there") == ["still there"]
@@ -89,7 +90,7 @@ def test_interface_on_some_ranks_only_is_refused_by_name(hosts: list[str]) -> No
     ]
     named, unnamed = (next(i for i, h in enumerate(hosts) if ("unix" in h) == on) for on in (0, 1))
     for rank in range(len(hosts)):
-        world = horovod.World(rank=rank, size=len(hosts), local_size=len(hosts))
+        world = World(rank=rank, size=len(hosts), local_size=len(hosts))
         with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE is set on rank") as refused:
             lanes_meeting.connect(world, Terms(1, 1.0, 1.0), offers)
         assert f"on rank {named}, " in str(refused.value)

@@ -4,6 +4,7 @@ A script registers cases, functions that train a fresh model with a fresh optimi
 them all: starting TensorFlow in several processes takes longer than any of them.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -13,8 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-RANK = int(os.environ.get("HOROVOD_RANK", "0"))
-SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
+# Of a job without Horovod: as tests/launching.py writes it, workers alone.
+_TASK = json.loads(os.environ.get("TF_CONFIG", "{}"))
+if _TASK:
+    RANK = int(_TASK["task"]["index"])
+    SIZE = len(_TASK["cluster"]["worker"])
+else:
+    RANK = int(os.environ.get("HOROVOD_RANK", "0"))
+    SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
 FOLDER = Path(os.environ["TF_LIBRA_JOB_FOLDER"])
 
 _cores = sorted(os.sched_getaffinity(0))
@@ -26,9 +33,14 @@ import tensorflow as tf  # noqa: E402
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(2)
 
-import horovod.tensorflow as hvd  # noqa: E402
+if not _TASK:
+    import horovod.tensorflow as hvd
+
+from tensorflow.python.eager import context as tf_context  # noqa: E402
 
 from tf_libra.backends import control as control_lib  # noqa: E402
+
+_BARRIERS = itertools.count()
 
 
 class _Collector(logging.Handler):
@@ -99,7 +111,7 @@ class Cases:
 
 def restart_engine() -> None:
     """Ends this rank's engine, once every rank is done with it."""
-    if hvd.is_initialized():
+    if _TASK or hvd.is_initialized():
         barrier()
     for running in control_lib.running():
         running.close()
@@ -107,6 +119,9 @@ def restart_engine() -> None:
 
 def barrier() -> None:
     """Returns when every rank has called it."""
+    if _TASK:
+        tf_context.context().wait_at_barrier(f"test {next(_BARRIERS)}", 60_000)
+        return
     hvd.allreduce(tf.zeros([1]), name="test.barrier")
 
 

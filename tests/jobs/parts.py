@@ -99,7 +99,7 @@ def gradients(rank: int, number: int, dtype: str) -> list[np.ndarray]:
 
 def run_all(dtype: str, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
     """Which layouts gave something else than the average."""
-    lanes_meeting.meet(horovod.world(), Terms(3 * MOST_STREAMS, 60.0, 30.0))
+    lanes_meeting.meet(horovod.HorovodJob(), Terms(3 * MOST_STREAMS, 60.0, 30.0))
     engine = engine_lib.running()
     assert engine is not None
     model = Linear(dtype)

@@ -136,8 +136,7 @@ def three_groups() -> Any:
 @cases
 def second_plan() -> Any:
     """Two plans one after the other over one trace."""
-    world, terms = horovod.world(), Terms(3, 60.0, 30.0)
-    engine = lanes_meeting.meet(world, terms)
+    engine = lanes_meeting.meet(horovod.HorovodJob(), Terms(3, 60.0, 30.0))
     model = models.HandWritten("float32", "sgd")
     traced = []
     call = marked_function.marked_function(

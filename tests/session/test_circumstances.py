@@ -2,41 +2,38 @@
 
 import json
 
-import horovod.tensorflow as hvd
 import pytest
 import tensorflow as tf
 
 from tf_libra.session import circumstances
 
-pytestmark = pytest.mark.usefixtures("horovod")
-
 
 def test_are_those_of_this_process_and_stay_so() -> None:
-    found = circumstances.of("lanes", "float32 (8, 4)")
-    assert found == circumstances.of("lanes", "float32 (8, 4)")
+    found = circumstances.of("lanes", "float32 (8, 4)", 2)
+    assert found == circumstances.of("lanes", "float32 (8, 4)", 2)
     assert found["tensorflow"] == tf.__version__
     assert found["tf_libra"].endswith(f"+tf{tf.__version__}")
-    assert int(found["local_size"]) == hvd.local_size()
+    assert found["local_size"] == "2"
     assert int(found["intra_op_threads"]) >= 0 and int(found["inter_op_threads"]) >= 0
 
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("engine", ("horovod", "float32 (8, 4)")), ("inputs", ("lanes", "float32 (16, 4)"))],
+    [
+        ("engine", ("horovod", "float32 (8, 4)", 2)),
+        ("inputs", ("lanes", "float32 (16, 4)", 2)),
+        ("local_size", ("lanes", "float32 (8, 4)", 1)),
+    ],
 )
-def test_differ_in_what_is_different_and_nothing_else(name: str, other: tuple[str, str]) -> None:
-    one, two = circumstances.of("lanes", "float32 (8, 4)"), circumstances.of(*other)
+def test_differ_in_what_is_different_and_nothing_else(
+    name: str, other: tuple[str, str, int]
+) -> None:
+    one, two = circumstances.of("lanes", "float32 (8, 4)", 2), circumstances.of(*other)
     assert one.keys() == two.keys()
     assert [key for key in one if one[key] != two[key]] == [name]
 
 
 def test_are_kept_as_text() -> None:
-    found = circumstances.of("lanes", "")
+    found = circumstances.of("lanes", "", 1)
     assert json.loads(json.dumps(found)) == found
     assert all(isinstance(value, str) for value in found.values())
-
-
-def test_need_a_job() -> None:
-    hvd.shutdown()
-    with pytest.raises(ValueError, match=r"call hvd.init\(\)"):
-        circumstances.of("lanes", "")

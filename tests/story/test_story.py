@@ -57,7 +57,7 @@ def test_plan_that_is_not_used_is_named(
 ) -> None:
     one = story(plan=plan_file if given else None)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
-        one.left_to_horovod({"w": "op=Min"}, anything_else=False)
+        one.left("Horovod", {"w": "op=Min"}, anything_else=False)
     for told in (caplog.text, one.explain()):
         assert "there is nothing to plan" in " ".join(told.split())
         assert ("the plan given is not used" in " ".join(told.split())) == given

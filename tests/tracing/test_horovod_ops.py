@@ -54,7 +54,7 @@ def test_none_is_neither_forgotten_nor_averaged() -> None:
 
     trace, found = traced(step)
     assert sorted(found) == [f"layer{i}" for i in range(4)]
-    assert trace.left_to_horovod == {}
+    assert trace.left == {}
 
 
 def test_none_passes_through_horovods_tape() -> None:
@@ -70,4 +70,4 @@ def test_none_passes_through_horovods_tape() -> None:
 
     trace, found = traced(step)
     assert sorted(found) == [f"layer{i}" for i in range(4)]
-    assert trace.left_to_horovod == {}
+    assert trace.left == {}

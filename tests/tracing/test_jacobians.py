@@ -186,7 +186,7 @@ def test_what_the_script_averages_is_planned() -> None:
     trace, found = traced(step)
     assert sorted(found) == ["layer0", "layer1"]
     assert trace.jacobians == ()
-    assert trace.left_to_horovod == {}
+    assert trace.left == {}
 
 
 def test_watching_jacobians_does_not_change_how_gradients_are_averaged() -> None:

@@ -17,7 +17,7 @@ from tf_libra.registry import Registry
 from tf_libra.strategies import Strategy
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import World
     from tf_libra.profiling.graph import PlacedAllReduce
 
 

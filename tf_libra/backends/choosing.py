@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import World
 
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")

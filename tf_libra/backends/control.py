@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from tf_libra.registry import Registry
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import World
 
 
 class EngineError(RuntimeError):

@@ -4,30 +4,13 @@ It carries them as uint8 tensors, never as pickled objects.
 """
 
 import json
-import queue
 import struct
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from tf_libra.backends.control import LostRankError
-
-
-@dataclass(frozen=True)
-class World:
-    """The job as Horovod knows it.
-
-    Attributes:
-        rank: this process, from 0.
-        size: number of processes.
-        local_size: number of processes on this host.
-    """
-
-    rank: int
-    size: int
-    local_size: int
+from tf_libra.backends.job import World, within
 
 
 def _horovod() -> Any:
@@ -36,7 +19,8 @@ def _horovod() -> Any:
     except ImportError as error:
         raise ImportError(
             "Horovod is not built for the TensorFlow that is installed; build it with"
-            f" tools/build_horovod.py of tf-libra's sources ({error})"
+            f" tools/build_horovod.py of tf-libra's sources ({error}). Without it, make a"
+            " MultiWorkerMirroredStrategy before the first training step"
         ) from error
     return hvd
 
@@ -53,7 +37,8 @@ def world() -> World:
         raise ValueError(
             "Horovod is not initialized: call hvd.init() (import horovod.tensorflow as hvd)"
             " before the first training step, and start the script under a launcher:"
-            " tf-libra run -np 2 python train.py"
+            " tf-libra run -np 2 python train.py. Without Horovod, set TF_CONFIG and make a"
+            " MultiWorkerMirroredStrategy before that step"
         )
     return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
 
@@ -92,6 +77,11 @@ def broadcast_variables(variables: list[Any]) -> None:
 def is_initialized() -> bool:
     """Whether there is a job: `hvd.init()` was called, and no shutdown since."""
     return bool(_horovod().is_initialized())
+
+
+def is_known() -> bool:
+    """Whether somebody has imported Horovod in this process, and initialized it."""
+    return "horovod.tensorflow" in sys.modules and is_initialized()
 
 
 def gather(payload: bytes, name: str) -> list[bytes]:
@@ -134,28 +124,49 @@ def exchange_json(
     def exchange() -> list[bytes]:
         return gather(payload, "tf_libra.rendezvous")
 
-    gathered = exchange() if timeout_seconds is None else _within(timeout_seconds, exchange)
+    def why_late() -> str:
+        return (
+            f"rank {_horovod().rank()} has waited {timeout_seconds:g} s for the other ranks to come"
+            " to their first step; Horovod's warnings of stalled tensors say which are missing"
+        )
+
+    # Horovod itself waits forever.
+    gathered = (
+        exchange() if timeout_seconds is None else within(timeout_seconds, exchange, why_late)
+    )
     return [json.loads(one) for one in gathered]
 
 
-def _within(timeout_seconds: float, exchange: Callable[[], list[bytes]]) -> list[bytes]:
-    """Horovod itself waits forever, where nobody can interrupt it."""
-    results: queue.SimpleQueue[list[bytes] | Exception] = queue.SimpleQueue()
+@dataclass(frozen=True)
+class HorovodJob:
+    """The processes that Horovod's launcher has started; see `Job`."""
 
-    def call() -> None:
-        try:
-            results.put(exchange())
-        except Exception as error:
-            results.put(error)
+    name: ClassVar[str] = "Horovod"
+    by_strategy: ClassVar[bool] = False
+    engines: ClassVar[tuple[str, ...]] = ()
+    how_to_start: ClassVar[str] = "start workers with tf-libra run -np 2 python train.py"
 
-    threading.Thread(target=call, name="libra rendezvous", daemon=True).start()
-    try:
-        found = results.get(timeout=timeout_seconds)
-    except queue.Empty:
-        raise LostRankError(
-            f"rank {_horovod().rank()} has waited {timeout_seconds:g} s for the other ranks to come"
-            " to their first step; Horovod's warnings of stalled tensors say which are missing"
-        ) from None
-    if isinstance(found, Exception):
-        raise LostRankError(f"before the ranks met: {found}") from found
-    return found
+    def world(self, timeout_seconds: float) -> World:
+        """Who the ranks are."""
+        return world()
+
+    def is_another(self, before: World) -> bool:
+        """Whether there is another job than before, as after `hvd.shutdown` and `hvd.init`."""
+        # Where a failure has ended Horovod, too, the ranks are still those that failed.
+        return is_initialized() and world() != before
+
+    def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
+        """Every rank's message, by rank."""
+        return exchange_json(message, timeout_seconds)
+
+    def lost(self, message: str) -> Exception:
+        """What Horovod's own collectives raise."""
+        return internal_error(message)
+
+    def is_elastic(self) -> bool:
+        """Whether it runs in elastic mode."""
+        return is_elastic()
+
+    def call_on_reset(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called whenever elastic mode has reset Horovod."""
+        call_on_reset(callback)

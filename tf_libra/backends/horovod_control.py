@@ -21,7 +21,7 @@ from tf_libra.backends.control import EngineError, LostRankError
 from tf_libra.backends.rounds import Rounds
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import World
 
 _MAX_BROADCAST_BYTES = 64 << 20
 # How long to wait for the cause of what Horovod reports, which comes by another way.

@@ -1,22 +1,24 @@
 """How the lanes of all ranks find each other: addresses, and a secret of this job.
 
-Horovod carries both, once. Everything else that the ranks say to each other goes over the lanes.
+Horovod, or TensorFlow's coordination service, carries both, once. Everything else that the ranks
+say to each other goes over the lanes.
 """
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod as horovod_lib
 from tf_libra.backends.control import Terms
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import Job, World
 
 _MAX_PORT = 65535
 
@@ -30,9 +32,9 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
     """
     host = listening_host(world)
     # On one host it is what the user has named, or it would be a Unix socket.
-    machine = _machine() if world.local_size < world.size else ""
-    beside = bool(machine) and world.local_size > 1
-    address = engine_lib.listen(host, listening_ports(), machine, beside)
+    here = machine() if world.local_size < world.size else ""
+    beside = bool(here) and world.local_size > 1
+    address = engine_lib.listen(host, listening_ports(), here, beside)
     secret = os.urandom(engine_lib.SECRET_BYTES)
     return {
         "host": address.host,
@@ -45,14 +47,15 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
     }
 
 
-def meet(world: World, terms: Terms) -> engine_lib.Engine:
+def meet(job: Job, terms: Terms) -> engine_lib.Engine:
     """Connects the lanes of all ranks, for who agrees with them on nothing else before.
 
     Raises:
         ValueError, EngineError: as from `offer` and `connect`.
     """
+    world = job.world(terms.timeout_seconds)
     mine = offer(world, terms.num_lanes)
-    return connect(world, terms, horovod_lib.exchange_json(mine, terms.timeout_seconds))
+    return connect(world, terms, job.exchange_json(mine, terms.timeout_seconds))
 
 
 def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> engine_lib.Engine:
@@ -114,7 +117,7 @@ def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
     return max(one["num_lanes"] for one in offers)
 
 
-def _machine() -> str:
+def machine() -> str:
     """What the ranks have in common that reach each other by Unix sockets; "" where none knows.
 
     The names of such sockets are those of a network namespace, so two containers of one host are
@@ -131,21 +134,44 @@ def listening_host(world: World) -> str:
     """The address to listen on: a Unix socket on a single host, else that of an interface.
 
     TF_LIBRA_INTERFACE names the interface, else Horovod does. Named, it is used on one host too.
+    Where neither does, it is the address by which the others know this host, if they know one.
 
     Raises:
-        ValueError: several hosts, and no interface is named in the environment.
+        ValueError: several hosts, and no interface is named in the environment; or the name of
+            this host is no address that others reach.
     """
     interface = os.environ.get("TF_LIBRA_INTERFACE")
     if interface is None and world.local_size == world.size:
         return engine_lib.UNIX
     # horovodrun may name several, separated by commas; Gloo takes the first.
     interface = interface or os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")[0]
+    if not interface and world.host:
+        return _numeric(world.host)
     if not interface:
         raise ValueError(
             "the workers run on several hosts, and neither TF_LIBRA_INTERFACE nor"
             " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0)"
         )
     return engine_lib.interface_address(interface)
+
+
+def _numeric(host: str) -> str:
+    """The address of this host, by its name."""
+    advice = "name the network interface between the hosts (such as eth0) by TF_LIBRA_INTERFACE"
+    try:
+        # Sorted: IPv4 before IPv6, and the same each time.
+        found = sorted({(one[0], str(one[4][0])) for one in socket.getaddrinfo(host, None)})
+    except OSError as error:
+        raise ValueError(
+            f"TF_CONFIG calls this host {host!r}, unknown here ({error}): {advice}"
+        ) from error
+    others = [address for _, address in found if not ipaddress.ip_address(address).is_loopback]
+    if not others:
+        raise ValueError(
+            f"TF_CONFIG calls this host {host!r}, which is {found[0][1]} here, where other hosts do"
+            f" not reach it: {advice}"
+        )
+    return others[0]
 
 
 def listening_ports() -> tuple[int, int] | None:

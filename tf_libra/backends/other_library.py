@@ -13,7 +13,7 @@ from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.strategies import Strategy
 
 if TYPE_CHECKING:
-    from tf_libra.backends.horovod import World
+    from tf_libra.backends.job import World
 
 # Of an all-reduce on a GPU (LIBRA, section VI).
 MAX_THREADS = 4096

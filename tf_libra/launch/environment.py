@@ -32,7 +32,7 @@ VARIABLES = (
     ),
     Variable(
         "TF_LIBRA_INTERFACE",
-        "that of `HOROVOD_GLOO_IFACE`; none on one host",
+        "that of `HOROVOD_GLOO_IFACE`, or the address in `TF_CONFIG`; none on one host",
         "the network interface between hosts, such as eth0",
     ),
     Variable(

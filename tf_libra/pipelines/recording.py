@@ -268,8 +268,8 @@ class Recorder:
         """
         concrete = self._function.get_concrete_function(*args, **kwargs)
         [(recorder, trace)] = [one for one in self._traced if one[0].graph is concrete.graph]
-        if trace.left_to_horovod:
-            name = next(iter(trace.left_to_horovod))
+        if trace.left:
+            name = next(iter(trace.left))
             raise ValueError(
                 f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
                 " and Horovod's tapes and optimizers out of a step that runs as a pipeline"

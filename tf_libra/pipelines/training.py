@@ -160,6 +160,7 @@ class StagedTraining:
             self._meeting.meet(self._story)
             if self._meeting.is_alone:
                 return self._alone(*args, **kwargs)
+            self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
         refuse_eager_functions(self._name)
         given = batches.as_tensors(self._name, (args, kwargs))
@@ -179,6 +180,15 @@ class StagedTraining:
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
         return traces.whole.recording.concrete.function_type.pack_output(flat)
+
+    def _refuse_strategies_of_tensorflow(self) -> None:
+        job = self._meeting.job
+        if job is not None and job.by_strategy:
+            raise ValueError(
+                f"{self._name} is to run in stages ({self._planner.asked}), and {job.name} has"
+                " every worker compute the whole step: ask for a strategy of data parallelism, such"
+                " as 'libra', or start the job under Horovod"
+            )
 
     @property
     def _control(self) -> Control:

@@ -4,22 +4,21 @@ import importlib.metadata
 
 import tensorflow as tf
 
-from tf_libra.backends import horovod
 
-
-def of(engine: str, inputs: str) -> dict[str, str]:
+def of(engine: str, inputs: str, local_size: int) -> dict[str, str]:
     """The circumstances of this process.
 
     Args:
         engine: what carries gradients.
         inputs: signature of the training function.
+        local_size: number of ranks on this host.
     """
     return {
         "tensorflow": tf.__version__,
         "tf_libra": package_version(),
         "engine": engine,
         "inputs": inputs,
-        "local_size": str(horovod.world().local_size),
+        "local_size": str(local_size),
         "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
         "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
     }

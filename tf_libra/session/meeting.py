@@ -12,10 +12,11 @@ import tensorflow as tf
 from tf_libra import logs
 from tf_libra import options as options_lib
 from tf_libra.backends import backend as backend_lib
-from tf_libra.backends import choosing, horovod
+from tf_libra.backends import choosing, jobs
 from tf_libra.backends import control as control_lib
 from tf_libra.backends.agreement import agree, first_difference
 from tf_libra.backends.control import Carrier, Control
+from tf_libra.backends.job import Job, World
 from tf_libra.model.plan import Plan
 from tf_libra.session import grappler, identity, joins
 from tf_libra.session.circumstances import package_version
@@ -34,6 +35,7 @@ class Meeting:
         options: what the user asked for; once they are met, with the threads of the backend where
             nobody has said which.
         given: a plan to follow; None to make one.
+        job: whose ranks they are; None before that is known.
         is_alone: whether there is nobody to meet.
     """
 
@@ -51,7 +53,8 @@ class Meeting:
         self.options = self._asked = options
         self.given = options.plan
         self.is_alone = False
-        self._world: horovod.World | None = None
+        self.job: Job | None = None
+        self._world: World | None = None
         self._was_reset = False
         self._has_told = False  # the others, what is wrong on this rank alone
         self._never_met = ""  # why, if so
@@ -60,40 +63,47 @@ class Meeting:
     @property
     def is_over(self) -> bool:
         """Whether the ranks that were met are not those that there are now."""
-        if self._world is None or self._was_reset:
+        if self.job is None or self._world is None or self._was_reset:
             return self._was_reset
-        # Where a failure has ended Horovod, too, the ranks are still those that failed.
-        return horovod.is_initialized() and horovod.world() != self._world
+        return self.job.is_another(self._world)
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this host, once they are met."""
+        assert self._world is not None
+        return self._world.local_size
 
     def meet(self, story: Story) -> None:
         """Meets them and compares what can be before tracing, unless nobody else is there.
 
         Raises:
-            ValueError: the ranks do not agree, or a plan that is given cannot run here.
+            ValueError: there is no job, or two; the ranks do not agree; or what was asked for
+                cannot run here.
             EngineError: a rank is gone, or did not arrive in time.
         """
-        world = self._world = horovod.world()
-        horovod.call_on_reset(self._on_reset)
+        job = self.job = jobs.of_this_process()
+        world = self._world = job.world(self._asked.faults.timeout_seconds)
+        job.call_on_reset(self._on_reset)
         options = self.options = self._asked
         if world.size == 1:
             options = self.options = _with_default_threads(self._asked)
             story.met(world.rank, options)
             self.is_alone = True
             story.log.warning(
-                "one process: %s runs as it is, without all-reduce; start workers with"
-                " tf-libra run -np 2 python train.py",
+                "one process: %s runs as it is, without all-reduce; %s",
                 self._name,
+                job.how_to_start,
             )
             story.begins(Phase.PASS_THROUGH)
             return
-        options, why = _with_engine(options, world)
+        options, why = _with_engine(options, job, world)
         carrier = control_lib.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
         if control is None:
-            control = self._started(carrier, options, why, world, story)
+            control = self._started(carrier, options, why, job, world, story)
         else:
-            self._prepare(options, why, world, story)
+            self._prepare(options, why, job, world, story)
         options = self.options
         self.control = control
         if not is_new:
@@ -112,9 +122,9 @@ class Meeting:
         self.control.meet(what, self._identity)
 
     def check(self) -> None:
-        """Raises `HorovodInternalError` if the ranks could not meet, as the first call did."""
+        """Raises the job's error if the ranks could not meet, as the first call did."""
         if self._never_met:
-            raise horovod.internal_error(self._never_met)
+            raise self._lost(self._never_met)
 
     def give_up(self, cause: BaseException, error: BaseException) -> None:
         """Tells the other ranks, which wait for what will not come.
@@ -124,7 +134,8 @@ class Meeting:
             error: what has shown it.
 
         Raises:
-            HorovodInternalError: the cause means that a rank is lost.
+            HorovodInternalError, or `tf.errors.UnavailableError` under a strategy of TensorFlow's:
+                the cause means that a rank is lost.
         """
         lost = control_lib.lost(cause) if self.control is None else self.control.why_lost(cause)
         for one in control_lib.running():
@@ -132,30 +143,37 @@ class Meeting:
         if lost is not None:
             if self.control is None:  # which would repeat it to later calls
                 self._never_met = lost
-            raise horovod.internal_error(lost) from error
+            raise self._lost(lost) from error
+
+    def _lost(self, why: str) -> Exception:
+        assert self.job is not None
+        return self.job.lost(why)
 
     def end(self) -> None:
         """The ranks are others than before: forgets them, and lets go of what reached them."""
-        world = horovod.world()
+        assert self.job is not None
+        world = self.job.world(self._asked.faults.timeout_seconds)
         for running in control_lib.running():
             if (running.rank, running.world_size) != (world.rank, world.size):
                 self._close(running)
         self.control = None
         self.given = self._asked.plan
         self.is_alone = False
+        self.job = None
         self._world = None
         self._was_reset = False
         self._never_met = ""
 
     def _prepare(
-        self, options: options_lib.Options, why: str, world: horovod.World, story: Story
+        self, options: options_lib.Options, why: str, job: Job, world: World, story: Story
     ) -> None:
         """What this rank needs by itself; tells the story who it is.
 
         Args:
             options: with what executes all-reduces.
             why: that, where it was left to us.
-            world: the job.
+            job: whose ranks they are.
+            world: which those are.
             story: of the training function.
         """
         self.options = _with_default_threads(options)
@@ -163,7 +181,7 @@ class Meeting:
         if why:
             story.log.info("engine: %s, since %s", self.options.engine, why)
         _warn_of_tensorflow(story)
-        self.given = _usable(self.options.plan, world, story)
+        self.given = _usable(self.options.plan, job, world, story)
         story.named(self._identity)
         story.busy(Phase.TRACE)
 
@@ -172,7 +190,8 @@ class Meeting:
         carrier: Carrier,
         options: options_lib.Options,
         why: str,
-        world: horovod.World,
+        job: Job,
+        world: World,
         story: Story,
     ) -> Control:
         """Lets all ranks meet: the first that they say to each other, whatever carries the rest.
@@ -182,7 +201,7 @@ class Meeting:
         timeout_seconds = self.options.faults.timeout_seconds
         mine: dict[str, Any] = {"engine": options.engine}
         try:
-            self._prepare(options, why, world, story)
+            self._prepare(options, why, job, world, story)
             backend = self.options.backend
             terms = control_lib.Terms(
                 backend.num_lanes(options_lib.most_threads(self.options)),
@@ -196,9 +215,9 @@ class Meeting:
                 self._has_told = True
                 mine["gave up"] = f"{type(error).__name__}: {error}"
                 with contextlib.suppress(control_lib.EngineError):
-                    horovod.exchange_json(mine, timeout_seconds)
+                    job.exchange_json(mine, timeout_seconds)
             raise
-        everyone = horovod.exchange_json(mine, timeout_seconds)
+        everyone = job.exchange_json(mine, timeout_seconds)
         for rank, one in enumerate(everyone):
             if "gave up" in one:
                 raise control_lib.LostRankError(
@@ -209,7 +228,7 @@ class Meeting:
             raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
         running = carrier.start(world, terms, [one["offer"] for one in everyone])
         atexit.register(self._close, running)
-        if patches.JOIN.exists():
+        if not job.by_strategy and patches.JOIN.exists():
             self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running
 
@@ -227,7 +246,7 @@ class Meeting:
         self._was_reset = True
         identity.count_anew()
 
-    def _statement(self, world: horovod.World) -> dict[str, Any]:
+    def _statement(self, world: World) -> dict[str, Any]:
         options = self.options
         return {
             "world size": world.size,
@@ -249,11 +268,20 @@ class Meeting:
 
 
 def _with_engine(
-    options: options_lib.Options, world: horovod.World
+    options: options_lib.Options, job: Job, world: World
 ) -> tuple[options_lib.Options, str]:
-    """With what executes all-reduces, and why that where it was left to us; else nothing."""
+    """With what executes all-reduces, and why that where it was left to us; else nothing.
+
+    Raises:
+        ValueError: the one that was asked for is none of this job's.
+    """
     if not options.is_auto:
+        if job.engines and options.engine not in job.engines:
+            allowed = " or ".join(map(repr, job.engines))
+            raise ValueError(f"engine must be {allowed} under {job.name}, got {options.engine!r}")
         return options, ""
+    if len(job.engines) == 1:
+        return replace(options, engine=job.engines[0]), f"{job.name} trains without another"
     for name in choosing.ENGINES:  # what runs already runs on all ranks, whatever each would choose
         if control_lib.resolve(backend_lib.resolve(name).control).running() is not None:
             with contextlib.suppress(ValueError):  # a plan, or threads, that are another's alone
@@ -287,9 +315,9 @@ def _warn_of_tensorflow(story: Story) -> None:
         )
 
 
-def _usable(plan: Plan | None, world: horovod.World, story: Story) -> Plan | None:
+def _usable(plan: Plan | None, job: Job, world: World, story: Story) -> Plan | None:
     """The plan that was given, unless an elastic job has outlived the number of its workers."""
-    if plan is None or not horovod.is_elastic() or plan.num_workers == world.size:
+    if plan is None or not job.is_elastic() or plan.num_workers == world.size:
         return plan
     story.log.warning(
         "plan: made for %d workers, and there are %d now; measuring for another",

@@ -5,7 +5,7 @@ ranks; once a plan is in force nobody sends anything but gradients, except at lo
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from tf_libra.backends.control import Control, exchange_clocks
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
-from tf_libra.session import circumstances, grappler
+from tf_libra.session import grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.checking import CHECKED_STEPS, Checking
 from tf_libra.session.directive import Directive, GoOn
@@ -53,7 +53,7 @@ class Session:
         options: options_lib.Options,
         story: Story,
         tensors: tuple[TensorSpec, ...],
-        signature: str,
+        around: Mapping[str, str],
         given: Plan | None = None,
         tuner: Callable[..., Tuner] = tune,
     ) -> None:
@@ -65,7 +65,7 @@ class Session:
             options: what the user asked for.
             story: is told everything.
             tensors: the gradients that are all-reduced, in backward order.
-            signature: of the function's inputs.
+            around: circumstances, on which measured times depend.
             given: a plan to follow without measuring.
             tuner: called like `tune`, decides on rank 0 what is tried and what comes of it.
         """
@@ -94,13 +94,13 @@ class Session:
         if given is not None:
             self._enter_run(Conclusion(given), Origin.GIVEN)
         elif control.rank == 0:
-            self._begin_tuning(signature)
+            self._begin_tuning(around)
 
     def _begin(self, phase: Phase) -> None:
         self.state = State(phase)
         self.story.begins(phase)
 
-    def _begin_tuning(self, signature: str) -> None:
+    def _begin_tuning(self, around: Mapping[str, str]) -> None:
         options, num_workers = self._options, self._control.world_size
         self._keeping = Keeping.of(
             options.cache_dir,
@@ -108,7 +108,7 @@ class Session:
             self._tensors,
             options.strategy,
             num_workers,
-            circumstances.of(options.engine, signature),
+            around,
         )
         self._kept = self._keeping.load(self._check_plan)
         start = None if self._kept is not None else self._keeping.nearest()

@@ -52,7 +52,9 @@ class Sharing:
     def judge(self, flow: Flow, call: Sequence[Held]) -> dict[str, Judged]:
         """What each variable of a call is, by name, as far as this rank can tell."""
         variables = {
-            one.index: Traits(one.trainable, one.is_random_state or matches(one, self.local))
+            one.index: Traits(
+                one.trainable, one.is_random_state or one.is_own or matches(one, self.local)
+            )
             for one in call
             if one.is_variable
         }

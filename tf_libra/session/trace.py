@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra.session.variables import Held, flat_arguments, held
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.certain import Certain, certain_all_reduces
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marks import MarkedGradient
 from tf_libra.tracing.variable_flow import Flow, flow
+from tf_libra.tracing.variables import handles
 
 
 @dataclass(eq=False)
@@ -33,9 +36,9 @@ class KnownTrace:
         return self.trace.marked
 
     @property
-    def left_to_horovod(self) -> dict[str, str]:
-        """Gradients that it leaves to Horovod, with the reasons."""
-        return self.trace.left_to_horovod
+    def left(self) -> dict[str, str]:
+        """Gradients that it leaves to others, with the reasons."""
+        return self.trace.left
 
     def certain(self, concrete: Any) -> Certain:
         """What every execution is certain to all-reduce."""
@@ -83,8 +86,12 @@ class Call:
     @property
     def given(self) -> tuple[int, ...]:
         """Which variables are arguments, by identity."""
-        handles = (getattr(one, "handle", None) for one in self.arguments)
-        return tuple(int(handle._id) for handle in handles if handle is not None)
+        return tuple(
+            int(handle._id)
+            for one in self.arguments
+            if isinstance(one, tf.Variable)
+            for handle in handles(one)
+        )
 
     def touched(self) -> tuple[Held, ...]:
         """All variables that it can touch, and tensors that were captured."""

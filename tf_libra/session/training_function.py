@@ -12,8 +12,9 @@ import tensorflow as tf
 from tf_libra import options as options_lib
 from tf_libra.backends import interrupts
 from tf_libra.backends.control import Control, EngineError
+from tf_libra.backends.job import Job
 from tf_libra.model.plan import Plan
-from tf_libra.session import executions, identity
+from tf_libra.session import circumstances, executions, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
 from tf_libra.session.session import Session
@@ -266,7 +267,17 @@ class TrainingFunction:
             inner_gradients=self._options.inner_gradients,
             place=self._place,
             watch=self._watch,
+            by_strategy=self._by_strategy,
         )
+
+    @property
+    def _job(self) -> Job:
+        assert self._meeting.job is not None
+        return self._meeting.job
+
+    @property
+    def _by_strategy(self) -> bool:
+        return self._job.by_strategy
 
     def _place(self) -> tuple[int, int]:
         assert self._meeting.control is not None
@@ -309,8 +320,14 @@ class TrainingFunction:
 
     def _new_session(self, call: Call) -> Session:
         assert self._meeting.control is not None
-        marked, left = call.trace.marked, call.trace.left_to_horovod
+        marked, left = call.trace.marked, call.trace.left
         if not marked and not left:
+            if self._by_strategy:
+                raise ValueError(
+                    f"{self._name} has {self._job.name} all-reduce no gradient of a variable, so"
+                    " there is nothing to plan: call strategy.run in it, and in that"
+                    " optimizer.apply_gradients"
+                )
             raise ValueError(
                 f"{self._name} computes no gradient of a trainable variable with"
                 " tf.GradientTape, so there is nothing to all-reduce"
@@ -322,7 +339,7 @@ class TrainingFunction:
         is_first = not self._sessions
         story = self._story if is_first else self._next_story(self._meeting.control)
         if left:
-            story.left_to_horovod(left, anything_else=bool(marked))
+            story.left(self._job.name, left, anything_else=bool(marked))
         given = self._given_for(tensors, story, is_first) if marked else None
         if is_first:
             for pattern in self._sharing.unmatched(call.touched()):
@@ -336,7 +353,11 @@ class TrainingFunction:
             self._meeting.options,
             story,
             tensors,
-            str(call.concrete.structured_input_signature),
+            circumstances.of(
+                self._meeting.options.engine,
+                str(call.concrete.structured_input_signature),
+                self._meeting.local_size,
+            ),
             given,
             self._tuner,
         )

@@ -15,7 +15,13 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.backends.control import Control
-from tf_libra.tracing.variables import is_random_state, plain, variable_name
+from tf_libra.tracing.variables import (
+    handles,
+    is_own_by_strategy,
+    is_random_state,
+    plain,
+    variable_name,
+)
 
 # Broadcast messages are at most 64 MiB.
 _PIECE_BYTES = 32 << 20
@@ -34,6 +40,7 @@ class Held:
         trainable: as it was created.
         is_random_state: whether random numbers are drawn from it.
         is_variable: or a tensor that was captured.
+        is_own: whether a strategy of TensorFlow's lets every rank have its own value.
     """
 
     index: int
@@ -44,6 +51,7 @@ class Held:
     trainable: bool = False
     is_random_state: bool = False
     is_variable: bool = True
+    is_own: bool = False
 
     @property
     def key(self) -> int:
@@ -91,9 +99,13 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
         In the order of the graph's inputs, which is that of the program and so the same on every
         rank.
     """
-    captured = concrete.captured_inputs
-    known = {id(one.handle): one for one in [*concrete.graph.variables, *_variables(arguments)]}
-    given = [one.handle if isinstance(one, tf.Variable) else one for one in arguments]
+    captured = captures(concrete)
+    known = {
+        id(handle): one
+        for one in [*concrete.graph.variables, *_variables(arguments)]
+        for handle in handles(one)
+    }
+    given = [handles(one)[0] if isinstance(one, tf.Variable) else one for one in arguments]
     assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
     found: list[Held] = []
     taken: set[str] = set()
@@ -106,6 +118,24 @@ def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
     return tuple(found)
 
 
+def captures(concrete: Any) -> list[Any]:
+    """What a trace has captured, in the order of its inputs.
+
+    None where that is asked for anew at each call, as keys of a strategy's collectives are, which
+    are counted: to ask for one would be to use it up.
+    """
+    found: list[Any] = []
+    for one in concrete._captured_inputs:
+        if not callable(one):
+            found.extend(tf.nest.flatten(one, expand_composites=True))
+    return found + [None] * (_num_captured(concrete) - len(found))
+
+
+def _num_captured(concrete: Any) -> int:
+    asked_for = tf.nest.flatten(concrete.graph.deferred_internal_captures, expand_composites=True)
+    return len(concrete.graph.external_captures) + len(asked_for)
+
+
 def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | None:
     if variable is not None:
         return Held(
@@ -116,6 +146,7 @@ def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | N
             variable.shape,
             bool(variable.trainable),
             is_random_state(variable),
+            is_own=is_own_by_strategy(tensor),
         )
     if tensor.dtype != tf.resource:
         if not is_captured:
@@ -154,7 +185,7 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
         args: positional arguments of the call.
         kwargs: keyword arguments.
     """
-    count = len(concrete.inputs) - len(concrete.captured_inputs)
+    count = len(concrete.inputs) - len(captures(concrete))
     if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
         return [None] * count  # as nearly always
     bound = function_type_utils.canonicalize_function_inputs(
@@ -164,9 +195,10 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
         concrete.function_type.bind(*bound.args, **bound.kwargs)
     )
     variables = {
-        id(plain(one).handle): plain(one)
+        id(handle): plain(one)
         for one in tf.nest.flatten((bound.args, bound.kwargs))
         if isinstance(plain(one), tf.Variable)
+        for handle in handles(plain(one))
     }
     return [variables.get(id(one), one) for one in flat]
 
@@ -178,7 +210,7 @@ def matches(one: Held, local: Sequence[Any]) -> bool:
         if isinstance(given, str):
             if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(one.name, given):
                 return True
-        elif plain(given).handle is one.tensor:
+        elif any(handle is one.tensor for handle in handles(plain(given))):
             return True
     return False
 

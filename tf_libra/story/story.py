@@ -93,16 +93,17 @@ class Story:
         """An error ends the training, as far as is known here."""
         self._progress.end()
 
-    def left_to_horovod(self, gradients: Mapping[str, str], anything_else: bool) -> None:
-        """Horovod reduces these gradients as the script says: reasons by name.
+    def left(self, to: str, gradients: Mapping[str, str], anything_else: bool) -> None:
+        """Others reduce these gradients as the script says: reasons by name.
 
         Args:
+            to: who does.
             gradients: at least one.
             anything_else: whether there are others, that can be planned.
         """
         (name, why), *others = gradients.items()
         text = f"the gradient of {name!r}{f' and {len(others)} more' if others else ''}"
-        text = f"Horovod reduces {text} as the script says ({why})"
+        text = f"{to} reduces {text} as the script says ({why})"
         if anything_else:
             self._remark(text, logging.INFO)
         else:

@@ -18,43 +18,20 @@ nothing has to be taken back from a graph, and the script means what it means wi
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.util import object_identity
 
 from tf_libra.tracing import patches
 from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
-from tf_libra.tracing.variables import plain, variable_name
+from tf_libra.tracing.origins import Origin, ancestors, origins
+from tf_libra.tracing.variables import variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# Cast is what compression to fp16 writes; captures of branches are placeholders.
-_KEEP_VALUE = ("Identity", "Cast", "Placeholder")
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """A gradient that a tensor is, or was made of."""
-
-    call: GradientCall
-    index: int
-    is_itself: bool
-
-    @property
-    def name(self) -> str:
-        return self.call.names[self.index]
-
-    @property
-    def shape(self) -> tf.TensorShape:
-        """That of what may be made of it to train with."""
-        if self.call.is_jacobian:
-            return plain(self.call.variables[self.index]).shape
-        return self.call.raw[self.index].shape
 
 
 class HorovodReductions:
@@ -70,8 +47,8 @@ class HorovodReductions:
         self._step_name = step_name
         self._marks = marks
         self._reduced: dict[GradientCall, set[int]] = {}
-        self._ambiguous: list[_Origin] = []
-        self._compared: list[tuple[_Origin, str]] = []
+        self._ambiguous: list[Origin] = []
+        self._compared: list[tuple[Origin, str]] = []
         self._unknown: list[Any] = []
         self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
@@ -232,7 +209,7 @@ class HorovodReductions:
             shapes = [raw.shape for raw in raws if raw is not None]
             if tensor.shape.rank == 0 or not any(map(tensor.shape.is_compatible_with, shapes)):
                 continue
-            for operation in {id(one.op): one.op for one in _ancestors(tensor)}.values():
+            for operation in {id(one.op): one.op for one in ancestors(tensor)}.values():
                 inner = _functions_of(operation.node_def)
                 if any(_holds(("LibraAllReduce",), name, bodies) for name in inner):
                     raise ValueError(
@@ -241,57 +218,21 @@ class HorovodReductions:
                         " averaged twice: use hvd.DistributedGradientTape"
                     )
 
-    def _stands_for(self, tensor: Any) -> _Origin | None:
-        origins = self._origins(tensor)
-        if not origins:
+    def _stands_for(self, tensor: Any) -> Origin | None:
+        found = origins(self._marks, tensor)
+        if not found:
             return None
-        if origins[0].is_itself:
-            return origins[0]
+        if found[0].is_itself:
+            return found[0]
         rank = tensor.shape.rank
-        for origin in origins:
+        for origin in found:
             if origin.call in self._explicit or origin.call.by_horovod:
                 return origin
             if rank != 0 and origin.shape.is_compatible_with(tensor.shape):
                 return origin
-        if rank == 0 and len(origins) == 1 and origins[0].shape.rank == 0:
-            self._ambiguous.append(origins[0])
+        if rank == 0 and len(found) == 1 and found[0].shape.rank == 0:
+            self._ambiguous.append(found[0])
         return None
-
-    def _origins(self, tensor: Any) -> list[_Origin]:
-        """The gradients that a tensor was made of, nearest first."""
-        found: list[_Origin] = []
-        itself = {id(tensor)}
-        for current in _ancestors(tensor, lambda one: self._marks.find(one) is not None):
-            known = self._marks.find(current)
-            if known is not None:
-                found.append(_Origin(*known, is_itself=id(current) in itself))
-            elif id(current) in itself and current.op.type in _KEEP_VALUE:
-                itself.update(map(id, _sources(current)))
-        return found
-
-
-def _ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -> list[Any]:
-    """A tensor and all that it was computed from, nearest first."""
-    seen = {id(tensor)}
-    front = [tensor] if getattr(tensor, "op", None) is not None else []
-    for current in front:  # grows while it is walked
-        if ends_at(current):
-            continue
-        for source in _sources(current):
-            if id(source) not in seen:
-                seen.add(id(source))
-                front.append(source)
-    return front
-
-
-def _sources(tensor: Any) -> list[Any]:
-    """What a tensor is computed from, through the captures of branches and loops."""
-    operation = tensor.op
-    if operation.type == "Placeholder":
-        captures = getattr(operation.graph, "captures", ())
-        found = [outer for outer, inner in captures if inner is tensor]
-        return [outer for outer in found if not isinstance(outer, tf_ops.EagerTensor)]
-    return list(operation.inputs)
 
 
 def _functions_of(node: Any) -> list[str]:

@@ -5,14 +5,14 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing import horovod_ops, jacobians, loops
+from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops
 from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
@@ -24,15 +24,30 @@ class Trace:
 
     Attributes:
         marked: those that the graph all-reduces.
-        left_to_horovod: those that the script has Horovod reduce, unplanned: why, by name.
+        left: those that Horovod reduces as the script says, or a strategy of TensorFlow's,
+            unplanned: why, by name.
         missing: variables of which a gradient was asked for and is None.
         jacobians: variables whose jacobian, of this rank's data alone, the step returns.
     """
 
     marked: tuple[MarkedGradient, ...]
-    left_to_horovod: dict[str, str]
+    left: dict[str, str]
     missing: tuple[str, ...] = ()
     jacobians: tuple[str, ...] = ()
+
+
+class Reductions(Protocol):
+    """What a trace hands to the all-reduces of Horovod, or of a strategy of TensorFlow's."""
+
+    left: dict[str, str]
+
+    def left_alone(self) -> set[tuple[str, ...]]:
+        """The marked calls of `gradient` that are not to be marked."""
+        ...
+
+    def check(self, graph: Any) -> None:
+        """Raises `ValueError` if a gradient may be averaged twice, or by nobody."""
+        ...
 
 
 OnTraced = Callable[[Trace], None]
@@ -99,7 +114,7 @@ class MarkedFunction:
                 " all-reduce; remove jit_compile=True from the training step"
             )
         self._known: dict[str, MarkedGradient] = {}
-        self._left_to_horovod: dict[str, str] = {}
+        self._left: dict[str, str] = {}
         # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
         self._left_alone: set[tuple[str, ...]] = set()
         self._is_first = False
@@ -143,9 +158,11 @@ class MarkedFunction:
         @functools.wraps(plain)
         def traced(*args: Any, **kwargs: Any) -> Any:
             status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
+            rules = self._rules()
+            others = strategy_ops if rules.by_strategy else horovod_ops
             with (
-                marking(self._name, self._left_alone, self._rules()) as marks,
-                horovod_ops.recognizing(self._name, marks) as reductions,
+                marking(self._name, self._left_alone, rules) as marks,
+                others.recognizing(self._name, marks) as reductions,
                 self._around(marks),
                 ag_ctx.ControlStatusCtx(status=status),
             ):
@@ -159,14 +176,14 @@ class MarkedFunction:
         clone._autograph = False
         return clone
 
-    def _finish(self, marks: Marks, reductions: horovod_ops.HorovodReductions, result: Any) -> None:
+    def _finish(self, marks: Marks, reductions: Reductions, result: Any) -> None:
         averaged_by_horovod = reductions.left_alone()
         if averaged_by_horovod - self._left_alone and self._is_first:
             self._left_alone |= averaged_by_horovod
             return  # this trace is not used, nor those of functions that it calls
         # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
         self._known.update({one.name: one for one in marks.marked})
-        self._left_to_horovod.update(reductions.left)
+        self._left.update(reductions.left)
         if averaged_by_horovod:
             (name, *_), *_ = averaged_by_horovod
             raise ValueError(
@@ -185,9 +202,9 @@ class MarkedFunction:
             if one.executed_as in there
         )
         names = {one.name for one in marked}
-        left = {name: why for name, why in self._left_to_horovod.items() if name not in names}
-        if left and not horovod_ops.are_in(graph):  # they were an earlier trace's
-            left = {}
+        left = {name: why for name, why in self._left.items() if name not in names}
+        if left and not horovod_ops.are_in(graph, ("Horovod", "Collective")):
+            left = {}  # they were an earlier trace's
         self._on_traced(Trace(marked, left, tuple(dict.fromkeys(marks.missing)), local))
 
 

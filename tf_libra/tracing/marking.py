@@ -54,11 +54,15 @@ def marking(
 
         def gradient(original: Any) -> Any:
             def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-                refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
+                if not rules.by_strategy:
+                    refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
                 if not marks.concerned:  # a part of another gradient, or of another thread
                     return original(tape, target, sources, *args, **kwargs)
                 with marks.differentiating():
                     gradients = original(tape, target, sources, *args, **kwargs)
+                if rules.by_strategy:
+                    _note(sources, gradients, marks)
+                    return gradients
                 if _stays_local(step_name, rules, sources):
                     return gradients
                 return _mark(step_name, tape, sources, gradients, marks, left_alone)
@@ -73,16 +77,18 @@ def marking(
 
             return call
 
-        for patch, make in {
+        made = {
             patches.GRADIENT: gradient,
-            patches.JACOBIAN: jacobians.kept_local(marks),
-            patches.BATCH_JACOBIAN: jacobians.kept_local(marks),
-            patches.GRADIENTS_HELPER: _refusing_variables(step_name, marks),
             patches.CUSTOM_GRADIENT: _serving_the_outer_tape(marks),
-            patches.CALL_FLAT: call_flat,
             patches.FUNCTION_CONTEXT: nested.own_traces(rules.function, marks, left_alone),
             patches.DATASET_LOOP: loops.of_the_graph(marks),
-        }.items():
+        }
+        if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from
+            made[patches.JACOBIAN] = jacobians.kept_local(marks)
+            made[patches.BATCH_JACOBIAN] = jacobians.kept_local(marks)
+            made[patches.GRADIENTS_HELPER] = _refusing_variables(step_name, marks)
+            made[patches.CALL_FLAT] = call_flat
+        for patch, make in made.items():
             stack.enter_context(patches.replaced(patch, make))
         yield marks
 
@@ -208,13 +214,47 @@ def _mark(
     return tf.nest.pack_sequence_as(gradients, results)
 
 
+def _note(sources: Any, gradients: Any, marks: Marks) -> None:
+    """Remembers the gradients of variables, which a strategy may be given to reduce."""
+    pairs = zip(
+        tf.nest.flatten(sources),
+        tf.nest.flatten(gradients, expand_composites=False),
+        strict=True,
+    )
+    of = [(source, one) for source, one in pairs if _is_trainable_variable(source)]
+    if of:
+        variables, raw = zip(*of, strict=True)
+        names = tuple(variable_name(variable) for variable in variables)
+        marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
+        marks.note(names, raw, variables, is_marked=False)
+
+
 def refuse_strategies(step_name: str, traced_here: bool = True) -> None:
     """Raises `ValueError` in the scope of a `tf.distribute` strategy, which averages by itself."""
     if traced_here and tf.distribute.has_strategy():
+        kind = type(tf.distribute.get_strategy()).__name__
+        if isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
+            raise ValueError(
+                f"{step_name} runs under {kind}, and in a job of Horovod's: start it without"
+                " Horovod, with TF_CONFIG in the environment of every worker, or train without"
+                " strategy.run and strategy.scope"
+            )
         raise ValueError(
-            f"{step_name} runs under {type(tf.distribute.get_strategy()).__name__}, whose"
-            " all-reduces TF-Libra does not plan: train either with the strategy or with"
-            " tf_libra.optimize under Horovod, without strategy.run and strategy.scope"
+            f"{step_name} runs under {kind}, whose all-reduces TF-Libra does not plan: train with"
+            " MultiWorkerMirroredStrategy, or under Horovod, without strategy.run and"
+            " strategy.scope, or without tf_libra.optimize"
+        )
+
+
+def _refuse_scopes(step_name: str) -> None:
+    """Raises `ValueError` in the scope of another strategy, or in a replica of this one."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        refuse_strategies(step_name)
+    elif not tf.distribute.in_cross_replica_context():
+        raise ValueError(
+            f"{step_name} is decorated with tf_libra.optimize, and called by strategy.run: decorate"
+            " the tf.function that calls strategy.run"
         )
 
 
@@ -225,7 +265,7 @@ def refuse_callers(step_name: str, why: str) -> None:
         step_name: for messages.
         why: not from inside of another `tf.function`, as the end of a sentence.
     """
-    refuse_strategies(step_name)
+    _refuse_scopes(step_name)
     if not tf.executing_eagerly():
         raise ValueError(
             f"{step_name} is decorated with tf_libra.optimize, and called from inside of another"

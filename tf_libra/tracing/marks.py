@@ -63,6 +63,8 @@ class Rules:
             "average" or "local"; None refuses them.
         place: rank and world size, asked for when something is gathered.
         watch: is told of all gradients; None where nobody asks whether they are finite.
+        by_strategy: whether a strategy of TensorFlow's reduces gradients: what it is given is
+            all-reduced, and what `gradient` returns is left as it is.
     """
 
     function: str = ""
@@ -70,6 +72,7 @@ class Rules:
     inner_gradients: str | None = None
     place: Callable[[], tuple[int, int]] = _one_process
     watch: Watch | None = None
+    by_strategy: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +107,7 @@ class Marks:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._graph = tf_ops.get_default_graph()
         self.marked: list[MarkedGradient] = []
         self.missing: list[str] = []
         self.calls: list[GradientCall] = []
@@ -114,8 +118,23 @@ class Marks:
         self._differentiating = 0
 
     def is_tracing_thread(self) -> bool:
-        """Whether it is the traced step that calls, and not another thread."""
-        return threading.get_ident() == self._tracer
+        """Whether it is the traced step that calls, and not another thread.
+
+        A strategy of TensorFlow's runs a replica of the step in a thread of its own, which adds to
+        the same graph.
+        """
+        if threading.get_ident() == self._tracer:
+            return True
+        return self._rules.by_strategy and self._is_within(tf_ops.get_default_graph())
+
+    def _is_within(self, graph: Any) -> bool:
+        while graph is not None and graph is not self._graph:
+            graph = getattr(graph, "outer_graph", None)
+        return graph is not None and graph.building_function
+
+    def place(self) -> tuple[int, int]:
+        """Rank and world size."""
+        return self._rules.place()
 
     @contextlib.contextmanager
     def differentiating(self) -> Iterator[None]:
@@ -213,7 +232,7 @@ class Marks:
         row = tuple(gradient.values.shape[1:].as_list())
         dtype = gradient.dtype.name
         self.marked.append(MarkedGradient(name, (None, *row), dtype, 0, is_gathered=True))
-        return sparse.gathered(gradient, name, self._rules.function, *self._rules.place())
+        return sparse.gathered(gradient, name, self._rules.function, *self.place())
 
     def _all_reduce(self, name: str, gradient: tf.Tensor, reduction: str) -> tf.Tensor:
         shape = tuple(gradient.shape.as_list()) if gradient.shape.rank is not None else (None,)

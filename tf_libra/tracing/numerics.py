@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tf_libra.backends.control import Control
 
@@ -22,9 +23,10 @@ class Watch:
 
     def __init__(self) -> None:
         """Makes the variables that the graph writes to. Call it outside of any graph."""
+        # Not `tf.Variable`, which a strategy would mirror.
         with tf.init_scope(), tf.device("/cpu:0"):
-            self._found = tf.Variable(False, trainable=False, name="tf_libra/not_finite")
-            self._first = tf.Variable("", trainable=False, name="tf_libra/first_not_finite")
+            self._found = ResourceVariable(False, trainable=False, name="tf_libra/not_finite")
+            self._first = ResourceVariable("", trainable=False, name="tf_libra/first_not_finite")
 
     def note(self, names: Sequence[str], local: Sequence[Any], reduced: Sequence[Any]) -> None:
         """Adds to the graph that is being traced: looks at gradients before and after reduction.

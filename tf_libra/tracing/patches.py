@@ -158,6 +158,14 @@ KERAS_LAYER = Patch(
     since="Keras 3.0",
 )
 
+COLLECTIVE_ALL_REDUCE = Patch(
+    module="tensorflow.python.distribute.cross_device_ops",
+    path="CollectiveAllReduce._all_reduce",
+    why="the one place through which a MultiWorkerMirroredStrategy all-reduces: a gradient is"
+    " planned",
+    since=_TENSORFLOW,
+)
+
 JOIN = Patch(
     module="horovod.tensorflow.mpi_ops",
     path="MPI_LIB.horovod_join",
@@ -185,7 +193,7 @@ OF_HOROVOD = (
     GROUPED_ALLGATHER,
 )
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
-TABLE = (*OF_TRACES, KERAS_LAYER, JOIN)
+TABLE = (*OF_TRACES, KERAS_LAYER, COLLECTIVE_ALL_REDUCE, JOIN)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,24 @@ def plain(variable: Any) -> Any:
     return value if isinstance(value, tf.Variable) else variable
 
 
+def handles(variable: Any) -> list[Any]:
+    """The handles of a `tf.Variable`: of one that a strategy distributes, those of its parts."""
+    components = getattr(variable, "_values", None)
+    return [one.handle for one in components or (variable,)]
+
+
+def is_own_by_strategy(handle: Any) -> bool:
+    """Whether a strategy lets every replica write a variable by itself, and sums at reads alone.
+
+    Args:
+        handle: of the variable.
+    """
+    container = getattr(handle, "_distributed_container", None)
+    variable = None if container is None else container()
+    sync = getattr(variable, "synchronization", None)
+    return sync is tf.VariableSynchronization.ON_READ
+
+
 def is_random_state(variable: Any) -> bool:
     """Whether a variable is the state of a random number generator, which is each rank's own."""
     return any(state in variable.name for state in _RANDOM_STATES)
