@@ -31,13 +31,15 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks.meeting import meeting
+from benchmarks.meeting import meeting, tf_configs
 
 _NETNS = Path("/etc/netns")
 # Connections are told apart by so many values of each of their ports.
 _FLOW_BUCKETS = 8
 # Made by the process of this number: hosts, the host's ends of links, the bridge.
 _OURS = re.compile(r"tfl(\d+)(h\d+|v\d+|br)")
+# Of TensorFlow's server on each host.
+_TF_PORT = 23456
 _MOST_HOSTS = 64
 # What a link passes at once after a pause: in t seconds, no more bytes than this and t * rate.
 BURST_BYTES = 1 << 20
@@ -286,6 +288,12 @@ def places(cluster: Cluster, workers_per_host: int = 1) -> Iterator[list[dict[st
         yield [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in found]
 
 
+def tf_places(cluster: Cluster) -> list[dict[str, str]]:
+    """What the environment tells each host's worker of TensorFlow's cluster, by rank."""
+    places = tf_configs([f"{host.address}:{_TF_PORT}" for host in cluster.hosts])
+    return [place | {"TF_LIBRA_INTERFACE": "eth0"} for place in places]
+
+
 def start_mpiexec(
     cluster: Cluster, command: Sequence[str], env: dict[str, str], mpich: Path, scratch: Path
 ) -> "subprocess.Popen[bytes]":
@@ -374,13 +382,14 @@ def run(
     env: dict[str, str],
     mpich: Path | None = None,
     flow_rate: str | None = None,
+    tf_config: bool = False,
 ) -> int:
     """Runs a job of one worker per host to its end; returns its exit status."""
     made = Cluster(num_hosts, rate, flow_rate)
     with made as cluster, tempfile.TemporaryDirectory() as scratch:
         if mpich is not None:
             return wait([start_mpiexec(cluster, command, env, mpich, Path(scratch))])
-        with places(cluster) as found:
+        with contextlib.nullcontext(tf_places(cluster)) if tf_config else places(cluster) as found:
             return wait(
                 [
                     cluster.popen(host, command, env | place, stdin=subprocess.DEVNULL)
@@ -406,7 +415,7 @@ def main(argv: Sequence[str]) -> int:
     env = {"PYTHONUNBUFFERED": "1", **os.environ}
     mpich = None if FLAGS.mpich is None else Path(FLAGS.mpich).absolute()
     try:
-        return run(FLAGS.hosts, FLAGS.rate, argv[1:], env, mpich, FLAGS.flow_rate)
+        return run(FLAGS.hosts, FLAGS.rate, argv[1:], env, mpich, FLAGS.flow_rate, FLAGS.tf_config)
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -421,4 +430,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("rate", None, "Of each link, such as 5gbit; not shaped if not given.")
     flags.DEFINE_string("flow_rate", None, "That one connection may have of it, such as 1gbit.")
     flags.DEFINE_string("mpich", None, "Folder made by tools/build_horovod.py --mpich FOLDER.")
+    flags.DEFINE_bool("tf_config", False, "Workers meet as TensorFlow's, by TF_CONFIG.")
     app.run(main)

@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks import cluster, models
+from benchmarks.meeting import free_addresses, tf_configs
 
 
 class WorkersFailedError(RuntimeError):
@@ -118,7 +119,9 @@ class Placing:
             shaped += f", each connection to {self._values.flow_rate}"
         return f"one host each (network namespaces), links {shaped}"
 
-    def measured(self, module: str, kind: type, **own: Any) -> dict[str, Any]:
+    def measured(
+        self, module: str, kind: type, by_tf_config: bool = False, **own: Any
+    ) -> dict[str, Any]:
         """Runs the workers of `benchmarks.jobs.<module>`; returns what rank 0 has written.
 
         What they print goes to standard error.
@@ -127,6 +130,7 @@ class Placing:
             module: has a function `run`, which takes the job.
             kind: of job, which also has `model`, `seed`, `pinned`, `inter_op_threads` and
                 `output`.
+            by_tf_config: whether workers meet as TensorFlow's own, and not as Horovod's.
             **own: what else the job has.
 
         Raises:
@@ -142,7 +146,7 @@ class Placing:
                 output=str(output),
                 **own,
             )
-            status = self._launch(module, job)
+            status = self._launch(module, job, by_tf_config)
             if status != 0:
                 raise WorkersFailedError(f"the workers failed with status {status}")
             return json.loads(output.read_text())
@@ -162,18 +166,28 @@ class Placing:
         if self._values.json is not None:
             Path(self._values.json).write_text(json.dumps(document, indent=1) + "\n")
 
-    def _launch(self, module: str, job: Any) -> int:
+    def _launch(self, module: str, job: Any, by_tf_config: bool) -> int:
         """Returns the workers' exit status."""
         launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(self._values.np)]
         if self._values.hosts is not None:
             launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
             given = {name: self._values[name].value for name in self._of_network}
             launcher += [f"--{name}={value}" for name, value in given.items() if value]
-            launcher.append("--")
+            launcher += ["--tf_config", "--"] if by_tf_config else ["--"]
         worker = [sys.executable, "-m", "benchmarks.jobs.worker", module]
         worker.append(json.dumps(dataclasses.asdict(job)))
         # TensorFlow greets from every process otherwise.
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+        if by_tf_config and self._values.hosts is None:
+            places = tf_configs(free_addresses(self._values.np))
+            return cluster.wait(
+                [
+                    subprocess.Popen(
+                        worker, stdout=sys.stderr, env=environment | place, start_new_session=True
+                    )
+                    for place in places
+                ]
+            )
         return subprocess.run([*launcher, *worker], stdout=sys.stderr, env=environment).returncode
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-BASELINES = ("horovod", "none")
+BASELINES = ("horovod", "mwms", "none")
 
 
 def better_horovod(seconds: Mapping[str, Sequence[float]]) -> str | None:

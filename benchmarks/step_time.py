@@ -7,6 +7,11 @@ Strategies: `none` sends nothing, which is the limit; `horovod` is the library i
 (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
 `tf_libra.optimize(name)`, which has settled on its plan before the first round.
 
+With `mwms`, TensorFlow's MultiWorkerMirroredStrategy on its ring, there is no Horovod: workers meet
+by TF_CONFIG, and every other strategy's step is one of MultiWorkerMirroredStrategy, too:
+
+    python -m benchmarks.step_time --np 2 --model cnn5m --strategies none,mwms,libra
+
 What a number means:
 - A step's time is that of the slowest rank, each from when it leaves a barrier, which is not
   counted, to when the loss and all updates of the step are done.
@@ -22,7 +27,7 @@ On several hosts, which are network namespaces of this machine with shaped links
     python -m benchmarks.step_time --hosts 2 --rate 5gbit --mpich build/horovod-mpich ...
 
 Every worker has one core, one intra-op thread, and the same model, data and optimizer for all
-strategies (`benchmarks/jobs/interleaved.py`).
+strategies (`benchmarks/jobs/interleaved.py`, with `mwms` `benchmarks/jobs/of_tensorflow.py`).
 
 The JSON: {"strategies": {name: {"median_seconds", "p10_seconds", "p90_seconds"}}, "ratios":
 {"libra/horovod": {"median", "p10", "p90"}}, "seconds": {name: one per round}, "plan": {name: plan},
@@ -66,6 +71,11 @@ def _are_strategies(names: Sequence[str]) -> bool:
         raise flags.ValidationError(
             f"must name one or more of {', '.join(_STRATEGIES)}, each once; got {','.join(names)}"
         )
+    if {"horovod", "mwms"} <= set(names):
+        raise flags.ValidationError(
+            "horovod and mwms are of different jobs, and cannot be measured in one; got"
+            f" {','.join(names)}"
+        )
     return True
 
 
@@ -74,8 +84,12 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     here = machine()
     chosen = tuple(_CHOSEN.value)
+    by_tf_config = "mwms" in chosen
+    module = "of_tensorflow" if by_tf_config else "interleaved"
     try:
-        measured = _PLACING.measured("interleaved", Job, strategies=chosen, rounds=_ROUNDS.value)
+        measured = _PLACING.measured(
+            module, Job, by_tf_config=by_tf_config, strategies=chosen, rounds=_ROUNDS.value
+        )
     except WorkersFailedError as error:
         print(f"step_time: {error}", file=sys.stderr)
         return 1
@@ -88,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _network() -> str:
     """Between the workers, in words."""
-    if FLAGS.hosts is None:
+    if FLAGS.hosts is None or "mwms" in _CHOSEN.value:
         return _PLACING.network()
     return f"{_PLACING.network()}; Horovod on {'Gloo' if FLAGS.mpich is None else 'MPICH'}"
 

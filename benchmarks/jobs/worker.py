@@ -3,6 +3,7 @@
     horovodrun -np 2 python -m benchmarks.jobs.worker interleaved JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker unseen JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker wire JOB
+    TF_CONFIG=... python -m benchmarks.jobs.worker of_tensorflow JOB
 
 JOB is the module's `Job` as JSON. Rank 0 writes what was measured to `job.output`.
 """
@@ -17,10 +18,18 @@ def main() -> None:
     name, job = sys.argv[1], json.loads(sys.argv[2])
     if job["pinned"]:
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(os.environ["HOROVOD_LOCAL_RANK"])]})
+        os.sched_setaffinity(0, {cores[_local_rank() % len(cores)]})
     # Only now: threads inherit the core, and libraries start some when they are imported.
     module = importlib.import_module(f"benchmarks.jobs.{name}")
     module.run(module.Job(**job))
+
+
+def _local_rank() -> int:
+    """Among the workers of this host; where there is one for each, they have cores of their own."""
+    config = os.environ.get("TF_CONFIG")
+    if config is None:
+        return int(os.environ["HOROVOD_LOCAL_RANK"])
+    return int(json.loads(config)["task"]["index"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 from tf_libra.backends import control as control_lib
 from tf_libra.backends import horovod
 from tf_libra.backends.agreement import first_difference
+from tf_libra.keras import of_workers
 from tf_libra.tracing.variables import is_random_state, plain
 
 
@@ -16,7 +17,8 @@ class BroadcastVariables(keras.callbacks.Callback):
 
     For weights that were loaded on rank 0 alone. `optimize(..., broadcast_variables=True)` does
     the same before the first step after `compile`; this does it before every `fit`. States of
-    random number generators stay each rank's own, so that dropout differs.
+    random number generators stay each rank's own, so that dropout differs. Variables of a
+    `MultiWorkerMirroredStrategy` are left to that, which has made them equal.
     """
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -26,6 +28,8 @@ class BroadcastVariables(keras.callbacks.Callback):
             ValueError: the model has no variables yet, or the ranks' variables are not alike.
         """
         model, optimizer = self.model, self.model.optimizer
+        if of_workers.is_of_workers(model):
+            return
         if not model.built:
             raise ValueError(
                 f"model {model.name!r} has no variables yet that could be broadcast: give it a"

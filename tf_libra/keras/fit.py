@@ -1,6 +1,6 @@
 """`optimize`: one line between `compile` and `fit`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import keras
@@ -9,6 +9,8 @@ import tensorflow as tf
 from tf_libra import decorator
 from tf_libra import options as options_lib
 from tf_libra.cost_model import CostModel
+from tf_libra.keras import of_workers
+from tf_libra.keras.batches import take, without_optionals
 from tf_libra.keras.up_to_date import UpToDate
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
@@ -17,6 +19,7 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.burst import BurstStrategy
 from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.strategies import Strategy
+from tf_libra.tracing.strategy_ops import refuse_several_replicas
 from tf_libra.tuning import Conclusion, Phase
 
 
@@ -50,6 +53,7 @@ class OptimizedFit:
         self._decorate = decorate
         self._steps: decorator.Optimized | None = None
         self._up_to_date = UpToDate(model, self._synchronize) if is_staged else None
+        of_workers.prepare(model)
         # Keras asks for its training function by this name, once per `compile`.
         model.make_train_function = self._make_train_function
 
@@ -163,7 +167,8 @@ def optimize(
     a `train_step` of the model's own and `steps_per_execution` work as before; while the first
     steps measure, they run one at a time. Under a strategy of pipelines, or of bursts, ranks run
     layers of the model (docs/pipeline.md, docs/burst.md), and `fit` brings their variables up to
-    date before they are looked at.
+    date before they are looked at. A model that was made in the scope of a
+    `MultiWorkerMirroredStrategy` is trained by that, on its workers, without Horovod.
 
     Args:
         model: a Keras 3 model that trains with TensorFlow, compiled or to be compiled before it
@@ -178,8 +183,8 @@ def optimize(
 
     Raises:
         ValueError: an option is out of its range, or the model runs eagerly, is compiled by XLA,
-            or trains under a `tf.distribute` strategy; of a model that is not compiled yet, `fit`
-            raises it.
+            or was made under a `tf.distribute` strategy other than MultiWorkerMirroredStrategy; of
+            a model that is not compiled yet, `fit` raises it.
     """
     asked: options_lib.Asked = {"progress": False, **options}
     decorate = decorator.optimize(strategy, **asked)
@@ -218,21 +223,25 @@ def _check(model: keras.Model) -> None:
             " compile it with jit_compile=False"
         )
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync != 1 or strategy.extended._in_multi_worker_mode():
+    if of_workers.is_of_workers(model):
+        refuse_several_replicas(f"model {model.name!r}", strategy.extended.worker_devices)
+    elif strategy.num_replicas_in_sync != 1:
         raise ValueError(
             f"model {model.name!r} was made under {type(strategy).__name__}, which averages"
-            " gradients itself: make it without, and start one process per device"
+            " gradients itself: make it under MultiWorkerMirroredStrategy, or without any, and"
+            " start one process per device"
         )
 
 
 def _steps_function(model: keras.Model) -> Any:
     """A graph of one training step per batch, one after the other."""
+    run = of_workers.in_replicas(model, lambda data: model.train_step(data))
 
     # A function of its own, traced once: however many steps the graph has, the names of their
     # gradients are the same, so one plan holds for each.
     @tf.function(reduce_retracing=True, autograph=False)
     def train_step(data: Any) -> Any:
-        return model.train_step(_without_absent(data))
+        return run(without_optionals(data))
 
     def train_steps(batches: tuple[Any, ...]) -> Any:
         outputs = None
@@ -254,13 +263,6 @@ def _single_step(model: keras.Model) -> Any:
     return tf.function(train_step, autograph=False)
 
 
-def _without_absent(data: Any) -> Any:
-    """A batch with None where tf.data, which cannot say that, has something else."""
-    return keras.tree.map_structure(
-        lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
-    )
-
-
 def _staged_function(
     model: keras.Model, steps: decorator.Optimized, up_to_date: UpToDate
 ) -> Callable[[Any], Any]:
@@ -268,8 +270,8 @@ def _staged_function(
 
     def train_function(iterator: Any) -> Any:
         outputs, count = None, 0
-        for data in _take(iterator, model.steps_per_execution):
-            outputs = steps(_without_absent(data))
+        for data in take(iterator, model.steps_per_execution):
+            outputs = steps(without_optionals(data))
             count += 1
         if not count:
             raise StopIteration
@@ -284,7 +286,7 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
 
     def train_function(iterator: Any) -> Any:
         # Fetched here and not in the graph: running out of data is no failed step.
-        batches = tuple(_take(iterator, model.steps_per_execution))
+        batches = tuple(take(iterator, model.steps_per_execution))
         if not batches:
             raise StopIteration
         if len(batches) == model.steps_per_execution and steps.settled and _are_alike(batches):
@@ -296,18 +298,6 @@ def _train_function(model: keras.Model, steps: decorator.Optimized) -> Callable[
         return outputs
 
     return train_function
-
-
-def _take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
-    """At most the next `count` batches."""
-    if not isinstance(iterator, tf.data.Iterator):
-        yield from (data for _, data in zip(range(count), iterator, strict=False))
-        return
-    for _ in range(count):
-        batch = iterator.get_next_as_optional()
-        if not batch.has_value():
-            return
-        yield batch.get_value()
 
 
 def _are_alike(batches: tuple[Any, ...]) -> bool:
