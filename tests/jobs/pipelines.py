@@ -91,6 +91,66 @@ def released():
 cases.add("released", released)
 
 
+def adversarial():
+    """A generator and a discriminator: their variables, and a step for each."""
+    keras = tf.keras
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(7)
+
+    def stack(*widths):
+        dense = [keras.layers.Dense(width, activation="tanh") for width in widths]
+        return keras.Sequential([keras.layers.Input([8]), *dense])
+
+    generator, discriminator = stack(8, 12, 8), stack(12, 8, 1)
+
+    def step_of(model, sign):
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+
+        def step(noise, real):
+            with tf.GradientTape() as tape:
+                fake = discriminator(generator(noise))
+                loss = sign * tf.reduce_mean(fake - discriminator(real))
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return loss
+
+        return step
+
+    variables = [*generator.variables, *discriminator.variables]
+    return variables, step_of(discriminator, 1.0), step_of(generator, -1.0)
+
+
+def in_turns(**options):
+    """Steps that train each other's variables, in stages and data-parallel, and no word between."""
+    expected, *steps = adversarial()
+    alone = [tf.function(one) for one in (*steps, steps[1])]
+    variables, first, second = adversarial()
+    decorated = [
+        tf_libra.optimize(in_stages(2), **options)(tf.function(first)),
+        tf_libra.optimize(in_stages(2), **options)(tf.function(second)),
+        tf_libra.optimize("syneasgd", max_tuning_steps=2)(tf.function(second)),
+    ]
+    start = [one.numpy() for one in expected]
+    for number in range(7):
+        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
+        alone[number % 3](noise, real)
+        decorated[number % 3](own(noise), own(real))
+    for one in decorated:
+        one.synchronize_variables()
+    pairs = list(zip(variables, expected, start, strict=True))
+    return {
+        "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
+        "moved": min(float(np.abs(b.numpy() - c).max()) for _, b, c in pairs),
+    }
+
+
+if harness.SIZE == 2:
+    cases.add("in_turns", in_turns)
+    cases.add("in_turns_released", lambda: in_turns(release_variables=True))
+
+
 def refused(make, strategy, samples=8, **options):
     trained = fresh(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))

@@ -89,6 +89,17 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
     assert kept[stages[0][0]] | kept[stages[1][0]] == set(range(len(whole)))
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
+@pytest.mark.parametrize("case", ["in_turns", "in_turns_released"])
+def test_steps_that_train_each_other_s_variables_find_them_up_to_date(
+    trained: Job, case: str
+) -> None:
+    """A generator's and a discriminator's, in stages and data-parallel."""
+    for rank in range(trained.world_size):
+        value = trained.value(case, rank)
+        assert value["difference"] < 1e-5 < 1e-3 < value["moved"], value
+
+
 def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:
     """Without oneDNN, which keeps what is freed for what comes next."""
     job = run_job("pipeline_memory.py", 2, env={"TF_ENABLE_ONEDNN_OPTS": "0"})

@@ -81,7 +81,7 @@ def test_bubbles_are_named_by_what_is_awaited():
     [
         ([1, 5], 1, [0, 0], TWO, "stage 1, layer_1, which computes 10 s for each of 4 microb"),
         ([1, 1], 40, [0, 0], TWO, "channel between stages 0 and 1, which takes 10 s for the 40 B"),
-        ([1, 1], 0, [400] * 2, ONE, "all-reduce of stage 0, 800 B among devices 0, 1: 200 s of"),
+        ([1, 1], 0, [400] * 2, ONE, "all-reduce of stage 0, 800 B among devices 0, 1: 200 s"),
     ],
 )
 def test_bottleneck_is_what_is_busy_longest(forward, activation, parameters, stages, named):

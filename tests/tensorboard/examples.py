@@ -116,8 +116,8 @@ def plan_record(
 
 def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -> PipelineRecord:
     """Two stages on two ranks, which took half again as long as was predicted."""
-    labels = [*names, *(f"block_{i}" for i in range(len(names), 4))]
-    layers = LayerGraph.chain([0.01] * 4, [0.02] * 4, [1e6] * 4, [1e5] * 3, labels)
+    labels = [*names, *(f"block_{i}" for i in range(len(names), 6))]
+    layers = LayerGraph.chain([0.01] * 6, [0.02] * 6, [1e6] * 6, [1e5] * 5, labels)
     cluster = Cluster.from_bandwidth([[0, 1e9], [1e9, 0]])
     plan = make_pipeline_plan(layers, cluster, strategies.Spp(num_stages=2), num_microbatches=4)
     timeline = simulate_pipeline(layers, plan, cluster)

@@ -157,7 +157,7 @@ class Options:
     )
     plan: Plan | None = option(
         None,
-        "Plan | str | os.PathLike[str] | None",
+        "Plan | BurstPlan | str | os.PathLike[str] | None",
         values.check_plan,
         "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
     )

@@ -4,14 +4,15 @@ What a rank holds of other stages grows old with every step. It is brought up to
 that have it, or let go in the meantime.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
 from tf_libra.backends.control import Control
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.transport import Transport
+from tf_libra.session import elsewhere
 from tf_libra.session import variables as variables_lib
 from tf_libra.session.variables import Held
 
@@ -24,6 +25,11 @@ def held(graph: StepGraph) -> dict[str, Held]:
     return {inputs[one.index].op.name: one for one in found if one.is_variable}
 
 
+def uses(graph: StepGraph) -> frozenset[int]:
+    """Keys of the variables that a trace captures."""
+    return frozenset(one.key for one in held(graph).values())
+
+
 @dataclass(frozen=True)
 class Owned:
     """A variable that some ranks keep up to date.
@@ -33,12 +39,14 @@ class Owned:
         ranks: those of its stage.
         is_needed: whether this rank computes with it.
         is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric.
+        is_written: whether a step changes it.
     """
 
     held: Held
     ranks: tuple[int, ...]
     is_needed: bool
     is_sum: bool
+    is_written: bool
 
 
 def owned(
@@ -55,22 +63,37 @@ def owned(
         ranks: by stage.
         needed: placeholders of the variables that this rank computes with.
     """
+    written = {name for place in (*graph.writes, *graph.once) for name in graph.handles[place]}
     found = []
     for name, one in held(graph).items():
         if name in stages:
             is_sum = graph.is_accumulator(name) and one.dtype.is_floating
-            found.append(Owned(one, ranks[stages[name]], name in needed, is_sum))
+            owners = ranks[stages[name]]
+            found.append(Owned(one, owners, name in needed, is_sum, name in written))
     return found
 
 
 class Holding:
     """What is known of the variables of one training function, on this rank."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
+    def __init__(self, function: str) -> None:
+        """Nothing yet.
+
+        Args:
+            function: identity of the training function.
+        """
         self._shared: set[int] = set()
         self._owned: dict[int, Owned] = {}
-        self.has_let_go = False
+        # Of these only their stages have the values: trained, or let go, since they were brought.
+        self._behind: set[int] = set()
+        self._gone: set[int] = set()
+        self._reach: tuple[int, Transport] | None = None
+        elsewhere.register(function, self)
+
+    @property
+    def has_let_go(self) -> bool:
+        """Whether variables have no elements on the ranks that do not need them."""
+        return bool(self._gone)
 
     def share(self, control: Control, graph: StepGraph, may_copy: bool) -> tuple[list[str], int]:
         """Lets variables that are new start as those of rank 0; all ranks call it.
@@ -101,12 +124,34 @@ class Holding:
             variables_lib.broadcast(control, one)
         return [one.name for one in differing], len(new)
 
-    def own(self, variables: Iterable[Owned]) -> None:
-        """These belong to stages, as a trace has it; what any trace needs here is needed."""
+    def prepare(self, keys: frozenset[int]) -> None:
+        """Lets variables that a step uses be up to date where other functions have trained them.
+
+        Args:
+            keys: of these variables, as `uses` has them.
+        """
+        elsewhere.bring_back(keys, but=self)
+
+    def own(self, variables: Iterable[Owned], world_size: int, transport: Transport) -> None:
+        """These belong to stages, as a trace has it; what any trace needs or writes counts.
+
+        Args:
+            variables: of the trace.
+            world_size: how many ranks there are.
+            transport: reaches them.
+        """
+        self._reach = (world_size, transport)
         for one in variables:
-            before = self._owned.get(one.held.key)
-            is_needed = one.is_needed or (before is not None and before.is_needed)
-            self._owned[one.held.key] = Owned(one.held, one.ranks, is_needed, one.is_sum)
+            before = self._owned.get(one.held.key, one)
+            self._owned[one.held.key] = replace(
+                one,
+                is_needed=one.is_needed or before.is_needed,
+                is_written=one.is_written or before.is_written,
+            )
+
+    def stepped(self) -> None:
+        """A step has trained what its stages own."""
+        self._behind |= {key for key, one in self._owned.items() if one.is_written}
 
     def forget_owners(self) -> dict[int, Owned]:
         """Nothing belongs to anybody, for a step that is laid out anew; returns what did."""
@@ -128,34 +173,49 @@ class Holding:
     def let_go(self, rank: int) -> None:
         """Frees the memory of what this rank neither updates nor computes with.
 
-        Until `bring_back` these variables have no elements, so that whatever uses them fails.
+        Until it is brought back such a variable has no elements, so that whatever uses it fails.
         """
-        if self.has_let_go:
-            return
-        for one in self._owned.values():
-            if rank not in one.ranks and not one.is_needed and one.held.is_number:
+        for key, one in self._owned.items():
+            if key in self._gone or not one.held.is_number:
+                continue
+            self._gone.add(key)  # on some rank, perhaps another one
+            if rank not in one.ranks and not one.is_needed:
                 one.held.assign(tf.zeros([0], one.held.dtype))
-        self.has_let_go = True
 
-    def bring_back(self, world_size: int, transport: Transport) -> None:
-        """Brings all variables up to date on every rank, all of which call it.
+    def brings_back(self, keys: Collection[int] | None = None) -> bool:
+        """Brings variables up to date on every rank, all of which call it.
 
         What the ranks of a stage add to, each for its samples, is averaged over them: the ratio of
         two sums, as most metrics are, is then that of all samples.
 
+        Args:
+            keys: of the variables that are asked for; None: all of them.
+
+        Returns:
+            Whether any was not up to date.
+
         Raises:
             tf.errors.OpError: a rank is gone or late.
         """
-        own = transport.rank
-        for one in self._owned.values():
-            name, root = f"variable {one.held.name}", one.ranks[0]
-            if one.is_sum and len(one.ranks) > 1 and own in one.ranks:
-                total = transport.all_reduce(one.held.read_value(), one.ranks, f"{name}, averaged")
-                one.held.assign(total / tf.cast(len(one.ranks), total.dtype))
-            if own != root:
-                one.held.assign(transport.receive(one.held.dtype, one.held.shape, root, name))
-                continue
-            for rank in range(world_size):
-                if rank != root:
-                    transport.send(one.held.read_value(), rank, name)
-        self.has_let_go = False
+        old = self._behind | self._gone
+        wanted = [key for key in self._owned if key in old and (keys is None or key in keys)]
+        for key in wanted:
+            self._bring(self._owned[key])
+        self._behind -= set(wanted)
+        self._gone -= set(wanted)
+        return bool(wanted)
+
+    def _bring(self, one: Owned) -> None:
+        assert self._reach is not None
+        world_size, transport = self._reach
+        own, root = transport.rank, one.ranks[0]
+        name = f"variable {one.held.name}"
+        if one.is_sum and len(one.ranks) > 1 and own in one.ranks:
+            total = transport.all_reduce(one.held.read_value(), one.ranks, f"{name}, averaged")
+            one.held.assign(total / tf.cast(len(one.ranks), total.dtype))
+        if own != root:
+            one.held.assign(transport.receive(one.held.dtype, one.held.shape, root, name))
+            return
+        for rank in range(world_size):
+            if rank != root:
+                transport.send(one.held.read_value(), rank, name)

@@ -13,7 +13,7 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import axes as axes_lib
 from tf_libra.pipelines import batches
 from tf_libra.pipelines.executing import Execution
-from tf_libra.pipelines.holding import Holding, owned
+from tf_libra.pipelines.holding import Holding, owned, uses
 from tf_libra.pipelines.lanes import Lanes
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.planner import Planner
@@ -67,7 +67,8 @@ class StagedTraining:
         self._executions: dict[tuple[str, ...], Execution] = {}  # of the current layout
         self._layout: Layout | None = None
         self._current: Execution | None = None
-        self._holding = Holding()
+        self._holding = Holding(self._identity)
+        self._uses: dict[tuple[str, ...], frozenset[int]] = {}  # keys of variables
         self._step = 0
 
     # What the user asks.
@@ -119,8 +120,7 @@ class StagedTraining:
         self._synchronize()
 
     def _synchronize(self) -> None:
-        control = self._control
-        self._holding.bring_back(control.world_size, Lanes(control.rank, self._identity))
+        self._holding.brings_back()
 
     # One step.
 
@@ -169,6 +169,9 @@ class StagedTraining:
         key = tuple(batches.signature(given))
         if key not in self._traces:
             self._traces[key] = self._met(given)
+            self._uses[key] = uses(self._traces[key].whole)
+        else:
+            self._holding.prepare(self._uses[key])
         self._use(self._planner.next_layout())
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
@@ -179,6 +182,7 @@ class StagedTraining:
         leaves = batches.tensors(given)
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
+        self._holding.stepped()
         return traces.whole.recording.concrete.function_type.pack_output(flat)
 
     def _refuse_strategies_of_tensorflow(self) -> None:
@@ -211,6 +215,7 @@ class StagedTraining:
         size = samples * control.world_size // self._planner.num_microbatches
         traces = Traces(self._recorder, given, samples, size)
         agree(control, {"computation": axes_lib.digest(traces.whole)})
+        self._holding.prepare(uses(traces.whole))
         self._share(traces.whole)
         if is_first:
             transport = Lanes(control.rank, self._identity)
@@ -252,7 +257,6 @@ class StagedTraining:
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
         lanes = Lanes(rank, self._identity)
         execution = Execution(layout, traced, traces.samples_per_rank, lanes)
-        self._holding.own(
-            owned(traces.whole, execution.variables, layout.ranks, execution.captures)
-        )
+        variables = owned(traces.whole, execution.variables, layout.ranks, execution.captures)
+        self._holding.own(variables, self._control.world_size, lanes)
         return execution

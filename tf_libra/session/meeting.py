@@ -18,7 +18,7 @@ from tf_libra.backends.agreement import agree, first_difference
 from tf_libra.backends.control import Carrier, Control
 from tf_libra.backends.job import Job, World
 from tf_libra.model.plan import Plan
-from tf_libra.session import grappler, identity, joins
+from tf_libra.session import elsewhere, grappler, identity, joins
 from tf_libra.session.circumstances import package_version
 from tf_libra.session.plan_checks import check_plan_can_run
 from tf_libra.story.story import Story
@@ -245,6 +245,7 @@ class Meeting:
             self._close(running)
         self._was_reset = True
         identity.count_anew()
+        elsewhere.forget()
 
     def _statement(self, world: World) -> dict[str, Any]:
         options = self.options

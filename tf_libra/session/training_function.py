@@ -14,7 +14,7 @@ from tf_libra.backends import interrupts
 from tf_libra.backends.control import Control, EngineError
 from tf_libra.backends.job import Job
 from tf_libra.model.plan import Plan
-from tf_libra.session import circumstances, executions, identity
+from tf_libra.session import circumstances, elsewhere, executions, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
 from tf_libra.session.session import Session
@@ -207,6 +207,8 @@ class TrainingFunction:
         concrete = self._call.get_concrete_function(*args, **kwargs)
         trace = self._traces.of(concrete)
         call = Call.of(trace, self._call.function, concrete, args, kwargs)
+        if elsewhere.anybody():
+            elsewhere.bring_back({one.key for one in call.touched() if one.is_variable})
         session = self._session_of(call)
         function = partial(self._call, *args, **kwargs)
         execute = partial(self._execute, call, function, num_steps)
