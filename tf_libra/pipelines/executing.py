@@ -226,7 +226,7 @@ class Execution:
         return Reducing(
             groups,
             {name: part.gives.index(one.name) for name, one in gradients.items()},
-            gradients,
+            {name: cut.graph.recording.variables[name] for name in gradients},
             self.layout.ranks[stage],
             self._transport,
             adds=self.layout.num_microbatches > 1,

@@ -43,7 +43,8 @@ def reduction_of(
     layer_of = {name: cut.layer_of_gradient(name) for name in names}
     _, backward = layers.replica_seconds(num_replicas)
     counts = {layer: list(layer_of.values()).count(layer) for layer in layer_of.values()}
-    sizes = [_num_bytes(cut.graph.gradients[name]) for name in names]
+    # Of gradients the shape is not always known.
+    sizes = [_num_bytes(cut.graph.recording.variables[name]) for name in names]
     seconds = [float(backward[layer_of[name]]) / counts[layer_of[name]] for name in names]
     return plan_reduction(sizes, seconds, num_replicas, rate, latency)
 
@@ -77,8 +78,8 @@ def groups_of(
     return found
 
 
-def _num_bytes(tensor: Any) -> int:
-    return int(tensor.shape.num_elements() * tensor.dtype.size)
+def _num_bytes(variable: Any) -> int:
+    return int(variable.shape.num_elements() * variable.dtype.size)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Reducing:
     Attributes:
         groups: of reductions.
         places: by reduction, which of the computed tensors is its gradient.
-        kinds: by reduction, what tensor that is.
+        variables: by reduction, of what it is the gradient.
         ranks: the stage's replicas.
         transport: reaches them.
         adds: whether it is given the sums over the microbatches before.
@@ -96,7 +97,7 @@ class Reducing:
 
     groups: Groups
     places: Mapping[str, int]
-    kinds: Mapping[str, Any]
+    variables: Mapping[str, Any]
     ranks: tuple[int, ...]
     transport: Transport
     adds: bool
@@ -111,7 +112,7 @@ class Reducing:
         """Those of the sums."""
         if not self.adds:
             return []
-        return [tf.TensorSpec(self.kinds[n].shape, self.kinds[n].dtype) for n in self.names]
+        return [tf.TensorSpec(self.variables[n].shape, self.variables[n].dtype) for n in self.names]
 
     def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
         """What was computed, and behind it the totals over all microbatches and replicas."""
@@ -121,12 +122,13 @@ class Reducing:
         totals: dict[str, Any] = {}
         for number, group in enumerate(self.groups):
             for dtype, names in _by_dtype(group, sums):
-                parts = [tf.reshape(sums[name], [-1]) for name in names]
+                shapes = [self.variables[name].shape for name in names]
+                joined = tf.concat([tf.reshape(sums[name], [-1]) for name in names], 0)
                 what = f"gradients {number} {dtype.name} of {len(names)}"
-                total = self.transport.all_reduce(tf.concat(parts, 0), self.ranks, what)
-                pieces = tf.split(total, [part.shape[0] for part in parts])
-                for name, piece in zip(names, pieces, strict=True):
-                    totals[name] = tf.reshape(piece, sums[name].shape)
+                total = self.transport.all_reduce(joined, self.ranks, what)
+                pieces = tf.split(total, [shape.num_elements() for shape in shapes])
+                for name, piece, shape in zip(names, pieces, shapes, strict=True):
+                    totals[name] = tf.reshape(piece, shape)
         return [*computed, *(totals[name] for name in self.names)]
 
 
