@@ -1,18 +1,31 @@
 #include "ops/lanes/control.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <set>
 #include <sstream>
+#include <system_error>
 #include <utility>
+
+#include "ops/lanes/descriptors.h"
 
 namespace tf_libra {
 namespace {
 
-constexpr uint32_t kMagic = 0x4342494cu;
-constexpr uint32_t kMaxFarewellBytes = 4096;
+constexpr uint32_t kMagic = 0x4442494cu;
+constexpr uint32_t kMaxWordsBytes = 4096;
+constexpr int kAll = -1;
+// What is read from a neighbour before the next has its turn.
+constexpr int kFramesPerTurn = 64;
+// How long before somebody is named all on the way there are asked; of short waits it is half.
+constexpr double kProbeSeconds = 5;
 
 std::string Named(int rank) { return "rank " + std::to_string(rank); }
 
@@ -20,17 +33,51 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 }  // namespace
 
-ControlPlane::ControlPlane(int rank, std::vector<Socket> peers, StallWarning stall,
+ControlPlane::ControlPlane(Tree tree, std::vector<Socket> peers, ControlOptions options,
                            const std::vector<Socket>* links)
-    : rank_(rank),
-      stall_(std::move(stall)),
+    : tree_(std::move(tree)),
+      options_(std::move(options)),
       links_(links),
-      peers_(std::move(peers)),
-      within_message_(peers_.size(), false) {}
+      edges_(tree_.neighbours().size()),
+      inbox_(tree_.world_size()),
+      is_stated_(tree_.world_size(), false),
+      is_wanted_(tree_.world_size(), false) {
+  for (size_t i = 0; i < edges_.size(); ++i) {
+    edges_[i].rank = tree_.neighbours()[i];
+    edges_[i].socket = std::move(peers[edges_[i].rank]);
+  }
+}
 
-std::string ControlPlane::Packed(Kind kind, const std::string& text) {
-  const Header header{kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(text.size())};
-  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + text;
+ControlPlane::~ControlPlane() {
+  Shutdown();
+  Join();
+}
+
+Status ControlPlane::Start() {
+  if (edges_.empty()) return Status();
+  waker_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!waker_.valid()) return OutOfDescriptors("eventfd", errno);
+  try {
+    thread_ = std::thread([this] { Main(); });
+  } catch (...) {
+    return CaughtStatus("the thread of control messages cannot start");
+  }
+  return Status();
+}
+
+void ControlPlane::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+ControlPlane::FramePtr ControlPlane::Packed(Kind kind, int origin, int target,
+                                            const std::string& text) {
+  auto frame = std::make_shared<Frame>();
+  frame->header = {kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(text.size()), origin,
+                   target};
+  frame->bytes.reserve(sizeof(Header) + text.size());
+  frame->bytes.assign(reinterpret_cast<const char*>(&frame->header), sizeof(Header));
+  frame->bytes += text;
+  return frame;
 }
 
 Status ControlPlane::CheckSize(const std::string& text) {
@@ -40,243 +87,451 @@ Status ControlPlane::CheckSize(const std::string& text) {
                     " bytes at most, not " + std::to_string(text.size()));
 }
 
-Status ControlPlane::SendSome(const std::string& outgoing, Transfer* transfer) {
-  const std::lock_guard<std::mutex> lock(send_mutex_);
-  if (said_farewell_) return Status(StatusCode::kUnavailable, Named(rank_) + " has given up");
-  const char* const next = outgoing.data() + outgoing.size() - transfer->left_to_send;
-  const ssize_t sent =
-      send(peers_[transfer->rank].fd(), next, transfer->left_to_send, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) {
-    if (WouldBlock(errno)) return Status();
-    return Status(StatusCode::kUnavailable,
-                  Named(transfer->rank) + " is gone: " + ErrnoText(errno));
+void ControlPlane::Wake() noexcept {
+  const uint64_t one = 1;
+  const ssize_t ignored = write(waker_.fd(), &one, sizeof(one));  // if it is full it wakes as well
+  static_cast<void>(ignored);
+}
+
+// The thread.
+
+void ControlPlane::Main() noexcept {
+  pthread_setname_np(pthread_self(), "libra control");
+  if (options_.on_thread) options_.on_thread();
+  Status failure;
+  try {
+    while (Serve()) {
+    }
+    return;
+  } catch (...) {
+    failure = CaughtStatus("control messages cannot go on");
   }
-  transfer->left_to_send -= static_cast<size_t>(sent);
-  within_message_[transfer->rank] = transfer->sending();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = failure;
+    changed_.notify_all();
+  }
+  if (options_.on_failure) options_.on_failure(failure);
+}
+
+bool ControlPlane::Serve() {
+  std::vector<pollfd> entries = {{waker_.fd(), POLLIN, 0}};
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_over_) return false;
+    for (const Edge& edge : edges_) {
+      const int events =
+          !edge.is_open ? 0 : (HasRoom(edge) ? POLLIN : 0) | (edge.queue.empty() ? 0 : POLLOUT);
+      // One that is not listened to would wake for its end alone, again and again.
+      entries.push_back({events == 0 ? -1 : edge.socket.fd(), static_cast<short>(events), 0});
+    }
+    for (const Edge& edge : edges_) {
+      const bool is_watched = links_ != nullptr && edge.is_open;
+      entries.push_back({is_watched ? (*links_)[edge.rank].fd() : -1, 0, 0});  // errors alone
+    }
+  }
+  if (poll(entries.data(), entries.size(), -1) < 0) {
+    if (errno == EINTR) return true;
+    throw std::system_error(errno, std::generic_category(), "poll");
+  }
+  if (entries[0].revents != 0) {
+    uint64_t ignored;
+    const ssize_t taken = read(waker_.fd(), &ignored, sizeof(ignored));
+    static_cast<void>(taken);
+  }
+  for (size_t i = 0; i < edges_.size(); ++i) {
+    Edge& edge = edges_[i];
+    const pollfd& own = entries[1 + i];
+    const pollfd& link = entries[1 + edges_.size() + i];
+    if ((own.revents & POLLOUT) != 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      Send(&edge);
+    }
+    Status status;
+    if ((own.events & POLLIN) != 0 && (own.revents & ~POLLOUT) != 0) status = Read(&edge);
+    if (link.revents != 0 && own.revents == 0) {
+      status = Status(StatusCode::kUnavailable,
+                      Named(edge.rank) + " is gone: " + WhyLinkBroke((*links_)[edge.rank]));
+    }
+    if (status.ok()) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Lose(&edge, status);
+  }
+  return true;
+}
+
+Status ControlPlane::Read(Edge* edge) {
+  for (int left = kFramesPerTurn; left > 0;) {
+    if (edge->incoming == nullptr) {
+      edge->incoming = std::make_shared<Frame>();
+      edge->incoming->bytes.resize(sizeof(Header));
+      edge->received = 0;
+    }
+    Header& header = edge->incoming->header;
+    std::string& bytes = edge->incoming->bytes;
+    const ssize_t received = recv(edge->socket.fd(), &bytes[edge->received],
+                                  bytes.size() - edge->received, MSG_DONTWAIT);
+    if (received < 0 && WouldBlock(errno)) return Status();
+    if (received <= 0) {
+      const std::string why = received == 0 ? "it closed the connection" : ErrnoText(errno);
+      return Status(StatusCode::kUnavailable, Named(edge->rank) + " is gone: " + why);
+    }
+    edge->received += static_cast<size_t>(received);
+    if (edge->received < bytes.size()) continue;
+    if (edge->received == sizeof(Header)) {
+      std::memcpy(&header, bytes.data(), sizeof(Header));
+      if (Status status = CheckHeader(*edge, header); !status.ok()) return status;
+      bytes.resize(sizeof(Header) + header.num_bytes);
+      if (header.num_bytes > 0) continue;
+    }
+    const FramePtr frame = std::move(edge->incoming);
+    edge->incoming = nullptr;
+    --left;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Deliver(edge, frame);
+    if (!HasRoom(*edge)) return Status();
+  }
   return Status();
 }
 
-Status ControlPlane::ReceiveSome(int rank, Incoming* incoming) {
-  const size_t of_header = std::min(incoming->received, sizeof(Header));
-  const size_t of_text = incoming->received - of_header;
-  const bool in_header = of_header < sizeof(Header);
-  char* const next = in_header ? reinterpret_cast<char*>(&incoming->header) + of_header
-                               : incoming->text.data() + of_text;
-  const size_t wanted = in_header ? sizeof(Header) - of_header : incoming->text.size() - of_text;
-  const ssize_t received = recv(peers_[rank].fd(), next, wanted, MSG_DONTWAIT);
-  if (received < 0 && WouldBlock(errno)) return Status();
-  if (received <= 0) {
-    const std::string why = received == 0 ? "it closed the connection" : ErrnoText(errno);
-    return Status(StatusCode::kUnavailable, Named(rank) + " is gone: " + why);
+// Nothing comes from behind another neighbour, or goes back to where it came from.
+Status ControlPlane::CheckHeader(const Edge& edge, const Header& header) const {
+  const auto comes_by = [&](int rank) {
+    return rank >= 0 && rank < tree_.world_size() && tree_.Toward(rank) == edge.rank;
+  };
+  bool is_good = header.magic == kMagic && comes_by(header.origin);
+  switch (static_cast<Kind>(header.kind)) {
+    case Kind::kData:
+      is_good = is_good && header.target == kAll && header.num_bytes <= kMaxMessageBytes;
+      break;
+    case Kind::kFarewell:
+    case Kind::kGone:
+      is_good = is_good && header.target == kAll && header.num_bytes <= kMaxWordsBytes;
+      break;
+    case Kind::kProbe:
+    case Kind::kAlive:
+      is_good = is_good && header.target >= 0 && header.target < tree_.world_size() &&
+                !comes_by(header.target) && header.num_bytes == 0;
+      break;
+    default:
+      is_good = false;
   }
-  incoming->received += static_cast<size_t>(received);
-  if (incoming->received < sizeof(Header)) return Status();
-  const Header& header = incoming->header;
-  const bool farewell = header.kind == static_cast<uint32_t>(Kind::kFarewell);
-  if (in_header) {
-    const bool known = farewell || header.kind == static_cast<uint32_t>(Kind::kData);
-    if (header.magic != kMagic || !known ||
-        header.num_bytes > (farewell ? kMaxFarewellBytes : kMaxMessageBytes)) {
-      return Status(StatusCode::kFailedPrecondition,
-                    Named(rank) + " sent something that is no message");
-    }
-    incoming->text.resize(header.num_bytes);
-  }
-  incoming->complete = incoming->received == sizeof(Header) + header.num_bytes;
-  if (incoming->complete && farewell) {
-    return Status(StatusCode::kUnavailable, Named(rank) + " gave up: " + incoming->text);
-  }
-  return Status();
+  if (is_good) return Status();
+  return Status(StatusCode::kFailedPrecondition,
+                Named(edge.rank) + " sent something that is no message");
 }
 
-Status ControlPlane::ReceiveAvailable(int rank, Incoming* incoming) {
-  for (;;) {
-    const size_t before = incoming->received;
-    Status status = ReceiveSome(rank, incoming);
-    if (!status.ok()) {
-      const std::lock_guard<std::mutex> lock(news_mutex_);
-      if (news_.empty()) news_ = status.message();
-      heard_.notify_all();
-    }
-    if (!status.ok() || incoming->complete || incoming->received == before) return status;
-  }
-}
-
-Status ControlPlane::Advance(const std::string& outgoing, Transfer* transfer) {
-  if (transfer->receiving()) {
-    Status status = ReceiveAvailable(transfer->rank, &transfer->incoming);
-    if (!status.ok()) return status;
-  }
-  if (!transfer->sending()) return Status();
-  const Status sent = SendSome(outgoing, transfer);
-  if (sent.ok()) return sent;
-  // What the peer said before it left explains more than a broken pipe.
-  Incoming behind;
-  Incoming* last = transfer->receiving() ? &transfer->incoming : &behind;
-  const Status words = ReceiveAvailable(transfer->rank, last);
-  return words.ok() ? sent : words;
-}
-
-Status ControlPlane::Run(const std::string& outgoing, double timeout_seconds,
-                         std::vector<Transfer>* transfers) {
-  const TimePoint deadline = After(timeout_seconds);
-  const TimePoint late = After(std::min(stall_.seconds, timeout_seconds));
-  bool warned = stall_.warn == nullptr || stall_.seconds >= timeout_seconds;
-  std::vector<pollfd> entries;
-  std::vector<int> ranks;  // of the first entries; the others are their links
-  for (;;) {
-    entries.clear();
-    ranks.clear();
-    std::string missing;
-    for (Transfer& transfer : *transfers) {
-      const int events = (transfer.receiving() ? POLLIN : 0) | (transfer.sending() ? POLLOUT : 0);
-      if (events == 0) continue;  // through: it may leave
-      entries.push_back({peers_[transfer.rank].fd(), static_cast<short>(events | POLLRDHUP), 0});
-      ranks.push_back(transfer.rank);
-      missing += (missing.empty() ? "" : ", ") + std::to_string(transfer.rank);
-    }
-    if (entries.empty()) return Status();
-    for (size_t i = 0; links_ != nullptr && i < ranks.size(); ++i) {
-      entries.push_back({(*links_)[ranks[i]].fd(), 0, 0});  // told of errors alone
-    }
-    const int wait = PollMilliseconds(warned ? deadline : late);
-    const int ready = poll(entries.data(), entries.size(), wait);
-    if (ready == 0 && !warned && SecondsUntil(late) <= 0) {
-      warned = true;
-      stall_.warn(missing);
-    }
-    if (ready == 0 && SecondsUntil(deadline) <= 0) {
-      std::ostringstream what;
-      what << "waited " << timeout_seconds << " s for rank(s) " << missing;
-      return Status(StatusCode::kDeadlineExceeded, what.str());
-    }
-    for (size_t link = ranks.size(); link < entries.size(); ++link) {
-      const int rank = ranks[link - ranks.size()];
-      if (entries[link].revents == 0 || entries[link - ranks.size()].revents != 0) continue;
-      return Status(StatusCode::kUnavailable,
-                    Named(rank) + " is gone: " + WhyLinkBroke((*links_)[rank]));
-    }
-    size_t i = 0;
-    for (Transfer& transfer : *transfers) {
-      if (!transfer.receiving() && !transfer.sending()) continue;
-      const short happened = entries[i++].revents;
-      if (happened == 0) continue;
-      Status status = Advance(outgoing, &transfer);
-      if (!status.ok()) return status;
-      // It left with its message said, but before it could have this rank's.
-      if ((happened & ~(POLLIN | POLLOUT)) != 0 && !transfer.receiving() && transfer.sending()) {
-        Incoming farewell;
-        status = ReceiveAvailable(transfer.rank, &farewell);
-        if (!status.ok()) return status;
+void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
+  const int origin = frame->header.origin, target = frame->header.target;
+  switch (static_cast<Kind>(frame->header.kind)) {
+    case Kind::kData:
+      Pass(frame, edge);
+      edge->unread_bytes += frame->bytes.size();
+      inbox_[origin].push_back({frame, edge});
+      if (is_wanted_[origin] && inbox_[origin].size() == 1 && --num_missing_ == 0) {
+        changed_.notify_all();
       }
-    }
+      break;
+    case Kind::kFarewell:
+      Note(frame, Status(StatusCode::kUnavailable, Named(origin) + " gave up: " + frame->text()),
+           edge);
+      break;
+    case Kind::kGone:
+      Note(frame, Status(StatusCode::kUnavailable, frame->text()), edge);
+      break;
+    default:
+      if (target != tree_.rank()) {
+        Enqueue(EdgeToward(target), frame);
+      } else if (frame->header.kind == static_cast<uint32_t>(Kind::kProbe)) {
+        Enqueue(edge, Packed(Kind::kAlive, target, origin, ""));
+      } else if (!is_alive_.empty()) {
+        is_alive_[origin] = true;
+      }
   }
 }
+
+void ControlPlane::Lose(Edge* edge, const Status& why) {
+  if (!edge->is_open) return;
+  edge->is_open = false;
+  Drop(edge);
+  const std::string text = why.message().substr(0, kMaxWordsBytes);
+  Note(Packed(Kind::kGone, edge->rank, kAll, text), why, edge);
+}
+
+void ControlPlane::Note(const FramePtr& said, const Status& status, const Edge* from) {
+  const int rank = said->header.origin;
+  if (!is_stated_[rank]) {
+    is_stated_[rank] = true;
+    statements_.push_back({rank, status});
+    Pass(said, from);
+  }
+  changed_.notify_all();
+}
+
+void ControlPlane::Pass(const FramePtr& frame, const Edge* from) {
+  for (Edge& edge : edges_) {
+    if (&edge != from) Enqueue(&edge, frame);
+  }
+}
+
+void ControlPlane::Enqueue(Edge* edge, const FramePtr& frame) {
+  edge->queue.push_back(frame);
+  edge->queued_bytes += frame->bytes.size();
+  ++edge->num_queued;
+  if (!edge->is_open || edge->is_deaf) return Drop(edge);
+  Send(edge);
+  if (!edge->queue.empty()) Wake();
+}
+
+void ControlPlane::Send(Edge* edge) {
+  const bool was_full = edge->queued_bytes > options_.max_waiting_bytes;
+  while (!edge->queue.empty()) {
+    const std::string& bytes = edge->queue.front()->bytes;
+    const ssize_t sent = send(edge->socket.fd(), bytes.data() + edge->front_sent,
+                              bytes.size() - edge->front_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && WouldBlock(errno)) break;
+    if (sent < 0) {
+      // What it said before it left is still to be read, and then that it left.
+      edge->is_deaf = true;
+      return Drop(edge);
+    }
+    edge->front_sent += static_cast<size_t>(sent);
+    if (edge->front_sent < bytes.size()) continue;
+    edge->queued_bytes -= bytes.size();
+    edge->queue.pop_front();
+    edge->front_sent = 0;
+    ++edge->num_sent;
+  }
+  if (edge->queue.empty()) changed_.notify_all();
+  if (was_full && edge->queued_bytes <= options_.max_waiting_bytes)
+    Wake();  // others may be read again
+}
+
+void ControlPlane::Drop(Edge* edge) {
+  for (const FramePtr& frame : edge->queue) {
+    const bool is_data = frame->header.kind == static_cast<uint32_t>(Kind::kData);
+    edge->has_lost_data = edge->has_lost_data || is_data;
+  }
+  edge->queue.clear();
+  edge->front_sent = edge->queued_bytes = 0;
+  edge->num_sent = edge->num_queued;
+  changed_.notify_all();
+}
+
+bool ControlPlane::HasRoom(const Edge& edge) const {
+  if (edge.unread_bytes > options_.max_waiting_bytes && num_missing_ == 0) return false;
+  return std::none_of(edges_.begin(), edges_.end(), [&edge](const Edge& other) {
+    return &other != &edge && other.queued_bytes > options_.max_waiting_bytes;
+  });
+}
+
+ControlPlane::Edge* ControlPlane::EdgeToward(int rank) {
+  const auto found = std::find_if(edges_.begin(), edges_.end(), [&](const Edge& edge) {
+    return edge.rank == tree_.Toward(rank);
+  });
+  return &*found;
+}
+
+// Collectives.
 
 Status ControlPlane::AllGather(const std::string& mine, double timeout_seconds,
                                std::vector<std::string>* all) {
   if (Status status = CheckSize(mine); !status.ok()) return status;
-  const std::lock_guard<std::mutex> lock(collective_mutex_);
-  const std::string outgoing = Packed(Kind::kData, mine);
-  std::vector<Transfer> transfers;
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (rank != rank_) transfers.push_back({rank, true, Incoming(), outgoing.size()});
-  }
-  if (Status status = Run(outgoing, timeout_seconds, &transfers); !status.ok()) return status;
-  all->assign(peers_.size(), std::string());
-  (*all)[rank_] = mine;
-  for (Transfer& transfer : transfers) {
-    (*all)[transfer.rank] = std::move(transfer.incoming.text);
-  }
+  const FramePtr frame = Packed(Kind::kData, tree_.rank(), kAll, mine);
+  if (Status status = Run(frame, kAll, timeout_seconds, all); !status.ok()) return status;
+  (*all)[tree_.rank()] = mine;
   return Status();
 }
 
 Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* message) {
-  const std::lock_guard<std::mutex> lock(collective_mutex_);
-  std::vector<Transfer> transfers;
-  if (rank_ != root) {
-    transfers.push_back({root, true, Incoming(), 0});
-    Status status = Run("", timeout_seconds, &transfers);
-    if (status.ok()) *message = std::move(transfers[0].incoming.text);
-    return status;
+  FramePtr frame;
+  if (root == tree_.rank()) {
+    if (Status status = CheckSize(*message); !status.ok()) return status;
+    frame = Packed(Kind::kData, root, kAll, *message);
   }
-  if (Status status = CheckSize(*message); !status.ok()) return status;
-  const std::string outgoing = Packed(Kind::kData, *message);
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (rank != rank_) transfers.push_back({rank, false, Incoming(), outgoing.size()});
-  }
-  return Run(outgoing, timeout_seconds, &transfers);
+  std::vector<std::string> all;
+  const Status status = Run(frame, root, timeout_seconds, &all);
+  if (status.ok() && root != tree_.rank()) *message = std::move(all[root]);
+  return status;
 }
 
-Status ControlPlane::Standing() const {
-  std::vector<pollfd> entries;
-  for (const Socket& peer : peers_) entries.push_back({peer.fd(), POLLRDHUP, 0});  // own: skipped
-  for (size_t i = 0; links_ != nullptr && i < links_->size(); ++i) {
-    entries.push_back({(*links_)[i].fd(), 0, 0});
+Status ControlPlane::Run(const FramePtr& mine, int root, double timeout_seconds,
+                         std::vector<std::string>* messages) {
+  const std::lock_guard<std::mutex> alone(collective_mutex_);
+  std::vector<Message> received(tree_.world_size());
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (said_farewell_) {
+      return Status(StatusCode::kUnavailable, Named(tree_.rank()) + " has given up");
+    }
+    if (mine != nullptr) Pass(mine, nullptr);
+    num_missing_ = 0;
+    for (int rank = 0; rank < tree_.world_size(); ++rank) {
+      is_wanted_[rank] = rank != tree_.rank() && (root == kAll || root == rank);
+      num_missing_ += Misses(rank);
+    }
+    if (num_missing_ > 0) Wake();  // there is room for it
+    const Status status = Wait(root, timeout_seconds, &lock);
+    num_missing_ = 0;
+    is_alive_.clear();
+    const std::vector<bool> wanted =
+        std::exchange(is_wanted_, std::vector<bool>(is_wanted_.size(), false));
+    if (!status.ok()) return status;
+    for (int rank = 0; rank < tree_.world_size(); ++rank) {
+      if (!wanted[rank]) continue;
+      received[rank] = std::move(inbox_[rank].front());
+      inbox_[rank].pop_front();
+      Edge* const edge = received[rank].edge;
+      const bool was_full = edge->unread_bytes > options_.max_waiting_bytes;
+      edge->unread_bytes -= received[rank].frame->bytes.size();
+      if (was_full) Wake();
+    }
   }
-  if (poll(entries.data(), entries.size(), 0) <= 0) return Status();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].revents == 0) continue;
-    const int rank = static_cast<int>(i % peers_.size());
-    return Status(
-        StatusCode::kUnavailable,
-        Named(rank) + " is gone: " +
-            (i < peers_.size() ? "it closed the connection" : WhyLinkBroke((*links_)[rank])));
+  messages->assign(tree_.world_size(), std::string());
+  for (int rank = 0; rank < tree_.world_size(); ++rank) {
+    if (received[rank].frame != nullptr) (*messages)[rank] = received[rank].frame->text();
   }
   return Status();
 }
 
-void ControlPlane::Farewell(const std::string& reason) noexcept {
-  const std::lock_guard<std::mutex> lock(send_mutex_);
-  if (std::exchange(said_farewell_, true)) return;
-  std::string message;
-  try {
-    message = Packed(Kind::kFarewell, reason.substr(0, kMaxFarewellBytes));
-  } catch (...) {
-    return;  // no memory for words: they will see the connections close
+std::vector<ControlPlane::Due> ControlPlane::Dues(double timeout_seconds) const {
+  std::vector<Due> dues;
+  const auto add = [&dues](double seconds, Turn turn) {
+    dues.push_back({After(seconds - std::min(kProbeSeconds, seconds / 2)), Turn::kProbe});
+    dues.push_back({After(seconds), turn});
+  };
+  const bool warns = options_.warn != nullptr && options_.stall_warning_seconds < timeout_seconds;
+  if (warns) add(options_.stall_warning_seconds, Turn::kWarn);
+  add(timeout_seconds, Turn::kEnd);
+  std::stable_sort(dues.begin(), dues.end(),
+                   [](const Due& one, const Due& other) { return one.time < other.time; });
+  return dues;
+}
+
+Status ControlPlane::Wait(int root, double timeout_seconds, std::unique_lock<std::mutex>* lock) {
+  const std::vector<Due> dues = Dues(timeout_seconds);
+  auto due = dues.begin();
+  std::vector<uint64_t> to_send;  // [edge], frames since the beginning; once all has come
+  for (;;) {
+    if (is_over_) return Status(StatusCode::kUnavailable, Named(tree_.rank()) + " has given up");
+    if (!failure_.ok()) return failure_;
+    if (num_missing_ == 0 && to_send.empty()) {
+      for (const Edge& edge : edges_) to_send.push_back(edge.num_queued);
+    }
+    if (Status status = Cut(root); !status.ok()) return status;
+    // Nobody leaves before others have what goes by this rank.
+    const bool has_lost = std::any_of(edges_.begin(), edges_.end(),
+                                      [](const Edge& edge) { return edge.has_lost_data; });
+    if (num_missing_ == 0 && !has_lost && Owed(to_send).empty()) return Status();
+    changed_.wait_until(*lock, due->time);
+    if (SecondsUntil(due->time) > 0) continue;
+    switch (due->turn) {
+      case Turn::kProbe:
+        Probe();
+        break;
+      case Turn::kWarn: {
+        const std::string ranks = Missing(to_send);
+        lock->unlock();
+        options_.warn(ranks);
+        lock->lock();
+        break;
+      }
+      case Turn::kEnd: {
+        std::ostringstream what;
+        what << "waited " << timeout_seconds << " s for rank(s) " << Missing(to_send);
+        return Status(StatusCode::kDeadlineExceeded, what.str());
+      }
+    }
+    ++due;
   }
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    if (static_cast<int>(rank) == rank_ || within_message_[rank]) continue;
-    // Best effort: a peer that cannot be told will see the connection close.
-    const ssize_t ignored =
-        send(peers_[rank].fd(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    static_cast<void>(ignored);
+}
+
+bool ControlPlane::Misses(int rank) const { return is_wanted_[rank] && inbox_[rank].empty(); }
+
+Status ControlPlane::Cut(int root) const {
+  for (const Statement& one : statements_) {
+    // Who tells all others has told them nothing if one of them is not there.
+    bool is_cut = root == tree_.rank();
+    for (const Edge& edge : edges_) {
+      is_cut = is_cut || (edge.rank == one.rank && edge.has_lost_data);
+    }
+    for (int rank = 0; rank < tree_.world_size() && !is_cut; ++rank) {
+      if (!Misses(rank)) continue;
+      for (int at = rank; at != tree_.rank() && !is_cut; at = tree_.Before(at)) {
+        is_cut = at == one.rank;
+      }
+    }
+    if (is_cut) return one.status;
+  }
+  return Status();
+}
+
+// All on the way to those that are missing, but not these: whoever is last is late, or silent.
+void ControlPlane::Probe() {
+  std::vector<bool> asked(tree_.world_size(), false);
+  is_alive_.assign(tree_.world_size(), false);
+  for (int rank = 0; rank < tree_.world_size(); ++rank) {
+    if (!Misses(rank)) continue;
+    for (int at = tree_.Before(rank); at != tree_.rank() && !asked[at]; at = tree_.Before(at)) {
+      asked[at] = true;
+      Enqueue(EdgeToward(at), Packed(Kind::kProbe, tree_.rank(), at, ""));
+    }
+  }
+}
+
+std::string ControlPlane::Missing(const std::vector<uint64_t>& to_send) const {
+  std::set<int> ranks;
+  for (int rank = 0; rank < tree_.world_size(); ++rank) {
+    if (!Misses(rank)) continue;
+    // Whoever answers has kept nothing back.
+    const std::vector<int> way = tree_.Way(rank);
+    ranks.insert(*std::find_if(way.begin(), way.end(),
+                               [&](int at) { return at == rank || !is_alive_[at]; }));
+  }
+  for (const int edge : Owed(to_send)) ranks.insert(edges_[edge].rank);
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+std::vector<int> ControlPlane::Owed(const std::vector<uint64_t>& to_send) const {
+  std::vector<int> owed;
+  for (size_t i = 0; i < to_send.size(); ++i) {
+    if (edges_[i].num_sent < to_send[i]) owed.push_back(static_cast<int>(i));
+  }
+  return owed;
+}
+
+// The end.
+
+Status ControlPlane::Standing() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return statements_.empty() ? Status() : statements_[0].status;
+}
+
+void ControlPlane::Farewell(const std::string& reason) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(said_farewell_, true)) return;
+  try {
+    Pass(Packed(Kind::kFarewell, tree_.rank(), kAll, reason.substr(0, kMaxWordsBytes)), nullptr);
+  } catch (...) {  // no memory for words: they will see the connections close
   }
 }
 
 std::string ControlPlane::HearFarewells(double seconds) {
-  const TimePoint deadline = After(seconds);
-  {
-    const std::unique_lock<std::mutex> lock(collective_mutex_, std::try_to_lock);
-    if (lock.owns_lock()) ListenUntil(deadline);
-  }
-  // Otherwise a collective is listening in another thread.
-  std::unique_lock<std::mutex> lock(news_mutex_);
-  heard_.wait_until(lock, deadline, [this] { return peers_.size() < 2 || !news_.empty(); });
-  return news_;
-}
-
-void ControlPlane::ListenUntil(TimePoint deadline) {
-  std::vector<Incoming> incoming(peers_.size());
-  std::vector<pollfd> entries;
-  for (const Socket& peer : peers_) entries.push_back({peer.fd(), POLLIN, 0});  // own: skipped
-  while (peers_.size() > 1) {
-    if (poll(entries.data(), entries.size(), PollMilliseconds(deadline)) == 0 &&
-        SecondsUntil(deadline) <= 0) {
-      return;
-    }
-    for (size_t rank = 0; rank < peers_.size(); ++rank) {
-      if (entries[rank].revents == 0) continue;
-      do {  // a message that was meant for a collective is not wanted any more
-        if (incoming[rank].complete) incoming[rank] = Incoming();
-        if (!ReceiveAvailable(static_cast<int>(rank), &incoming[rank]).ok()) return;
-      } while (incoming[rank].complete);
-    }
-  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_until(lock, After(seconds), [this] {
+    return edges_.empty() || is_over_ || !failure_.ok() || !statements_.empty();
+  });
+  return statements_.empty() ? "" : statements_[0].status.message();
 }
 
 void ControlPlane::Shutdown() noexcept {
-  for (Socket& peer : peers_) peer.Shutdown();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_over_ = true;
+  for (Edge& edge : edges_) edge.socket.Shutdown();
+  Wake();
+  changed_.notify_all();
 }
 
 }  // namespace tf_libra

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -19,12 +20,23 @@ using testing::kGenerousSeconds;
 using testing::kShortSeconds;
 using testing::OnEveryRank;
 
+// Where all are to answer within half of it.
+constexpr double kWaitSeconds = 2;
+
+std::unique_ptr<ControlPlane> PlaneOf(Mesh* mesh, ControlOptions options = {}) {
+  auto plane = std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
+                                              std::move(options));
+  CHECK_OK(plane->Start());
+  return plane;
+}
+
 // The control planes of all ranks, [rank].
-std::vector<std::unique_ptr<ControlPlane>> Planes(int world_size) {
+std::vector<std::unique_ptr<ControlPlane>> Planes(int world_size,
+                                                  const ControlOptions& options = {}) {
   std::vector<Mesh> meshes = testing::ConnectAll(world_size, 1);
   std::vector<std::unique_ptr<ControlPlane>> planes;
   for (Mesh& mesh : meshes) {
-    planes.push_back(std::make_unique<ControlPlane>(mesh.rank, std::move(mesh.control)));
+    planes.push_back(PlaneOf(&mesh, options));
   }
   return planes;
 }
@@ -35,7 +47,7 @@ struct Scripted {
   std::unique_ptr<ControlPlane> plane;
 
   explicit Scripted(int world_size) : meshes(testing::ConnectAll(world_size, 1)) {
-    plane = std::make_unique<ControlPlane>(0, std::move(meshes[0].control));
+    plane = PlaneOf(&meshes[0]);
   }
 
   Socket& End(int rank) { return meshes[rank].control[0]; }
@@ -50,15 +62,17 @@ struct Scripted {
   }
 };
 
-constexpr uint32_t kData = 1, kFarewell = 2;
+constexpr uint32_t kData = 1, kFarewell = 2, kGone = 3, kProbe = 4, kAlive = 5;
+constexpr int kAll = -1;
 
-std::string Message(uint32_t kind, uint32_t num_bytes, const std::string& text) {
-  const uint32_t header[3] = {0x4342494cu, kind, num_bytes};
-  return std::string(reinterpret_cast<const char*>(header), sizeof(header)) + text;
+std::string Header(uint32_t kind, uint32_t num_bytes, int origin = 1, int target = kAll) {
+  const uint32_t header[5] = {0x4442494cu, kind, num_bytes, static_cast<uint32_t>(origin),
+                              static_cast<uint32_t>(target)};
+  return std::string(reinterpret_cast<const char*>(header), sizeof(header));
 }
 
-std::string Message(uint32_t kind, const std::string& text) {
-  return Message(kind, static_cast<uint32_t>(text.size()), text);
+std::string Message(uint32_t kind, const std::string& text, int origin = 1) {
+  return Header(kind, static_cast<uint32_t>(text.size()), origin) + text;
 }
 
 std::string Content(int rank, int round) {
@@ -69,7 +83,7 @@ std::string Content(int rank, int round) {
 }
 
 void MessagesOfAllSizes() {
-  for (int world_size = 1; world_size <= 4; ++world_size) {
+  for (const int world_size : {1, 2, 3, 7}) {
     const auto planes = Planes(world_size);
     OnEveryRank(world_size, [&](int rank) {
       for (int round = 0; round < 6; ++round) {
@@ -111,7 +125,7 @@ void FarewellEndsWhatOthersWaitFor() {
 void DeadPeerIsNoticedWhileAnotherIsLate() {
   for (const bool spoke_before : {false, true}) {
     Scripted script(3);
-    if (spoke_before) script.Send(2, Message(kData, "here"));
+    if (spoke_before) script.Send(2, Message(kData, "here", 2));
     std::thread death([&] { script.End(2) = Socket(); });
     // More than fits into the buffers of a connection: rank 2 cannot have had it all.
     CHECK_STATUS(script.AllGather(kGenerousSeconds, std::string(48 << 20, 'x')),
@@ -122,28 +136,53 @@ void DeadPeerIsNoticedWhileAnotherIsLate() {
 
 void DeadRootIsNoticed() {
   auto meshes = testing::ConnectAll(2, 1);
-  ControlPlane plane(1, std::move(meshes[1].control));
+  const auto plane = PlaneOf(&meshes[1]);
   std::thread death([&] { meshes[0].control[1] = Socket(); });
   std::string message;
-  CHECK_STATUS(plane.Broadcast(0, kGenerousSeconds, &message), StatusCode::kUnavailable, "rank 0");
+  CHECK_STATUS(plane->Broadcast(0, kGenerousSeconds, &message), StatusCode::kUnavailable, "rank 0");
   death.join();
 }
 
-// Every rank that waits says for whom: the one that is missing, not one that waits as well.
-void MissingRankIsNamedByAll() {
-  for (int missing = 0; missing < 3; ++missing) {
-    const auto planes = Planes(3);
-    OnEveryRank(3, [&](int rank) {
-      if (rank == missing) return;
-      std::vector<std::string> all;
-      const Status status = planes[rank]->AllGather("x", kShortSeconds, &all);
-      CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "for rank(s) " + std::to_string(missing));
+// Every rank that waits says for whom: those that are missing, not those that wait as well.
+void MissingRanksAreNamedByAll() {
+  const std::vector<std::vector<int>> cases = {{0}, {1}, {2}, {5}, {1, 5}, {2, 3}};
+  std::vector<std::thread> threads;  // all at once, since they take the time that they take
+  for (const std::vector<int>& missing : cases) {
+    threads.emplace_back([&missing] {
+      const auto planes = Planes(6);
+      std::string named;
+      for (const int rank : missing) named += (named.empty() ? "" : ", ") + std::to_string(rank);
+      OnEveryRank(6, [&](int rank) {
+        if (std::count(missing.begin(), missing.end(), rank) > 0) return;
+        std::vector<std::string> all;
+        const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
+        CHECK_EQ(status.message(), "waited 2 s for rank(s) " + named);
+      });
     });
   }
+  for (std::thread& thread : threads) thread.join();
   const auto planes = Planes(2);
   std::string message;
   CHECK_STATUS(planes[1]->Broadcast(0, kShortSeconds, &message), StatusCode::kDeadlineExceeded,
                "for rank(s) 0");
+}
+
+// Rank 1 has said its own, and is stopped: what ranks 0 and 5 and all behind them say to each other
+// it keeps back. The test plays it, without an answer to anything.
+void StoppedRankIsNamedByAll() {
+  std::vector<Mesh> meshes = testing::ConnectAll(6, 1);
+  std::vector<std::unique_ptr<ControlPlane>> planes(6);
+  const std::string said = Message(kData, "mine");
+  for (const int rank : {0, 5}) {
+    CHECK_OK(SendAll(meshes[1].control[rank], said.data(), said.size(), After(kGenerousSeconds)));
+  }
+  for (const int rank : {0, 2, 3, 4, 5}) planes[rank] = PlaneOf(&meshes[rank]);
+  OnEveryRank(6, [&](int rank) {
+    if (rank == 1) return;
+    std::vector<std::string> all;
+    const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
+    CHECK_EQ(status.message(), "waited 2 s for rank(s) 1");
+  });
 }
 
 // The peer answers only once the warning has come, so the collective ends well.
@@ -151,21 +190,22 @@ void LateRankIsWarnedAboutOnce() {
   std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
   const std::string answer = Message(kData, "late");
   std::vector<std::string> warnings;
-  ControlPlane plane(0, std::move(meshes[0].control),
-                     {kShortSeconds / 4, [&](const std::string& ranks) {
-                        warnings.push_back(ranks);
-                        CHECK_OK(SendAll(meshes[1].control[0], answer.data(), answer.size(),
-                                         After(kGenerousSeconds)));
-                      }});
+  ControlOptions options;
+  options.stall_warning_seconds = kShortSeconds / 4;
+  options.warn = [&](const std::string& ranks) {
+    warnings.push_back(ranks);
+    CHECK_OK(SendAll(meshes[1].control[0], answer.data(), answer.size(), After(kGenerousSeconds)));
+  };
+  const auto plane = PlaneOf(&meshes[0], options);
   std::vector<std::string> all;
-  CHECK_OK(plane.AllGather("", kGenerousSeconds, &all));
+  CHECK_OK(plane->AllGather("", kGenerousSeconds, &all));
   CHECK_EQ(all[1], std::string("late"));
   CHECK_EQ(warnings.size(), size_t{1});
   CHECK_EQ(warnings[0], std::string("1"));
 }
 
 void PeerDiesWithinAMessage() {
-  for (const std::string& bytes : {Message(kData, 100, "ten bytes."), std::string("LIB")}) {
+  for (const std::string& bytes : {Header(kData, 100) + "ten bytes.", std::string("LIB")}) {
     Scripted script(2);
     script.Send(1, bytes);
     script.End(1) = Socket();
@@ -174,11 +214,15 @@ void PeerDiesWithinAMessage() {
 }
 
 // The connections stay open, so it is the header alone that is refused; and 4 GiB would show.
-void OversizedHeadersAreRefusedUnread() {
+void OddHeadersAreRefusedUnread() {
   for (const std::string& bytes :
-       {Message(kData, 0xffffffffu, ""), Message(kData, ControlPlane::kMaxMessageBytes + 1, ""),
-        Message(kFarewell, 1 << 20, ""), Message(kData, 4, "good").replace(0, 1, "X"),
-        Message(7, 4, "kind")}) {
+       {Header(kData, 0xffffffffu), Header(kData, ControlPlane::kMaxMessageBytes + 1),
+        Header(kFarewell, 1 << 20), Header(kGone, 1 << 20), Header(kProbe, 1, 1, 0),
+        Message(kData, "good").replace(0, 1, "X"), Message(7, "kind"),
+        // Of this rank itself, of nobody, and to nobody.
+        Message(kData, "own", 0), Message(kGone, "own", 0), Message(kData, "none", -1),
+        Message(kData, "none", 2), Header(kData, 0, 1, 0), Header(kProbe, 0, 1, 1),
+        Header(kAlive, 0, 1, 2), Header(kProbe, 0, 1, kAll)}) {
     Scripted script(2);
     script.Send(1, bytes);
     CHECK_STATUS(script.AllGather(), StatusCode::kFailedPrecondition, "rank 1");
@@ -222,7 +266,61 @@ void FarewellsAreHeard() {
   }
 }
 
-// While a collective waits in another thread, it is that thread that reads from the peers.
+// A rank between others, that passes on what they say, or one at the end of all: whether it gives
+// up or is gone, all hear of it in the same words, also who has no connection to it, and waits for
+// another one.
+void AllHearOfWhoIsLost() {
+  constexpr int kWorld = 22;
+  for (const int lost : {0, 1, kWorld - 1}) {
+    for (const bool says_why : {false, true}) {
+      auto planes = Planes(kWorld);
+      const std::string name = "rank " + std::to_string(lost);
+      OnEveryRank(kWorld, [&](int rank) {
+        if (rank != lost) {
+          const std::string heard = planes[rank]->HearFarewells(kGenerousSeconds);
+          CHECK_CONTAINS(heard, name + (says_why ? " gave up: no more data" : " is gone: "));
+          CHECK_STATUS(planes[rank]->Standing(), StatusCode::kUnavailable, name);
+          std::vector<std::string> all;
+          CHECK_STATUS(planes[rank]->AllGather("x", kGenerousSeconds, &all),
+                       StatusCode::kUnavailable, name);
+        } else if (says_why) {
+          planes[lost]->Farewell("no more data");
+        } else {
+          planes[lost].reset();
+        }
+      });
+    }
+  }
+}
+
+// What nobody has asked for yet is not taken in without end; and whoever asks gets it all. Messages
+// are larger than what the system takes for a connection.
+void NobodyRunsAway() {
+  ControlOptions options;
+  options.max_waiting_bytes = 32 << 20;
+  const std::string large(24 << 20, 'x');
+  {
+    const auto planes = Planes(2, options);
+    std::string message = large;
+    for (int i = 0; i < 2; ++i) CHECK_OK(planes[0]->Broadcast(0, kGenerousSeconds, &message));
+    CHECK_STATUS(planes[0]->Broadcast(0, kShortSeconds, &message), StatusCode::kDeadlineExceeded,
+                 "for rank(s) 1");
+  }
+  const auto planes = Planes(6, options);  // rank 1 passes it on to rank 5
+  OnEveryRank(6, [&](int rank) {
+    for (int i = 0; i < 4; ++i) {
+      std::string message = rank == 0 ? large : "";
+      CHECK_OK(planes[rank]->Broadcast(0, kGenerousSeconds, &message));
+      CHECK_EQ(message.size(), large.size());
+    }
+    std::vector<std::string> all;  // by one connection comes more than is let wait
+    CHECK_OK(planes[rank]->AllGather(rank < 3 ? large : "", kGenerousSeconds, &all));
+    for (int other = 0; other < 6; ++other)
+      CHECK_EQ(all[other].size(), other < 3 ? large.size() : 0);
+  });
+}
+
+// While a collective waits in another thread, it gets what it waits for.
 void HearingDoesNotStealMessages() {
   Scripted script(2);
   const std::string content = Content(1, 4);
@@ -296,12 +394,15 @@ int main(int argc, char** argv) {
        {"FarewellEndsWhatOthersWaitFor", FarewellEndsWhatOthersWaitFor},
        {"DeadPeerIsNoticedWhileAnotherIsLate", DeadPeerIsNoticedWhileAnotherIsLate},
        {"DeadRootIsNoticed", DeadRootIsNoticed},
-       {"MissingRankIsNamedByAll", MissingRankIsNamedByAll},
+       {"MissingRanksAreNamedByAll", MissingRanksAreNamedByAll},
+       {"StoppedRankIsNamedByAll", StoppedRankIsNamedByAll},
        {"LateRankIsWarnedAboutOnce", LateRankIsWarnedAboutOnce},
        {"PeerDiesWithinAMessage", PeerDiesWithinAMessage},
-       {"OversizedHeadersAreRefusedUnread", OversizedHeadersAreRefusedUnread},
+       {"OddHeadersAreRefusedUnread", OddHeadersAreRefusedUnread},
        {"TooLargeAMessageIsNotSent", TooLargeAMessageIsNotSent},
        {"FarewellsAreHeard", FarewellsAreHeard},
+       {"AllHearOfWhoIsLost", AllHearOfWhoIsLost},
+       {"NobodyRunsAway", NobodyRunsAway},
        {"HearingDoesNotStealMessages", HearingDoesNotStealMessages},
        {"FarewellDoesNotCutIntoAMessage", FarewellDoesNotCutIntoAMessage},
        {"ShutdownWakesWhoeverWaits", ShutdownWakesWhoeverWaits}},

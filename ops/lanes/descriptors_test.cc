@@ -41,7 +41,7 @@ void Limit(int soft, int hard) {
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-// Three ranks of four lanes each in one process: 30 connections by Unix sockets.
+// Three ranks of four lanes each in one process: 34 ends of connections by Unix sockets.
 constexpr int kWorld = 3, kLanes = 4;
 
 void SoftLimitIsRaised() {
@@ -76,7 +76,9 @@ void HardLimitDoesNotSuffice() {
       const Status status = meeting.Connect(rank, &meshes[rank]);
       CHECK_STATUS(status, StatusCode::kResourceExhausted,
                    "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)");
-      const std::string each = IsUnix(testing::MeetingPlace()) ? "6" : "7";
+      // Control connects rank 0 to the others, and these not to each other.
+      const std::string each =
+          std::string(rank == 0 ? "" : "up to ") + (IsUnix(testing::MeetingPlace()) ? "6" : "7");
       CHECK_CONTAINS(status.message(), "by " + each + " connections each, needs ");
       CHECK_CONTAINS(status.message(), "this process may have " + std::to_string(most) + ": ");
       CHECK_CONTAINS(status.message(), "ulimit -n ");

@@ -188,7 +188,8 @@ void Controls() {
   ForEachInput("control", 5 * Iterations(), [](const std::string& bytes) {
     std::vector<Socket> peers(2);
     peers[0] = After(bytes);
-    ControlPlane control(1, std::move(peers));
+    ControlPlane control(Tree(1, 2, {}), std::move(peers));
+    CHECK_OK(control.Start());
     std::string text;
     const Status status = control.Broadcast(0, testing::kGenerousSeconds, &text);
     CHECK_TRUE(!status.ok() || text.size() <= bytes.size());

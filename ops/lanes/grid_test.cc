@@ -242,6 +242,15 @@ void SixtyFourRanks() {
     const std::vector<float> expected = Expected(Hosts(kHosts, kLocal), kCount, Reduction::kSum);
     CHECK_TRUE(std::memcmp(values.data(), expected.data(), 4 * kCount) == 0);
   });
+  // Control is a tree, with few connections of any rank.
+  size_t num_ends = 0;
+  for (const Mesh& mesh : meshes) {
+    const auto count = std::count_if(mesh.control.begin(), mesh.control.end(),
+                                     [](const Socket& socket) { return socket.valid(); });
+    CHECK_TRUE(count <= 2 * Tree::kBranches + 1);
+    num_ends += static_cast<size_t>(count);
+  }
+  CHECK_EQ(num_ends, size_t{2 * (kWorld - 1)});
   const double ring = 2.0 * (kWorld - 1) / kWorld * 4 * kCount;
   for (int host = 0; host < kHosts; ++host) {
     uint64_t sent = 0;
@@ -264,7 +273,38 @@ void SixtyFourRanks() {
   OnEveryRank(kWorld, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
 }
 
-// Nothing is known of hosts: every rank has connections to every other.
+// A rank that others pass messages by, or one of its host, dies: all say so, also those that
+// exchange nothing with it.
+void AllSayWhoIsLost() {
+  constexpr int kWorld = 16;
+  for (const int lost : {0, 4, 6}) {
+    std::vector<Mesh> meshes = ConnectHosts(Hosts(4, 4), 1);
+    std::vector<std::shared_ptr<LaneEngine>> engines(kWorld);
+    OnEveryRank(kWorld, [&](int rank) {
+      if (rank == lost) {
+        meshes[rank] = Mesh();
+        return;
+      }
+      LaneEngineOptions options;
+      options.timeout_seconds = kGenerousSeconds;
+      CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]));
+      std::vector<float> ones(1000, 1);
+      auto info = std::make_shared<OperationInfo>();
+      info->tensor_names = {"ones"};
+      info->ComputeDigest();
+      AllReduceRequest request;
+      request.operation = info;
+      request.tensors = {{ones.data(), ones.data(), 4 * ones.size()}};
+      std::promise<Status> end;
+      request.done = [&end](const Status& status) { end.set_value(status); };
+      engines[rank]->AllReduce(std::move(request));
+      CHECK_STATUS(end.get_future().get(), StatusCode::kUnavailable,
+                   "rank " + std::to_string(lost) + " ");
+    });
+  }
+}
+
+// Nothing is known of hosts: every rank has lanes to every other.
 void SixtyFourRanksWithoutHosts() {
   std::vector<Mesh> meshes = testing::ConnectAll(64, 1);
   OnEveryRank(64, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
@@ -278,6 +318,7 @@ int main(int argc, char** argv) {
   return testing::RunTests({{"RowsAndColumns", RowsAndColumns},
                             {"NoGrid", NoGrid},
                             {"SumsOfGrids", SumsOfGrids},
+                            {"AllSayWhoIsLost", AllSayWhoIsLost},
                             {"SixtyFourRanks", SixtyFourRanks},
                             {"SixtyFourRanksWithoutHosts", SixtyFourRanksWithoutHosts}},
                            argc, argv);

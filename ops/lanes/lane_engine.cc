@@ -39,17 +39,6 @@ void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
   }
 }
 
-// For small messages: comparisons before training, and rank 0's directives before a step.
-StallWarning WarningOf(const LaneEngineOptions& options, int rank) {
-  if (options.warn == nullptr) return {};
-  return {options.stall_warning_seconds, [options, rank](const std::string& ranks) {
-            std::ostringstream text;
-            text << "rank " << rank << " has waited " << SecondsText(options.stall_warning_seconds)
-                 << " s for rank(s) " << ranks << " before a step; still waiting";
-            options.warn(text.str());
-          }};
-}
-
 }  // namespace
 
 Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
@@ -62,7 +51,8 @@ Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
     }
     std::vector<GridPeers> connections = std::move(mesh.lanes);
     std::shared_ptr<LaneEngine> started(new LaneEngine(options, &mesh), Delete);
-    Status status = started->AddLanes(std::move(connections));
+    Status status = started->control_->Start();
+    if (status.ok()) status = started->AddLanes(std::move(connections));
     if (status.ok()) {
       *engine = std::move(started);
     } else {
@@ -81,7 +71,8 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
       world_size_(mesh->world_size),
       grid_(std::move(mesh->grid)),
       links_(std::move(mesh->links)),
-      control_(mesh->rank, std::move(mesh->control), WarningOf(options, mesh->rank), &links_),
+      control_(std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
+                                              OptionsOfControl(), &links_)),
       messenger_(
           std::make_unique<Messenger>(MessagesOptions(), std::move(mesh->messages), &links_)) {}
 
@@ -90,6 +81,7 @@ LaneEngine::~LaneEngine() {
     // The threads are the parent's. What they wait on cannot be destroyed, only left.
     for (auto& lane : lanes_) static_cast<void>(lane.release());
     static_cast<void>(messenger_.release());
+    static_cast<void>(control_.release());
     return;
   }
   Abort(Closed());
@@ -99,8 +91,9 @@ LaneEngine::~LaneEngine() {
     idle_.wait(lock, [this] { return num_running_ == 0; });
   }
   StopAndJoin(&lanes_);
-  // While all that it may call is there.
+  // While all that they may call is there.
   messenger_->Join();
+  control_->Join();
 }
 
 void LaneEngine::Delete(LaneEngine* engine) noexcept {
@@ -379,6 +372,21 @@ void LaneEngine::End(const AllReduceRequest& request, const Status& status) noex
   }
 }
 
+ControlOptions LaneEngine::OptionsOfControl() {
+  ControlOptions options;
+  options.stall_warning_seconds = options_.stall_warning_seconds;
+  if (options_.warn) {
+    options.warn = [this](const std::string& ranks) {
+      options_.warn("rank " + std::to_string(rank_) + " has waited " +
+                    SecondsText(options_.stall_warning_seconds) + " s for rank(s) " + ranks +
+                    " before a step; still waiting");
+    };
+  }
+  options.on_thread = [this] { engine_of_this_thread = this; };
+  options.on_failure = [this](const Status& status) { Fail(status); };
+  return options;
+}
+
 MessengerOptions LaneEngine::MessagesOptions() {
   MessengerOptions options;
   options.rank = rank_;
@@ -454,10 +462,10 @@ Status LaneEngine::Explain(const Status& status, const std::string& what, int64_
     std::string message = "rank " + std::to_string(rank_) + ", " + what + ": " + status.message();
     const bool disagree = status.code() == StatusCode::kFailedPrecondition;
     // Told before listening: the other side listens for it, too.
-    if (disagree) control_.Farewell(message);
+    if (disagree) control_->Farewell(message);
     if (disagree || status.code() == StatusCode::kUnavailable) {
       const std::string words =
-          control_.HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
+          control_->HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
       if (!words.empty()) message += " (" + words + ")";
     }
     if (step >= 0) message += "; step " + std::to_string(step) + " was not completed";
@@ -509,12 +517,12 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
     if (!failure_.ok()) return failure_;
     failure_ = cause;
   }
-  control_.Farewell(cause.message());
+  control_->Farewell(cause.message());
   for (auto& lane : lanes_) {  // which grow no more
     for (Connection& connection : lane->peers.row) connection.Shutdown();
     for (Connection& connection : lane->peers.column) connection.Shutdown();
   }
-  control_.Shutdown();
+  control_->Shutdown();
   messenger_->End(cause);
   StartNext();  // ends what is queued
   return cause;
@@ -550,11 +558,11 @@ Status EndWithin(std::shared_ptr<Engine> engine) {
 }
 
 Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
-  return Message([&] { return control_.AllGather(mine, options_.timeout_seconds, all); });
+  return Message([&] { return control_->AllGather(mine, options_.timeout_seconds, all); });
 }
 
 Status LaneEngine::Broadcast(int root, std::string* message) {
-  return Message([&] { return control_.Broadcast(root, options_.timeout_seconds, message); });
+  return Message([&] { return control_->Broadcast(root, options_.timeout_seconds, message); });
 }
 
 Status LaneEngine::Grow(MeshOptions meeting, Socket listener, Socket local_listener) noexcept {
@@ -571,7 +579,7 @@ Status LaneEngine::Grow(MeshOptions meeting, Socket listener, Socket local_liste
     meeting.timeout_seconds = options_.timeout_seconds;
     meeting.interrupted = [this] {
       Status known = failure();
-      return known.ok() ? control_.Standing() : known;
+      return known.ok() ? control_->Standing() : known;
     };
     Mesh mesh;
     status = ConnectMesh(meeting, std::move(listener), &mesh, std::move(local_listener));
@@ -582,8 +590,8 @@ Status LaneEngine::Grow(MeshOptions meeting, Socket listener, Socket local_liste
                        std::to_string(meeting.first_lane + 1) + " to " +
                        std::to_string(meeting.num_lanes) + " are added: " + status.message();
     if (status.code() == StatusCode::kUnavailable) {
-      const std::string words = control_.HearFarewells(kFarewellSeconds);
-      if (!words.empty()) text += " (" + words + ")";
+      const std::string words = control_->HearFarewells(kFarewellSeconds);
+      if (text.find(words) == std::string::npos) text += " (" + words + ")";
     }
     status = Status(status.code(), std::move(text));
   } catch (...) {

@@ -119,6 +119,7 @@ class LaneEngine : public Engine {
   void Finish(const std::shared_ptr<Job>& job) noexcept;
   // Calls `done`: what follows is TensorFlow, and whatever it does next.
   void End(const AllReduceRequest& request, const Status& status) noexcept;
+  ControlOptions OptionsOfControl();
   MessengerOptions MessagesOptions();
   void Exchange(Transfer::Way way, MessageRequest request) noexcept;
   // Calls `post`, which calls `done` unless it returns an error or throws.
@@ -141,7 +142,7 @@ class LaneEngine : public Engine {
   const int world_size_;
   const Grid grid_;
   std::vector<Socket> links_;  // [rank]
-  ControlPlane control_;
+  std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Messenger> messenger_;
   std::atomic<int> num_lanes_{0};
   std::atomic<int64_t> step_{-1};

@@ -637,7 +637,7 @@ void ProcessKilledInMidReduce() {
   }
 }
 
-// Rank 1 sees no more of it than that rank 0 gave up, and why.
+// Rank 1 itself sees no more of it than that rank 0 gives up.
 void TheCauseIsPassedOn() {
   std::vector<Mesh> meshes = ConnectAll(3, 2);
   Mesh killed = std::move(meshes[2]);
@@ -652,7 +652,7 @@ void TheCauseIsPassedOn() {
     Count through;
     const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
     CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
-    if (rank == 1) CHECK_CONTAINS(status.message(), "rank 0 gave up");
+    if (rank == 1) CHECK_CONTAINS(status.message(), "rank 2 is gone");
   });
 }
 

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <sstream>
 #include <system_error>
@@ -55,7 +56,8 @@ int FirstConnection(const MeshOptions& options) {
 // is no cable that could be pulled.
 bool Wants(const MeshOptions& options, const Mesh& mesh, int lane, int rank) {
   if (lane == kLink) return !IsLocal(options, rank);
-  return lane < 0 || mesh.grid.Meets(rank);
+  if (lane == kControlLane) return mesh.tree.IsNeighbour(rank);
+  return lane == kMessages || mesh.grid.Meets(rank);
 }
 
 // Of the connections that are no lanes.
@@ -503,13 +505,14 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
   result.control.resize(world_size);
   result.messages.resize(world_size);
   result.links.resize(world_size);
+  result.tree = Tree(options.rank, world_size, options.hosts);
   result.grid = Grid(options.rank, world_size, options.hosts);
   result.lanes.resize(options.num_lanes - options.first_lane);
   for (GridPeers& lane : result.lanes) {
     lane.row.resize(result.grid.row().size());
     lane.column.resize(result.grid.column().size());
   }
-  int num_connections = 0, most = 0;
+  int num_connections = 0, most = 0, least = std::numeric_limits<int>::max();
   for (int rank = 0; rank < world_size; ++rank) {
     int to_it = 0;
     for (int lane = FirstConnection(options); rank != options.rank && lane < options.num_lanes;
@@ -518,10 +521,11 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
     }
     num_connections += to_it;
     most = std::max(most, to_it);
+    if (rank != options.rank) least = std::min(least, to_it);
   }
   std::ostringstream what;
   what << "rank " << options.rank << ", to connect to " << world_size - 1 << " other rank(s) by "
-       << (result.grid.has_rows() ? "up to " : "") << most << " connections each,";
+       << (least < most ? "up to " : "") << most << " connections each,";
   if (Status status = ReserveDescriptors(num_connections, what.str()); !status.ok()) {
     return status;
   }

@@ -1,6 +1,6 @@
-// Connections between every two ranks: one for control, one for messages (messenger.h) and
-// `num_lanes` lanes per pair, and between hosts one more, on which nothing is sent, to notice a
-// dead link by.
+// Connections between ranks. Every two have one for messages (messenger.h), and on different hosts
+// one more, on which nothing is sent, to notice a dead link by; neighbours in a tree have one for
+// control; and those that a grid connects have `num_lanes` lanes.
 #ifndef TF_LIBRA_OPS_LANES_MESH_H_
 #define TF_LIBRA_OPS_LANES_MESH_H_
 
@@ -14,6 +14,7 @@
 #include "ops/lanes/handshake.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
+#include "ops/lanes/tree.h"
 
 namespace tf_libra {
 
@@ -41,8 +42,9 @@ struct MeshOptions {
 struct Mesh {
   int rank = 0;
   int world_size = 1;
-  std::vector<Socket> control;   // [rank]; own entry invalid
-  std::vector<Socket> messages;  // likewise
+  Tree tree;                     // which ranks control connects
+  std::vector<Socket> control;   // [rank]; invalid but for neighbours
+  std::vector<Socket> messages;  // [rank]; own entry invalid
   std::vector<Socket> links;     // likewise; watched, see WatchLink; none in one host
   Grid grid;                     // which ranks lanes connect
   std::vector<GridPeers> lanes;  // [lane - first_lane]

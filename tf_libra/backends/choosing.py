@@ -16,6 +16,8 @@ ENGINES = ("lanes", "horovod")
 _FABRICS = Path("/sys/class/infiniband")
 # What a rank needs beside its connections: files, TensorFlow's and Horovod's own.
 _SPARE_DESCRIPTORS = 256
+# Of which a rank has at most so many (ops/lanes/tree.h).
+_CONTROL_CONNECTIONS = 9
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ def choose(found: Circumstances) -> tuple[str, str]:
             return "horovod", (
                 "Horovod runs on MPI, and no interface is named for lanes (TF_LIBRA_INTERFACE)"
             )
-    # To each other rank: a connection per lane, for control and for messages, and a watched one.
-    needed = (found.world_size - 1) * (found.num_lanes + 3) + _SPARE_DESCRIPTORS
+    # To each other rank: a connection per lane, one for messages, and a watched one.
+    needed = (found.world_size - 1) * (found.num_lanes + 2)
+    needed += _CONTROL_CONNECTIONS + _SPARE_DESCRIPTORS
     if needed > found.most_descriptors:
         return "horovod", (
             f"lanes between {found.world_size} ranks need {needed:,} descriptors, and a process may"

@@ -1,4 +1,4 @@
-"""Lanes: they execute `LibraAllReduce`, and their mesh carries control."""
+"""Lanes: they execute `LibraAllReduce`, and a tree beside them carries control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LANES = 64
 @control.register
 @dataclass(frozen=True)
 class LanesControl:
-    """Control over the lanes' mesh, which the ranks set up by way of Horovod."""
+    """Control over a tree of connections that ranks set up with the lanes, by way of Horovod."""
 
     name: ClassVar[str] = "lanes"
 
