@@ -1,12 +1,13 @@
 #include "ops/lanes/exchange.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 namespace tf_libra {
 namespace {
@@ -14,15 +15,19 @@ namespace {
 // Parts of the own chunk are summed a block at a time, while they are in the cache: those of all
 // peers together. Powers of two, as are the sizes of rings.
 constexpr size_t kMaxBlockBytes = 128 * 1024;
-constexpr size_t kMinBlockBytes = 8 * 1024;
+constexpr size_t kMinBlockBytes = 2 * 1024;
 constexpr size_t kScratchBytes = 1024 * 1024;
 // Bytes per system call: large enough to amortise it, small enough to take turns.
 constexpr size_t kCallBytes = 512 * 1024;
 constexpr size_t kMaxRuns = 64;
 
-size_t BlockBytes(size_t num_peers) {
+// No more than there is to be summed.
+size_t BlockBytes(size_t num_peers, size_t chunk_bytes) {
   size_t bytes = kMaxBlockBytes;
-  while (bytes > kMinBlockBytes && bytes * num_peers > kScratchBytes) bytes /= 2;
+  while (bytes > kMinBlockBytes &&
+         (bytes * num_peers > kScratchBytes || bytes / 2 >= chunk_bytes)) {
+    bytes /= 2;
+  }
   return bytes;
 }
 
@@ -33,9 +38,10 @@ struct Peer {
   int rank = 0;  // for messages
   int fd = -1;
   SharedMemory* memory = nullptr;
-  bool closed = false;  // its end of the socket; what is in the memory is still to be had
-  bool rests = false;   // over a socket: nothing moved, and nothing that it depends on has changed
-  ByteRange chunk;      // owned by this peer
+  // Over a socket: nothing moved, and nothing that it depends on has changed.
+  bool rests = false;
+  bool is_through = false;
+  ByteRange chunk;  // owned by this peer
   size_t header_sent = 0;
   size_t part_sent = 0;  // of `chunk`
   size_t sum_sent = 0;   // of the own chunk
@@ -55,7 +61,7 @@ class Exchange {
         element_size_(ElementSize(static_cast<ElementType>(options.header.element_type))) {
     const size_t world_size = options.peers->size();
     own_chunk_ = Part(options.slice, element_size_, world_size, options.rank);
-    block_bytes_ = BlockBytes(world_size - 1);
+    block_bytes_ = BlockBytes(world_size - 1, own_chunk_.size());
     size_t num_blocks = 0;
     for (const Connection& one : *options.peers) {
       num_blocks += one.valid() && one.memory == nullptr;
@@ -86,27 +92,30 @@ class Exchange {
         peer.part_sent = peer.chunk.size();
         peer.part_received = own_chunk_.size();
       }
+      if (peer.memory != nullptr) in_memory_.push_back(peers_.size());
       peers_.push_back(peer);
     }
     parts_.resize(world_size);
     if (options.steps == ExchangeSteps::kAllGather) summed_ = own_chunk_.size();
+    for (const Peer& peer : peers_) num_lacking_ += peer.part_received < BlockEnd();
+    num_left_ = peers_.size();
   }
 
   ExchangeResult Run() {
+    watch_ = options_.watch;
+    if (watch_ == nullptr && !peers_.empty()) {
+      result_.status = Watch::Make(*options_.peers, options_.names, options_.links, &own_watch_);
+      if (!result_.status.ok()) return result_;
+      watch_ = own_watch_.get();
+    }
     TimePoint last_progress = Clock::now();
     bool warned = false;
-    while (!Done()) {
+    for (size_t i = 0; i < peers_.size(); ++i) turns_.push_back(i);
+    while (num_left_ > 0 || summed_ < own_chunk_.size()) {
       const bool summed = SumReadyBlock();
-      bool progress = summed;
-      for (Peer& peer : peers_) {
-        if (peer.rests && !summed) continue;
-        const Step received = Receive(&peer);
-        const Step sent = received == Step::kFailed ? Step::kFailed : Send(&peer);
-        if (sent == Step::kFailed) return result_;
-        peer.rests = peer.memory == nullptr && received == Step::kBlocked && sent == Step::kBlocked;
-        progress = progress || received == Step::kProgress || sent == Step::kProgress;
-      }
-      if (progress) {
+      if (summed) WakeAll();
+      if (!ServeAll(summed)) return result_;
+      if (progress_) {
         last_progress = Clock::now();
         warned = false;
       } else if (!Wait(last_progress, &warned)) {
@@ -127,10 +136,39 @@ class Exchange {
            peer.header_received == sizeof(ExchangeHeader);
   }
 
-  bool Done() const {
-    return summed_ == own_chunk_.size() &&  // a rank alone has nothing else to do
-           std::all_of(peers_.begin(), peers_.end(),
-                       [this](const Peer& peer) { return SentAll(peer) && ReceivedAll(peer); });
+  void WakeUp(size_t i) {
+    if (std::exchange(peers_[i].rests, false) && !peers_[i].is_through) turns_.push_back(i);
+  }
+
+  void WakeAll() {
+    for (size_t i = 0; i < peers_.size(); ++i) WakeUp(i);
+  }
+
+  // Gives all who do not rest a turn, and then those another with whom something has moved, or who
+  // may move memory at any time. False: a failure.
+  bool ServeAll(bool progress) {
+    progress_ = progress;
+    served_.swap(turns_);
+    turns_.clear();
+    for (const size_t i : served_) {
+      Peer& peer = peers_[i];
+      const bool lacked = peer.part_received < BlockEnd();
+      const Step received = Receive(&peer);
+      const Step sent = received == Step::kFailed ? Step::kFailed : Send(&peer);
+      if (sent == Step::kFailed) return false;
+      if (lacked && peer.part_received >= BlockEnd()) --num_lacking_;
+      const bool moved = received == Step::kProgress || sent == Step::kProgress;
+      progress_ = progress_ || moved;
+      peer.is_through = SentAll(peer) && ReceivedAll(peer);
+      if (peer.is_through) {
+        --num_left_;
+      } else if (moved || peer.memory != nullptr) {
+        turns_.push_back(i);
+      } else {
+        peer.rests = true;
+      }
+    }
+    return true;
   }
 
   size_t BlockEnd() const { return std::min(summed_ + block_bytes_, own_chunk_.size()); }
@@ -142,11 +180,8 @@ class Exchange {
 
   // Sums the next block of the own chunk, if all parts of it are there. It is sent before the next.
   bool SumReadyBlock() {
-    if (summed_ == own_chunk_.size()) return false;
+    if (summed_ == own_chunk_.size() || num_lacking_ > 0) return false;
     const size_t end = BlockEnd();
-    for (const Peer& peer : peers_) {
-      if (peer.part_received < end) return false;
-    }
     size_t at = 0;  // within the block
     options_.buffers->ForEachRun({own_chunk_.begin + summed_, own_chunk_.begin + end},
                                  [&](const char* input, char* output, size_t size) {
@@ -164,6 +199,7 @@ class Exchange {
       if (peer.memory != nullptr) Advance(peer, peer.memory->incoming_parts(), end - summed_);
     }
     summed_ = end;
+    for (const Peer& peer : peers_) num_lacking_ += peer.part_received < BlockEnd();
     return true;
   }
 
@@ -464,20 +500,36 @@ class Exchange {
   }
 
   bool AwaitPeersInMemory() {
-    return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-      return peer.memory == nullptr || (SentAll(peer) && ReceivedAll(peer)) || AwaitInMemory(peer);
+    return std::all_of(in_memory_.begin(), in_memory_.end(), [this](size_t i) {
+      return peers_[i].is_through || AwaitInMemory(peers_[i]);
     });
   }
 
-  // Takes what has woken this rank off the socket.
-  static void Drain(Peer* peer) {
+  // Takes off the socket what has woken this rank: all of it, so that there is room for more.
+  static void Drain(const Peer& peer) {
     char bytes[64];
-    const ssize_t received = recv(peer->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-    const bool later = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    if (received <= 0 && !later) peer->closed = true;
+    while (recv(peer.fd, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes)) {
+    }
   }
 
-  // Sleeps until a peer is ready. False when the deadline has passed.
+  // Nothing moves any more. A peer that died while nothing was expected of it is still a peer that
+  // died; where something is, what it sent before it died has been read.
+  Step LookForTrouble() {
+    for (const Peer& peer : peers_) {
+      if (peer.is_through) continue;  // it may well have left
+      const bool is_idle = peer.memory != nullptr || !WantsToReceive(peer);
+      if (watch_->has_ended(peer.place) && is_idle) {
+        return Fail(StatusCode::kUnavailable, peer, "closed the connection");
+      }
+      if (watch_->is_link_broken(peer.place)) {
+        return Fail(StatusCode::kUnavailable, peer,
+                    "is gone: " + WhyLinkBroke((*options_.links)[peer.rank]));
+      }
+    }
+    return Step::kBlocked;
+  }
+
+  // Sleeps until a peer is ready. False: a failure, such as that the deadline has passed.
   bool Wait(TimePoint last_progress, bool* warned) {
     const double silent = -SecondsUntil(last_progress);
     if (silent >= options_.timeout_seconds) {
@@ -495,47 +547,14 @@ class Exchange {
         limit = options_.stall_warning_seconds;
       }
     }
-    for (const Peer& peer : peers_) {
-      if (!peer.closed || (SentAll(peer) && ReceivedAll(peer))) continue;
-      Fail(StatusCode::kUnavailable, peer, "closed the connection");
-      return false;
-    }
+    if (watch_->has_trouble() && LookForTrouble() == Step::kFailed) return false;
     if (!AwaitPeersInMemory()) return result_.status.ok();
-    entries_.clear();
-    for (const Peer& peer : peers_) {
-      short events = POLLRDHUP;
-      if (peer.memory != nullptr || WantsToReceive(peer)) events |= POLLIN;
-      if (peer.memory == nullptr && WantsToSend(peer)) events |= POLLOUT;
-      // poll(2) skips negative descriptors: a peer that is through may well have left.
-      entries_.push_back({SentAll(peer) && ReceivedAll(peer) ? -1 : peer.fd, events, 0});
-    }
-    for (size_t i = 0; options_.links != nullptr && i < peers_.size(); ++i) {
-      const int link = (*options_.links)[peers_[i].rank].fd();
-      entries_.push_back({entries_[i].fd < 0 ? -1 : link, 0, 0});  // told of errors alone
-    }
-    poll(entries_.data(), entries_.size(), PollMilliseconds(After(limit - silent)));
-    for (size_t i = 0; i < peers_.size(); ++i) {
-      if (entries_[i].revents != 0) peers_[i].rests = false;
-      if (peers_[i].memory == nullptr) continue;
-      peers_[i].memory->AwaitNothing();
-      if (entries_[i].fd >= 0 && entries_[i].revents != 0) Drain(&peers_[i]);
-    }
-    // A peer that died while nothing was expected of it is still a peer that died. Where
-    // something is, what it sent before it died is read first.
-    for (size_t i = 0; i < peers_.size(); ++i) {
-      if (peers_[i].memory != nullptr) continue;  // looked at before the next wait
-      if ((entries_[i].revents & ~(POLLIN | POLLOUT)) != 0 && !WantsToReceive(peers_[i])) {
-        Fail(StatusCode::kUnavailable, peers_[i], "closed the connection");
-        return false;
-      }
-    }
-    for (size_t i = peers_.size(); i < entries_.size(); ++i) {
-      const Peer& peer = peers_[i - peers_.size()];
-      if (entries_[i].revents != 0 && entries_[i - peers_.size()].revents == 0) {
-        Fail(StatusCode::kUnavailable, peer,
-             "is gone: " + WhyLinkBroke((*options_.links)[peer.rank]));
-        return false;
-      }
+    watch_->Wait(After(limit - silent), &news_);
+    for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
+    for (const int place : news_) {
+      const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
+      if (peers_[i].memory != nullptr) Drain(peers_[i]);
+      WakeUp(i);
     }
     return true;
   }
@@ -547,8 +566,15 @@ class Exchange {
   size_t summed_ = 0;   // bytes of the own chunk that are final
   size_t arrived_ = 0;  // peers that have sent anything
   std::vector<Peer> peers_;
+  std::vector<size_t> in_memory_;       // of peers_
+  size_t num_lacking_ = 0;              // whose part of the next block is not all there
+  size_t num_left_ = 0;                 // that are not through
+  std::vector<size_t> turns_, served_;  // of peers_: whose turn comes next, and is
+  bool progress_ = false;
   std::vector<const void*> parts_;
-  std::vector<pollfd> entries_;
+  Watch* watch_ = nullptr;
+  std::unique_ptr<Watch> own_watch_;
+  std::vector<int> news_;
   ExchangeResult result_;
 };
 

@@ -8,6 +8,9 @@
 // tensors to the wire and from the wire to the output tensors; only the parts of the own chunk
 // wait in a scratch block until every rank's part of that block is there. Where two ranks share
 // memory, the wire is rings in it, and parts are summed out of the ring itself.
+//
+// Each rank begins with the one behind it, so that not all turn to the same first. After a wait it
+// turns to those who have news, and to those who share memory, where a look costs no call.
 #ifndef TF_LIBRA_OPS_LANES_EXCHANGE_H_
 #define TF_LIBRA_OPS_LANES_EXCHANGE_H_
 
@@ -21,6 +24,7 @@
 #include "ops/lanes/element.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
+#include "ops/lanes/watch.h"
 
 namespace tf_libra {
 
@@ -56,6 +60,8 @@ struct ExchangeOptions {
   // The ranks at these places; nullptr: as their places are.
   const std::vector<int>* names = nullptr;
   const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
+  // Of peers and links, from one exchange to the next; nullptr: there is none before, or after.
+  Watch* watch = nullptr;
   ExchangeSteps steps = ExchangeSteps::kAll;
   ExchangeHeader header;
   const Buffers* buffers = nullptr;

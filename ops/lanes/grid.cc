@@ -38,11 +38,13 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   column.rank = grid.place_in_column();
   column.peers = &peers.column;
   column.names = &grid.column();
+  column.watch = peers.column_watch.get();
   if (!grid.has_rows()) return RunExchange(column, scratch);
   ExchangeOptions row = options;
   row.rank = grid.place_in_row();
   row.peers = &peers.row;
   row.names = &grid.row();
+  row.watch = peers.row_watch.get();
   row.steps = ExchangeSteps::kReduceScatter;
   ExchangeResult result = RunExchange(row, scratch);
   if (!result.status.ok()) return result;

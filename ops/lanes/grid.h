@@ -7,6 +7,7 @@
 #ifndef TF_LIBRA_OPS_LANES_GRID_H_
 #define TF_LIBRA_OPS_LANES_GRID_H_
 
+#include <memory>
 #include <vector>
 
 #include "ops/lanes/exchange.h"
@@ -36,7 +37,8 @@ class Grid {
 
 // What a lane has on a grid.
 struct GridPeers {
-  std::vector<Connection> row, column;  // by place, own entries invalid
+  std::vector<Connection> row, column;             // by place, own entries invalid
+  std::unique_ptr<Watch> row_watch, column_watch;  // or none; see ExchangeOptions
 };
 
 // As RunExchange, over both. Of `options` rank, peers, names and steps are set here; `in_place` are

@@ -119,10 +119,12 @@ Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
       Lane* const lane = added.back().get();
       lane->index = num_lanes_ + static_cast<int>(added.size()) - 1;
       lane->peers = std::move(peers);
+      status = WatchPeers(&lane->peers);
+      if (!status.ok()) break;
       lane->thread = std::thread([this, lane] { LaneMain(lane); });
     }
     const std::lock_guard<std::mutex> lock(mutex_);
-    status = failure_;
+    if (status.ok()) status = failure_;
     if (status.ok()) {
       lanes_.reserve(lanes_.size() + added.size());
       for (auto& lane : added) lanes_.push_back(std::move(lane));
@@ -138,6 +140,12 @@ Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
   }
   StopAndJoin(&added);
   return status;
+}
+
+Status LaneEngine::WatchPeers(GridPeers* peers) {
+  Status status = Watch::Make(peers->column, &grid_.column(), &links_, &peers->column_watch);
+  if (!status.ok() || !grid_.has_rows()) return status;
+  return Watch::Make(peers->row, &grid_.row(), &links_, &peers->row_watch);
 }
 
 void LaneEngine::StopAndJoin(Lanes* lanes) {

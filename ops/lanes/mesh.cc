@@ -512,21 +512,23 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
     lane.row.resize(result.grid.row().size());
     lane.column.resize(result.grid.column().size());
   }
-  int num_connections = 0, most = 0, least = std::numeric_limits<int>::max();
+  int num_descriptors = 0, most = 0, least = std::numeric_limits<int>::max();
   for (int rank = 0; rank < world_size; ++rank) {
     int to_it = 0;
     for (int lane = FirstConnection(options); rank != options.rank && lane < options.num_lanes;
          ++lane) {
       to_it += Wants(options, result, lane, rank);
     }
-    num_connections += to_it;
+    num_descriptors += to_it;
     most = std::max(most, to_it);
     if (rank != options.rank) least = std::min(least, to_it);
   }
+  // Each lane watches its row and its column.
+  num_descriptors += (result.grid.has_rows() ? 2 : 1) * static_cast<int>(result.lanes.size());
   std::ostringstream what;
   what << "rank " << options.rank << ", to connect to " << world_size - 1 << " other rank(s) by "
        << (least < most ? "up to " : "") << most << " connections each,";
-  if (Status status = ReserveDescriptors(num_connections, what.str()); !status.ok()) {
+  if (Status status = ReserveDescriptors(num_descriptors, what.str()); !status.ok()) {
     return status;
   }
   // Lower ranks listen before anybody connects, and accept at once, or after
