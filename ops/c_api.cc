@@ -186,12 +186,13 @@ int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* m
   });
 }
 
-int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes) {
+int TfLibraEngineInfo(int* rank, int* world_size, int* ranks_per_host, int* num_lanes) {
   return Guarded([&] {
     const auto engine = ActiveEngine();
     if (engine == nullptr) return NotRunning();
     *rank = engine->rank();
     *world_size = engine->world_size();
+    *ranks_per_host = engine->ranks_per_host();
     *num_lanes = engine->max_threads();
     return Status();
   });

@@ -37,8 +37,9 @@ int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int
 int TfLibraGrow(const char* const* hosts, const int* ports, const char* const* machines,
                 const char* const* local_hosts, const uint8_t* secret, int num_lanes);
 
-// The running engine's rank, world size and number of lanes; FailedPrecondition where none runs.
-int TfLibraEngineInfo(int* rank, int* world_size, int* num_lanes);
+// The running engine's rank, world size, ranks on each host (0: not known, or hosts differ) and
+// number of lanes; FailedPrecondition where none runs.
+int TfLibraEngineInfo(int* rank, int* world_size, int* ranks_per_host, int* num_lanes);
 
 // Every rank's message, in a buffer of 8-byte little-endian lengths and bytes, rank by rank.
 int TfLibraAllGather(const char* message, int64_t num_bytes, const char** all,

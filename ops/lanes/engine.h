@@ -41,6 +41,8 @@ class Engine {
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
+  // The same on all hosts; 0: not known, or hosts differ.
+  virtual int ranks_per_host() const = 0;
   // The largest `first_lane + num_threads` that an operation may ask for.
   virtual int max_threads() const = 0;
   // How long anything that involves other ranks may take.

@@ -69,6 +69,7 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
       process_(getpid()),
       rank_(mesh->rank),
       world_size_(mesh->world_size),
+      ranks_per_host_(mesh->ranks_per_host),
       grid_(std::move(mesh->grid)),
       links_(std::move(mesh->links)),
       control_(std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),

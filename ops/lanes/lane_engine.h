@@ -51,6 +51,7 @@ class LaneEngine : public Engine {
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
+  int ranks_per_host() const override { return ranks_per_host_; }
   int max_threads() const override { return num_lanes_; }
   double timeout_seconds() const override { return options_.timeout_seconds; }
   void AllReduce(AllReduceRequest request) noexcept override;
@@ -141,6 +142,7 @@ class LaneEngine : public Engine {
   const pid_t process_;
   const int rank_;
   const int world_size_;
+  const int ranks_per_host_;
   const Grid grid_;
   std::vector<Socket> links_;  // [rank]
   std::unique_ptr<ControlPlane> control_;

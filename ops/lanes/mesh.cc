@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -110,6 +111,22 @@ size_t RingBytes(const MeshOptions& options) {
     bytes /= 2;
   }
   return bytes;
+}
+
+int RanksPerHost(const MeshOptions& options, const Grid& grid) {
+  const int world_size = static_cast<int>(options.addresses.size());
+  if (grid.has_rows()) return static_cast<int>(grid.row().size());
+  int num_here = 0, num_local = 0;
+  for (int rank = 0; rank < world_size; ++rank) {
+    num_here += OnOneHost(options, rank);
+    num_local += IsUnix(options.addresses[rank].host);
+  }
+  if (num_here == world_size || num_local == world_size) return world_size;
+  // One on each.
+  return std::set<int>(options.hosts.begin(), options.hosts.end()).size() ==
+                 options.addresses.size()
+             ? 1
+             : 0;
 }
 
 Status Interrupted(const MeshOptions& options) {
@@ -507,6 +524,7 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
   result.links.resize(world_size);
   result.tree = Tree(options.rank, world_size, options.hosts);
   result.grid = Grid(options.rank, world_size, options.hosts);
+  result.ranks_per_host = RanksPerHost(options, result.grid);
   result.lanes.resize(options.num_lanes - options.first_lane);
   for (GridPeers& lane : result.lanes) {
     lane.row.resize(result.grid.row().size());

@@ -47,6 +47,7 @@ struct Mesh {
   std::vector<Socket> messages;  // [rank]; own entry invalid
   std::vector<Socket> links;     // likewise; watched, see WatchLink; none in one host
   Grid grid;                     // which ranks lanes connect
+  int ranks_per_host = 0;        // the same on all of them; 0: not known, or hosts differ
   std::vector<GridPeers> lanes;  // [lane - first_lane]
   Status unshared;               // why this process could not share memory as it wanted; else OK
 };

@@ -29,7 +29,7 @@ def test_connect_needs_a_listener() -> None:
 def test_engine_of_one_process(host: str) -> None:
     engine = alone(host=host)
     try:
-        assert engine_lib.running() == engine_lib.Engine(0, 1, 2)
+        assert engine_lib.running() == engine_lib.Engine(0, 1, 2, ranks_per_host=1)
         message = {"text": "\u00fc", "none": None, "numbers": [1, 2.5, -(2**40)]}
         assert engine.all_gather(message) == [message]
         assert engine.broadcast(message) == message

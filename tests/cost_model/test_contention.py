@@ -61,6 +61,18 @@ def test_what_makes_two_hops_makes_two_among_any_number_of_workers():
         assert more.transmitted_bytes(100) == sent
 
 
+def test_what_goes_in_two_levels_makes_four_hops_where_hosts_are_full():
+    lanes = dataclasses.replace(MODEL, num_workers=4, hops=2, workers_per_host=4)
+    two_hops = lanes.startup_seconds
+    expected = {1: 0, 2: 2, 4: 2, 6: 2, 8: 4, 9: 2, 64: 4}
+    for workers, hops in expected.items():
+        assert lanes.with_workers(workers).num_hops == hops
+    assert lanes.with_workers(64).startup_seconds == pytest.approx(2 * two_hops)
+    # Hosts of one exchange all with all; a ring has one level whatever the hosts.
+    assert dataclasses.replace(lanes, workers_per_host=1).with_workers(64).num_hops == 2
+    assert dataclasses.replace(lanes, hops=None).with_workers(8).num_hops == 14
+
+
 def test_contention_free():
     model = dataclasses.replace(MODEL, exclusive_hop_latency=2e-6)
     free = model.contention_free()
@@ -69,10 +81,12 @@ def test_contention_free():
     assert free.startup_seconds == free.exclusive_startup_seconds == pytest.approx(28e-6)
 
 
-@pytest.mark.parametrize("hops", [None, 2])
+@pytest.mark.parametrize(("hops", "per_host"), [(None, None), (2, None), (2, 4)])
 @pytest.mark.parametrize("latency", [None, 2e-6])
-def test_json_returns_it_unchanged(latency, hops):
-    model = dataclasses.replace(MODEL, exclusive_hop_latency=latency, hops=hops)
+def test_json_returns_it_unchanged(latency, hops, per_host):
+    model = dataclasses.replace(
+        MODEL, exclusive_hop_latency=latency, hops=hops, workers_per_host=per_host
+    )
     assert ContentionModel.from_json(model.to_json()) == model
 
 
@@ -91,6 +105,7 @@ def test_json_returns_it_unchanged(latency, hops):
         ({"exclusive": 3}, "exclusive must be a list"),
         ({"exponent": 0}, "exponent must be greater than 0"),
         ({"hops": 0}, "hops must be from 1"),
+        ({"workers_per_host": 0}, "workers_per_host must be from 1"),
         ({"exclusive_hop_latency": "1"}, "exclusive_hop_latency must be a finite number"),
     ],
 )

@@ -28,15 +28,19 @@ def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -
     assert tuned.plan.strategy == "libra"
 
 
-@pytest.mark.parametrize("hops", [None, 2])
-def test_the_model_is_of_the_hops_that_the_engine_makes(hops: int | None) -> None:
-    tuned, _ = drive(Machine(), hops=hops)
+@pytest.mark.parametrize(
+    ("hops", "per_host", "times"), [(None, None, 5), (2, None, 1), (2, 4, 2), (2, 2, 1)]
+)
+def test_the_model_is_of_the_hops_that_the_engine_makes(
+    hops: int | None, per_host: int | None, times: int
+) -> None:
+    tuned, _ = drive(Machine(), hops=hops, workers_per_host=per_host)
     assert tuned.cost_model is not None
     # Fitted with four workers: the startup overhead there is what was measured.
     startup = tuned.cost_model.startup_seconds
     assert startup == pytest.approx(MODEL.startup_seconds, rel=0.1)
     more = tuned.cost_model.with_workers(16).startup_seconds
-    assert more == pytest.approx(startup if hops else 5 * startup)
+    assert more == pytest.approx(times * startup)
 
 
 def test_plan_of_any_strategy_is_one_that_the_engine_can_run() -> None:

@@ -80,17 +80,19 @@ def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine: it executes all-reduces on lanes, and their mesh carries control.
+    """A running engine: it executes all-reduces on lanes, and carries control beside them.
 
     Attributes:
         rank: this process, from 0.
         world_size: number of processes.
         num_lanes: the largest number of threads that an all-reduce may use.
+        ranks_per_host: the same on all hosts; 0: not known, or hosts differ.
     """
 
     rank: int
     world_size: int
     num_lanes: int
+    ranks_per_host: int = 0
 
     def all_gather(self, message: Any) -> list[Any]:
         """Every rank's message, by rank. Messages are what JSON can say.
@@ -203,11 +205,10 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
 
 def running() -> Engine | None:
     """The engine that runs in this process, if one does."""
-    rank, world_size, num_lanes = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    code = library.load().c.TfLibraEngineInfo(
-        ctypes.byref(rank), ctypes.byref(world_size), ctypes.byref(num_lanes)
-    )
-    return Engine(rank.value, world_size.value, num_lanes.value) if code == 0 else None
+    found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
+    if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
+        return None
+    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value)
 
 
 def connect(
@@ -237,7 +238,9 @@ def connect(
             liveness_seconds,
         )
     )
-    return Engine(rank, len(addresses), num_lanes)
+    connected = running()
+    assert connected is not None
+    return connected
 
 
 def _arrays(addresses: list[Address]) -> list[Any]:

@@ -86,6 +86,10 @@ class Lanes:
         if threads > engine.num_lanes:
             lanes_meeting.grow(world, engine, threads)
 
+    def workers_per_host(self) -> int | None:
+        """Two levels where hosts have as many, and more than one (ops/lanes/grid.h)."""
+        return _running().ranks_per_host or None
+
     def default_threads(self, strategy: Strategy) -> Strategy:
         """Those that it has by itself."""
         return strategy

@@ -31,7 +31,7 @@ _PROTOTYPES = {
         ],
     ),
     "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXTS, _TEXTS, _TEXT, _INT]),
-    "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS]),
+    "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS, _INTS]),
     "TfLibraAllGather": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
     "TfLibraSetStep": (_INT, [ctypes.c_int64]),

@@ -46,6 +46,10 @@ class OtherLibrary:
     def get_ready(self, world: World, threads: int) -> None:
         """It is, as soon as control is."""
 
+    def workers_per_host(self) -> int | None:
+        """A ring has one level."""
+        return None
+
     def default_threads(self, strategy: Strategy) -> Strategy:
         """Those that it has by itself."""
         return strategy

@@ -28,6 +28,8 @@ class ContentionModel(CostModel):
         busy processor may be slower to start one); None: `hop_latency`.
       hops: that a message of an all-reduce makes one after the other. None: 2(N-1), as in a ring
         (Eq. 4). Lanes exchange with all ranks at once and make 2 whatever N is.
+      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
+        goes within hosts and over them, and makes twice `hops`. None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -41,6 +43,7 @@ class ContentionModel(CostModel):
     exponent: float = 0.6
     exclusive_hop_latency: float | None = None
     hops: int | None = None
+    workers_per_host: int | None = None
 
     def __post_init__(self) -> None:
         workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
@@ -68,13 +71,18 @@ class ContentionModel(CostModel):
         if self.hops is not None:
             hops = checks.integer("hops", self.hops, 1, checks.MAX_INT32)
             object.__setattr__(self, "hops", hops)
+        if self.workers_per_host is not None:
+            many = checks.integer("workers_per_host", self.workers_per_host, 1, checks.MAX_INT32)
+            object.__setattr__(self, "workers_per_host", many)
 
     @property
     def num_hops(self) -> int:
         """Hops of an all-reduce among N workers; none where there is one."""
         if self.hops is None or self.num_workers == 1:
             return 2 * (self.num_workers - 1)
-        return self.hops
+        num_hosts, left = divmod(self.num_workers, self.workers_per_host or self.num_workers)
+        has_levels = num_hosts > 1 and left == 0 and self.workers_per_host != 1
+        return 2 * self.hops if has_levels else self.hops
 
     @property
     def startup_seconds(self) -> float:
@@ -105,7 +113,8 @@ class ContentionModel(CostModel):
     def with_workers(self, num_workers: int) -> "ContentionModel":
         """The same hardware with another number of workers: only a and c_hat change (Eq. 4).
 
-        With `hops` given, a stays, too, but for one worker.
+        With `hops` given, a stays, too, but for one worker; with `workers_per_host` it is twice as
+        long among several full hosts as within one.
         """
         return replace(self, num_workers=num_workers)
 
@@ -132,8 +141,9 @@ class ContentionModel(CostModel):
     def to_json(self) -> str:
         """Returns the model as JSON text; `from_json` reads it back unchanged."""
         value = {"format": _FORMAT, "version": _VERSION} | asdict(self)
-        if self.hops is None:
-            del value["hops"]
+        for name in ("hops", "workers_per_host"):
+            if value[name] is None:
+                del value[name]
         return json.dumps(value, indent=1)
 
     @classmethod
@@ -143,7 +153,7 @@ class ContentionModel(CostModel):
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),
             required=("num_workers", "hop_latency", "compute", "overlapped", "exclusive"),
-            optional=("exponent", "exclusive_hop_latency", "hops"),
+            optional=("exponent", "exclusive_hop_latency", "hops", "workers_per_host"),
         )
         return cls(**value)
 

@@ -111,6 +111,7 @@ def fit(
     num_workers: int,
     exponent: float = 0.6,
     hops: int | None = None,
+    workers_per_host: int | None = None,
 ) -> FitResult:
     """Fits g, p, q and the startup overhead to measured all-reduces.
 
@@ -130,6 +131,7 @@ def fit(
       num_workers: N >= 2.
       exponent: gamma4 of Eq. 6, not fitted.
       hops: as for `ContentionModel`; None: those of a ring.
+      workers_per_host: likewise; None: an all-reduce makes `hops` among any number of workers.
 
     Raises:
       ValueError: no samples, or an argument out of its range.
@@ -140,7 +142,8 @@ def fit(
     notes: list[str] = []
     warnings: list[str] = []
     compute = _fit_computation(columns, notes, warnings)
-    shape = ContentionModel(num_workers, 0.0, compute, (1, 0, 0), (1, 0, 0), exponent, hops=hops)
+    levels = {"hops": hops, "workers_per_host": workers_per_host}
+    shape = ContentionModel(num_workers, 0.0, compute, (1, 0, 0), (1, 0, 0), exponent, **levels)
     model = _fit_communication(columns, shape, notes, warnings)
     errors = np.abs(computation_errors(model, samples))
     return FitResult(

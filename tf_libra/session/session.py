@@ -124,6 +124,7 @@ class Session:
             self._options.tuning.max_model_error,
             begins=self.story.busy,
             hops=self._backend.hops,
+            workers_per_host=self._backend.workers_per_host(),
             runs_streams=self._backend.runs_streams,
             **more,
         )

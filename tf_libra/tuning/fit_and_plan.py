@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample, fit
+from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
+from tf_libra.cost_model import fit as fit_model
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
@@ -37,7 +39,7 @@ def fit_and_plan(
     task.begins(Phase.FIT)
     samples: list[OverlapSample] = []
     try:
-        fitted = _fit(findings, profile.profile, num_workers, task.hops, samples, notes)
+        fitted = _fit(task, findings, profile.profile, samples, notes)
     except ValueError as problem:
         notes.append(f"no model could be fitted ({problem}): one all-reduce after backward")
         plan = _one_group_of(profile.profile, threads[0], num_workers, notes)
@@ -53,21 +55,27 @@ def fit_and_plan(
 
 
 def _fit(
+    task: Task,
     findings: Findings,
     profile: BackwardProfile,
-    num_workers: int,
-    hops: int | None,
     samples: list[OverlapSample],
     notes: list[str],
 ) -> Conclusion:
     """A conclusion with all but a plan of its own: one all-reduce stands there."""
+    num_workers = task.num_workers
+    fit = partial(
+        fit_model,
+        num_workers=num_workers,
+        hops=task.hops,
+        workers_per_host=task.workers_per_host,
+    )
     fitting, tested = findings.split()
     samples += _samples(findings.after_backward, profile)
     samples += _samples(fitting, profile)
-    partial = fit(samples, num_workers, hops=hops)
-    error = _held_out_error(partial.model, profile, tested)
+    before = fit(samples)
+    error = _held_out_error(before.model, profile, tested)
     samples += _samples(tested, profile)
-    fitted = fit(samples, num_workers, hops=hops)
+    fitted = fit(samples)
     model: CostModel = fitted.model
     rest, found_profile = None, profile
     if forms := judged_forms(
@@ -75,7 +83,7 @@ def _fit(
         findings.usual_steps(),
         findings.held_out(),
         num_workers,
-        partial.model,
+        before.model,
         fitted.model,
         findings.before_seconds(),
     ):

@@ -30,6 +30,7 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     begins: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,
+    workers_per_host: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
     start: Start | None = None,
@@ -48,6 +49,7 @@ def tune(
         clock: seconds.
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
+        workers_per_host: of which on several hosts it makes twice as many; see `ContentionModel`.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is left only for one that is clearly faster in a race.
         start: what a job that is alike has found; None where nothing is known.
@@ -62,6 +64,7 @@ def tune(
         max_model_error,
         begins,
         hops,
+        workers_per_host,
         runs_streams,
         in_force,
         start,
