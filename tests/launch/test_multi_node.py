@@ -1,4 +1,4 @@
-"""What docs/multi_node.md tells users to start: that shells and parsers take it, and its numbers."""
+"""What docs/multi_node.md tells users to start: shells and parsers take it, and its numbers fit."""
 
 import re
 import subprocess
