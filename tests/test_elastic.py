@@ -26,7 +26,7 @@ FIRST, LOST, JOINING = "localhost", "127.0.0.1", "127.0.0.2"
 class ElasticJob:
     """Workers under Horovod's own driver, forked here."""
 
-    def __init__(self, nursery: Nursery, folder: Path, plan_file: Path) -> None:
+    def __init__(self, nursery: Nursery, folder: Path, plan_file: Path, engine: str) -> None:
         from horovod.runner.elastic.discovery import FixedHosts
         from horovod.runner.elastic.driver import ElasticDriver
         from horovod.runner.elastic.rendezvous import create_rendezvous_handler
@@ -35,7 +35,7 @@ class ElasticJob:
         self.folder = folder
         self.workers: list[tuple[str, Child]] = []
         self._nursery = nursery
-        self._plan_file = plan_file
+        self._arguments = (str(plan_file), engine)
         self._lock = threading.Lock()
         server = RendezvousServer()
         self.hosts = FixedHosts({FIRST: 2, LOST: 2})
@@ -55,7 +55,7 @@ class ElasticJob:
         with self._lock:
             output = self.folder / f"output.{len(self.workers)}.txt"
             script = JOBS / "elastic.py"
-            child = self._nursery.fork(script, (str(self._plan_file),), environment, output)
+            child = self._nursery.fork(script, self._arguments, environment, output)
             self.workers.append((slot.hostname, child))
         while child.poll() is None:
             if any(event.is_set() for event in events):
@@ -76,8 +76,10 @@ class ElasticJob:
 
 
 @contextmanager
-def elastic_job(nursery: Nursery, folder: Path, plan_file: Path) -> Iterator[ElasticJob]:
-    job = ElasticJob(nursery, folder, plan_file)
+def elastic_job(
+    nursery: Nursery, folder: Path, plan_file: Path, engine: str
+) -> Iterator[ElasticJob]:
+    job = ElasticJob(nursery, folder, plan_file, engine)
     try:
         yield job
     finally:
@@ -88,9 +90,12 @@ def elastic_job(nursery: Nursery, folder: Path, plan_file: Path) -> Iterator[Ela
                 child.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["lanes", "horovod"])
 def story(
-    nursery: Nursery, three_groups: Plan, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    nursery: Nursery,
+    three_groups: Plan,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> ElasticJob:
     """Four workers, of which two are killed after step 10; two others join; the end."""
     folder = tmp_path_factory.mktemp("elastic")
@@ -102,7 +107,7 @@ def story(
         dtypes=("float64",) * len(three_groups.tensor_names),
     )
     plan_file.write_text(wide.to_json())
-    with elastic_job(nursery, folder, plan_file) as job:
+    with elastic_job(nursery, folder, plan_file, request.param) as job:
 
         def reached(step: int) -> bool:
             logs = [job.steps(child.pid) for _, child in job.workers]

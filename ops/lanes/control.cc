@@ -320,7 +320,7 @@ void ControlPlane::Drop(Edge* edge) {
 
 bool ControlPlane::HasRoom(const Edge& edge) const {
   if (edge.unread_bytes > options_.max_waiting_bytes && num_missing_ == 0) return false;
-  return std::none_of(edges_.begin(), edges_.end(), [&edge](const Edge& other) {
+  return std::none_of(edges_.begin(), edges_.end(), [this, &edge](const Edge& other) {
     return &other != &edge && other.queued_bytes > options_.max_waiting_bytes;
   });
 }

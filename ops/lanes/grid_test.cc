@@ -125,9 +125,11 @@ void NoGrid() {
 // Of everything the same bits on every rank, whatever the lanes, the groups and
 // the order.
 void SumsOfGrids() {
-  for (const std::vector<int>& hosts :
-       {Hosts(2, 2), Hosts(2, 2, true), Hosts(3, 2), Hosts(2, 3, true), Hosts(1, 3), Hosts(3, 1),
-        std::vector<int>{0, 0, 1}}) {
+  const std::vector<std::pair<std::vector<int>, int>> cases = {
+      {Hosts(2, 2), 2}, {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2}, {Hosts(2, 3, true), 3},
+      {Hosts(1, 3), 3}, {Hosts(3, 1), 1},       {{0, 0, 1}, 0}};
+  for (const auto& one : cases) {
+    const std::vector<int>& hosts = one.first;
     constexpr int kLanes = 3;
     const int world_size = static_cast<int>(hosts.size());
     const bool is_grid = Grid(0, world_size, hosts).has_rows();
@@ -137,6 +139,7 @@ void SumsOfGrids() {
       options.timeout_seconds = kGenerousSeconds;
       std::shared_ptr<LaneEngine> engine;
       CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engine));
+      CHECK_EQ(engine->ranks_per_host(), one.second);
       for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
         for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}}) {
           for (int num_threads = 1; num_threads <= kLanes; ++num_threads) {

@@ -116,17 +116,11 @@ size_t RingBytes(const MeshOptions& options) {
 int RanksPerHost(const MeshOptions& options, const Grid& grid) {
   const int world_size = static_cast<int>(options.addresses.size());
   if (grid.has_rows()) return static_cast<int>(grid.row().size());
-  int num_here = 0, num_local = 0;
-  for (int rank = 0; rank < world_size; ++rank) {
-    num_here += OnOneHost(options, rank);
-    num_local += IsUnix(options.addresses[rank].host);
-  }
-  if (num_here == world_size || num_local == world_size) return world_size;
-  // One on each.
-  return std::set<int>(options.hosts.begin(), options.hosts.end()).size() ==
-                 options.addresses.size()
-             ? 1
-             : 0;
+  const std::set<int> hosts(options.hosts.begin(), options.hosts.end());
+  // Ranks of one host need not say so.
+  const bool on_one = hosts.size() == 1 || world_size == 1 || IsUnix(options.addresses[0].host);
+  if (on_one) return world_size;
+  return static_cast<int>(hosts.size()) == world_size ? 1 : 0;
 }
 
 Status Interrupted(const MeshOptions& options) {

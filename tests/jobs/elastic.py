@@ -1,4 +1,4 @@
-"""Trains under Horovod's elastic mode while workers come and go: `elastic.py PLAN.json`.
+"""Trains under Horovod's elastic mode while workers come and go: `elastic.py PLAN.json ENGINE`.
 
 Every rank has the same data, so that weights do not depend on how many there are. The first four
 workers stop after ten steps until the test lets them go on; the job ends eight steps after there
@@ -36,9 +36,9 @@ def main() -> None:
     hvd.init()
     model = models.HandWritten("float64", "sgd")
     # Made for four workers.
-    step = tf_libra.optimize("libra", threads=(1, 2), plan=sys.argv[1], max_tuning_steps=4)(
-        tf.function(model.step)
-    )
+    step = tf_libra.optimize(
+        "libra", threads=(1, 2), plan=sys.argv[1], engine=sys.argv[2], max_tuning_steps=4
+    )(tf.function(model.step))
     state = tf_libra.elastic.TensorFlowState(model.variables, step=0)
 
     @hvd.elastic.run
