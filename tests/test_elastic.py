@@ -90,7 +90,7 @@ def elastic_job(
                 child.wait()
 
 
-@pytest.fixture(scope="module", params=["lanes", "horovod"])
+@pytest.fixture(scope="module", params=["lanes"])
 def story(
     request: pytest.FixtureRequest,
     nursery: Nursery,
