@@ -6,8 +6,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 
 def machine() -> dict[str, Any]:
     """This machine: processor, usable cores, kernel, memory, and how busy it is just now."""
@@ -33,9 +31,10 @@ def congestion_control() -> str:
 def versions() -> dict[str, str]:
     """Versions of what takes part in a training step."""
     packages = ("horovod", "keras", "numpy", "tf-libra")
+    # tensorflow, tensorflow-cpu: the module has the same name. To import it would take seconds.
+    [tensorflow, *_] = importlib.metadata.packages_distributions()["tensorflow"]
     return {
         "python": platform.python_version(),
-        # tensorflow, tensorflow-cpu: the package's name says less than the module.
-        "tensorflow": tf.__version__,
+        "tensorflow": importlib.metadata.version(tensorflow),
         **{package: importlib.metadata.version(package) for package in packages},
     }

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-layers = tf.keras.layers
-
-Built = tuple[tf.keras.Model, Any, Any, Callable[[Any, Any], Any]]
+Built = tuple[Any, Any, Any, Callable[[Any, Any], Any]]
 
 
 def mlp() -> Built:
     """Five dense layers, 14.2 M parameters: large gradients, little computation."""
-    model = tf.keras.Sequential([tf.keras.Input((784,))])
+    keras, layers = _keras()
+    model = keras.Sequential([keras.Input((784,))])
     for units in (2048, 2048, 2048, 2048):
         model.add(layers.Dense(units, activation="relu"))
     model.add(layers.Dense(10))
@@ -29,7 +27,8 @@ def mlp() -> Built:
 
 def cnn5m() -> Built:
     """Eight convolutions, three dense layers, 5.4 M parameters: 4.2 M of them come first."""
-    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+    keras, layers = _keras()
+    model = keras.Sequential([keras.Input((32, 32, 3))])
     for filters in (32, 64, 128, 256):
         for _ in range(2):
             model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
@@ -43,7 +42,8 @@ def cnn5m() -> Built:
 
 def vgg() -> Built:
     """VGG-11 (Simonyan and Zisserman 2015) for 32x32 images, half as wide: 5.1 M parameters."""
-    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+    keras, layers = _keras()
+    model = keras.Sequential([keras.Input((32, 32, 3))])
     for filters, convolutions in ((32, 1), (64, 1), (128, 2), (256, 2), (256, 2)):
         for _ in range(convolutions):
             model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
@@ -57,12 +57,13 @@ def vgg() -> Built:
 
 def resnet20() -> Built:
     """ResNet-20 for 32x32 images (He et al. 2015, section 4.2): many small gradients."""
+    keras, layers = _keras()
 
     def normalized(x: Any, filters: int, stride: int) -> Any:
         x = layers.Conv2D(filters, 3, stride, padding="same", use_bias=False)(x)
         return layers.BatchNormalization()(x)
 
-    images = tf.keras.Input((32, 32, 3))
+    images = keras.Input((32, 32, 3))
     x = layers.ReLU()(normalized(images, 16, 1))
     for filters in (16, 32, 64):
         for block in range(3):
@@ -70,14 +71,15 @@ def resnet20() -> Built:
             shortcut = x if stride == 1 else layers.Conv2D(filters, 1, stride, use_bias=False)(x)
             x = layers.ReLU()(normalized(x, filters, stride))
             x = layers.ReLU()(layers.Add()([normalized(x, filters, 1), shortcut]))
-    model = tf.keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    model = keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
     return model, _images(16, 32, 32, 3), _classes(10, 16), _cross_entropy()
 
 
 def transformer() -> Built:
     """A language model of four pre-norm blocks, 256 wide, over 4096 tokens: 5.3 M parameters."""
+    keras, layers = _keras()
     length, width, vocabulary = 64, 256, 4096
-    tokens = tf.keras.Input((length,), dtype="int32")
+    tokens = keras.Input((length,), dtype="int32")
     x = layers.Embedding(vocabulary, width)(tokens)
     for _ in range(4):
         y = layers.LayerNormalization()(x)
@@ -85,19 +87,20 @@ def transformer() -> Built:
         x = layers.Add()([x, y])
         y = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
         x = layers.Add()([x, layers.Dense(width)(y)])
-    model = tf.keras.Model(tokens, layers.Dense(vocabulary)(layers.LayerNormalization()(x)))
+    model = keras.Model(tokens, layers.Dense(vocabulary)(layers.LayerNormalization()(x)))
     text = _classes(vocabulary, 4, length + 1)
     return model, text[:, :-1], text[:, 1:], _cross_entropy()
 
 
 def embedding() -> Built:
     """One table of 12.8 M parameters, whose gradient is made dense, and little beside it."""
+    keras, layers = _keras()
     rows, width, length = 100_000, 128, 16
-    tokens = tf.keras.Input((length,), dtype="int32")
+    tokens = keras.Input((length,), dtype="int32")
     # By a dense product: the gradient of a lookup would be rows, which are gathered.
     table = layers.Dense(width, use_bias=False)
     x = table(layers.CategoryEncoding(rows, output_mode="multi_hot")(tokens))
-    model = tf.keras.Model(tokens, layers.Dense(10)(layers.Dense(64, activation="relu")(x)))
+    model = keras.Model(tokens, layers.Dense(10)(layers.Dense(64, activation="relu")(x)))
     return model, _classes(rows, 16, length), _classes(10, 16), _cross_entropy()
 
 
@@ -139,7 +142,8 @@ def build(model: str) -> Built:
     built = find(model)()
     if not (isinstance(built, tuple) and len(built) == 4):
         raise ValueError(f"model: {model} must return (keras_model, inputs, labels, loss)")
-    if not (isinstance(built[0], tf.keras.Model) and built[0].trainable_variables):
+    keras, _ = _keras()
+    if not (isinstance(built[0], keras.Model) and built[0].trainable_variables):
         raise ValueError(f"model: keras_model of {model} must be a Keras model that has weights")
     if not callable(built[3]):
         raise ValueError(f"model: loss of {model} must be a function, got {built[3]!r}")
@@ -155,4 +159,12 @@ def _classes(count: int, *shape: int) -> np.ndarray:
 
 
 def _cross_entropy() -> Callable[[Any, Any], Any]:
-    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    keras, _ = _keras()
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _keras() -> tuple[Any, Any]:
+    """Keras and its layers, loaded when a model is built: to name models takes no TensorFlow."""
+    import tensorflow as tf
+
+    return tf.keras, tf.keras.layers

@@ -9,10 +9,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
-import keras
 import numpy as np
 
 def build():
+    import keras
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(4)])
     data = np.random.default_rng(0)
     loss = keras.losses.sparse_categorical_crossentropy

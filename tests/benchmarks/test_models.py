@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,16 @@ def test_functions_that_return_something_else(tmp_path: Path, returned: str, mes
     )
     with pytest.raises(ValueError, match=message):
         models.build(f"{file}:build")
+
+
+def test_what_only_starts_workers_needs_no_tensorflow() -> None:
+    """To load it takes longer than to refuse a flag, and the workers load it again."""
+    code = (
+        "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
+        "from benchmarks import drift, machine, step_time, truth, wire\n"
+        "print(machine.versions()['tensorflow'])"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == tf.__version__

@@ -20,11 +20,11 @@ ROUNDS = 3
 VARIANTS = ["horovod:per_gradient", "horovod:grouped"]
 # The batch normalization sees other data on every rank, so moving averages differ.
 MODEL = """
-import horovod.tensorflow as hvd
-import keras
 import numpy as np
 
 def build():
+    import horovod.tensorflow as hvd
+    import keras
     layers = [keras.Input((8,)), keras.layers.Dense(16), keras.layers.BatchNormalization()]
     model = keras.Sequential([*layers, keras.layers.Dense(4)])
     data = np.random.default_rng(hvd.rank())

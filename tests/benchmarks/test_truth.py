@@ -14,10 +14,10 @@ from tf_libra import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
-import keras
 import numpy as np
 
 def build():
+    import keras
     layers = [keras.layers.Dense(16) for _ in range(6)]
     model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(4)])
     data = np.random.default_rng(0)
@@ -63,6 +63,7 @@ def test_what_could_not_be_measured_has_no_errors() -> None:
     assert found["step"]["rank_correlation"] is None
 
 
+@pytest.mark.workers
 def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
     command = [sys.executable, "-m", "benchmarks.truth", f"--model={tmp_path}/mine.py:build"]

@@ -11,10 +11,10 @@ from benchmarks import wire
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
-import keras
 import numpy as np
 
 def build():
+    import keras
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, use_bias=False)])
     return model, np.zeros((4, 8), "f"), np.zeros((4, 16), "f"), keras.losses.mean_squared_error
 """
@@ -26,6 +26,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.workers
 def test_moves_what_an_all_reduce_moves(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = run(tmp_path, "--rounds=3", f"--json={out}", "--unpinned")
