@@ -1,5 +1,6 @@
 """Programs of benchmarks that are C++ alone: one source of this folder, and the lanes."""
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +16,24 @@ def folder_of(name: str) -> Path:
 
 
 def build(name: str, options: Sequence[str] = ()) -> Path:
-    """Compiles `benchmarks/NAME.cc` with the lanes; returns the program.
+    """Compiles `benchmarks/NAME.cc`, and of the lanes what has changed; returns the program.
 
     Args:
         name: of the source.
         options: of the compiler, besides.
     """
     program = folder_of(name) / name
-    lanes = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    sources = [ROOT / "benchmarks" / f"{name}.cc", *lanes]
-    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}", *map(str, sources), *options]
-    subprocess.run([*command, "-pthread", "-o", str(program)], check=True)
+    source = ROOT / "benchmarks" / f"{name}.cc"
+    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}", source, *lanes(), *options]
+    subprocess.run([*command, "-pthread", "-o", program], check=True)
     return program
+
+
+def lanes() -> list[Path]:
+    """Objects of `ops/lanes`, brought up to date."""
+    # Who calls may itself run under make, whose job server is not ours to use.
+    env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    jobs = len(os.sched_getaffinity(0))
+    subprocess.run(["make", "--silent", f"-j{jobs}", "cc-lanes"], cwd=ROOT, env=env, check=True)
+    units = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
+    return [ROOT / "build" / "cc" / "plain" / f"{path.stem}.o" for path in sorted(units)]

@@ -1,5 +1,7 @@
 """What the scaling benchmark computes, and that its ranks do what it measures."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,9 +41,14 @@ def test_what_grows_by_rank_is_continued() -> None:
     assert "| 2048 | " in text and "8,195" in text
 
 
+@pytest.fixture(scope="module")
+def built_programs() -> Path:
+    return native.build("scaling")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "unix:"])
-def test_real_ranks_meet_agree_and_all_reduce(host: str) -> None:
-    found = scaling.measure(native.build("scaling"), 8, 2, host)
+def test_real_ranks_meet_agree_and_all_reduce(built_programs: Path, host: str) -> None:
+    found = scaling.measure(built_programs, 8, 2, host)
     assert found.num_ranks == 8
     assert 0 < found.setup_seconds <= found.agreed_seconds <= found.reduced_seconds
     # A connection per lane, one for control and one for messages, to every other rank at least.
