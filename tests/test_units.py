@@ -1,4 +1,4 @@
-"""Numbers for a reader; tests/tensorboard/test_format.py compares them with the browser's."""
+"""Numbers for a reader; tests/tensorboard/test_tab.py compares them with the browser's."""
 
 import pytest
 from hypothesis import given

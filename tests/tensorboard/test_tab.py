@@ -354,7 +354,8 @@ def test_hostile_names_are_text(odd: Tab) -> None:
     assert odd.one("#run").get_attribute("title").startswith(f"{HOSTILE_RUN}/rank_0, <script>")
     odd.one("#groups tbody tr").click()
     odd.wait(lambda: odd.one("#detail").get_attribute("data-group") == "0")
-    names = {one.get_attribute("title") for one in odd.find("#tensors .one-line")}
+    # The tab may be drawing again what it has just read again.
+    names = odd.wait(lambda: {one.get_attribute("title") for one in odd.find("#tensors .one-line")})
     assert examples.HOSTILE[0] in names
     for view in tensorboard_tab.VIEWS:
         odd.view(view)
