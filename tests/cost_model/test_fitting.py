@@ -134,7 +134,7 @@ def test_warns_where_more_threads_are_slower():
     assert any("never falls with r" in warning for warning in fit(samples, 2).warnings)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     reference.any_costs((1, 2, 4)),
     st.lists(st.sampled_from([1, 2, 4, 1000, 1001]), min_size=1, max_size=3, unique=True),
@@ -162,7 +162,7 @@ def test_is_finite_and_positive_whatever_the_samples(true, threads, count, seed)
     assert math.isfinite(result.median_error)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     reference.any_costs((1, 2, 4, 64)),
     st.lists(st.sampled_from([1, 2, 4, 64]), min_size=1, max_size=4, unique=True),
@@ -176,7 +176,7 @@ def test_keeps_assumptions_2_and_3_whatever_the_samples(true, threads, count, se
     assert reference.obeys_assumptions(result.model, {s.num_threads for s in samples})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(reference.lawful_costs((1, 2, 4)), st.integers(0, 9))
 def test_models_that_keep_the_assumptions_are_found(true, seed):
     true = true.with_workers(max(true.num_workers, 2))

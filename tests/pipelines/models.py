@@ -204,7 +204,7 @@ def tied() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
 
 
-def deep(num_layers: int = 32) -> Trained:
+def deep(num_layers: int = 16) -> Trained:
     """An MLP of many layers."""
     layers = keras.layers
     model = keras.Sequential(
