@@ -30,14 +30,16 @@ RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 # Named in every call of pip, so that no later one moves what TensorFlow depends on.
 REQUIREMENT := "$(TENSORFLOW_PACKAGE)==$(TENSORFLOW).*"
 
-# Two tests at a time; tests that share a job stay together, and those that take longest come first
-# (tests/conftest.py).
-IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+# Three tests at a time: many wait, for another process or for a deadline, and not for a core. Tests
+# that share a job stay together, and those that take longest come first (tests/conftest.py).
+SEVERAL := --dist loadgroup --no-loadscope-reorder
+IN_TWO := -n 2 $(SEVERAL)
+IN_THREE := -n 3 $(SEVERAL)
 
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test sanitize sanitize-some fuzz clean distclean
+.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -56,11 +58,13 @@ $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 
 test: setup
 	@tools/install_browser.sh || true
-	$(RUN) python -m pytest $(IN_TWO) $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(IN_THREE) $(PYTEST_ARGS)
 
-# What is to be green after every change: lint, and the tests that start no workers.
+# What is to be green after every change: lint, and the tests that start no workers and build nothing
+# (make cc-test does, after a change of C++).
 check: lint setup
-	$(RUN) python -m pytest $(IN_TWO) -m "not workers" --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
+	$(RUN) python -m pytest $(IN_TWO) -m "not workers and not compiles" \
+	  --ignore=tests/benchmarks/gpu $(PYTEST_ARGS)
 
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py
@@ -123,7 +127,9 @@ cc_tests = $(notdir $(basename $(wildcard $(1)/*_test.cc)))
 cc_objects = $(patsubst $(1)/%.cc,%.o,$(filter-out %_test.cc,$(wildcard $(1)/*.cc)))
 CC_TESTS := $(foreach dir,$(CC_DIRS),$(call cc_tests,$(dir)))
 CC_FLAGS := -std=c++17 -I. -pthread -g -Wall -Wextra
-CC_FLAGS_plain := -O2
+# Units as they are shipped, so that benchmarks may use these, too; of a test much less is run often.
+CC_FLAGS_plain := -O3
+CC_TEST_FLAGS_plain := -O0 -g0
 # Without vptr, which opens pipes to look at objects: a test leaves no descriptors for that.
 CC_FLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=vptr \
   -fno-sanitize-recover=all
@@ -134,6 +140,10 @@ define cc_programs
 build/cc/$(1)/%.o: $(2)/%.cc Makefile
 	@mkdir -p $$(@D)
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+
+build/cc/$(1)/%_test.o: $(2)/%_test.cc Makefile
+	@mkdir -p $$(@D)
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 
 $(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
@@ -151,6 +161,9 @@ $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
 -include $(wildcard build/cc/*/*.d)
 
 cc-tests: $(CC_TESTS:%=build/cc/plain/%)
+
+# The lanes without TensorFlow, for the benchmarks that are C++ alone.
+cc-lanes: $(patsubst %,build/cc/plain/%,$(call cc_objects,ops/lanes))
 
 # Those of the passes are compiled against TensorFlow: setup.py knows how.
 cc-test: cc-run-plain $(VENV)/.ready

@@ -48,23 +48,25 @@ def pytest_configure() -> None:
 
 # What starts worker processes, a browser or network namespaces; several modules share the jobs.
 _STARTS_WORKERS = frozenset(("run_job", "start_workers", "nursery", "make_cluster", "browser"))
-_SHARED = frozenset(
-    ("plans", "trouble", "traced", "trained", "horovod_engine", "browser", "make_cluster")
-)
+_SHARED = frozenset(("plans", "trouble", "traced", "horovod_engine", "browser", "make_cluster"))
 # A browser drops what it loads when the machine's network changes, as clusters change it.
 _OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
 
+# What builds C++ programs; one make at a time in one folder.
+_COMPILES = frozenset(("built_programs", "toy"))
+
 # Parameters by each of which a module has a job of its own.
-_JOB_OF = ("place", "equality", "engines")
+_JOB_OF = ("place", "equality", "engines", "trained")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tells tests that start workers from the others, keeps together what shares a job, and orders.
 
-    Where tests run in two processes, a module stays in one, and so do modules that look at the same
-    job, or make network namespaces; but the jobs of one module may be in either. Groups that start
-    workers take longest and come first: then neither process waits long for the other at the end.
+    Where tests run in several processes, a module stays in one, and so do modules that look at the
+    same job, or make network namespaces; but the jobs of one module may be in any. Groups that
+    start workers take longest and come first, before all that of the network, in which much waits
+    for deadlines: then no process waits long for the others at the end.
     """
     sharing = nx.Graph()
     starting = set()
@@ -76,6 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             sharing.add_edge(part, "the machine's network")
         if used & _STARTS_WORKERS:
             item.add_marker(pytest.mark.workers)
+        if used & _COMPILES:
+            item.add_marker(pytest.mark.compiles)
+            sharing.add_edge(part, "what make builds")
         if item.get_closest_marker("workers"):
             starting.add(part)
     group, late = {}, {}
@@ -87,9 +92,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group[_part(item)]))
 
-    def turn(item: pytest.Item) -> tuple[bool, int, str]:
+    of_the_network = group.get("the machine's network")
+
+    def turn(item: pytest.Item) -> tuple[bool, bool, int, str]:
         name = group[_part(item)]
-        return late[name], -size[name], name
+        return late[name], name != of_the_network, -size[name], name
 
     items.sort(key=turn)
 

@@ -1,4 +1,5 @@
-"""What every job script begins with: a core and a thread per rank, and a place for results.
+"""What every job script begins with: a thread per rank, a core where there are enough, and a place
+for results.
 
 A script registers cases, functions that train a fresh model with a fresh optimized step, and runs
 them all: starting TensorFlow in several processes takes longer than any of them.
@@ -25,7 +26,8 @@ else:
 FOLDER = Path(os.environ["TF_LIBRA_JOB_FOLDER"])
 
 _cores = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {_cores[RANK % len(_cores)]})
+if len(_cores) >= SIZE:  # else one core would have more to do than another
+    os.sched_setaffinity(0, {_cores[RANK]})
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402

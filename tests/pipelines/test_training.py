@@ -1,10 +1,12 @@
 """Pipelines on real workers, from an unchanged script."""
 
+import functools
 import importlib.util
 import json
 import re
 import xml.etree.ElementTree
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,22 @@ STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
 
 
+@functools.cache
+def trained_alone(model: str) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """What one process returns and has then, however many workers it is compared with."""
+    alone = fresh(EVERY[model])
+    returned = [
+        {name: value.numpy() for name, value in alone.accumulated(*step, MICROBATCHES).items()}
+        for step in batches(STEPS, SAMPLES)
+    ]
+    every = [*alone.variables, *alone.state, *alone.optimizer.variables]
+    values = {
+        f"{number} {one.name}": tf.convert_to_tensor(one).numpy()
+        for number, one in enumerate(every)
+    }
+    return returned, values
+
+
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
     return run_job("pipelines.py", request.param)
@@ -30,25 +48,26 @@ def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) 
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
     assert {"convolutional", "transformer", "deep", "data_parallel"} <= set(cases)
     for name in cases:
-        alone = fresh(EVERY[OTHERS.get(name, name)])
-        wanted = [alone.accumulated(*step, MICROBATCHES) for step in batches(STEPS, SAMPLES)]
-        every = [*alone.variables, *alone.state, *alone.optimizer.variables]
+        wanted, every = trained_alone(OTHERS.get(name, name))
         for rank in range(trained.world_size):
             value = trained.value(name, rank)
             for got, want in zip(value["returned"], wanted, strict=True):
                 np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-3, err_msg=name)
                 assert np.shape(got["logits"]) == (SAMPLES, 10)
             last = value["returned"][-1]
-            np.testing.assert_allclose(last["logits"], want["logits"], rtol=2e-3, atol=2e-4)
+            logits = wanted[-1]["logits"]
+            np.testing.assert_allclose(last["logits"], logits, rtol=2e-3, atol=2e-4)
             assert last["updates"] == STEPS
             found = trained.arrays(name, rank)
-            for number, one in enumerate(every):
+            assert len(found) == len(every)
+            for variable, one in every.items():
+                number, _, _ = variable.partition(" ")
                 np.testing.assert_allclose(
-                    found[str(number)],
-                    tf.convert_to_tensor(one).numpy(),
+                    found[number],
+                    one,
                     rtol=1e-3,
                     atol=1e-4,
-                    err_msg=f"{name}: {one.name} on rank {rank}",
+                    err_msg=f"{name}: {variable} on rank {rank}",
                 )
 
 
