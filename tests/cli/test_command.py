@@ -1,0 +1,133 @@
+"""What commands have in common: how they are called, what a status means, how files fail."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl import flags
+
+from tf_libra.cli import command
+from tf_libra.cli.command import Command, carry_out
+
+
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer("count", 3, "how many", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("file", None, "a document", flag_values=values)
+    command.define_plot(values)
+
+
+def called(
+    *arguments: str, run: Callable[..., Any] = lambda values, rest: None, of: tuple[str, ...] = ()
+) -> int:
+    return carry_out("prog do", Command("does something", define, run, of), arguments)
+
+
+def test_flags_and_positionals_reach_the_command() -> None:
+    seen: list[Any] = []
+
+    def run(values: flags.FlagValues, rest: list[str]) -> None:
+        seen.append((command.given(values, "count"), rest))
+
+    assert called("folder", "--count=5", run=run, of=("FOLDER",)) == 0
+    assert called(run=run) == 0
+    assert seen == [(5, ["folder"]), (3, [])]
+
+
+def test_help_is_of_this_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("--help", of=("FOLDER",)) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("usage: prog do FOLDER [flags]\n\ndoes something\n")
+    assert "--count" in told and "how many" in told
+    assert ".py" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--count=0"], "flag --count=0"),
+        (["--number=1"], "Unknown command line flag 'number'"),
+        (["more"], "no arguments are taken beside the flags, got more"),
+        (["--plot=a.txt"], "plot must end in .svg or .png, got 'a.txt'"),
+    ],
+)
+def test_a_bad_command_line_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(*arguments) == command.BAD
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("prog do: ") and said in first
+
+
+def test_missing_positionals_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(of=("FOLDER", "OUT")) == command.BAD
+    assert "takes FOLDER OUT beside the flags, got 0 arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ValueError("n must be 1"), 2, "n must be 1"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.json"), 2, "'a.json': No such file"),
+        (OSError(errno.ENOSPC, "No space left", "a.json"), 1, "'a.json': No space left"),
+        (ImportError("matplotlib is missing"), 1, "matplotlib is missing"),
+    ],
+)
+def test_whose_fault_it_is_decides_the_status(
+    error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(values: flags.FlagValues, rest: list[str]) -> None:
+        raise error
+
+    assert called(run=run) == status
+    assert capsys.readouterr().err == f"prog do: {said}\n"
+
+
+def test_who_reads_no_more_is_not_told() -> None:
+    """The caller's matter: `prog do | head` is no failure."""
+
+    def run(values: flags.FlagValues, rest: list[str]) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        called(run=run)
+
+
+def values_of(**given: str) -> flags.FlagValues:
+    values = flags.FlagValues()
+    define(values)
+    values(["prog", *(f"--{name}={value}" for name, value in given.items())])
+    return values
+
+
+def test_documents_are_read_by_flag_and_by_folder(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("[1]")
+    for named in (tmp_path, tmp_path / "plan.json"):
+        assert command.read_flag(values_of(file=str(named)), "file", json.loads, "plan.json") == [1]
+    with pytest.raises(ValueError, match=r"file must be given: --file FILE\.json"):
+        command.read_flag(values_of(), "file", json.loads)
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(ValueError, match=r"plan\.json: Expecting"):
+        command.read(tmp_path / "plan.json", json.loads)
+    (tmp_path / "plan.json").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="is no text"):
+        command.read(tmp_path / "plan.json", json.loads)
+
+
+def test_texts_go_to_a_file_or_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.write(str(tmp_path / "out"), "text")
+    command.write(None, "shown")
+    assert (tmp_path / "out").read_text() == "text"
+    assert capsys.readouterr().out == "shown"
+
+
+def test_lists_of_numbers() -> None:
+    assert command.integers("workers", ["2", "8"]) == [2, 8]
+    assert command.integers("workers", None) == []
+    for items, message in ((["2", "x"], "separated by commas"), (["0"], "must be from 1")):
+        with pytest.raises(ValueError, match=f"workers must be .*{message.split()[-1]}"):
+            command.integers("workers", items)

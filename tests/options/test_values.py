@@ -1,0 +1,98 @@
+"""What values of options mean where a name alone does not say it: environment, files, folders."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.options import values
+
+PLAN = Plan((TensorGroup(0, 1, 2),), ("w",), (8,), 2, "by hand", dtypes=("float32",))
+
+
+@pytest.mark.parametrize(
+    ("check", "variable", "default"),
+    [
+        (values.check_timeout, values.TIMEOUT_VARIABLE, values.DEFAULT_TIMEOUT_SECONDS),
+        (values.check_liveness, values.LIVENESS_VARIABLE, values.DEFAULT_LIVENESS_SECONDS),
+    ],
+)
+def test_seconds_are_given_or_of_the_environment(
+    check: Any, variable: str, default: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    assert check("seconds", None) == default
+    monkeypatch.setenv(variable, "30")
+    assert check("seconds", None) == 30
+    assert check("seconds", 45) == 45  # what is given goes first
+    monkeypatch.setenv(variable, "soon")
+    with pytest.raises(ValueError, match=f"{variable} must be a number of seconds, got 'soon'"):
+        check("seconds", None)
+    monkeypatch.setenv(variable, "-1")
+    with pytest.raises(ValueError, match=f"{variable} must be .*-1"):
+        check("seconds", None)
+
+
+def test_what_a_value_means_stays_as_it_is() -> None:
+    """Options are checked again where they are combined."""
+    for check, given in (
+        (values.check_threads, 4),
+        (values.check_threads, [4, 1, 1]),
+        (values.check_engine, "lanes"),
+        (values.check_folder, "a/b"),
+        (values.check_plan, PLAN),
+        (values.check_local_variables, ["*/statistics"]),
+        (values.one_of("raise", None), "raise"),
+    ):
+        found = check("given", given)
+        assert check("given", found) == found
+
+
+def test_threads_are_sorted_and_each_once() -> None:
+    assert values.check_threads("threads", [4, 1, 1]) == (1, 4)
+    assert values.check_threads("threads", 2.0) == (2,)
+    assert values.check_threads("threads", None) is None
+
+
+def test_a_plan_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(PLAN.to_json())
+    for given in (PLAN, path, str(path)):
+        assert values.load_plan(given) == PLAN
+
+
+def test_what_is_no_file_of_a_plan_is_said(tmp_path: Path) -> None:
+    text, binary, pipe = (tmp_path / name for name in ("text", "binary", "pipe"))
+    text.write_text("{}")
+    binary.write_bytes(b"\xff\xfe")
+    os.mkfifo(pipe)  # would be waited for
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(2**24 + 1)
+    for given, message in (
+        (text, "plan: .*text: "),
+        (binary, "is not a text file"),
+        (pipe, "pipe: not a file"),
+        (tmp_path, "not a file"),
+        (large, "has 16777217 bytes; at most 16777216 are read"),
+        (tmp_path / "absent", "cannot read .*absent: No such file"),
+        ("a\0b", "plan must be a path"),
+        (3, "plan must be a path, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            values.load_plan(given)
+
+
+def test_shares_and_groups() -> None:
+    assert values.check_share("share", 1) == 1.0
+    with pytest.raises(ValueError, match=r"share must be at most 1, got 1\.5"):
+        values.check_share("share", 1.5)
+    kind = type("Faults", (), {})
+    given = kind()
+    check = values.group(kind)
+    assert check("faults", given) is given
+    assert isinstance(check("faults", None), kind)
+    with pytest.raises(ValueError, match=r"faults must be a tf_libra\.Faults, got 3"):
+        check("faults", 3)

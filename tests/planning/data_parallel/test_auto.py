@@ -1,0 +1,52 @@
+"""Without training, `auto` plans as the strategy that is predicted the shortest backward."""
+
+import pytest
+from hypothesis import given, settings
+
+import tf_libra
+from tests.planning.data_parallel import reference
+from tf_libra import strategies
+
+THREADS = (1, 2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(reference.profiles(), reference.any_costs(THREADS))
+def test_nobody_is_predicted_faster(profile, cost):
+    auto = strategies.Auto(threads=THREADS, contention=1.5)
+    plan = tf_libra.make_plan(profile, cost, auto)
+    others = {n: tf_libra.make_plan(profile, cost, one) for n, one in auto.others().items()}
+    assert plan.predicted_seconds <= min(o.predicted_seconds for o in others.values()) * (1 + 1e-9)
+    [note] = [note for note in plan.notes if note.startswith(f"of {len(others)} strategies, ")]
+    chosen = others[note.split(", ")[1].split()[0]]
+    assert plan.groups == chosen.groups
+
+
+def test_others_have_what_they_know_of_the_arguments():
+    others = strategies.Auto(threads=(2, 4), streams=(3, 1), contention=2.0).others()
+    assert set(others) == set(strategies.BY_NAME) - {"auto"}
+    assert others["libra"].threads == (2, 4)
+    assert others["wfbp"].num_threads == 2
+    assert others["asc-wfbp"].contention == 2.0
+    assert strategies.Auto(streams=(3, 1)).num_streams == 3
+    assert strategies.Auto(streams=(1,)).num_streams == 2  # those of asc-wfbp
+
+
+def test_where_no_strategy_has_a_plan_it_is_said_why():
+    profile = tf_libra.BackwardProfile.from_arrays([8, 8], [1e-3, 1e-3])
+    impossible = tf_libra.ContentionModel(2, 0.0, (0.5, 0.5), (1e9, 0, 0), (1e9, 0, 0))
+    with pytest.raises(ValueError, match="r = 4"):
+        tf_libra.make_plan(profile, impossible, strategies.Auto(threads=(4,)))
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        ((), "at least one number of streams"),
+        ((0,), "streams must be from 1"),
+        (2, "must be a list"),
+    ],
+)
+def test_bad_streams_are_named(streams, message):
+    with pytest.raises(ValueError, match=message):
+        strategies.Auto(streams=streams)

@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+
+from tf_libra.profiling.events import Events
+
+
+def events(starts: list[int], ends: list[int]) -> Events:
+    return Events(
+        ("a", "b"), ("MatMul", "Add"), np.arange(len(starts)) % 2, *map(np.array, (starts, ends))
+    )
+
+
+def test_a_window_has_what_starts_and_ends_in_it() -> None:
+    found = events([0, 5, 8, 9], [5, 8, 12, 10]).within((5, 10))
+    assert len(found) == 2
+    assert found.start_ns.tolist() == [5, 9]
+    assert found.node.tolist() == [1, 1]
+    assert found.node_names == ("a", "b")
+
+
+def test_columns_are_of_one_length() -> None:
+    with pytest.raises(ValueError, match=r"differ in length: 1, 1, 2"):
+        events([0], [1, 2])
+    with pytest.raises(ValueError, match="op_types has 1 entries, node_names 2"):
+        Events(("a", "b"), ("MatMul",), *[np.array([0])] * 3)

@@ -1,0 +1,49 @@
+"""A step that has left out all-reduces is told, by what the kernels have counted."""
+
+from collections import Counter
+
+import pytest
+
+from tf_libra.backends import library
+from tf_libra.backends.control import EngineError
+from tf_libra.session import executions
+from tf_libra.tracing.certain import Certain
+
+FUNCTION = "step of tests/session/test_executions.py"
+
+
+def execute(*names: str) -> None:
+    """What counts all-reduces of another library, as it stands behind each of them."""
+    for name in names:
+        library.load().ops.libra_all_reduce_done(tensor_names=[name], function=FUNCTION)
+
+
+def certain(*names: str, perhaps_others: bool = False) -> Certain:
+    return Certain(Counter(names), perhaps_others)
+
+
+def test_what_was_executed_is_all_right() -> None:
+    executions.forget(FUNCTION)
+    executions.check(FUNCTION, certain(), step=1)
+    execute("a", "b", "b")
+    executions.check(FUNCTION, certain("a", "b", "b"), step=1)
+
+
+def test_what_is_missing_is_counted_and_named() -> None:
+    executions.forget(FUNCTION)
+    execute("a")
+    with pytest.raises(EngineError, match=r"step 4 of .* without 2 of the 3 .*\('b' first\)"):
+        executions.check(FUNCTION, certain("a", "b", "b"), step=4)
+
+
+def test_others_do_not_make_up_for_it() -> None:
+    executions.forget(FUNCTION)
+    execute("a", "other")
+    with pytest.raises(EngineError, match=r"steps 3 to 4 of .*, which are one graph, have"):
+        executions.check(FUNCTION, certain("a", "b", perhaps_others=True), step=4, num_steps=2)
+
+
+def test_what_a_condition_leaves_out_is_not_missed() -> None:
+    executions.forget(FUNCTION)
+    execute("a", "sometimes")
+    executions.check(FUNCTION, certain("a", perhaps_others=True), step=1)

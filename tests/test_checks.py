@@ -1,0 +1,146 @@
+"""What comes from outside is taken for what it means, or refused by field, value and range."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+    def __post_init__(self) -> None:
+        checks.integer("x", self.x)
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float64(3.0)])
+def test_whole_numbers_are_integers(value: Any) -> None:
+    found = checks.integer("count", value, 3, 3)
+    assert (type(found), found) == (int, 3)
+
+
+@pytest.mark.parametrize("value", [0.25, 1, np.float32(0.25), np.int8(1)])
+def test_numbers_are_floats(value: Any) -> None:
+    found = checks.real("share", value, minimum=0.25, above=0.2)
+    assert (type(found), found) == (float, float(value))
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "message"),
+    [
+        (checks.integer, 2.5, "n must be an integer, got 2.5"),
+        (checks.integer, True, "n must be an integer, got True"),
+        (checks.integer, "3", "n must be an integer, got '3'"),
+        (checks.integer, math.inf, "n must be an integer, got inf"),
+        (checks.integer, -1, "n must be from 0 to 9223372036854775807, got -1"),
+        (checks.integer, 2**63, "n must be from 0 to 9223372036854775807, got 9223372036854775808"),
+        (checks.real, True, "n must be a finite number, got True"),
+        (checks.real, "1", "n must be a finite number, got '1'"),
+        (checks.real, math.nan, "n must be a finite number, got nan"),
+        (checks.real, 10**400, "n must be a finite number, got 1000"),
+        (checks.text, b"a", "n must be a string, got b'a'"),
+        (checks.text, "\ud800", "n must be valid Unicode"),
+        (checks.boolean, 1, "n must be true or false, got 1"),
+        (checks.sequence, "ab", "n must be a list, got 'ab'"),
+        (checks.sequence, {"a": 1}, "n must be a list, got {'a': 1}"),
+        (checks.sequence, 3, "n must be a list, got 3"),
+        (checks.integers, [1, 2.5], "n must be an integer, got 2.5"),
+        (checks.names, ["a", "a"], "n must be unique"),
+        (checks.text, list(range(100)), "..."),  # what is long is cut
+    ],
+)
+def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        check("n", value)
+    assert message in str(raised.value)
+    assert len(str(raised.value)) < 130
+
+
+def test_bounds_are_named() -> None:
+    with pytest.raises(ValueError, match=r"n must be at least 0.5, got 0.25"):
+        checks.real("n", 0.25, minimum=0.5)
+    with pytest.raises(ValueError, match=r"n must be greater than 0, got 0.0"):
+        checks.real("n", 0, above=0)
+    with pytest.raises(ValueError, match=r"n must be from 1 to 4, got 5"):
+        checks.integer("n", 5, 1, 4)
+
+
+def test_columns_have_an_entry_per_row() -> None:
+    checks.same_length("sizes", [1, 2], "tensor", 2)
+    with pytest.raises(ValueError, match="sizes must have one entry per tensor: 3, got 2"):
+        checks.same_length("sizes", [1, 2], "tensor", 3)
+
+
+def test_objects_are_built_of_what_they_have_to_have() -> None:
+    assert checks.built("p", {"x": 1}, Point) == Point(1, 0)
+    assert checks.items("ps", [Point(1), {"x": 2, "y": 3}], Point) == (Point(1), Point(2, 3))
+    assert checks.field_names(Point) == (["x"], ["y"])
+    for value, message in (
+        ({"y": 1}, r"ps\[1\] lacks the keys \['x'\]"),
+        ({"x": 1, "z": 1}, r"ps\[1\] has unknown keys \['z'\]; known are \['x', 'y'\]"),
+        ({"x": -1}, r"ps\[1\]: x must be from 0"),
+        (3, r"ps\[1\] must be an object, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            checks.items("ps", [{"x": 0}, value], Point)
+    with pytest.raises(ValueError, match="p must be a Point, got int"):
+        checks.instance("p", 3, Point)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text(), json_values, max_size=4), st.randoms())
+def test_equal_values_have_equal_digests(value: dict[str, Any], random: Any) -> None:
+    names = list(value)
+    random.shuffle(names)
+    digest = checks.digest("kind", 1, value)
+    assert checks.digest("kind", 1, {name: value[name] for name in names}) == digest
+    assert checks.digest("kind", 2, value) != digest
+    assert checks.digest("kind", 1, value | {"more": 1}) != digest or "more" in value
+
+
+def test_a_fingerprint_has_to_be_that_of_the_content() -> None:
+    checks.same_fingerprint("ab", "ab")
+    with pytest.raises(ValueError, match="must be that of the plan's content, ab, got 'cd'"):
+        checks.same_fingerprint("cd", "ab")
+
+
+def test_a_document_is_what_it_says() -> None:
+    text = json.dumps({"format": "plan", "version": 2, "a": [1]})
+    assert checks.json_document("plan", 2, text) == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "plan is not valid JSON"),
+        ("[]", r"plan must be a JSON object, got \[\]"),
+        pytest.param("[" * 100_000, "plan is nested too deep", id="deep"),
+        ('{"format": "profile", "version": 2}', "format must be 'plan', got 'profile'"),
+        ('{"format": "plan", "version": 1}', "version of plan must be 2, got 1"),
+        ('{"format": "plan", "version": NaN}', "NaN is not a finite number"),
+        ('{"format": "plan", "version": 2, "a": 1, "a": 2}', "an object repeats a key"),
+        (3, "plan must be a string, got 3"),
+    ],
+)
+def test_what_is_no_document_is_named(text: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        checks.json_document("plan", 2, text)
+    with pytest.raises(ValueError, match="plan must have at most 16777216 characters"):
+        checks.json_document("plan", 2, " " * (checks.MAX_JSON_CHARACTERS + 1))

@@ -1,0 +1,78 @@
+"""Who speaks, and how loud: rank, environment and application in turn."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tf_libra import logs
+
+
+@contextlib.contextmanager
+def fresh_process() -> Iterator[logging.Logger]:
+    """Loggers as a process finds them, without pytest's handlers; afterwards as they were."""
+    log, root = logging.getLogger("tf_libra"), logging.getLogger()
+    before = [(one, one.handlers, one.level, one.propagate) for one in (log, root)]
+    own = vars(log).pop("_tf_libra_level", None)
+    log.handlers, root.handlers, log.propagate = [], [], True
+    log.setLevel(logging.NOTSET)
+    root.setLevel(logging.WARNING)
+    try:
+        yield log
+    finally:
+        for one, handlers, level, propagate in before:
+            one.handlers, one.propagate = handlers, propagate
+            one.setLevel(level)
+        if own is not None:
+            log._tf_libra_level = own
+
+
+def test_rank_0_speaks_and_the_others_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
+    with fresh_process() as log:
+        assert logs.logger(0).level == logging.INFO
+        assert logs.logger(3).level == logging.WARNING
+        assert logs.logger(0).level == logging.INFO  # an elastic job's ranks change
+        assert len(log.handlers) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "of_0", "of_1"),
+    [("debug", "DEBUG", "WARNING"), ("ERROR", "ERROR", "ERROR"), ("loud", "INFO", "WARNING")],
+)
+def test_the_environment_names_a_level(
+    named: str, of_0: str, of_1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(logs.LEVEL_VARIABLE, named)
+    with fresh_process():
+        assert logging.getLevelName(logs.logger(0).level) == of_0
+        assert logging.getLevelName(logs.logger(1).level) == of_1
+
+
+@pytest.mark.parametrize(
+    ("named", "said"), [("info", ""), ("loud", "TF_LIBRA_LOG_LEVEL must be debug, info, warning")]
+)
+def test_what_names_no_level_is_said(
+    named: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(logs.LEVEL_VARIABLE, named)
+    with fresh_process() as log:
+        log.addHandler(logging.StreamHandler(told := io.StringIO()))
+        logs.warn_of_unknown_level(logs.logger(0))
+    assert told.getvalue().startswith(said)
+    assert bool(told.getvalue()) == bool(said)
+
+
+def test_what_the_application_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(logs.LEVEL_VARIABLE, raising=False)
+    with fresh_process() as log:
+        log.setLevel(logging.ERROR)
+        assert logs.logger(0).level == logging.ERROR
+    with fresh_process() as log:
+        root = logging.getLogger()
+        root.setLevel(logging.ERROR)
+        root.addHandler(logging.NullHandler())
+        assert logs.logger(0).level == logging.ERROR
+        assert log.handlers == []  # the root's serve

@@ -1,0 +1,63 @@
+"""Which steps are tried, and in which order, before anything is known."""
+
+from collections import Counter
+
+import pytest
+
+from tests.tuning.machine import NUM_WORKERS, PROFILE
+from tf_libra.tuning import Phase, experiments
+from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
+from tf_libra.tuning.findings import Findings
+from tf_libra.tuning.plans_to_try import one_group_plan, specs_of
+
+SPECS = specs_of(PROFILE)
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        experiments.baseline(SPECS, 1, NUM_WORKERS, 2),
+        experiments.measuring(SPECS, (1, 2, 4), NUM_WORKERS),
+        experiments.sampling(PROFILE, (1, 2, 4), NUM_WORKERS),
+        experiments.running_at_once(one_group_plan(SPECS, 1, NUM_WORKERS, "syneasgd")),
+    ],
+)
+def test_the_first_step_under_a_plan_pays_for_it_and_is_not_looked_at(tried) -> None:
+    seen: set[str] = set()
+    for one in tried:
+        assert one.is_first == (one.plan.fingerprint not in seen)
+        assert not (one.is_first and one.traced)
+        seen.add(one.plan.fingerprint)
+    assert seen
+
+
+def test_measuring_communicates_after_backward() -> None:
+    tried = list(experiments.measuring(SPECS, (1, 2, 4), NUM_WORKERS))
+    assert {one.phase for one in tried} == {Phase.MEASURE}
+    assert all(one.plan.after_backward for one in tried)
+    assert {g.num_threads for one in tried for g in one.plan.groups} == {1, 2, 4}
+    traced = Counter(one.plan.fingerprint for one in tried if one.traced)
+    # The fewest and the most threads are looked at most closely.
+    first, last = tried[0].plan.fingerprint, tried[-1].plan.fingerprint
+    assert traced[first] == traced[last] == max(traced.values())
+
+
+def test_sampled_plans_take_turns() -> None:
+    tried = list(experiments.sampling(PROFILE, (1, 2), NUM_WORKERS))
+    assert {one.phase for one in tried} == {Phase.SAMPLE}
+    assert not any(one.plan.after_backward for one in tried)
+    timed = [one.plan.fingerprint for one in tried if not (one.is_first or one.traced)]
+    plans = {one.plan.fingerprint for one in tried}
+    for begin in range(0, len(timed), len(plans)):
+        assert set(timed[begin : begin + len(plans)]) == plans
+    assert len(timed) == experiments.TIMED_ROUNDS * len(plans)
+    again = experiments.sampling(PROFILE, (1, 2), NUM_WORKERS)
+    assert [one.plan for one in again] == [one.plan for one in tried]  # on every rank
+
+
+def test_experiments_end_when_the_budget_does() -> None:
+    end = EndOfTuning(Budget(4, 1e6), lambda: 0.0)
+    tried = experiments.measuring(SPECS, (1, 2, 4), NUM_WORKERS)
+    made = list(experiments.made(tried, Findings(), end))
+    assert len(made) == 4
+    assert end.came_early
