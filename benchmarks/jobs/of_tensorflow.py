@@ -56,7 +56,11 @@ def run(job: Job) -> None:
             apply(tape.gradient(share, model.trainable_variables), model.trainable_variables)
             return value
 
-        return tf.function(lambda *batch: strategy.run(replica, args=batch))
+        @tf.function
+        def step(*batch: Any) -> Any:
+            return strategy.run(replica, args=batch)
+
+        return step
 
     steps, tuning = _steps(job.strategies, training_step, optimizer, batch)
     seconds = _interleave(list(steps.values()), batch, job)

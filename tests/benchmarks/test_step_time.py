@@ -20,14 +20,22 @@ ROUNDS = 3
 VARIANTS = ["horovod:per_gradient", "horovod:grouped"]
 # The batch normalization sees other data on every rank, so moving averages differ.
 MODEL = """
+import json
+import os
+
 import numpy as np
 
-def build():
+def rank():
+    if "TF_CONFIG" in os.environ:
+        return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     import horovod.tensorflow as hvd
+    return hvd.rank()
+
+def build():
     import keras
     layers = [keras.Input((8,)), keras.layers.Dense(16), keras.layers.BatchNormalization()]
     model = keras.Sequential([*layers, keras.layers.Dense(4)])
-    data = np.random.default_rng(hvd.rank())
+    data = np.random.default_rng(rank())
     loss = keras.losses.sparse_categorical_crossentropy
     return model, data.random((4, 8), np.float32), data.integers(4, size=4), loss
 
@@ -122,6 +130,24 @@ def test_prints_the_table(outcome: tuple[dict[str, Any], str]) -> None:
     assert rows[0] == "strategy"
     # Behind the name may stand who planned instead: that depends on what was measured.
     assert [row.split()[0] for row in rows[2:]] == ["wfbp", "none", "horovod", "libra"]
+
+
+@pytest.mark.workers
+def test_strategy_of_tensorflow_is_measured_in_a_job_of_its_own(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "build",
+        "--np=2",
+        "--strategies=none,mwms,wfbp",
+        "--rounds=2",
+        f"--json={tmp_path}/out.json",
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert list(document["strategies"]) == ["none", "mwms", "wfbp"]
+    assert set(document["ratios"]) == {"wfbp/mwms", "mwms/none", "wfbp/none"}
+    assert Plan.from_json(json.dumps(document["plan"]["wfbp"])).num_workers == 2
+    assert "horovod:" not in done.stdout
 
 
 @pytest.mark.workers
