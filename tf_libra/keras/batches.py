@@ -9,15 +9,12 @@ import tensorflow as tf
 
 def take(iterator: Iterable[Any], count: int) -> Iterator[Any]:
     """At most the next `count` batches."""
-    if isinstance(iterator, tf.distribute.DistributedIterator):
-        next_of = _next_of_workers
-    elif isinstance(iterator, tf.data.Iterator):
-        next_of = tf.data.Iterator.get_next_as_optional
-    else:
+    if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
         yield from (data for _, data in zip(range(count), iterator, strict=False))
         return
+    of_workers = isinstance(iterator, tf.distribute.DistributedIterator)
     for _ in range(count):
-        batch = next_of(iterator)
+        batch = _next_of_workers(iterator) if of_workers else iterator.get_next_as_optional()
         if not batch.has_value():
             return
         yield batch.get_value()
