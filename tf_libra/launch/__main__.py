@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 from tf_libra.launch.outcome import Outcome
+from tf_libra.launch.transports import built_with
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -77,6 +78,10 @@ def main() -> int:
         )
         return 2
     os.environ[LAUNCHED_VARIABLE] = "1"
+    transports = built_with()
+    if transports is not None:
+        launch.gloo_built = lambda verbose=False: transports.gloo
+        launch.mpi_built = lambda verbose=False: transports.mpi
     outcome = Outcome()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None

@@ -1,0 +1,30 @@
+"""What Horovod was built with, by its library alone, is what Horovod itself says."""
+
+import sys
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import pytest
+
+from tf_libra.launch import transports
+from tf_libra.launch.transports import Transports, built_with
+
+
+def test_the_library_says_what_horovod_says() -> None:
+    assert built_with() == Transports(gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()))
+
+
+def test_where_it_cannot_be_asked_horovod_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    folder = tmp_path / "horovod" / "tensorflow"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(transports, "_folder", lambda name: tmp_path / name)
+    assert built_with() is None  # no library
+    (folder / "mpi_lib.so").write_text("none")
+    assert built_with() is None  # one that cannot be loaded
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    assert built_with() is None
+    monkeypatch.setattr(transports, "_folder", lambda name: None)
+    assert built_with() is None

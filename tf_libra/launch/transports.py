@@ -1,0 +1,60 @@
+"""What Horovod was built with, asked of its library alone.
+
+Horovod's launcher asks by starting TensorFlow, once for MPI and once more for Gloo, before it
+starts anything.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_DEADLINE_SECONDS = 60.0
+# In a process of its own: neither libraries of this size stay in the launcher, nor what they print.
+_ASK = """
+import ctypes, json, sys
+*needed, library = sys.argv[1:]
+for path in needed:
+    ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+horovod = ctypes.CDLL(library)
+found = {"gloo": horovod.horovod_gloo_built(), "mpi": horovod.horovod_mpi_built()}
+print(json.dumps({name: bool(built) for name, built in found.items()}))
+"""
+
+
+@dataclass(frozen=True)
+class Transports:
+    """What Horovod can move data over."""
+
+    gloo: bool
+    mpi: bool
+
+
+def built_with() -> Transports | None:
+    """What Horovod's library for TensorFlow says; None where that cannot be asked alone."""
+    folders = {name: _folder(name) for name in ("tensorflow", "horovod")}
+    tensorflow, horovod = folders["tensorflow"], folders["horovod"]
+    if tensorflow is None or horovod is None:
+        return None
+    libraries = sorted((horovod / "tensorflow").glob("mpi_lib*.so"))
+    if len(libraries) != 1:
+        return None
+    # The framework first: the other is linked with it.
+    needed = sorted(tensorflow.glob("libtensorflow_*.so.*"), key=lambda path: "_cc." in path.name)
+    command = [sys.executable, "-c", _ASK, *map(str, needed), str(libraries[0])]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=True
+        )
+        return Transports(**json.loads(done.stdout.splitlines()[-1]))
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
+        return None
+
+
+def _folder(package: str) -> Path | None:
+    """Where a package is installed, without importing it."""
+    found = importlib.util.find_spec(package)
+    places = found.submodule_search_locations if found is not None else None
+    return Path(places[0]) if places else None
