@@ -63,9 +63,9 @@ class Applying(horovod_scripts.Script):
 def accumulating_tuned() -> Any:
     """Tunes with steps of which every other one only accumulates."""
     model = Accumulating()
-    options = {"threads": 1, "max_tuning_steps": 30, "max_tuning_seconds": 1e6}
+    options = {"threads": 1, "max_tuning_steps": 16, "max_tuning_seconds": 1e6}
     step = tf_libra.optimize("mg-wfbp", **options)(tf.function(model.step))
-    for number in range(40):
+    for number in range(24):
         step(*models.part(models.batch(number, SIZE, "float64"), RANK, SIZE))
     return {"phase": step.phase, "explained": step.explain()}
 

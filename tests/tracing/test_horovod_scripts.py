@@ -210,7 +210,12 @@ def test_what_cannot_be_told_is_refused(scripts: Job, case: str, rank: int) -> N
         (
             [
                 "horovod_synthetic_benchmark.py",
-                *("--image_size=32", "--batch_size=2", "--num_warmup_batches=2"),
+                *(
+                    "--model=MobileNet",
+                    "--image_size=32",
+                    "--batch_size=2",
+                    "--num_warmup_batches=2",
+                ),
                 *("--num_iters=1", "--num_batches_per_iter=2"),
             ],
             "total on 2 worker(s)",
