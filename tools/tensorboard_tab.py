@@ -175,12 +175,11 @@ class Tab:
         return [element.text for element in self.find(selector)]
 
     def view(self, name: str) -> None:
-        """Goes to a view and waits until it is drawn."""
+        """Goes to a view and waits until it is drawn, with what takes longer."""
         self.one(f"#tab-{name}").click()
         self.wait(lambda: self._ready() == name)
+        self.wait(lambda: not self.find("#view [data-pending]"))
         self.wait(lambda: all(plot.get_attribute("data-drawn") for plot in self.find(".plot")))
-        if name == "strategies":
-            self.wait(lambda: self.one("#scale-plot").get_attribute("data-complete"))
 
     def reload(self) -> None:
         """Reads again what there is, and waits until it is drawn."""

@@ -195,12 +195,19 @@ def test_strategies_are_all_there_with_what_was_measured(
     }
     assert rows["libra", None]["fingerprint"] == RECORD.plan.fingerprint
     assert rows["libra", None]["backward_seconds"] == RECORD.plan.predicted_seconds
-    before, now = view["measured"]
+    names = backend.answer("plan", **plan)["strategies"]
+    parts = [backend.answer("strategies", **plan, strategy=name)["rows"] for name in names]
+    assert [row for part in parts for row in part] == view["rows"]
+    steps = backend.answer("steps", **plan)
+    before, now = steps["measured"]
     assert (before["strategy"], before["step_seconds"]) == ("syneasgd", 0.061)
     assert (now["run"], now["num_steps"]) == (RUN, 19)
+    # Steps 62 to 80 took 0.05 + 1e-4 times their number, that is 0.0571 in the median.
+    rest = 0.0571 - RECORD.plan.predicted_seconds
+    assert steps["rest_seconds"] == pytest.approx(max(rest, 0.0), abs=1e-6)
     larger = backend.answer("strategies", **plan, workers=64)
     assert larger["num_workers"] == 64
-    assert larger["rest_seconds"] is None
+    assert [row["strategy"] for row in larger["rows"]] == [r["strategy"] for r in view["rows"]]
 
 
 def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
@@ -244,6 +251,7 @@ def test_history_has_steps_plans_and_prediction_errors(
         ),
         ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 3}, "workers must be one of"),
         ("strategies", {"run": RUN, "tag": RECORD.tag, "workers": 4096}, "workers must be from"),
+        ("strategies", {"run": RUN, "tag": RECORD.tag, "strategy": "sgd"}, "strategy must be one"),
         ("plan", {"run": RUN, "tag": RECORD.tag.replace("plan", "step")}, "format must be"),
     ],
 )
@@ -255,7 +263,9 @@ def test_bad_parameters_are_refused_with_a_reason(
     assert reason in value["error"]
 
 
-@pytest.mark.parametrize("route", ["plan", "group", "timeline", "contention", "strategies"])
+@pytest.mark.parametrize(
+    "route", ["plan", "group", "timeline", "contention", "strategies", "steps"]
+)
 @pytest.mark.parametrize("name", [*examples.HOSTILE, "/etc/passwd", ".", "", "\0"])
 def test_names_lead_nowhere_else(backend: Backend, route: str, name: str) -> None:
     for parameters in ({"run": name, "tag": RECORD.tag}, {"run": RUN, "tag": name}):
@@ -359,6 +369,7 @@ def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
     assert backend.answer("timeline", **plan, show="predicted") is None
     assert backend.answer("timeline", **plan, show="measured") is None
     assert backend.answer("contention", **plan)["model"] is None
+    assert backend.answer("plan", **plan)["strategies"] == []
     assert backend.answer("strategies", **plan)["rows"] == []
     assert backend.answer("history", **plan)["errors"] == []
 

@@ -77,11 +77,11 @@ def all_answers(ask: Ask) -> Answers:
             continue  # the same plan, in force twice
         for group in range(heading["num_groups"]):
             keep("group", plan | {"group": str(group)})
-        for route in ("plan", "contention", "history"):
+        for route in ("plan", "contention", "history", "steps"):
             keep(route, plan)
-        table = keep("strategies", plan) or {"rows": [], "num_workers": _ALL}
+        table = keep("strategies", plan) or {"rows": []}
         for workers in SCALE_OUT:
-            if workers >= table["num_workers"]:
+            if table["rows"] and workers >= heading["num_workers"]:
                 keep("strategies", plan | {"workers": str(workers)})
         ranks = keep("ranks", plan)
         for step in [] if ranks is None else ranks["steps"]:

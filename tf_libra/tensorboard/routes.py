@@ -5,7 +5,7 @@ among what the data provider lists, so none leads anywhere else. What is wrong w
 `ValueError` or one of TensorBoard's public errors, with the reason.
 """
 
-import functools
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from tf_libra.records.values import (
     TimelineRecord,
 )
 from tf_libra.tensorboard import ranks, views
+from tf_libra.tensorboard.kept import Kept
 
 _HISTORY_POINTS = 1000
 # The whole of a series of plans is shown; it has one value per time that it came into force.
@@ -135,7 +136,7 @@ class Query:
         # Of a plan that came into force again, the steps since then count.
         since = self.dated(run, record.tag, 1)[-1][0]
         dated = self.dated(run, record.tag_of(StepRecord.KIND), _TRACED_STEPS)
-        steps = [StepRecord.from_json(document) for written, document in dated if written >= since]
+        steps = [_step_record(document) for written, document in dated if written >= since]
         same = [one for one in steps if one.plan == record.plan.fingerprint]
         return TimelineRecord.of(record.plan, same) or self._written(run, record)
 
@@ -156,14 +157,29 @@ def _document(value: Any) -> str:
     return item.decode()
 
 
-@functools.lru_cache(maxsize=32)
+# A page asks again every few seconds while training runs.
+_PLANS: Kept[PlanRecord] = Kept(64)
+_STEPS: Kept[StepRecord] = Kept(1024)
+_HEADINGS: Kept[dict[str, Any]] = Kept(4096)
+_PIPELINES: Kept[dict[str, Any]] = Kept(64)
+
+
+def _digest(document: str) -> bytes:
+    return hashlib.blake2b(document.encode(), digest_size=16).digest()
+
+
 def _plan_record(document: str) -> PlanRecord:
-    return PlanRecord.from_json(document)
+    return _PLANS.get(_digest(document), lambda: PlanRecord.from_json(document))
 
 
-@functools.lru_cache(maxsize=32)
+def _step_record(document: str) -> StepRecord:
+    return _STEPS.get(_digest(document), lambda: StepRecord.from_json(document))
+
+
 def _pipeline_view(document: str) -> dict[str, Any]:
-    return views.pipeline_view(PipelineRecord.from_json(document))
+    return _PIPELINES.get(
+        _digest(document), lambda: views.pipeline_view(PipelineRecord.from_json(document))
+    )
 
 
 def _runs(query: Query) -> Any:
@@ -187,8 +203,8 @@ def _runs(query: Query) -> Any:
                     continue
                 # One that came into force again later has several steps.
                 for written, document in query.dated(run, tag, _PLAN_POINTS):
-                    heading = _heading(run, tag, _plan_record(document)) | {"written": written}
-                    plans.append((written, heading))
+                    place = {"run": run, "tag": tag}
+                    plans.append((written, place | _heading(document) | {"written": written}))
             except ValueError as error:
                 problems.append({"run": run, "tag": tag, "message": str(error)})
     # Of one function in the order in which they came into force, over all jobs that wrote here.
@@ -235,10 +251,12 @@ def _measuring(
     return found
 
 
-def _heading(run: str, tag: str, record: PlanRecord) -> dict[str, Any]:
+def _heading(document: str) -> dict[str, Any]:
+    return _HEADINGS.get(_digest(document), lambda: _heading_of(_plan_record(document)))
+
+
+def _heading_of(record: PlanRecord) -> dict[str, Any]:
     return {
-        "run": run,
-        "tag": tag,
         "function": record.function,
         "step": record.step,
         "origin": record.origin,
@@ -292,7 +310,7 @@ def _steps(query: Query, run: str, record: PlanRecord, count: int) -> list[StepR
     for other, tags in sorted(query.listed().items()):
         if tag in tags and _job(other) == _job(run):
             documents = query.documents(other, tag, count)
-            steps += [StepRecord.from_json(document) for document in documents]
+            steps += [_step_record(document) for document in documents]
     return [one for one in steps if one.plan == record.plan.fingerprint]
 
 
@@ -306,14 +324,22 @@ def _contention(query: Query) -> Any:
 
 
 def _strategies(query: Query) -> Any:
+    """All of them, or that named by `strategy`; on the plan's workers, or on `workers`."""
     _, record = query.plan()
+    workers = None
     if query.has("workers"):
         workers = query.integer("workers", 2, max(views.SCALE_OUT))
         if workers not in views.SCALE_OUT:
             allowed = ", ".join(map(str, views.SCALE_OUT))
             raise ValueError(f"workers must be one of {allowed}, got {workers}")
-        return views.strategies_view(record, (), workers)
-    return views.strategies_view(record, _measured_runs(query))
+    name = query.text("strategy") if query.has("strategy") else None
+    return views.strategies_view(record, workers, name)
+
+
+def _measured_steps(query: Query) -> Any:
+    """Whole steps as measured, under this plan and others."""
+    _, record = query.plan()
+    return views.steps_view(record, _measured_runs(query))
 
 
 def _measured_runs(query: Query) -> list[views.MeasuredRun]:
@@ -350,14 +376,12 @@ def _history(query: Query) -> Any:
         name: [[point.step, point.value] for point in found.get(tag, ())]
         for name, tag in tags.items()
     }
-    predictions = {
-        plan["fingerprint"]: views.plan_view(_plan_record(query.documents(run, plan["tag"])[-1]))[
-            "predicted_seconds"
-        ]
-        for plan in plans
-    }
     for plan in plans:
-        plan["predicted_seconds"] = predictions[plan["fingerprint"]]
+        same = _plan_record(query.documents(run, plan["tag"])[-1])
+        timeline = views.predicted(same)
+        plan["predicted_seconds"] = (
+            same.plan.predicted_seconds if timeline is None else timeline.backward_seconds
+        )
     return {"plans": plans, "series": series, "errors": _errors(plans, series)}
 
 
@@ -381,6 +405,7 @@ ROUTES: Mapping[str, Callable[[Query], Any]] = MappingProxyType(
         "ranks": _ranks,
         "contention": _contention,
         "strategies": _strategies,
+        "steps": _measured_steps,
         "history": _history,
     }
 )

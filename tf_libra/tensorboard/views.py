@@ -5,7 +5,6 @@ because nothing was measured, is None.
 """
 
 import dataclasses
-import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ from tf_libra.cost_model.fitting import computation_errors, prediction_errors
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
-from tf_libra.planning.compare import Compared, compare, every_strategy, ideal
+from tf_libra.planning.compare import IDEAL, Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.records.values import PipelineRecord, PlanRecord, Spread, TimelineRecord
 from tf_libra.simulation import Timeline, pipeline_gantt, simulate, simulate_pipeline
+from tf_libra.tensorboard.kept import Kept
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
 from tf_libra.tuning.search.result import Search
@@ -58,6 +58,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
         "notes": list(dict.fromkeys((*plan.notes, *record.conclusion.notes))),
         "versions": list(record.versions),
         "hosts": list(hosts),
+        "strategies": strategy_names(record),
         "tensor_names": list(plan.tensor_names),
         "race": race_view(record.conclusion.race),
         "search": search_view(record.conclusion.search),
@@ -503,43 +504,58 @@ class MeasuredRun:
     timeline: TimelineRecord | None = None
 
 
-def strategies_view(
-    record: PlanRecord, runs: Sequence[MeasuredRun], num_workers: int | None = None
-) -> dict[str, Any]:
-    """Predicted backward time of every strategy on the record's profile, and what was measured.
+def strategy_names(record: PlanRecord) -> list[str]:
+    """The strategies that `strategies_view` compares; none without a profile or a model."""
+    if record.conclusion.profile is None or record.conclusion.cost_model is None:
+        return []
+    return [*dict.fromkeys(one.name for one in _all_strategies(record)), IDEAL]
 
-    Strategies that do not choose threads are there with each allowed number. A step is backward
-    and the rest of it (forward computation, the optimizer), `rest_seconds`, which no strategy
-    changes: whole steps under the plan less predicted backward time.
+
+def strategies_view(
+    record: PlanRecord, num_workers: int | None = None, name: str | None = None
+) -> dict[str, Any]:
+    """Predicted backward time of every strategy on the record's profile.
+
+    Strategies that do not choose threads are there with each allowed number.
 
     Args:
       record: whose profile and model to take.
-      runs: what was measured; those of other models or world sizes are left out.
-      num_workers: another world size than the record's; nothing is measured for it.
+      num_workers: another world size than the record's.
+      name: of the one strategy to show; by default all, which takes seconds for thousands of
+        tensors.
+
+    Raises:
+      ValueError: there is no such strategy.
     """
-    profile, cost = record.conclusion.profile, record.conclusion.cost_model
     workers = record.plan.num_workers if num_workers is None else num_workers
-    view: dict[str, Any] = {"num_workers": workers, "rest_seconds": None, "rows": []}
-    if profile is None or cost is None:
-        return view
-    view["rows"] = [dict(row) for row in _rows(record, workers)]
-    if num_workers is None:
-        _add_measured(view, record, runs)
-    return view
+    names = strategy_names(record)
+    if name is not None and names and name not in names:
+        raise ValueError(f"strategy must be one of {', '.join(names)}, got {name!r:.80}")
+    chosen = [one for one in names if name in (None, one)]
+    rows = [dict(row) for one in chosen for row in _rows(record, workers, one)]
+    return {"num_workers": workers, "rows": rows}
 
 
-@functools.lru_cache(maxsize=128)  # planning for thousands of tensors takes seconds
-def _rows(record: PlanRecord, num_workers: int) -> tuple[dict[str, Any], ...]:
-    profile, cost = record.conclusion.profile, record.conclusion.cost_model
-    assert profile is not None and cost is not None
-    model = cost.with_workers(num_workers)
-    named = {str(i): one for i, one in enumerate(_all_strategies(record))}
-    rows = [
-        _row(one.name, None if one.chooses_threads else one.allowed_threads[0], compared)
-        for one, compared in zip(named.values(), compare(profile, model, named), strict=True)
-    ]
-    bound = ideal(profile, model, min(record.threads))
-    return (*rows, _row(bound.name, None, bound) | {"fingerprint": None})
+_ROWS: Kept[tuple[dict[str, Any], ...]] = Kept(2048)
+
+
+def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, Any], ...]:
+    """One strategy, with each number of threads that it is there with."""
+
+    def plan() -> tuple[dict[str, Any], ...]:
+        profile, cost = record.conclusion.profile, record.conclusion.cost_model
+        assert profile is not None and cost is not None
+        model = cost.with_workers(num_workers)
+        if name == IDEAL:
+            bound = ideal(profile, model, min(record.threads))
+            return (_row(bound.name, None, bound) | {"fingerprint": None},)
+        named = {str(i): s for i, s in enumerate(_all_strategies(record)) if s.name == name}
+        return tuple(
+            _row(one.name, None if one.chooses_threads else one.allowed_threads[0], compared)
+            for one, compared in zip(named.values(), compare(profile, model, named), strict=True)
+        )
+
+    return _ROWS.get((record, num_workers, name), plan)
 
 
 def strategy_like(
@@ -588,18 +604,26 @@ def _row(name: str, num_threads: int | None, compared: Compared) -> dict[str, An
     }
 
 
-def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[MeasuredRun]) -> None:
-    """Adds whole steps as measured, in this run and others of the same model and size."""
+def steps_view(record: PlanRecord, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Whole steps as measured, in the record's run and others of the same model and size.
+
+    A step is backward and the rest of it (forward computation, the optimizer), `rest_seconds`,
+    which no strategy changes: whole steps under the plan less predicted backward time.
+
+    Args:
+      record: of the plan.
+      runs: what was measured; those of other models or world sizes are left out.
+    """
     alike = [run for run in runs if _same_job(run.record, record)]
     own = [run for run in alike if run.record.plan.fingerprint == record.plan.fingerprint]
     seconds = [s for run in own for s in run.step_seconds]
     timeline = predicted(record)
+    rest = None
     if seconds and timeline is not None:
-        rest = statistics.median(seconds) - timeline.backward_seconds
-        view["rest_seconds"] = max(rest, 0.0)
-    view["measured"] = []
+        rest = max(statistics.median(seconds) - timeline.backward_seconds, 0.0)
+    measured: list[dict[str, Any]] = []
     if record.baseline_seconds:
-        view["measured"].append(
+        measured.append(
             {
                 "run": None,
                 "strategy": strategies.SynEasgd.name,
@@ -613,18 +637,19 @@ def _add_measured(view: dict[str, Any], record: PlanRecord, runs: Sequence[Measu
     for run in alike:
         if not run.step_seconds:
             continue
-        measured = run.timeline
-        view["measured"].append(
+        backward = None if run.timeline is None else run.timeline.backward.median
+        measured.append(
             {
                 "run": run.run,
                 "strategy": run.record.plan.strategy,
                 "threads": sorted({g.num_threads for g in run.record.plan.groups}),
                 "num_steps": len(run.step_seconds),
                 "step_seconds": statistics.median(run.step_seconds),
-                "backward_seconds": None if measured is None else measured.backward.median,
+                "backward_seconds": backward,
                 "fingerprint": run.record.plan.fingerprint,
             }
         )
+    return {"rest_seconds": rest, "measured": measured}
 
 
 def _same_job(one: PlanRecord, other: PlanRecord) -> bool:

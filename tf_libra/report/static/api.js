@@ -12,6 +12,11 @@ function key(route, parameters) {
 
 /** What a route answered; an Error with the backend's reason where it refused. */
 export async function get(route, parameters = {}) {
+  if (route === 'strategies' && parameters.strategy !== undefined) {
+    const {strategy, ...others} = parameters;
+    const all = await get(route, others); // one by one is for those who wait
+    return {...all, rows: all.rows.filter((row) => row.strategy === strategy)};
+  }
   const found = answers.get(key(route, parameters));
   if (found === undefined) throw new Error('This is not in the report; TensorBoard shows it.');
   if (found.error !== undefined) throw new Error(found.error);

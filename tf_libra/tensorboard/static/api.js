@@ -2,11 +2,11 @@
 
 const BASE = new URL('../', import.meta.url);
 
-/** What a route answers; an Error with the backend's reason where it refuses. */
-export async function get(route, parameters = {}) {
+/** What a route answers; an Error with the backend's reason where it refuses, or `signal` ends it. */
+export async function get(route, parameters = {}, signal = undefined) {
   const url = new URL(route, BASE);
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
-  const response = await fetch(url);
+  const response = await fetch(url, {signal});
   if (response.ok) return response.json();
   let reason = `${response.status} ${response.statusText}`;
   try {

@@ -6,7 +6,10 @@ import {color} from './theme.js';
 let loading = null;
 
 function plotly() {
-  loading ??= script('plotly.min.js').then(() => window.Plotly);
+  loading ??= script('plotly.min.js').then(() => window.Plotly).catch((error) => {
+    loading = null; // to be tried again
+    throw error;
+  });
   return loading;
 }
 

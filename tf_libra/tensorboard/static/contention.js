@@ -1,13 +1,12 @@
 // View 3: what was sampled, and the curves fitted to it.
 
-import {get} from './api.js';
 import {chart, threadColor} from './charts.js';
 import {h} from './dom.js';
 import {bytes, percent, plural, rate, time} from './format.js';
 import {color} from './theme.js';
 
 export async function contentionView(place, context) {
-  const view = await get('contention', context.plan);
+  const view = await context.ask('contention', context.plan);
   if (view.model === null) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'No contention model'),
       h('p', {class: 'lead'}, 'The plan was given to this run, or too little could be measured to fit a model.'),

@@ -1,13 +1,12 @@
 // View 5: how steps went, and how right the predictions were.
 
-import {get} from './api.js';
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
 import {percent, plural, strategy, time} from './format.js';
 import {color} from './theme.js';
 
 export async function historyView(place, context) {
-  const view = await get('history', context.plan);
+  const view = await context.ask('history', context.plan);
   const steps = h('div', {class: 'plot', id: 'history-steps'});
   const parts = h('div', {class: 'plot', id: 'history-backward'});
   const errors = h('div', {class: 'plot low', id: 'history-errors'});

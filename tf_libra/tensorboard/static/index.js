@@ -20,6 +20,9 @@ const VIEWS = [
   ['history', 'History', historyView],
 ];
 const RELOAD_SECONDS = 5; // as often as TensorBoard itself looks for what was written
+const PATIENCE_SECONDS = 120; // for the list of runs
+const HELD_SECONDS = 15; // how long a list stays open, or marked text is wanted
+const KEPT_ANSWERS = 300;
 const SCROLL = 'libra scroll';
 
 const SCRIPT = `import horovod.tensorflow as hvd
@@ -36,6 +39,25 @@ def train_step(images, labels):
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss`;
 
+/** One drawing of a view: what it has asked for and set up goes with it. */
+class Visit {
+  constructor() {
+    this.drawn = false;
+    this.over = new Promise((resolve) => { this.end = resolve; }); // drawn, or left
+    this.leaving = [];
+    this.restyling = [];
+    this.selecting = [];
+    this.asking = new AbortController();
+  }
+
+  /** What it still waits for is not waited for: a browser asks a server a few questions at a time. */
+  leave() {
+    this.asking.abort();
+    for (const action of this.leaving.splice(0)) action();
+    this.end();
+  }
+}
+
 /** Everything on the page, and what is selected. */
 class Page {
   constructor() {
@@ -44,12 +66,13 @@ class Page {
     this.group = /^\d+$/.test(place.group ?? '') ? Number(place.group) : null;
     this.wanted = place; // until the plan that it names is found
     this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
+    this.kept = new Map(); // answers that never change
     this.runs = {plans: [], pipelines: [], measuring: [], stamps: {}, problems: []};
     this.heading = null;
-    this.visit = 0;
-    this.leaving = [];
-    this.restyling = [];
-    this.selecting = [];
+    this.visit = new Visit();
+    this.shown = this.visit; // another one while a view is redrawn in its place
+    this.reading = null; // of the list of runs
+    this.held = 0; // until when a list may be open, or marked text be wanted
     this.top = h('div', {class: 'top'});
     this.nav = h('nav', {role: 'tablist', hidden: true}, VIEWS.map(([name, title]) => h('button', {
       type: 'button', role: 'tab', id: `tab-${name}`,
@@ -63,13 +86,24 @@ class Page {
   async start() {
     document.title = 'Libra';
     const styled = stylesheet('style.css');
-    followTheme(() => { for (const restyle of this.restyling) restyle(); });
+    followTheme(() => { for (const visit of this.visits()) for (const restyle of visit.restyling) restyle(); });
     await styled;
     document.body.append(this.bar, this.main);
+    const hold = () => { this.held = performance.now() + 1e3 * HELD_SECONDS; };
+    for (const name of ['pointerdown', 'keydown']) {
+      document.addEventListener(name, (event) => { if (event.target.closest?.('select')) hold(); }, true);
+    }
+    document.addEventListener('selectionchange', () => { if (!window.getSelection()?.isCollapsed) hold(); });
+    document.addEventListener('change', () => { this.held = 0; }, true);
     await this.reload();
     this.scrollBack();
-    onTensorBoardReload(() => this.reload(true));
-    setInterval(() => { if (!document.hidden) this.reload(true); }, RELOAD_SECONDS * 1000);
+    onTensorBoardReload(() => this.follow());
+    // The next look begins when the last one is over: however slow the answers, they never pile up.
+    const look = async () => {
+      if (!document.hidden && window.innerWidth > 0) await this.follow();
+      setTimeout(look, RELOAD_SECONDS * 1000);
+    };
+    setTimeout(look, RELOAD_SECONDS * 1000);
     window.addEventListener('pagehide', () => remember(window.scrollY));
   }
 
@@ -78,26 +112,60 @@ class Page {
     if (kept > 0) window.scrollTo(0, kept);
   }
 
-  /** Reads the list of runs again; `quietly` redraws only what has changed, in its place. */
-  async reload(quietly = false) {
+  /** Reads the list of runs again, and draws everything anew. */
+  async reload() {
+    if (await this.read()) await this.show();
+  }
+
+  /**
+   * Reads it, and redraws what has changed in its place. What is being drawn is drawn to its end
+   * first, and what somebody holds (an open list, marked text, a timeline) is left alone: the next
+   * look is soon.
+   */
+  async follow() {
+    if (this.reading !== null || this.isHeld()) return;
+    const before = this.runs;
+    const failed = this.main.dataset.ready === 'failed';
+    if (!await this.read(() => !this.isHeld())) return;
+    if (failed || !this.sameAs(before)) await this.show(true);
+    else this.tellTime();
+  }
+
+  isHeld() {
+    return !this.visit.drawn || performance.now() < this.held || document.querySelector('.dragging') !== null;
+  }
+
+  /** Takes over the list of runs as it is now, unless it is read anew meanwhile or not `wanted`. */
+  async read(wanted = null) {
+    const reading = new AbortController();
+    this.reading?.abort();
+    this.reading = reading;
+    const late = setTimeout(() => reading.abort(), 1e3 * PATIENCE_SECONDS);
     let runs;
     try {
-      runs = await get('runs');
+      runs = await get('runs', {}, reading.signal);
     } catch (error) {
-      if (!quietly) this.main.replaceChildren(message('TensorBoard could not be asked', error.message));
-      return;
+      if (this.reading === reading && (wanted === null || this.heading === null)) {
+        this.visit.leave();
+        this.main.replaceChildren(message('TensorBoard could not be asked', error.message));
+        this.main.dataset.ready = 'failed';
+        this.visit.drawn = true;
+      }
+      return false;
+    } finally {
+      clearTimeout(late);
+      if (this.reading === reading) this.reading = null;
+      else runs = undefined;
     }
-    this.updated = new Date();
-    const before = this.runs;
-    this.runs = runs;
-    if (quietly && this.sameAs(before)) {
-      this.tellTime();
-      return;
-    }
-    const siblings = before.plans.filter((plan) => this.heading && plan.run === this.heading.run && plan.function === this.heading.function);
+    if (runs === undefined || !(wanted?.() ?? true)) return false;
+    // What says the same stays the same: the lists to choose from hold these plans.
+    if (JSON.stringify(runs.plans) === JSON.stringify(this.runs.plans)) runs.plans = this.runs.plans;
+    const siblings = this.heading === null ? [] : this.siblings();
     const follows = this.heading !== null && siblings.at(-1) === this.heading && !this.picked;
+    this.updated = new Date();
+    this.runs = runs;
     this.heading = this.choose(follows);
-    await this.show(quietly && this.main.dataset.ready === this.view);
+    return true;
   }
 
   /** Whether nothing that is shown has changed. */
@@ -123,7 +191,12 @@ class Page {
     if (group === this.group) return;
     this.group = group;
     this.writePlace();
-    for (const selected of this.selecting) selected(group);
+    for (const visit of this.visits()) for (const selected of visit.selecting) selected(group);
+  }
+
+  /** What is shown, and what is being drawn to take its place. */
+  visits() {
+    return new Set([this.shown, this.visit]);
   }
 
   writePlace() {
@@ -131,71 +204,92 @@ class Page {
     writePlace({view: this.view, run, function: name, tag, step, group: this.group});
   }
 
-  /** Redraws everything; `inPlace`: what is shown stays until what follows it is drawn. */
-  async show(inPlace = false) {
-    this.visit += 1;
-    const visit = this.visit;
-    const leaving = this.leaving;
-    this.leaving = [];
-    this.restyling = [];
-    this.selecting = [];
+  /**
+   * Redraws everything; `inPlace`: what is shown stays until what follows it is drawn. Returns when
+   * that is so; a view may go on to add what takes long.
+   */
+  show(inPlace = false) {
+    const left = this.visit;
+    const visit = new Visit();
+    this.visit = visit;
     this.drawBar();
     const problems = this.runs.problems.map(({run, tag, message: reason}) =>
       message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`));
     const measuring = [...this.runs.measuring.map(progress), ...this.runs.pipelines.map(pipelineCard)];
     if (this.heading === null) {
-      for (const leave of leaving) leave();
+      left.leave();
+      this.shown = visit;
       this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty()]));
       this.main.dataset.ready = this.runs.pipelines.length > 0 ? 'pipeline' : measuring.length > 0 ? 'measuring' : 'empty';
-      return;
+      visit.drawn = true;
+      return null;
     }
     if (this.group !== null && this.group >= this.heading.num_groups) this.group = null;
     this.writePlace();
-    const place = h('div', {id: 'view', 'data-view': this.view});
+    const {view, heading, group} = this;
+    const place = h('div', {id: 'view', 'data-view': view});
     const old = inPlace ? document.getElementById('view') : null;
     if (old === null) {
-      for (const leave of leaving) leave();
+      left.leave();
+      this.shown = visit;
       delete this.main.dataset.ready;
       place.append(h('p', {class: 'busy'}, 'Reading …'));
       this.main.replaceChildren(...problems, ...measuring, place);
     } else {
+      visit.leaving.push(() => left.leave()); // if this one is left before it has come
       old.removeAttribute('id');
       place.classList.add('coming');
       this.main.append(place);
     }
-    const arrive = () => {
-      if (visit !== this.visit || old === null || !place.classList.contains('coming')) return;
-      for (const leave of leaving) leave();
-      const {scrollX, scrollY} = window;
-      place.classList.remove('coming');
-      this.main.replaceChildren(...problems, ...measuring, place);
-      window.scrollTo(scrollX, scrollY);
+    const arrive = (ready) => {
+      if (place.classList.contains('coming')) {
+        left.leave();
+        const restore = hold(old);
+        place.classList.remove('coming');
+        this.main.replaceChildren(...problems, ...measuring, place);
+        restore(place);
+        this.shown = visit;
+        if (this.group !== group) for (const selected of visit.selecting) selected(this.group);
+      }
+      this.main.dataset.ready = ready;
+      visit.drawn = true;
+      visit.end();
     };
     const fail = (error) => {
       if (visit !== this.visit) return;
       place.replaceChildren(message('This cannot be shown', error.message));
-      arrive();
-      this.main.dataset.ready = 'failed';
+      arrive('failed');
     };
+    const ask = (route, parameters) => get(route, {...parameters}, visit.asking.signal);
     const context = {
-      plan: {run: this.heading.run, tag: this.heading.tag},
-      heading: this.heading,
+      plan: {run: heading.run, tag: heading.tag},
+      heading,
       siblings: this.siblings(),
-      group: this.group,
-      memory: (this.memory[this.view] ??= {}),
+      group,
+      memory: (this.memory[view] ??= {}),
+      ask,
+      askOnce: (route, parameters) => this.once(ask, heading, route, parameters),
       select: (group) => this.select(group),
       fail,
       left: () => visit !== this.visit,
-      ready: () => { if (visit === this.visit) { arrive(); this.main.dataset.ready = this.view; } },
-      onleave: (action) => this.leaving.push(action),
-      onrestyle: (action) => this.restyling.push(action),
-      onselect: (action) => this.selecting.push(action),
+      ready: () => { if (visit === this.visit) arrive(view); },
+      onleave: (action) => visit.leaving.push(action),
+      onrestyle: (action) => visit.restyling.push(action),
+      onselect: (action) => visit.selecting.push(action),
     };
-    try {
-      await VIEWS.find(([name]) => name === this.view)[2](place, context);
-    } catch (error) {
-      fail(error);
+    VIEWS.find(([name]) => name === view)[2](place, context).catch(fail);
+    return visit.over;
+  }
+
+  /** An answer that follows from the plan alone: whoever draws it again has it. */
+  async once(ask, {run, tag, step, fingerprint}, route, parameters) {
+    const key = JSON.stringify([run, tag, step, fingerprint, route, parameters]);
+    if (!this.kept.has(key)) {
+      const answer = await ask(route, parameters);
+      if (this.kept.size >= KEPT_ANSWERS) this.kept.delete(this.kept.keys().next().value);
+      this.kept.set(key, answer);
     }
+    return this.kept.get(key);
   }
 
   /** Plans of the same function in the same run. */
@@ -210,16 +304,18 @@ class Page {
 
   drawBar() {
     this.tellTime();
-    const children = [];
-    if (this.heading !== null) children.push(...this.selectors());
-    children.push(
-      h('span', {class: 'spacer'}),
-      this.clock,
-      h('button', {type: 'button', id: 'reload', onclick: () => this.reload()}, 'Reload'));
-    const focused = this.top.contains(document.activeElement) ? document.activeElement.id : '';
-    this.top.replaceChildren(...children);
-    if (focused) document.getElementById(focused)?.focus();
-    // The same elements again: a click that is under way is not lost.
+    // The same elements again, where they say the same: what somebody is about to click stays.
+    const said = JSON.stringify([this.heading, this.runs.plans]);
+    if (said !== this.said) {
+      this.said = said;
+      const focused = this.top.contains(document.activeElement) ? document.activeElement.id : '';
+      this.top.replaceChildren(
+        ...(this.heading === null ? [] : this.selectors()),
+        h('span', {class: 'spacer'}),
+        this.clock,
+        h('button', {type: 'button', id: 'reload', onclick: () => this.reload()}, 'Reload'));
+      if (focused) document.getElementById(focused)?.focus();
+    }
     this.nav.hidden = this.heading === null;
     for (const tab of this.nav.children) tab.setAttribute('aria-selected', String(tab.id === `tab-${this.view}`));
   }
@@ -246,6 +342,23 @@ class Page {
       h('span', {class: 'updated'}, `${this.heading.num_workers} workers`),
     ];
   }
+}
+
+/** What somebody has in hand of a view, to be given back to the one that follows it. */
+function hold(old) {
+  const {scrollX, scrollY} = window;
+  const scrolled = [...old.querySelectorAll('.scroll, .long-list')].map(({scrollTop, scrollLeft}) => [scrollTop, scrollLeft]);
+  const focused = old.contains(document.activeElement) ? document.activeElement : null;
+  const cursor = focused?.matches('input') ? [focused.selectionStart, focused.selectionEnd] : null;
+  return (place) => {
+    for (const [i, list] of place.querySelectorAll('.scroll, .long-list').entries()) {
+      if (scrolled[i] !== undefined) [list.scrollTop, list.scrollLeft] = scrolled[i];
+    }
+    const again = focused?.id ? document.getElementById(focused.id) : null;
+    again?.focus({preventScroll: true});
+    if (cursor !== null) again?.setSelectionRange(...cursor);
+    window.scrollTo(scrollX, scrollY);
+  };
 }
 
 // A page of no origin, as one that was opened from a mail, has no storage.

@@ -1,11 +1,10 @@
 // View 1: the groups of a plan, and why each is as it is.
 
-import {get} from './api.js';
 import {h, longList, s} from './dom.js';
 import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time} from './format.js';
 
 export async function planView(place, context) {
-  const plan = await get('plan', context.plan);
+  const plan = await context.ask('plan', context.plan);
   const facts = h('div', {class: 'grid facts'});
   const detail = h('section', {class: 'card', id: 'detail'});
   const rows = plan.groups.map((group) => row(group, plan, () => context.select(group.group)));
@@ -55,20 +54,31 @@ export async function planView(place, context) {
         plan.notes.map((note) => h('p', {class: 'note name'}, note))),
       detail),
     about(plan, context));
+  let picked = null;
   const pick = async (index) => {
+    picked = index;
     for (const [k, one] of rows.entries()) one.setAttribute('aria-selected', String(k === index));
     for (const one of strip?.querySelectorAll('.back') ?? []) one.classList.toggle('chosen', one.dataset.group === String(index));
     try {
-      const group = await get('group', {...context.plan, group: index});
-      showGroup(detail, group, plan);
+      const group = await context.askOnce('group', {...context.plan, group: index});
+      if (picked === index) showGroup(detail, group, plan);
     } catch (error) {
-      detail.replaceChildren(h('p', {class: 'bad'}, error.message));
+      if (picked === index) detail.replaceChildren(h('p', {class: 'bad'}, error.message));
     }
   };
-  facts.replaceChildren(bottleneck(plan), threads(plan));
+  // Strategies are planned anew for it, which takes a while with thousands of tensors: nothing waits.
+  let gained = gain(plan, null);
+  const show = (card) => { gained.replaceWith(card); gained = card; };
+  context.askOnce('strategies', context.plan)
+    .then((table) => show(gain(plan, table)), (error) => show(unsaid(plan, error)));
+  facts.replaceChildren(gained, bottleneck(plan), threads(plan), h('section', {class: 'card fact', id: 'model'}));
   context.onselect((group) => pick(group ?? plan.bottleneck ?? 0));
   await pick(context.group ?? plan.bottleneck ?? 0);
-  await answers(facts, plan, context);
+  const [contention, measured] = await Promise.all([
+    context.ask('contention', context.plan),
+    context.ask('timeline', {...context.plan, show: 'measured'}),
+  ]);
+  facts.replaceChildren(gained, bottleneck(plan), threads(plan), model(plan, contention, measured));
   context.ready();
 }
 
@@ -176,16 +186,6 @@ function fact(question, answer, because, kind = '', id = '') {
     h('p', {class: 'because'}, because));
 }
 
-async function answers(place, plan, context) {
-  const [contention, table, measured] = await Promise.all([
-    get('contention', context.plan),
-    get('strategies', context.plan),
-    get('timeline', {...context.plan, show: 'measured'}),
-  ]);
-  place.replaceChildren(
-    gain(plan, table), bottleneck(plan), threads(plan), model(plan, contention, measured));
-}
-
 function bottleneck(plan) {
   const question = 'Which group is the bottleneck?';
   if (plan.bottleneck === null) {
@@ -226,28 +226,41 @@ function model(plan, contention, measured) {
   return fact(question, `off by ${percent(held)}`, parts.join(' '), kind, 'model');
 }
 
+/** What the plan gains; `table`: what every strategy would take, null as long as that is not known. */
 function gain(plan, table) {
-  const name = strategy(plan.strategy);
-  const question = `What does ${name} gain here?`;
+  const question = `What does ${strategy(plan.strategy)} gain here?`;
+  const words = table === null ? ['Planning with every strategy, to compare …'] : predictedGain(plan, table);
+  const raced = plan.race?.slice(1).filter((one) => one.ratio !== null) ?? [];
+  let card;
+  if (raced.length > 0) {
+    card = gainOf(question, plan, raced, words?.join(' ') ?? '');
+  } else if (table === null) {
+    card = fact(question, '…', words[0], '', 'gain');
+  } else if (words === null) {
+    card = fact(question, '-', 'Nothing was measured, so nothing can be compared.', '', 'gain');
+  } else {
+    card = fact(question, `${words.change}, predicted`, [...words, 'Nothing was run in turns with it, so no gain was measured.'].join(' '), '', 'gain');
+  }
+  card.toggleAttribute('data-pending', table === null);
+  return card;
+}
+
+function unsaid(plan, error) {
+  return fact(`What does ${strategy(plan.strategy)} gain here?`, '-', `It cannot be said: ${error.message}`, '', 'gain');
+}
+
+/** Sentences on what is predicted against other strategies; null where nothing is. */
+function predictedGain(plan, table) {
   const own = plan.predicted_seconds;
   const others = table.rows.filter((one) => one.backward_seconds !== null
     && one.strategy !== 'mg-cf' && one.strategy !== plan.strategy && !one.strategy.startsWith('libra'));
-  if (own === null || others.length === 0) {
-    return fact(question, '-', 'Nothing was measured, so nothing can be compared.', '', 'gain');
-  }
+  if (own === null || others.length === 0) return null;
   const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const wfbp = others.find((one) => one.strategy === 'wfbp');
-  const change = own / best.backward_seconds - 1;
-  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)} with r = ${best.num_threads} (${time(best.backward_seconds)}).`];
-  if (wfbp && wfbp !== best) {
-    words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
-  }
-  const raced = plan.race?.slice(1).filter((one) => one.ratio !== null) ?? [];
-  if (raced.length > 0) {
-    return gainOf(question, plan, raced, `${words[0].slice(0, -1)}: ${signedPercent(change)}.`);
-  }
-  words.push('Nothing was run in turns with it, so no gain was measured.');
-  return fact(question, `${signedPercent(change)}, predicted`, words.join(' '), '', 'gain');
+  const change = signedPercent(own / best.backward_seconds - 1);
+  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)} with r = ${best.num_threads} (${time(best.backward_seconds)}): ${change}.`];
+  if (wfbp && wfbp !== best) words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
+  return Object.assign(words, {change});
 }
 
 /** By the race: steps that took turns, against one all-reduce of everything if it took part. */

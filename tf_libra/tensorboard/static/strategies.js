@@ -1,11 +1,11 @@
 // View 4: what every strategy would make of this profile, here and on more workers.
 
-import {get} from './api.js';
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
 import {plural, short, signedPercent, strategy, STRATEGIES, time} from './format.js';
 import {color} from './theme.js';
 
+const PART_MILLISECONDS = 500; // between two drawings of what is there so far
 const SCALE_OUT = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const ORDER = Object.keys(STRATEGIES);
 
@@ -26,42 +26,66 @@ function best(rows) {
 }
 
 export async function strategiesView(place, context) {
-  const view = await get('strategies', context.plan);
-  if (view.rows.length === 0) {
+  const {strategies: names, num_workers: own} = await context.askOnce('plan', context.plan);
+  if (names.length === 0) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'Nothing to compare'),
       h('p', {class: 'lead'}, 'Strategies are compared by a profile and a fitted model, which this run does not have.')));
     context.ready();
     return;
   }
+  const view = {...await context.ask('steps', context.plan), num_workers: own, rows: []};
+  const words = h('p', {class: 'lead'});
   const compare = h('div', {class: 'plot', id: 'strategies-plot'});
+  const rows = h('div', {});
+  const planning = h('p', {class: 'note', id: 'strategies-progress', 'data-pending': true});
   const scaling = h('div', {class: 'plot tall', id: 'scale-plot'});
-  const progress = h('p', {class: 'note', id: 'scale-progress'});
+  const progress = h('p', {class: 'note', id: 'scale-progress', 'data-pending': true});
   place.replaceChildren(
     h('section', {class: 'card'},
-      h('h2', {}, `Every strategy on this profile, ${plural(view.num_workers, 'worker')}`),
-      h('p', {class: 'lead'}, lead(view, context)),
-      compare,
-      table(view, context)),
+      h('h2', {}, `Every strategy on this profile, ${plural(own, 'worker')}`),
+      words, compare, rows, planning),
     h('section', {class: 'card'},
       h('h2', {}, 'Scale-out'),
       h('p', {class: 'lead'}, 'Predicted backward on more workers of the same hardware, relative to LIBRA; each strategy with the number of threads that is best for it. Only the startup overhead and the bytes sent change (LIBRA, Eq. 4).'),
       scaling, progress));
-  const drawRows = () => rowsChart(compare, view, context);
   const studies = [];
+  const drawRows = () => {
+    words.textContent = lead(view, context);
+    rows.replaceChildren(table(view, context));
+    return rowsChart(compare, view, context);
+  };
   const drawScale = () => (studies.length === 0 ? null : scaleChart(scaling, studies));
   context.onrestyle(() => Promise.all([drawRows(), drawScale()]));
-  await drawRows();
-  context.ready();
-  const sizes = SCALE_OUT.filter((workers) => workers >= view.num_workers);
-  for (const workers of sizes) {
-    if (!place.isConnected || context.left()) return;
-    progress.textContent = `planning for ${workers} of up to ${sizes.at(-1)} workers …`;
-    studies.push(await get('strategies', {...context.plan, workers}));
+  // Each strategy plans anew, for thousands of tensors that takes a while: what is there is shown.
+  planning.textContent = `planning with ${strategy(names[0])} …`;
+  setTimeout(() => context.ready(), PART_MILLISECONDS); // however long the first takes
+  let drawn = performance.now();
+  for (const [index, name] of names.entries()) {
+    view.rows.push(...(await context.askOnce('strategies', {...context.plan, strategy: name})).rows);
     if (context.left()) return;
-    await drawScale();
+    if (performance.now() - drawn < PART_MILLISECONDS || index === names.length - 1) continue;
+    planning.textContent = `planning with ${strategy(names[index + 1])} …`;
+    await drawRows();
+    context.ready();
+    drawn = performance.now();
   }
-  progress.textContent = '';
-  scaling.dataset.complete = 'true';
+  planning.remove();
+  await drawRows();
+  const sizes = SCALE_OUT.filter((workers) => workers >= own);
+  drawn = performance.now();
+  for (const workers of sizes) {
+    if (context.left()) return;
+    if (performance.now() - drawn > PART_MILLISECONDS) {
+      progress.textContent = `planning for ${workers} of up to ${sizes.at(-1)} workers …`;
+      await drawScale();
+      context.ready();
+      drawn = performance.now();
+    }
+    studies.push(await context.askOnce('strategies', {...context.plan, workers}));
+  }
+  await drawScale();
+  progress.remove();
+  context.ready();
 }
 
 function lead(view, context) {

@@ -1,6 +1,5 @@
 // View 2: predicted and measured timelines over one another.
 
-import {get} from './api.js';
 import {choice, h} from './dom.js';
 import {bytes, plural, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
 import {Lanes, legend, rankLegend} from './lanes.js';
@@ -18,7 +17,7 @@ async function shown(context) {
       [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own],
       [`measured ${other.tag}`, `${name}, measured`, {...plan, show: 'measured'}, own]);
   }
-  const {threads, totals} = await get('plan', context.plan);
+  const {threads, totals} = await context.askOnce('plan', context.plan);
   if (!totals) return options; // nothing to predict by
   for (const name of Object.keys(STRATEGIES)) {
     if (name === 'mg-cf') continue;
@@ -43,9 +42,14 @@ export async function timelineView(place, context) {
   const everyRank = h('section', {class: 'card', id: 'ranks'});
   const table = h('section', {class: 'card', id: 'spans'});
   const status = h('p', {class: 'lead', id: 'difference'});
+  let loads = 0;
   const load = async () => {
+    loads += 1;
+    const mine = loads;
     const asked = selected.map((key) => options.find(([one]) => one === key));
-    const answers = await Promise.all(asked.map(([, , parameters]) => get('timeline', parameters)));
+    const answers = await Promise.all(asked.map(([, , parameters]) =>
+      (parameters.show === 'measured' ? context.ask : context.askOnce)('timeline', parameters)));
+    if (mine !== loads) return; // something else was chosen meanwhile
     const pairs = asked.map(([, text], i) => [text[0].toUpperCase() + text.slice(1), answers[i]]);
     const known = pairs.filter(([, timeline]) => timeline !== null);
     if (known.length > 0) lanes.show(known, memory.range ?? null);
@@ -87,9 +91,13 @@ async function allRanks(place, context) {
   context.onleave(() => lanes.dispose());
   context.onselect((group) => lanes.select(group));
   const heading = h('h2', {}, 'All ranks in one step');
+  let draws = 0;
   const draw = async () => {
+    draws += 1;
+    const mine = draws;
     const asked = context.memory.step === undefined ? {} : {step: context.memory.step};
-    const view = await get('ranks', {...context.plan, ...asked});
+    const view = await context.ask('ranks', {...context.plan, ...asked});
+    if (mine !== draws) return;
     if (view === null) {
       place.replaceChildren(heading, h('p', {class: 'lead'}, 'No step under this plan was recorded.'));
       return;
