@@ -222,6 +222,18 @@ class Tab:
                     found.append(f"{response['status']} {response['url']}")
         return found
 
+    @contextlib.contextmanager
+    def far_away(self, seconds: float) -> Iterator[None]:
+        """While it lasts, every answer takes so much longer."""
+        conditions = {"offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
+        name = "Network.emulateNetworkConditions"
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd(name, conditions | {"latency": 1e3 * seconds})
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd(name, conditions | {"latency": 0})
+
     def picture(self, path: Path) -> None:
         """Takes a picture of the tab, as high as what it shows."""
         height = self.script(

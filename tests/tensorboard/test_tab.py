@@ -1,7 +1,10 @@
 """The Libra tab of a real TensorBoard in a real browser, on the runs of real workers."""
 
+import itertools
+import threading
 import urllib.parse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +275,49 @@ def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: 
     writer.history(7, "young_step", {"step_seconds": 0.01})
     writer.close()
     tab.wait(lambda: "young_step: measuring, step 7 of 60" in tab.one("main").text)
+
+
+def test_what_is_clicked_is_shown_however_slow_the_answers_and_fast_the_records(
+    tab: Tab, trained: Trained
+) -> None:
+    write(trained.logdir / "busy", examples.plan_record(function="busy"))
+    tab.wait(lambda: any("busy" in one.text for one in Select(tab.one("#run")).options))
+    tab.choose("#run", "busy")
+    over = threading.Event()
+
+    def keep_writing() -> None:
+        writer = RecordWriter(trained.logdir / "busy", 0)
+        for step in itertools.count(10**6):
+            writer.history(step, "busy", {"step_seconds": 0.01})
+            writer.flush()
+            if over.wait(0.5):
+                break
+        writer.close()
+
+    # To draw the plan takes three answers, one after the other: longer than the page takes to look
+    # again at what was written, which is something new every time.
+    with ThreadPoolExecutor(1) as pool, tab.far_away(2.0):
+        writing = pool.submit(keep_writing)
+        try:
+            tab.one("#tab-history").click()
+            tab.one("#tab-plan").click()
+            tab.wait(lambda: tab.one("main").get_attribute("data-ready") == "plan")
+            # While it is redrawn in its place, a group can be chosen, and stays chosen.
+            tab.wait(lambda: tab.find(".coming"))
+            row = tab.find("#groups tbody tr")[-1]
+            last = row.get_attribute("data-group")
+            row.click()
+            tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
+            tab.wait(lambda: not tab.find(".coming"))
+            assert tab.one("#detail").get_attribute("data-group") == last
+            # And so can another view.
+            tab.wait(lambda: tab.find(".coming"))
+            tab.one("#tab-contention").click()
+            tab.wait(lambda: tab.one("main").get_attribute("data-ready") == "contention")
+            assert tab.one("#view").get_attribute("data-view") == "contention"
+        finally:
+            over.set()
+            writing.result(60)
 
 
 def test_numbers_are_written_as_in_text(tab: Tab) -> None:
