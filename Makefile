@@ -1,4 +1,4 @@
-# make setup | test | check | demo | pictures | lint | format | bench | soak | clean | distclean
+# make setup | test | check | demo | wheel | pictures | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -39,7 +39,7 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check demo pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup test check demo wheel pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -69,6 +69,13 @@ check: lint setup
 demo: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py
 
+# One for each TensorFlow, tried out in an environment that has nothing else, and no compiler.
+WHEELS := dist/tensorflow-$(FLAVOUR:%-tensorflow-cpu=%)
+wheel: setup
+	@rm -rf build/lib* build/bdist.* $(WHEELS)
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
+	$(BIN)/python tools/try_wheel.py $(WHEELS)/*.whl
+
 # The pictures of docs/tensorboard.md and docs/report_and_timeline.md, from runs of the demo.
 pictures: setup
 	tools/install_browser.sh
@@ -92,8 +99,9 @@ soak: setup
 # The GPU benchmark needs PyTorch and no TensorFlow: an environment of its own.
 GPU_VENV := .venv-gpu
 GPU_REQUIREMENTS := import tomllib; \
-  project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-  print(*project["dependencies"], *project["optional-dependencies"]["gpu"], sep="\n")
+  known = tomllib.load(open("pyproject.toml", "rb")); \
+  print(*known["tool"]["tf-libra"]["dependencies"], \
+  *known["project"]["optional-dependencies"]["gpu"], sep="\n")
 
 $(GPU_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(GPU_VENV)

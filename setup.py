@@ -6,6 +6,10 @@
 
 Without TensorFlow, TF-Libra is installed without the libraries: planning and simulation work,
 training does not. The local part of the version says which it is: `+tf2.21.0` or `+planning.only`.
+
+What is built for a TensorFlow requires it, of the same minor version: the extension is linked with
+TensorFlow's C++ library, whose interface may change with every minor version, and is then refused
+where it is loaded. Patch releases keep it.
 """
 
 import contextlib
@@ -18,22 +22,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 VERSION = "0.1.0"
 SUPPORTED = ("2.18", "2.21")
 
-# Prints the folder and the version of the installed TensorFlow without importing it.
+# Prints the folder, version and package of the installed TensorFlow without importing it.
 FIND_TENSORFLOW = """
 import importlib.metadata, importlib.util, json
 spec = importlib.util.find_spec("tensorflow")
 names = importlib.metadata.packages_distributions().get("tensorflow") if spec else None
 if names:
-    print(json.dumps([spec.submodule_search_locations[0], importlib.metadata.version(names[0])]))
+    version = importlib.metadata.version(names[0])
+    print(json.dumps([spec.submodule_search_locations[0], version, names[0]]))
 """
 FIND_FLAGS = """
 import json, tensorflow.sysconfig as s
@@ -196,6 +203,14 @@ class BuildLibrary(build_ext):
             place(ext.output, Path(self.get_ext_filename(ext.name)))
 
 
+class Wheel(bdist_wheel):
+    """A wheel for a platform and any Python: TensorFlow loads the libraries, Python does not."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """As for packages without extensions, but for the platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
 class BuildTests(BuildLibrary):
     """Builds the C++ tests that need TensorFlow, and prints each program's path."""
 
@@ -211,29 +226,32 @@ def main() -> None:
     """Decides what to build from the TensorFlow that is there."""
     os.chdir(Path(__file__).resolve().parent)
     answer = ask_python(FIND_TENSORFLOW)
+    required = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["tf-libra"]["dependencies"]
     if not answer:
         print(
             "tf-libra: no TensorFlow in this environment, so only the planning part is installed;"
             f" to train, install TensorFlow {' or '.join(SUPPORTED)} and then tf-libra again.",
             file=sys.stderr,
         )
-        setup(version=f"{VERSION}+planning.only")
+        setup(version=f"{VERSION}+planning.only", install_requires=required)
         return
-    folder, version = json.loads(answer)
-    if ".".join(version.split(".")[:2]) not in SUPPORTED:
+    folder, version, package = json.loads(answer)
+    minor = ".".join(version.split(".")[:2])
+    if minor not in SUPPORTED:
         raise SystemExit(
             f"tf-libra: TensorFlow {version} is not supported; supported are"
             f" {' and '.join(f'{v}.x' for v in SUPPORTED)}."
         )
     setup(
         version=f"{VERSION}+tf{version.replace('+', '.')}",
+        install_requires=[*required, f"{package}=={minor}.*"],
         ext_modules=[
             TensorFlowLibrary(
                 "_tf_libra", folder, version, ("ops/*.cc", "ops/lanes/*.cc", "passes/*.cc")
             ),
             Library("libnccl-tuner-libra", Path("build") / "nccl-tuner", ("ops/nccl_tuner/*.cc",)),
         ],
-        cmdclass={"build_ext": BuildLibrary, "cc_tests": BuildTests},
+        cmdclass={"bdist_wheel": Wheel, "build_ext": BuildLibrary, "cc_tests": BuildTests},
     )
 
 
