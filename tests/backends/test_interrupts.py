@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ def ended() -> threading.Event:
 
 @pytest.fixture
 def interrupts(ended: threading.Event) -> Interrupts:
-    return Interrupts(ended.set, patience_seconds=0.0)
+    return Interrupts(lambda _: ended.set(), patience_seconds=0.0)
 
 
 @pytest.fixture
@@ -92,6 +93,26 @@ def handled(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
         signal.signal(number, before)
 
 
+def test_error_of_a_rank_that_lost_another_by_the_same_signal_is_not_raised(
+    ended: threading.Event, others: socket.socket
+) -> None:
+    interrupts = Interrupts(lambda _: ended.set(), patience_seconds=DEADLINE_SECONDS)
+
+    def call() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            until = time.monotonic() + DEADLINE_SECONDS
+            while interrupts.came is None and time.monotonic() < until:
+                time.sleep(0.001)
+        raise RuntimeError("rank 1 is gone")
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupts.during(call)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert not ended.is_set()
+
+
 def test_other_signals_and_handlers_are_left_alone(
     interrupts: Interrupts, ended: threading.Event, others: socket.socket
 ) -> None:
@@ -115,7 +136,7 @@ def test_other_signals_and_handlers_are_left_alone(
 def test_call_that_ends_by_itself_is_not_ended(
     ended: threading.Event, others: socket.socket
 ) -> None:
-    interrupts = Interrupts(ended.set, patience_seconds=DEADLINE_SECONDS)
+    interrupts = Interrupts(lambda _: ended.set(), patience_seconds=DEADLINE_SECONDS)
 
     def healthy() -> None:
         try:

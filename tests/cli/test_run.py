@@ -131,6 +131,53 @@ def test_ctrl_c_lets_workers_say_how_it_went(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
+TRAINING = """
+import os, signal
+import horovod.tensorflow as hvd
+import tensorflow as tf
+import tf_libra
+
+hvd.init()
+weight = tf.Variable(tf.ones((64, 64)))
+
+@tf_libra.optimize("wfbp", stall_warning_seconds=0.5)
+@tf.function
+def train_step(features):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((features @ weight) ** 2)
+    [gradient] = tape.gradient(loss, [weight])
+    weight.assign_sub(0.1 * gradient)
+    return loss
+
+for step in range(1000):
+    if step == 5 and hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)  # the other rank waits for it, in C++
+    train_step(tf.ones((8, 64)))
+"""
+
+
+@pytest.mark.workers
+def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    job = subprocess.Popen(
+        [PROGRAM, "run", "-np", "2", sys.executable, tmp_path / "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert job.stdout is not None
+    for line in job.stdout:
+        if "still waiting" in line:
+            break
+    job.send_signal(signal.SIGINT)
+    told = job.communicate(timeout=300)[0]
+    assert job.returncode == 130, told
+    assert "tf_libra: train_step: 5 steps, which ended before a plan was in force" in told
+    assert told.splitlines()[-1] == "tf-libra run: ended by Ctrl-C"
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["-np", "2"], "say what to start"), (["python", "train.py"], "required: -np/--num-proc")],

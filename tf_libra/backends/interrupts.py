@@ -1,8 +1,10 @@
-"""Ctrl-C while a step waits for other ranks.
+"""Ctrl-C, or what a launcher makes of it, while a step waits for other ranks.
 
-Python's handler of a signal runs in the main thread, between two of its instructions, and a step
-keeps that thread in C++ for as long as another rank keeps it waiting. But the interpreter also
-writes the number of each signal to a descriptor, at once (`signal.set_wakeup_fd`).
+`tf-libra run` passes Ctrl-C on to its workers as SIGTERM, and kills those that are still there some
+seconds later. Python's handler of a signal runs in the main thread, between two of its
+instructions, and a step keeps that thread in C++ for as long as another rank keeps it waiting. But
+the interpreter also writes the number of each signal to a descriptor, at once
+(`signal.set_wakeup_fd`).
 
 A step that is ended may have applied some groups' gradients and not others, so that it first has
 the time to end by itself, as one that nobody keeps waiting soon does.
@@ -18,8 +20,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tf_libra.backends import control, library
+from tf_libra.launch import worker
 
 PATIENCE_SECONDS = 1.0
+# Handlers that end the process by an exception, and in words, for the other ranks, why.
+_ENDING = {
+    signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt: Ctrl-C"),
+    signal.SIGTERM: (worker.end, "it was told to end (SIGTERM)"),
+}
 
 _Result = TypeVar("_Result")
 
@@ -27,24 +35,28 @@ _Result = TypeVar("_Result")
 class Interrupts:
     """Ends what waits in C++ on Ctrl-C, where that is about to raise `KeyboardInterrupt`.
 
-    A script that handles SIGINT in another way, such as to end after this step, is left alone.
+    And on SIGTERM in a worker of `tf-libra run`, where that is about to end the script. A script
+    that handles these signals in another way, such as to end after this step, is left alone.
+
+    Attributes:
+        came: the signal by which the call under way is to end; None without one.
     """
 
     def __init__(
-        self, end_wait: Callable[[], None], patience_seconds: float = PATIENCE_SECONDS
+        self, end_wait: Callable[[str], None], patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         """Starts the thread that listens.
 
         Args:
-            end_wait: lets what waits return soon; called in that thread.
-            patience_seconds: how long a call may go on after Ctrl-C, to end by itself.
+            end_wait: lets what waits return soon, for a reason in words; called in that thread.
+            patience_seconds: how long a call may go on after the signal, to end by itself.
         """
         self._end_wait = end_wait
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._over = threading.Event()  # the call that is under way, if one is; one for each
         self._over.set()
-        self._ended = False  # the wait of this call, by Ctrl-C
+        self.came: int | None = None
         self._others = -1  # whose descriptor was set before, if anybody's
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -59,12 +71,13 @@ class Interrupts:
             previous = _wake(self._writer.fileno())
             if previous != self._writer.fileno():  # else Ctrl-C came while the last call was left
                 self._others = previous
-            self._ended, self._over = False, threading.Event()
+            self.came, self._over = None, threading.Event()
             return call()
         except Exception as error:
-            if self._ended:
-                # Python's KeyboardInterrupt came while TensorFlow made this error, and was lost.
-                raise KeyboardInterrupt from error
+            if self.came is not None:
+                # What Python's handler raises came while TensorFlow made this error, and was lost.
+                # Or the rank that was waited for has got the signal first.
+                raise _exception(self.came) from error
             raise
         finally:
             with self._lock:
@@ -78,19 +91,31 @@ class Interrupts:
                 with contextlib.suppress(OSError):
                     os.write(self._others, numbers)
             # Looked at here, since it takes longer than all that a step does for this.
-            raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            if signal.SIGINT not in numbers or not raises or over.wait(self._patience_seconds):
+            ending = [n for n in numbers if n in _ENDING and _raises(n)]
+            if not ending or over.is_set():
+                continue
+            self.came = ending[0]
+            if over.wait(self._patience_seconds):
                 continue
             with self._lock:
                 if not over.is_set():
-                    self._ended = True
-                    self._end_wait()
+                    self._end_wait(_ENDING[signal.Signals(ending[0])][1])
 
     def _leave(self) -> None:
         """In a forked child, whose signals are not the parent's."""
         previous = _wake(-1)
         if previous >= 0:
             _wake(self._others if previous == self._writer.fileno() else previous)
+
+
+def _raises(number: int) -> bool:
+    return signal.getsignal(number) is _ENDING[signal.Signals(number)][0]
+
+
+def _exception(number: int) -> BaseException:
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return SystemExit(128 + number)
 
 
 def _wake(descriptor: int) -> int:
@@ -108,8 +133,8 @@ def of_this_process() -> Interrupts:
 os.register_at_fork(after_in_child=of_this_process.cache_clear)
 
 
-def _abort() -> None:
+def _abort(reason: str) -> None:
     if not library.load.cache_info().currsize:
         return  # there is no engine; the main thread may just be loading it, and only one may
     for running in control.running():
-        running.abort("KeyboardInterrupt: Ctrl-C")
+        running.abort(reason)

@@ -28,10 +28,11 @@ def begin() -> None:
         sys.excepthook = print_shortened
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, end)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def end(number: int, frame: FrameType | None) -> None:
+    """A handler of a signal: ends the process as at the end of the script."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends at once
     sys.exit(128 + number)
 
