@@ -94,7 +94,7 @@ def handled(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
 
 
 def test_error_of_a_rank_that_lost_another_by_the_same_signal_is_not_raised(
-    ended: threading.Event, others: socket.socket
+    ended: threading.Event,
 ) -> None:
     interrupts = Interrupts(lambda _: ended.set(), patience_seconds=DEADLINE_SECONDS)
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_libra import logs
+from tf_libra import logs, units
 from tf_libra.multiplexing.pacing import Pacing
 from tf_libra.multiplexing.process import BackgroundProcess
 
@@ -115,12 +115,12 @@ class Background:
 
     def describe(self) -> str:
         """How much it ran, and what it cost, in one line."""
-        told = f"{self._name} ran beside {self.pacing.share_of_steps:.0%} of the settled steps"
+        told = f"{self._name} ran beside {units.percent(self.pacing.share_of_steps)} of the settled steps"
         if self.pacing.slowdown is None:
             return told
         return (
-            f"{told}; beside it they were {self.pacing.slowdown:+.1%} longer"
-            f" (limit {self.pacing.max_slowdown:.1%} in the mean)"
+            f"{told}; beside it they were {units.change(self.pacing.slowdown)} longer"
+            f" (limit {units.percent(self.pacing.max_slowdown)} in the mean)"
         )
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.picture import save
 
@@ -62,7 +63,9 @@ def plot_burst(
         axes.axvspan(1e3 * plan.iteration_seconds, 1e3 * longest, color="#dddddd")
         axes.set_ylim(devices, 0)
         axes.set_ylabel("device", fontsize=8)
-        axes.set_title(f"{title}: devices idle for {idle:.0%} of the iteration", fontsize=9)
+        axes.set_title(
+            f"{title}: devices idle for {units.percent(idle)} of the iteration", fontsize=9
+        )
     rows[-1].set_xlabel("ms (blue: computation, orange: all-reduce, red: transition)")
     save(figure, path, salt)
 

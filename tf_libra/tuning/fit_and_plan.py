@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from tf_libra import strategies
+from tf_libra import strategies, units
 from tf_libra.cost_model import ContentionModel, CostModel, OverlapSample
 from tf_libra.cost_model import fit as fit_model
 from tf_libra.model.plan import Plan
@@ -91,9 +91,9 @@ def _fit(
         model, found_profile = better.calibration.model, better.calibration.profile
         rest, error = better.calibration.rest_seconds, better.held_out_error
         notes.append(
-            f"steps of plans that it had not seen were missed by {better.held_out_error:.1%} in the"
-            f" median by the model of {better.name}, and by {other.held_out_error:.1%} by that of"
-            f" {other.name}"
+            "steps of plans that it had not seen were missed by"
+            f" {units.percent(better.held_out_error)} in the median by the model of {better.name},"
+            f" and by {units.percent(other.held_out_error)} by that of {other.name}"
         )
     if model is fitted.model:
         notes += [*fitted.notes, *fitted.warnings]
@@ -156,13 +156,14 @@ def _trusted_strategy(
         return strategy
     if error <= max_model_error:
         return strategy
-    missed = f"the model misses steps by {error:.0%} in the median, more than the"
-    if strategy.races:
-        notes.append(f"{missed} {max_model_error:.0%} allowed: it proposes plans all the same")
-        return strategy
-    notes.append(
-        f"{missed} {max_model_error:.0%} allowed: MG-WFBP plans instead of {strategy.name}"
+    missed = (
+        f"the model misses steps by {units.percent(error)} in the median, more than the"
+        f" {units.percent(max_model_error)} allowed"
     )
+    if strategy.races:
+        notes.append(f"{missed}: it proposes plans all the same")
+        return strategy
+    notes.append(f"{missed}: MG-WFBP plans instead of {strategy.name}")
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 
