@@ -49,8 +49,8 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
         )
     if found.overlapped > 0 and cost is None:
         lines.append(
-            f"{units.percent(found.overlapped)} of it ran beside all-reduces, which slowed it down: give the"
-            " cost model (--cost) to take that out, or trace a run under strategy syneasgd"
+            f"{units.percent(found.overlapped)} of it ran beside all-reduces, which slowed it down:"
+            " give the cost model (--cost) to take that out, or trace a run under strategy syneasgd"
         )
     lines += [f"left out {count} step(s): {why}" for why, count in found.problems.items()]
     print("\n".join(lines), file=sys.stderr)

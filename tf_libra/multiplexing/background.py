@@ -115,7 +115,8 @@ class Background:
 
     def describe(self) -> str:
         """How much it ran, and what it cost, in one line."""
-        told = f"{self._name} ran beside {units.percent(self.pacing.share_of_steps)} of the settled steps"
+        share = units.percent(self.pacing.share_of_steps)
+        told = f"{self._name} ran beside {share} of the settled steps"
         if self.pacing.slowdown is None:
             return told
         return (
