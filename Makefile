@@ -1,4 +1,4 @@
-# make setup | test | check | demo | wheel | pictures | lint | format | bench | soak | clean | distclean
+# make setup | test | check | demo | wheel | pictures | looks | lint | format | bench | soak | clean | distclean
 # make cc-test | sanitize | sanitize-some | fuzz
 # make gpu-test | gpu-dry-run     the GPU benchmark where there is no GPU
 #
@@ -39,7 +39,7 @@ IN_THREE := -n 3 $(SEVERAL)
 CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
-.PHONY: setup test check demo wheel pictures lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
+.PHONY: setup test check demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
 
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
@@ -83,6 +83,11 @@ pictures: setup
 	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/wfbp --strategy wfbp
 	$(RUN) python -m tools.tensorboard_tab --logdir build/runs --run libra --out docs/images
 	$(RUN) tf-libra report build/runs/libra --svg docs/images/report
+
+# Every view of the tab, to be looked at: few groups and many, one rank and eight.
+looks: setup
+	tools/install_browser.sh
+	$(RUN) python -m tools.tab_looks --out build/looks
 
 bench: setup
 	@mkdir -p build

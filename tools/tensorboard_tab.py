@@ -97,7 +97,7 @@ def answer(address: str, route: str) -> Any:
 
 
 @contextlib.contextmanager
-def browsing(dark: bool = False) -> Iterator["Tab"]:
+def browsing(dark: bool = False, width: int = SIZE[0]) -> Iterator["Tab"]:
     """Runs a headless browser with an empty profile."""
     found = programs()
     if found is None:
@@ -105,13 +105,13 @@ def browsing(dark: bool = False) -> Iterator["Tab"]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = Options()
         options.binary_location = found[0]
-        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={SIZE[0]},{SIZE[1]}"):
+        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{SIZE[1]}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         driver = webdriver.Chrome(options, Service(found[1]))
         try:
             driver.set_script_timeout(DEADLINE_SECONDS)
-            yield Tab(driver, dark)
+            yield Tab(driver, dark, width)
         finally:
             driver.quit()
 
@@ -119,8 +119,9 @@ def browsing(dark: bool = False) -> Iterator["Tab"]:
 class Tab:
     """The Libra tab, as someone who looks at it has it."""
 
-    def __init__(self, driver: webdriver.Chrome, dark: bool) -> None:
+    def __init__(self, driver: webdriver.Chrome, dark: bool, width: int = SIZE[0]) -> None:
         self.driver = driver
+        self._width = width
         self._dark = dark
 
     def open(self, address: str) -> None:
@@ -241,8 +242,9 @@ class Tab:
         )
         self.driver.switch_to.default_content()
         above = self.script("return document.querySelector('iframe').getBoundingClientRect().top")
-        self.driver.set_window_size(SIZE[0], min(int(height + above) + _FRAME_HEIGHT, 2400))
+        self.driver.set_window_size(self._width, min(int(height + above) + _FRAME_HEIGHT, 2400))
         path.write_bytes(self.driver.get_screenshot_as_png())
+        self.driver.set_window_size(self._width, SIZE[1])
         self.driver.switch_to.frame(self.driver.find_element(By.CSS_SELECTOR, "iframe"))
 
 

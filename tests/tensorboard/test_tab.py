@@ -195,6 +195,33 @@ def test_a_group_is_selected_in_every_view_and_after_a_reload(
     assert {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")} == {"0"}
 
 
+def test_a_group_leads_to_its_all_reduce_in_the_graphs_tab_and_back(
+    tab: Tab, made: dict[str, Any]
+) -> None:
+    plan = made["plan"]
+    last = len(plan.groups) - 1
+    tab.find("#groups tbody tr")[-1].click()
+    tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == str(last))
+    node = tab.one("#in-graph").text
+    assert node == f"tf_libra/{plan.short_id}/group_{last}"
+    tab.one("#in-graph").click()
+    tab.wait(lambda: "#graphs" in tab.address)
+    selected = (
+        "return window.parent.document.querySelector('tf-graph-dashboard')?._selectedNode ?? ''"
+    )
+    tab.wait(lambda: tab.script(selected).endswith(node))
+    # Another one is selected there.
+    first = tab.script(selected).replace(node, f"tf_libra/{plan.short_id}/group_0")
+    tab.script(
+        "window.parent.document.querySelector('tf-graph-dashboard')"
+        ".set('_selectedNode', arguments[0])",
+        first,
+    )
+    tab.script("window.parent.location.hash = '#libra'")
+    tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == "0")
+    assert tab.one("#groups tr[data-group='0']").get_attribute("aria-selected") == "true"
+
+
 def test_any_two_timelines_of_the_run_can_be_compared(tab: Tab, made: dict[str, Any]) -> None:
     tab.view("timeline")
     before = tab.one("#difference").text

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -45,6 +46,7 @@ class Recorder:
         self._max_tuning_steps = max_tuning_steps
         self._rank, self._function, self._log = rank, function, log
         self._plan: Plan | None = None
+        self._drawn: str | None = None  # the plan whose graph was written last
         self._num_steps = 0
         self._block: list[float] = []
         self._exchanges: tuple[tuple[int, int], ...] = ()
@@ -60,6 +62,18 @@ class Recorder:
     def pipeline(self, record: PipelineRecord) -> None:
         """What the ranks of a pipeline did when, as rank 0 knows it."""
         self._write(record.step, record)
+
+    def lacks_graph(self, plan: Plan) -> bool:
+        """Whether this rank writes the graph of the step under this plan, and has not yet."""
+        in_force = self._plan is not None and self._plan.fingerprint == plan.fingerprint
+        is_new = self._drawn != plan.fingerprint
+        return self._rank == 0 and self._writer is not None and in_force and is_new
+
+    def graph(self, step: int, plan: Plan, definition: Any) -> None:
+        """The step's graph under a plan, a `GraphDef`."""
+        self._drawn = plan.fingerprint
+        if self._writer is not None:
+            self._guarded(partial(self._writer.graph, step, definition))
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages; goes with the next step's record."""

@@ -14,7 +14,8 @@ from tf_libra.backends import interrupts
 from tf_libra.backends.control import Control, EngineError
 from tf_libra.backends.job import Job
 from tf_libra.model.plan import Plan
-from tf_libra.session import circumstances, elsewhere, executions, identity
+from tf_libra.records.step_graph import GroupNode
+from tf_libra.session import circumstances, elsewhere, executions, grappler, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
 from tf_libra.session.session import Session
@@ -229,7 +230,19 @@ class TrainingFunction:
             result = function()
         certain = call.trace.certain(call.concrete)
         executions.check(self._identity, certain, self._step, num_steps)
+        self._keep_graph(call)
         return result
+
+    def _keep_graph(self, call: Call) -> None:
+        """Of a plan that has come into force: what it has made of the graph."""
+        plan = self.plan
+        if plan is not None and self._story.lacks_graph(plan):
+            written = grappler.report(plan).latest.groups
+            nodes = [
+                GroupNode(one.node, one.index, one.num_threads, one.copy, one.tensor_names)
+                for one in written
+            ]
+            self._story.graph(self._step, plan, call.concrete.graph, nodes)
 
     def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1

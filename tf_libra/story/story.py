@@ -8,16 +8,19 @@ import atexit
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tf_libra import logs, units
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
+from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records.recorder import Recorder
+from tf_libra.records.step_graph import GroupNode, step_graph
 from tf_libra.records.values import PipelineRecord, PlanRecord
 from tf_libra.records.versions import versions
 from tf_libra.simulation.pipeline_gantt import Bar
@@ -243,6 +246,16 @@ class Story:
                     paths[name].write_text(text)
         except OSError as error:
             self.log.warning("logdir: not everything could be written: %s", error)
+
+    def lacks_graph(self, plan: Plan) -> bool:
+        """Whether the step's graph under the plan in force is still to be kept, on this rank."""
+        return self._recorder is not None and self._recorder.lacks_graph(plan)
+
+    def graph(self, step: int, plan: Plan, trace: Any, groups: Sequence[GroupNode]) -> None:
+        """What the pass has written of a trace (a `FuncGraph`) under a plan."""
+        if self._recorder is not None:
+            definition = step_graph(trace.as_graph_def(), groups, self._options.backend.op)
+            self._recorder.graph(step, plan, definition)
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages, for their clocks to be compared."""

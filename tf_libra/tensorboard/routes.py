@@ -34,6 +34,8 @@ _PLAN_POINTS = 100
 _TRACED_STEPS = 50
 # Names as long as this are shown; longer ones are no names.
 _MAX_NAME = 64 * 1024
+# TensorBoard's own plugin for graphs.
+_GRAPHS = "graphs"
 _RANK = re.compile(r"(^|/)rank_\d+$")
 
 
@@ -122,6 +124,13 @@ class Query:
             run_tag_filter=provider.RunTagFilter(runs=[run], tags=tags),
         )
         return dict(found.get(run, {}))
+
+    def has_graph(self, run: str) -> bool:
+        """Whether the Graphs tab has a graph of a run."""
+        found = self._data.list_blob_sequences(
+            self._context, experiment_id=self._experiment, plugin_name=_GRAPHS
+        )
+        return bool(found.get(run))
 
     def plan(self) -> tuple[str, PlanRecord]:
         """The run and the plan that the request names."""
@@ -271,7 +280,7 @@ def _heading_of(record: PlanRecord) -> dict[str, Any]:
 def _plan(query: Query) -> Any:
     run, record = query.plan()
     named = sorted({step.host for step in _steps(query, run, record, count=1) if step.host})
-    return views.plan_view(record, named)
+    return views.plan_view(record, named) | {"has_graph": query.has_graph(run)}
 
 
 def _group(query: Query) -> Any:

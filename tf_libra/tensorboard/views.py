@@ -81,6 +81,8 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
                 "num_threads": group.num_threads,
                 "stream": group.stream,
                 "num_bytes": plan.group_bytes[index],
+                # As the pass names it; see passes/fusions.cc.
+                "node": f"tf_libra/{plan.short_id}/group_{index}",
             }
             for index, group in enumerate(plan.groups)
         ],

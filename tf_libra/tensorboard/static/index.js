@@ -4,6 +4,7 @@ import {get, stylesheet} from './api.js';
 import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
 import {short, strategy} from './format.js';
+import {onReturn} from './graph.js';
 import {historyView} from './history.js';
 import {pipelineCard} from './pipeline.js';
 import {onTensorBoardReload, readPlace, writePlace} from './place.js';
@@ -98,6 +99,7 @@ class Page {
     await this.reload();
     this.scrollBack();
     onTensorBoardReload(() => this.follow());
+    onReturn((plan, group) => this.goTo(plan, group));
     // The next look begins when the last one is over: however slow the answers, they never pile up.
     const look = async () => {
       if (!document.hidden && window.innerWidth > 0) await this.follow();
@@ -184,6 +186,21 @@ class Page {
     if (follows) return siblings.at(-1) ?? plans.at(-1) ?? null;
     const same = siblings.filter((plan) => plan.tag === wanted.tag && String(plan.step) === String(wanted.step));
     return same.at(-1) ?? siblings.filter((plan) => plan.tag === wanted.tag).at(-1) ?? siblings.at(-1) ?? plans.at(-1) ?? null;
+  }
+
+  /** Shows a plan, by the beginning of its fingerprint, and selects one of its groups. */
+  goTo(id, group) {
+    const known = [this.heading, ...this.siblings().reverse(), ...this.runs.plans.toReversed()];
+    const plan = known.find((one) => one.fingerprint.startsWith(id));
+    if (plan === undefined) return;
+    if (plan === this.heading) {
+      this.select(group);
+      return;
+    }
+    this.heading = plan;
+    this.picked = true;
+    this.group = group;
+    this.show();
   }
 
   /** Selects a group in every view; null for none. */

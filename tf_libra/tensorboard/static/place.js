@@ -3,7 +3,8 @@
 
 const PREFIX = 'p.libra.';
 
-function holder() {
+/** The window whose address it is. */
+export function holder() {
   try {
     void window.parent.location.hash;
     return window.parent;
@@ -12,7 +13,8 @@ function holder() {
   }
 }
 
-function parts() {
+/** What the address holds, the name of TensorBoard's tab first. */
+export function parts() {
   return holder().location.hash.slice(1).split('&').filter((part) => part !== '');
 }
 

@@ -1,6 +1,7 @@
 // View 1: the groups of a plan, and why each is as it is.
 
 import {h, longList, s} from './dom.js';
+import {hasGraphs, showInGraphs} from './graph.js';
 import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time} from './format.js';
 
 export async function planView(place, context) {
@@ -61,7 +62,7 @@ export async function planView(place, context) {
     for (const one of strip?.querySelectorAll('.back') ?? []) one.classList.toggle('chosen', one.dataset.group === String(index));
     try {
       const group = await context.askOnce('group', {...context.plan, group: index});
-      if (picked === index) showGroup(detail, group, plan);
+      if (picked === index) showGroup(detail, group, plan, context.plan.run);
     } catch (error) {
       if (picked === index) detail.replaceChildren(h('p', {class: 'bad'}, error.message));
     }
@@ -331,12 +332,17 @@ function mini(group, plan) {
     piece('residual', Math.max(group.start_seconds, computed), group.end_seconds));
 }
 
-function showGroup(place, group, plan) {
+function showGroup(place, group, plan, run) {
   const why = group.why;
   const heading = plan.groups[group.group];
   place.dataset.group = group.group;
-  place.replaceChildren(
+  place.replaceChildren(...[
     h('h2', {}, `Group ${group.group}: ${plural(group.names.length, 'tensor')}, ${bytes(heading.num_bytes)}, r = ${group.num_threads}`),
+    plan.has_graph && hasGraphs()
+      ? h('p', {class: 'note'}, 'In the graph: ', h('button', {
+        type: 'button', class: 'link name', id: 'in-graph', title: 'Show it in the Graphs tab',
+        onclick: () => showInGraphs(run, heading.node),
+      }, heading.node)) : null,
     why === null
       ? h('p', {class: 'lead'}, 'There is no model in this run that could say why.')
       : h('div', {id: 'why'},
@@ -352,7 +358,8 @@ function showGroup(place, group, plan) {
       h('span', {class: 'left'}, String(group.start + i)),
       h('span', {class: 'left one-line', title: group.names[i]}, short(group.names[i], 80)),
       h('span', {}, bytes(group.num_bytes[i])),
-      h('span', {}, group.compute_seconds === null ? '-' : time(group.compute_seconds[i], 3))), {id: 'tensors'}));
+      h('span', {}, group.compute_seconds === null ? '-' : time(group.compute_seconds[i]))), {id: 'tensors'}),
+  ].filter((child) => child !== null));
 }
 
 function changes(alternatives) {

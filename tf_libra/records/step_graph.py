@@ -1,0 +1,131 @@
+"""A training step's graph as it runs under a plan, for TensorBoard's Graphs tab.
+
+TensorFlow does not give away what Grappler has made of a graph, but what the pass has written is
+known: which tensors each all-reduce has, and its name. So the traced graph is taken, and its
+all-reduces of one tensor each are put together in the same way.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Larger constants are written without their values.
+_CONSTANT_BYTES = 1024
+_OUTPUT = "reduced"
+
+
+@dataclass(frozen=True)
+class GroupNode:
+    """An all-reduce that the pass has written.
+
+    Attributes:
+        name: of the node.
+        group: index of the tensor group.
+        num_threads: that it uses.
+        copy: of the step, where one graph holds several, from 0.
+        tensor_names: what it reduces, in backward order.
+    """
+
+    name: str
+    group: int
+    num_threads: int
+    copy: int
+    tensor_names: tuple[str, ...]
+
+
+def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAllReduce") -> Any:
+    """Puts the all-reduces of a traced graph together, where it stands.
+
+    Args:
+        definition: `GraphDef` of the trace; it is changed, and returned.
+        groups: what the pass has written. A tensor that is cut, and so in several, stays as it is.
+        op: what executes them.
+    """
+    times = Counter((group.copy, name) for group in groups for name in group.tensor_names)
+    place = {
+        (group.copy, name): group
+        for group in groups
+        for name in group.tensor_names
+        if times[group.copy, name] == 1
+    }
+    _put_together(definition.node, place, op)
+    for function in definition.library.function:
+        moved = _put_together(function.node_def, place, op)
+        for results in (function.ret, function.control_ret):
+            for key in results:
+                results[key] = _moved(results[key], moved)
+    for nodes in (definition.node, *(one.node_def for one in definition.library.function)):
+        _leave_out_values(nodes)
+    return definition
+
+
+def _put_together(
+    nodes: Any, place: Mapping[tuple[int, str], GroupNode], op: str
+) -> dict[str, tuple[str, int]]:
+    """Of one graph or function; returns where outputs of nodes that are no more went."""
+    members: dict[str, list[Any]] = {}  # by name of the group's node
+    written: dict[str, GroupNode] = {}
+    seen: Counter[str] = Counter()
+    for node in nodes:
+        if node.op != "LibraAllReduce" or len(node.attr["tensor_names"].list.s) != 1:
+            continue
+        [name] = (one.decode() for one in node.attr["tensor_names"].list.s)
+        group = place.get((seen[name], name))
+        seen[name] += 1
+        if group is not None:
+            members.setdefault(group.name, []).append(node)
+            written[group.name] = group
+    moved: dict[str, tuple[str, int]] = {}
+    fused = []
+    for name, some in members.items():
+        group = written[name]
+        some.sort(key=lambda node: _position(node, group))
+        together = type(some[0])()
+        together.CopyFrom(some[0])
+        together.name, together.op = name, op
+        del together.input[:]
+        together.input.extend(node.input[0] for node in some)
+        controls = [text for node in some for text in node.input if text.startswith("^")]
+        together.input.extend(dict.fromkeys(controls))
+        names = together.attr["tensor_names"].list
+        del names.s[:]
+        names.s.extend(node.attr["tensor_names"].list.s[0] for node in some)
+        together.attr["N"].i = len(some)
+        together.attr["group"].i = group.group
+        together.attr["num_threads"].i = group.num_threads
+        moved |= {node.name: (name, index) for index, node in enumerate(some)}
+        fused.append(together)
+    for index in reversed([i for i, node in enumerate(nodes) if node.name in moved]):
+        del nodes[index]
+    nodes.extend(fused)
+    for node in nodes:
+        for index, text in enumerate(node.input):
+            node.input[index] = _moved(text, moved)
+    return moved
+
+
+def _position(node: Any, group: GroupNode) -> int:
+    return group.tensor_names.index(node.attr["tensor_names"].list.s[0].decode())
+
+
+def _moved(text: str, moved: Mapping[str, tuple[str, int]]) -> str:
+    """`node`, `node:0`, `^node`, or, in a function, `node:reduced:0`."""
+    name, colon, port = text.removeprefix("^").partition(":")
+    if name not in moved:
+        return text
+    node, index = moved[name]
+    if text.startswith("^"):
+        return f"^{node}"
+    if port.startswith(_OUTPUT):
+        return f"{node}:{_OUTPUT}:{index}"
+    return f"{node}:{index}" if index or colon else node
+
+
+def _leave_out_values(nodes: Iterable[Any]) -> None:
+    for node in nodes:
+        if node.op != "Const" or node.ByteSize() <= _CONSTANT_BYTES:
+            continue
+        value = node.attr["value"].tensor
+        without = type(value)(dtype=value.dtype, tensor_shape=value.tensor_shape)
+        value.CopyFrom(without)
