@@ -81,12 +81,13 @@ def main() -> int:
             python, variables = folder / "bin" / "python", bare(folder)
             there = [one for one in COMPILERS if shutil.which(one, path=variables["PATH"])]
             assert not there, there
-            for command in (
+            commands: list[list[str | Path]] = [
                 [python, "-m", "pip", "install", "--quiet", wheel.resolve()],
                 [python, "-m", "pip", "check"],
                 [folder / "bin" / "tf-libra", "--version"],
                 [python, TRAINING],
-            ):
+            ]
+            for command in commands:
                 done = subprocess.run(command, env=variables, cwd=temporary, timeout=1800)
                 if done.returncode:
                     print(f"{wheel}: {' '.join(map(str, command))} failed", file=sys.stderr)

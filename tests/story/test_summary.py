@@ -160,7 +160,7 @@ def test_summary_says_how_it_went() -> None:
     raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.3, 0.31, 0.29, 0.3), 0.1)))
     assert summary_line(raced) == (
         f"{under}, 300 ms each; -9.1 % against one all-reduce after backward"
-        " (-9.1 %, middle half -9.1 % to -9.1 %, 4 rounds in turns)"
+        " (middle half -9.1 % to -9.1 %, 4 rounds in turns)"
     )
     raced = replace(told, conclusion=Conclusion(PLAN, race=race((0.2, 0.5, 0.2, 0.5), 0.0)))
     assert f"{units.NO_DIFFERENCE} against one all-reduce" in summary_line(raced)

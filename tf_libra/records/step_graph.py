@@ -76,25 +76,32 @@ def _put_together(
         if group is not None:
             members.setdefault(group.name, []).append(node)
             written[group.name] = group
-    moved: dict[str, tuple[str, int]] = {}
+    for name, some in members.items():
+        some.sort(key=lambda node, group=written[name]: _position(node, group))
+    moved = {
+        node.name: (name, index)
+        for name, some in members.items()
+        for index, node in enumerate(some)
+    }
     fused = []
     for name, some in members.items():
         group = written[name]
-        some.sort(key=lambda node: _position(node, group))
         together = type(some[0])()
         together.CopyFrom(some[0])
         together.name, together.op = name, op
         del together.input[:]
         together.input.extend(node.input[0] for node in some)
+        # The trace has them one after the other, in an order of its own; the plan has another.
         controls = [text for node in some for text in node.input if text.startswith("^")]
-        together.input.extend(dict.fromkeys(controls))
+        together.input.extend(
+            dict.fromkeys(one for one in controls if one.removeprefix("^") not in moved)
+        )
         names = together.attr["tensor_names"].list
         del names.s[:]
         names.s.extend(node.attr["tensor_names"].list.s[0] for node in some)
         together.attr["N"].i = len(some)
         together.attr["group"].i = group.group
         together.attr["num_threads"].i = group.num_threads
-        moved |= {node.name: (name, index) for index, node in enumerate(some)}
         fused.append(together)
     for index in reversed([i for i, node in enumerate(nodes) if node.name in moved]):
         del nodes[index]

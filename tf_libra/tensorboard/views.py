@@ -610,7 +610,8 @@ def steps_view(record: PlanRecord, runs: Sequence[MeasuredRun]) -> dict[str, Any
     """Whole steps as measured, in the record's run and others of the same model and size.
 
     A step is backward and the rest of it (forward computation, the optimizer), `rest_seconds`,
-    which no strategy changes: whole steps under the plan less predicted backward time.
+    which no strategy changes: whole steps under the plan less predicted backward time. None where
+    nothing is left: then the prediction is wrong, and says nothing of steps.
 
     Args:
       record: of the plan.
@@ -622,7 +623,8 @@ def steps_view(record: PlanRecord, runs: Sequence[MeasuredRun]) -> dict[str, Any
     timeline = predicted(record)
     rest = None
     if seconds and timeline is not None:
-        rest = max(statistics.median(seconds) - timeline.backward_seconds, 0.0)
+        left = statistics.median(seconds) - timeline.backward_seconds
+        rest = left if left > 0 else None
     measured: list[dict[str, Any]] = []
     if record.baseline_seconds:
         measured.append(

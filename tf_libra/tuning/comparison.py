@@ -35,14 +35,15 @@ class Comparison:
 
     def describe(self) -> str:
         """The comparison in words."""
+        middle = units.change(self.ratio - 1)
         spread = (
-            f"{units.change(self.ratio - 1)}, middle half {units.change(self.low - 1)} to"
-            f" {units.change(self.high - 1)}, {self.num_rounds} rounds in turns"
+            f"middle half {units.change(self.low - 1)} to {units.change(self.high - 1)},"
+            f" {self.num_rounds} rounds in turns"
         )
         other = describe_plan(self.other)
         if self.is_noise:
-            return f"{units.NO_DIFFERENCE} against {other} ({spread})"
-        return f"{units.change(self.ratio - 1)} against {other} ({spread})"
+            return f"{units.NO_DIFFERENCE} against {other} ({middle}, {spread})"
+        return f"{middle} against {other} ({spread})"
 
 
 def compare_with(race: Race, other: Contender) -> Comparison | None:

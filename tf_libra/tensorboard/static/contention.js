@@ -2,8 +2,10 @@
 
 import {chart, threadColor} from './charts.js';
 import {h} from './dom.js';
-import {bytes, percent, plural, rate, time} from './format.js';
+import {bytes, percent, plural, rate, tickStep, time} from './format.js';
 import {color} from './theme.js';
+
+const RATES = [['kB/s', 1e-3], ['MB/s', 1e-6], ['GB/s', 1e-9]];
 
 export async function contentionView(place, context) {
   const view = await context.ask('contention', context.plan);
@@ -64,7 +66,7 @@ function coefficients(view) {
         .map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, view.at_threads.map((one) => h('tr', {},
         h('td', {class: 'left'}, `r = ${one.num_threads}`),
-        h('td', {}, `× ${one.slowdown.toFixed(3)} longer`),
+        h('td', {}, `${one.slowdown.toFixed(3)} times as long`),
         h('td', {}, rate(one.overlapped_rate)),
         h('td', {}, rate(one.exclusive_rate)))))),
     h('p', {class: 'note'}, `${view.model.formula}.`));
@@ -83,8 +85,8 @@ const dots = (name, tint) => ({
   name, type: 'scatter', mode: 'markers', marker: {color: tint, size: 7, opacity: 0.6},
 });
 
-function curve(name, view, key, tint) {
-  return {name, type: 'scatter', mode: 'lines', x: view.curves.num_threads, y: view.curves[key],
+function curve(name, view, key, tint, factor = 1) {
+  return {name, type: 'scatter', mode: 'lines', x: view.curves.num_threads, y: view.curves[key].map((value) => factor * value),
     line: {color: tint, width: 2.5}, hovertemplate: `r = %{x:.2f}<br>%{y:.4g}<extra>${name}</extra>`};
 }
 
@@ -98,16 +100,16 @@ function slowdown(element, view) {
     curve('fitted', view, 'slowdown', color('compute-slow')),
     medians('medians', some, 'slowdown', color('compute')),
     // Beside a short all-reduce, a hiccup can seem to slow computation down any number of times.
-  ], {x: ticks(view), y: {title: 'times as long', range: [0, 2.2 * Math.max(...view.curves.slowdown)]}});
+  ], {x: ticks(view), y: {title: 'times as long', range: [0.9, 1 + 1.8 * (Math.max(...view.curves.slowdown) - 0.9)]}});
 }
 
 /** Medians of samples over each number of threads, to be seen among the dots. */
-function medians(name, some, key, tint) {
+function medians(name, some, key, tint, factor = 1) {
   const counts = [...new Set(some.map((one) => one.num_threads))].sort((a, b) => a - b);
   const middle = counts.map((r) => {
     const values = some.filter((one) => one.num_threads === r).map((one) => one[key]).sort((a, b) => a - b);
     const half = Math.floor(values.length / 2);
-    return values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+    return factor * (values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2);
   });
   return {name, type: 'scatter', mode: 'markers', x: counts, y: middle,
     marker: {color: tint, size: 11, symbol: 'diamond', line: {width: 1.5, color: color('surface')}},
@@ -115,6 +117,8 @@ function medians(name, some, key, tint) {
 }
 
 function rates(element, view) {
+  const most = Math.max(0, ...view.curves.overlapped_rate, ...view.curves.exclusive_rate);
+  const [unit, factor] = RATES.find(([, one]) => most * one < 1000) ?? RATES.at(-1);
   const traces = [];
   for (const [name, tint, key, chosen] of [
     ['overlapped', color('overlap'), 'overlapped_rate', (one) => one.residual_seconds === 0],
@@ -122,15 +126,31 @@ function rates(element, view) {
   ]) {
     const some = view.samples.filter((one) => chosen(one) && one.rate !== null);
     traces.push({...dots(`${name}, samples`, tint),
-      x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => one.rate),
+      x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => factor * one.rate),
       text: some.map((one) => `r = ${one.num_threads}, step ${one.step}<br>${bytes(one.num_bytes)} in ${time(one.overlap_seconds + one.residual_seconds)}`),
-      hovertemplate: '%{text}<br>%{y:.4s}B/s<extra></extra>'});
-    traces.push(curve(`${name}, fitted`, view, key, tint), {...medians(`${name}, medians`, some, 'rate', tint), showlegend: false});
+      hovertemplate: some.map((one) => `%{text}<br>${rate(one.rate)}<extra></extra>`)});
+    traces.push(
+      curve(`${name}, fitted`, view, key, tint, factor),
+      {...medians(`${name}, medians`, some, 'rate', tint, factor), showlegend: false});
   }
-  const shown = view.curves.overlapped_rate.concat(view.curves.exclusive_rate);
   return chart(element, traces, {x: ticks(view),
     // Small all-reduces, nearly all startup, can seem to be sent at any rate.
-    y: {title: 'bytes per second', range: [0, 2.2 * Math.max(...shown)], tickformat: '.2s', ticksuffix: 'B/s'}});
+    y: {title: unit, range: [0, 2.2 * factor * most]}});
+}
+
+/** A logarithmic axis that has ticks enough to be read, over decades as over a few per cent. */
+function logAxis(values, text) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (values.length === 0 || !(least > 0)) return {type: 'log'};
+  let ticks = [];
+  if (most / least > 5) {
+    for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) ticks.push(power, 2 * power, 5 * power);
+    if (most / least > 500) ticks = ticks.filter((_, i) => i % 3 === 0);
+  } else {
+    const step = tickStep(most - least, 5);
+    for (let i = Math.ceil(least / step); i * step <= most; i += 1) ticks.push(i * step);
+  }
+  return {type: 'log', tickvals: ticks, ticktext: ticks.map((one) => text(Number(one.toPrecision(3))))};
 }
 
 function byThreads(view, x, y, text) {
@@ -151,13 +171,13 @@ function agreement(element, view) {
     {name: 'exact', type: 'scatter', mode: 'lines', x: ends, y: ends, hoverinfo: 'skip',
       line: {color: color('muted'), width: 1, dash: 'dot'}},
     ...byThreads(view, (one) => 1e3 * wall(one), (one) => 1e3 * one.predicted_seconds, told),
-  ], {x: {title: 'measured, ms', type: 'log', dtick: 1}, y: {title: 'predicted, ms', type: 'log', dtick: 1}});
+  ], {x: {title: 'measured, ms', ...logAxis(ends, String)}, y: {title: 'predicted, ms', ...logAxis(ends, String)}});
 }
 
 function residuals(element, view) {
   return chart(element,
     byThreads(view, (one) => one.num_bytes, (one) => 1 + one.error, told),
-    {x: {title: 'size of the all-reduce, bytes', type: 'log', dtick: 1, exponentformat: 'SI'},
-      y: {title: 'predicted / measured', type: 'log', dtick: 1},
+    {x: {title: 'size of the all-reduce', ...logAxis(view.samples.map((one) => one.num_bytes), bytes)},
+      y: {title: 'predicted / measured', ...logAxis(view.samples.map((one) => 1 + one.error), String)},
       shapes: [{type: 'line', xref: 'paper', x0: 0, x1: 1, y0: 1, y1: 1, line: {color: color('muted'), width: 1, dash: 'dot'}}]});
 }

@@ -17,9 +17,19 @@ function filled(element, properties, children) {
   return element;
 }
 
+// Between a number and its unit, and in `r = 2`, no line is broken.
+const UNIT = /(\d) (?=(?:[um]?s|[kMG]?B(?:\/s)?|%)(?!\w))/g;
+const THREADS = /\br = (?=\d)/g;
+
+function unbroken(child) {
+  if (Array.isArray(child)) return child.map(unbroken);
+  return typeof child === 'string' ? child.replace(UNIT, '$1\u00a0').replace(THREADS, 'r\u00a0=\u00a0') : child;
+}
+
 /** An HTML element with attributes, listeners (`onclick`) and children. */
 export function h(tag, properties, ...children) {
-  return filled(document.createElement(tag), properties, children);
+  // What can be chosen is looked up by its text.
+  return filled(document.createElement(tag), properties, tag === 'option' ? children : children.map(unbroken));
 }
 
 /** The same for SVG. */

@@ -25,9 +25,16 @@ export function time(seconds) {
   return seconds === null || seconds === undefined ? NONE : scaled(seconds, TIMES);
 }
 
-/** A place on an axis whose ticks are `step` apart: as many digits as tell them apart. */
-export function tick(seconds, step) {
-  const [unit, factor] = TIMES.find(([, one]) => step * one >= 0.01 && step * one < 10) ?? TIMES.at(step >= 1 ? -1 : 0);
+/** Round steps for an axis of length `span` with about `count` ticks. */
+export function tickStep(span, count) {
+  const rough = span / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5, 10].find((factor) => factor * power >= rough * (1 - 1e-9)) ?? 10);
+}
+
+/** A place on an axis up to `most`, ticks `step` apart: as many digits as tell them apart. */
+export function tick(seconds, step, most) {
+  const [unit, factor] = TIMES.find(([, one]) => most * one < 1000) ?? TIMES.at(-1);
   const decimals = Math.max(-Math.floor(Math.log10(step * factor) + 1e-9), 0);
   return `${(seconds * factor).toFixed(Math.min(decimals, 6))} ${unit}`;
 }

@@ -2,7 +2,7 @@
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
-import {percent, plural, strategy, time} from './format.js';
+import {percent, plural, signedPercent, strategy, time} from './format.js';
 import {color} from './theme.js';
 
 export async function historyView(place, context) {
@@ -54,10 +54,10 @@ function marks(view) {
   return {
     shapes: view.plans.map((plan) => ({
       type: 'line', x0: plan.step, x1: plan.step, y0: 0, y1: 1, yref: 'paper',
-      line: {color: color('accent'), width: 1.5, dash: 'dash'}})),
+      line: {color: color('muted'), width: 1.5, dash: 'dash'}})),
     annotations: view.plans.map((plan) => ({
       x: plan.step, y: 1, yref: 'paper', xanchor: 'left', yanchor: 'top', showarrow: false, xshift: 4,
-      text: plain(`plan: ${strategy(plan.strategy)}`), font: {size: 11, color: color('accent')}})),
+      text: plain(`plan: ${strategy(plan.strategy)}`), font: {size: 11, color: color('muted')}})),
   };
 }
 
@@ -89,7 +89,7 @@ function backwardChart(element, view) {
     if (plan.predicted_seconds === null || steps.length === 0) continue;
     const until = view.plans[index + 1]?.step ?? Math.max(...steps, plan.step);
     traces.push({name: 'backward, predicted', showlegend: index === 0, type: 'scatter', mode: 'lines', x: [plan.step, until],
-      y: [1e3 * plan.predicted_seconds, 1e3 * plan.predicted_seconds], line: {color: color('accent'), width: 2, dash: 'dash'},
+      y: [1e3 * plan.predicted_seconds, 1e3 * plan.predicted_seconds], line: {color: color('text'), width: 2, dash: 'dash'},
       hovertemplate: '%{y:.4g} ms<extra>predicted</extra>'});
   }
   return chart(element, traces, {x: {title: 'step', tickformat: 'd'}, y: {title: 'ms', rangemode: 'tozero'}});
@@ -98,10 +98,10 @@ function backwardChart(element, view) {
 function errorChart(element, view) {
   return chart(element, [{
     name: 'error', type: 'scatter', mode: 'lines+markers', showlegend: false,
-    x: view.errors.map(([step]) => step), y: view.errors.map(([, error]) => error),
-    line: {color: color('accent'), width: 1.5}, marker: {size: 8, color: color('accent')},
-    hovertemplate: 'step %{x}: %{y:+.1%}<extra></extra>'}],
-  {x: {title: 'step', tickformat: 'd'}, y: {tickformat: '+.0%', zeroline: true, zerolinewidth: 2, rangemode: 'tozero'}});
+    x: view.errors.map(([step]) => step), y: view.errors.map(([, error]) => 100 * error),
+    line: {color: color('text'), width: 1.5}, marker: {size: 8, color: color('text')},
+    hovertemplate: view.errors.map(([step, error]) => `step ${step}: ${signedPercent(error)}<extra></extra>`)}],
+  {x: {title: 'step', tickformat: 'd'}, y: {tickformat: '~g', ticksuffix: ' %', zeroline: true, zerolinewidth: 2, rangemode: 'tozero'}});
 }
 
 function table(view, context) {

@@ -1,7 +1,7 @@
 // Timelines above one another on one time axis: computation above, communication below.
 
 import {h, s, Tooltip} from './dom.js';
-import {bytes, percent, tick, time} from './format.js';
+import {bytes, percent, tick, tickStep, time} from './format.js';
 
 const GUTTER = 128;
 const RIGHT = 12;
@@ -10,6 +10,8 @@ const GAP = 4;
 const HEADING = 24;
 const BETWEEN = 16;
 const AXIS = 30;
+const HALF_LABEL = 24; // of an axis
+const WHISKER_WIDTH = 24; // of bars that have room for them
 const LEAST_SECONDS = 1e-6; // no zooming in beyond this
 const MARGIN = 0.02;
 let count = 0;
@@ -31,13 +33,6 @@ function gaps(timeline) {
     }
   }
   return found;
-}
-
-/** Round steps for an axis of `span` seconds with about `count` ticks. */
-function tickStep(span, count) {
-  const rough = span / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
 }
 
 function interval(at) {
@@ -94,6 +89,7 @@ export class Lanes {
   /** Marks a group; null for none. */
   select(group) {
     this.selected = group;
+    this.#schedule();
     for (const bar of this.svg.querySelectorAll('.bar[data-group]')) {
       bar.classList.toggle('selected', group !== null && bar.dataset.group === String(group));
     }
@@ -232,7 +228,7 @@ export class Lanes {
       ticks.append(
         s('line', {class: 'gridline', x1: x, x2: x, y1: 0, y2: y}),
         s('text', {class: 'muted', x, y: y + 18, 'text-anchor': 'middle'},
-          tick(i * step, step)),
+          x + HALF_LABEL > GUTTER + this.plotWidth + RIGHT ? '' : tick(i * step, step, this.end)),
       );
     }
     return ticks;
@@ -360,8 +356,11 @@ export class Lanes {
       const rest = from < computed ? ['residual'] : label;
       drawn.push(...this.#bar('residual', Math.max(from, computed), to, y, rest, content));
     }
-    for (const at of [span.from, span.to]) {
-      if (at.low < at.high) drawn.push(this.#whisker(at, y));
+    // Those of narrow bars would be a blur; the selected group has its own in any case.
+    if (this.#x(to) - this.#x(from) >= WHISKER_WIDTH || this.selected === span.group) {
+      for (const at of [span.from, span.to]) {
+        if (at.low < at.high) drawn.push(this.#whisker(at, y));
+      }
     }
     for (const rect of drawn) this.#belongs(rect, span.group);
     return drawn;
@@ -392,6 +391,6 @@ export function legend(measured) {
     entry('overlap', 'all-reduce that computation overlaps'),
     entry('residual', 'residual communication: nothing overlaps it'),
     entry('gap', 'nothing to send, or not begun'),
-    measured ? h('span', {}, '├─┤ quartiles over steps') : null);
+    measured ? h('span', {}, '├─┤ quartiles over steps, of wide bars and the selected group') : null);
 }
 

@@ -259,7 +259,7 @@ function predictedGain(plan, table) {
   const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const wfbp = others.find((one) => one.strategy === 'wfbp');
   const change = signedPercent(own / best.backward_seconds - 1);
-  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)} with r = ${best.num_threads} (${time(best.backward_seconds)}): ${change}.`];
+  const words = [`Predicted backward against the best of the others, ${strategy(best.strategy)}${best.num_threads === null ? '' : ` with r = ${best.num_threads}`} (${time(best.backward_seconds)}): ${change}.`];
   if (wfbp && wfbp !== best) words.push(`Against WFBP with r = ${wfbp.num_threads}: ${signedPercent(own / wfbp.backward_seconds - 1)}.`);
   return Object.assign(words, {change});
 }
@@ -368,6 +368,6 @@ function changes(alternatives) {
     h('span', {}, one.change),
     h('span', {class: `cost ${one.seconds > 0 ? 'bad' : one.seconds < 0 ? 'good' : ''}`, 'data-seconds': one.seconds},
       difference(one.seconds)),
-    h('span', {class: `bar ${one.seconds < 0 ? 'overlap' : 'residual'}`,
+    h('span', {class: `bar ${one.seconds < 0 ? 'saves' : 'costs'}`,
       style: {width: `${(100 * Math.abs(one.seconds ?? 0)) / most}%`}})));
 }

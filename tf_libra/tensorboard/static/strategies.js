@@ -8,10 +8,38 @@ import {color} from './theme.js';
 const PART_MILLISECONDS = 500; // between two drawings of what is there so far
 const SCALE_OUT = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const ORDER = Object.keys(STRATEGIES);
+const LABEL_SHARE = 0.03; // of an axis, that two labels need between them
 
 function tint(name) {
-  const place = ORDER.indexOf(name);
-  return color(place < 0 ? 's-8' : `s-${place}`);
+  return color(`strategy-${ORDER.includes(name) ? name : 'other'}`);
+}
+
+/** Labels of dots on one line: those too close to each other share one, in the middle of them. */
+function labels(rows, least, most) {
+  const texts = rows.map(() => '');
+  const sorted = rows.map((row, i) => [row.backward_seconds, i]).sort(([a], [b]) => a - b);
+  for (let from = 0, to = 0; from < sorted.length; from = to) {
+    to = from + 1;
+    while (to < sorted.length && sorted[to][0] - sorted[to - 1][0] < LABEL_SHARE * (most - least)) to += 1;
+    const some = sorted.slice(from, to).map(([, i]) => i);
+    texts[some[Math.floor((some.length - 1) / 2)]] = some.map((i) => rows[i].num_threads).filter((r) => r !== null).map((r) => `r${r}`).join(' ');
+  }
+  return texts;
+}
+
+/** Where an axis of ratios from `least` to `most` has its ticks: far enough apart to be read. */
+function ratioTicks(least, most) {
+  if (most / least > 4) return powers(2, least, most);
+  const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((one) => (most - least) / one <= 8) ?? 1;
+  const first = Math.ceil(least / step);
+  return Array.from({length: Math.floor(most / step) - first + 1}, (_, i) => (first + i) * step);
+}
+
+function powers(base, least, most) {
+  const first = Math.ceil(Math.log(least) / Math.log(base));
+  const last = Math.floor(Math.log(most) / Math.log(base));
+  const every = Math.ceil((last - first + 1) / 10);
+  return Array.from({length: last - first + 1}, (_, i) => base ** (first + i)).filter((_, i) => (first + i) % every === 0);
 }
 
 /** The quickest row of each strategy. */
@@ -103,12 +131,14 @@ function lead(view, context) {
 function rowsChart(element, view, context) {
   const known = view.rows.filter((row) => row.backward_seconds !== null);
   const names = [...new Set(known.map((row) => row.strategy))].sort((a, b) => ORDER.indexOf(b) - ORDER.indexOf(a));
+  const shown = known.map((row) => 1e3 * row.backward_seconds);
+  const [least, most] = [Math.min(...shown), Math.max(...shown)];
   const traces = names.map((name) => {
     const rows = known.filter((row) => row.strategy === name);
     return {
       name: strategy(name), type: 'scatter', mode: 'markers+text', showlegend: false,
       x: rows.map((row) => 1e3 * row.backward_seconds), y: rows.map(() => strategy(name)),
-      text: rows.map((row) => (row.num_threads === null ? '' : `r${row.num_threads}`)),
+      text: labels(rows, 1e-3 * least, 1e-3 * most),
       textposition: 'top center', textfont: {size: 10, color: color('muted')},
       marker: {color: tint(name), size: name === context.heading.strategy ? 15 : 11,
         symbol: name === 'mg-cf' ? 'diamond-open' : 'circle',
@@ -116,8 +146,6 @@ function rowsChart(element, view, context) {
       hovertemplate: rows.map((row) => `${strategy(name)}${row.num_threads === null ? '' : `, r = ${row.num_threads}`}<br>${time(row.backward_seconds)}, ${plural(row.groups, 'group')}, r in {${row.threads.join(', ')}}<extra></extra>`),
     };
   });
-  const shown = known.map((row) => 1e3 * row.backward_seconds);
-  const [least, most] = [Math.min(...shown), Math.max(...shown)];
   const margin = 0.06 * (most - least) || 0.05 * most || 1;
   return chart(element, traces, {
     // From where differences begin: dots have places, no lengths.
@@ -143,7 +171,7 @@ function table(view, context) {
       h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
       h('td', {}, signedPercent(row.backward_seconds / quickest - 1)),
       h('td', {}, time(step(row))),
-      h('td', {class: 'left'}, ran(row).length === 0 ? '-' : ran(row).map((one) => h('div', {},
+      h('td', {class: 'left wraps'}, ran(row).length === 0 ? '-' : ran(row).map((one) => h('div', {},
         `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
         h('span', {class: 'name', title: one.run ?? ''}, one.run === null ? `before the plan (${plural(one.num_steps, 'step')})` : `${short(one.run, 30)} (${plural(one.num_steps, 'step')})`)))))))));
 }
@@ -168,8 +196,9 @@ function scaleChart(element, studies) {
       marker: {size: 6},
     };
   }).filter((trace) => trace !== null);
+  const ratios = traces.flatMap((trace) => trace.y);
+  const values = ratioTicks(Math.min(...ratios), Math.max(...ratios));
   return chart(element, traces, {
     x: {title: 'workers', type: 'log', tickvals: SCALE_OUT, ticktext: SCALE_OUT.map(String)},
-    y: {title: 'times as long as LIBRA', type: 'log', tickvals: [0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64],
-      ticktext: ['0.25', '0.5', '0.75', '1', '1.25', '1.5', '2', '3', '4', '6', '8', '12', '16', '24', '32', '64']}});
+    y: {title: 'times as long as LIBRA', type: 'log', tickvals: values, ticktext: values.map((one) => String(Number(one.toPrecision(3))))}});
 }

@@ -66,11 +66,12 @@ export async function timelineView(place, context) {
     h('div', {class: 'toolbar'},
       select(0, 'Above'), select(1, 'Below'),
       h('span', {class: 'spacer'}),
-      button('+', 'Zoom in', () => lanes.zoom(1.6)),
-      button('−', 'Zoom out', () => lanes.zoom(1 / 1.6)),
-      button('←', 'Earlier', () => lanes.pan(-0.2)),
-      button('→', 'Later', () => lanes.pan(0.2)),
-      button('All', 'Show everything', () => lanes.reset())),
+      h('span', {class: 'buttons'},
+        button('+', 'Zoom in', () => lanes.zoom(1.6)),
+        button('−', 'Zoom out', () => lanes.zoom(1 / 1.6)),
+        button('←', 'Earlier', () => lanes.pan(-0.2)),
+        button('→', 'Later', () => lanes.pan(0.2)),
+        button('All', 'Show everything', () => lanes.reset()))),
     lanes.element,
     legend(true),
     h('p', {class: 'note'}, 'Ctrl and wheel, or + and −: zoom. Drag, arrows, or Shift and wheel: move. Double click, or Home: everything. Click on a group: select it in every view. Times count from the start of backward. Measured bars are medians over the steps that rank 0 has traced; a measured computation shows where the groups’ last gradients came.')), everyRank, table);
@@ -110,7 +111,7 @@ async function allRanks(place, context) {
         h('span', {class: 'spacer'}),
         h('button', {type: 'button', onclick: () => lanes.reset()}, 'All')),
       lanes.element, rankLegend(),
-      h('p', {class: 'note'}, 'Clocks of several hosts are compared by what the ranks have sent each other.'));
+      h('p', {class: 'note', hidden: view.ranks.length < 2}, 'Clocks of several hosts are compared by what the ranks have sent each other.'));
     lanes.show(view.ranks.map(rankTimeline));
   };
   await draw();
