@@ -33,6 +33,8 @@ SIZE = (1280, 1400)
 DEADLINE_SECONDS = 180.0
 
 _SERVER_FLAGS = ("--host", "127.0.0.1", "--port", "0", "--reload_interval", "1")
+# TensorBoard's own script.
+_TENSORBOARD = "/index.js?_file_hash="
 # What a window is higher than its page.
 _FRAME_HEIGHT = 140
 _FLAGS = (
@@ -205,12 +207,14 @@ class Tab:
     def trouble(self) -> list[str]:
         """Errors on the console and requests that failed, since the last call.
 
-        Warnings count where they are the plugin's: TensorBoard has some of its own.
+        Warnings count where they are the plugin's: TensorBoard has some of its own, and errors in
+        its Graphs tab.
         """
         found = [
             entry["message"]
             for entry in self.driver.get_log("browser")
-            if entry["level"] == "SEVERE" or "/plugin/libra/" in entry["message"]
+            if (entry["level"] == "SEVERE" and _TENSORBOARD not in entry["message"])
+            or "/plugin/libra/" in entry["message"]
         ]
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]

@@ -125,12 +125,13 @@ class Query:
         )
         return dict(found.get(run, {}))
 
-    def has_graph(self, run: str) -> bool:
-        """Whether the Graphs tab has a graph of a run."""
+    def graph_written(self, run: str) -> float | None:
+        """When the graph was written that the Graphs tab shows of a run; None without one."""
         found = self._data.list_blob_sequences(
             self._context, experiment_id=self._experiment, plugin_name=_GRAPHS
         )
-        return bool(found.get(run))
+        times = [float(series.max_wall_time) for series in found.get(run, {}).values()]
+        return max(times, default=None)
 
     def plan(self) -> tuple[str, PlanRecord]:
         """The run and the plan that the request names."""
@@ -280,7 +281,20 @@ def _heading_of(record: PlanRecord) -> dict[str, Any]:
 def _plan(query: Query) -> Any:
     run, record = query.plan()
     named = sorted({step.host for step in _steps(query, run, record, count=1) if step.host})
-    return views.plan_view(record, named) | {"has_graph": query.has_graph(run)}
+    return views.plan_view(record, named) | {"has_graph": _has_graph(query, run, record)}
+
+
+def _has_graph(query: Query, run: str, record: PlanRecord) -> bool:
+    """Whether the graph that the Graphs tab shows of the run is that of this plan.
+
+    Of one run it shows the last: that of the plan that came into force before it was written.
+    """
+    graph = query.graph_written(run)
+    if graph is None:
+        return False
+    plans = [one for one in _runs(query)["plans"] if one["run"] == run and one["written"] <= graph]
+    last = max(plans, key=lambda one: float(one["written"]), default=None)
+    return last is not None and bool(last["tag"] == record.tag)
 
 
 def _group(query: Query) -> Any:
