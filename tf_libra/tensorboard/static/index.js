@@ -44,6 +44,7 @@ def train_step(images, labels):
 class Visit {
   constructor() {
     this.drawn = false;
+    this.failed = false;
     this.over = new Promise((resolve) => { this.end = resolve; }); // drawn, or left
     this.leaving = [];
     this.restyling = [];
@@ -274,6 +275,7 @@ class Page {
     };
     const fail = (error) => {
       if (visit !== this.visit) return;
+      visit.failed = true;
       place.replaceChildren(message('This cannot be shown', error.message));
       arrive('failed');
     };
@@ -289,7 +291,7 @@ class Page {
       select: (group) => this.select(group),
       fail,
       left: () => visit !== this.visit,
-      ready: () => { if (visit === this.visit) arrive(view); },
+      ready: () => { if (visit === this.visit && !visit.failed) arrive(view); },
       onleave: (action) => visit.leaving.push(action),
       onrestyle: (action) => visit.restyling.push(action),
       onselect: (action) => visit.selecting.push(action),

@@ -20,7 +20,7 @@ function labels(rows, least, most) {
   const sorted = rows.map((row, i) => [row.backward_seconds, i]).sort(([a], [b]) => a - b);
   for (let from = 0, to = 0; from < sorted.length; from = to) {
     to = from + 1;
-    while (to < sorted.length && sorted[to][0] - sorted[to - 1][0] < LABEL_SHARE * (most - least)) to += 1;
+    while (to < sorted.length && sorted[to][0] - sorted[to - 1][0] <= LABEL_SHARE * (most - least)) to += 1;
     const some = sorted.slice(from, to).map(([, i]) => i);
     texts[some[Math.floor((some.length - 1) / 2)]] = some.map((i) => rows[i].num_threads).filter((r) => r !== null).map((r) => `r${r}`).join(' ');
   }
@@ -100,6 +100,7 @@ export async function strategiesView(place, context) {
   planning.remove();
   await drawRows();
   const sizes = SCALE_OUT.filter((workers) => workers >= own);
+  if (sizes.length === 0) scaling.parentElement.remove();
   drawn = performance.now();
   for (const workers of sizes) {
     if (context.left()) return;
