@@ -489,7 +489,7 @@ def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> 
 
 
 def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
-    record = examples.pipeline_record(names=examples.HOSTILE)
+    record = examples.pipeline_record(names=examples.HOSTILE[:4])
     writer = RecordWriter(tmp_path, 0)
     writer.record(record.step, record)
     writer.close()

@@ -8,6 +8,7 @@ all-reduces of one tensor each are put together in the same way.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 # Larger constants are written without their values.
@@ -77,7 +78,7 @@ def _put_together(
             members.setdefault(group.name, []).append(node)
             written[group.name] = group
     for name, some in members.items():
-        some.sort(key=lambda node, group=written[name]: _position(node, group))
+        some.sort(key=partial(_position, written[name]))
     moved = {
         node.name: (name, index)
         for name, some in members.items()
@@ -112,7 +113,7 @@ def _put_together(
     return moved
 
 
-def _position(node: Any, group: GroupNode) -> int:
+def _position(group: GroupNode, node: Any) -> int:
     return group.tensor_names.index(node.attr["tensor_names"].list.s[0].decode())
 
 
