@@ -129,6 +129,8 @@ class Execution:
         layout: who computes what.
         stages: those of this rank.
         executed: what the last step computed when.
+        reduced: when it all-reduced what was left when backward computation had ended, in seconds
+            since it began; None: nothing.
     """
 
     def __init__(
@@ -191,6 +193,7 @@ class Execution:
         }
         self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
         self.executed: tuple[Executed, ...] = ()
+        self.reduced: tuple[float, float] | None = None
 
     def _block(self, traced: Traced, kind: str, stage: int) -> _Block:
         cut = traced.cut
@@ -286,7 +289,12 @@ class Execution:
         self.executed = tuple(executed)
         self._keep_pace()
         returned = self._collect(outputs)
-        returned |= self._updated(self._averages(sums), given)
+        start = time.perf_counter()
+        averages = self._averages(sums)
+        stop = time.perf_counter()
+        has_left = any(len(team) > 1 for team in self._teams) and sums.keys() > self._reduced
+        self.reduced = (start - began, stop - began) if has_left else None
+        returned |= self._updated(averages, given)
         return [returned[one.name] for one in self._cut.graph.returned]
 
     def _gradient(self, reduction: str) -> str:

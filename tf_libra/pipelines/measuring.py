@@ -61,10 +61,12 @@ class Measuring:
         start = time.perf_counter()
         result = run()
         seconds = time.perf_counter() - start
-        mine = [
+        mine: list[list[Any]] = [
             [one.kind, one.stage, one.microbatch, one.start_seconds, one.stop_seconds]
             for one in execution.executed
         ]
+        if execution.reduced is not None:
+            mine.append(["all_reduce", execution.stages[0], None, *execution.reduced])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
         longest = max(told["seconds"] for told in everyone)
