@@ -214,8 +214,8 @@ class Options:
         False,
         "bool",
         checks.boolean,
-        """of pipelines alone: free the memory of variables of other ranks' stages, optimizer slots
-        included, until `synchronize_variables()`.""",
+        """of pipelines alone: free the memory of variables that are of other ranks' stages alone,
+        until `synchronize_variables()`.""",
         agreed=True,
     )
     progress: bool = option(
