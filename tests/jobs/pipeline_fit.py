@@ -10,7 +10,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE
 
 import tf_libra.keras
-from tf_libra.strategies import Spp
+from tf_libra.strategies import DeepPool, Spp
 
 cases = harness.Cases()
 FEATURES, CLASSES, SHARE, STEPS, EPOCHS = 12, 5, 16, 5, 2
@@ -74,10 +74,12 @@ class Watching(keras.callbacks.Callback):
         self.found.append(weights(self.model))
 
 
-def fit(watching: Any, alone: bool, **options: Any) -> tuple[Any, Any, dict[str, list[float]]]:
+def fit(
+    watching: Any, alone: bool, strategy: Any = STRATEGY, **options: Any
+) -> tuple[Any, Any, dict[str, list[float]]]:
     """A model that was fit, what `optimize` says, and metrics; all validate with the same data."""
     model = compiled(**options)
-    fitting = None if alone else tf_libra.keras.optimize(model, STRATEGY)
+    fitting = None if alone else tf_libra.keras.optimize(model, strategy)
     history = model.fit(
         data(alone),
         epochs=EPOCHS,
@@ -114,7 +116,7 @@ def compare(when: str, **options: Any) -> dict[str, Any]:
         "errors": errors,
         "history": history,
         "expected": expected,
-        "stages": [list(stage.devices) for stage in fitting.plan.stages],
+        "stages": [list(stage.devices) for stage in getattr(fitting.plan, "stages", ())],
         "explained": fitting.explain(),
     }
 
@@ -127,6 +129,8 @@ def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 cases.add("epochs", lambda: compare("epoch"))
 cases.add("batches", lambda: compare("train_batch"))
 cases.add("several_steps", lambda: compare("train_batch", steps_per_execution=2))
+# All steps measure, each few of them on another number of ranks.
+cases.add("bursts", lambda: compare("epoch", strategy=DeepPool(max_amplification=1.5)))
 
 
 @cases

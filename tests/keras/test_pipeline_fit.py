@@ -31,7 +31,14 @@ def test_weights_are_those_of_one_process_whenever_they_are_looked_at(job: Job, 
     assert looked == {"epochs": {"epoch"}}.get(case, {"train_batch"})
 
 
-@pytest.mark.parametrize("case", ["epochs", "several_steps"])
+def test_bursts_fit_to_the_weights_of_one_process_while_their_ranks_change(job: Job) -> None:
+    for rank in range(3):
+        errors = job.value("bursts", rank)["errors"]
+        assert {"after", "predict", "evaluate"} <= errors.keys()
+        assert max(errors.values()) < TOLERANCE, errors
+
+
+@pytest.mark.parametrize("case", ["epochs", "several_steps", "bursts"])
 def test_metrics_are_those_of_the_joint_batches_on_every_rank(job: Job, case: str) -> None:
     """Also those of a stage whose replicas see a part of every batch."""
     for rank in range(3):

@@ -13,7 +13,7 @@ from tests.pipelines.job import batches, burst_plan, fresh
 from tf_libra.strategies import DeepPool
 
 SAMPLES = 24
-OTHERS = {"beside": "inception", "without a limit": "vgg"}
+OTHERS = {"beside": "inception", "without a limit": "mlp"}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
