@@ -1,11 +1,13 @@
 """A burst plan in words."""
 
 import itertools
+import textwrap
 
 from tf_libra.model.burst import BurstPlan
 from tf_libra.pipelines.executing import Execution
 
 _BAR = 24
+_COLUMNS = 100
 
 
 def in_a_line(plan: BurstPlan) -> str:
@@ -57,7 +59,8 @@ def explained(name: str, plan: BurstPlan, execution: Execution) -> str:
             f"  {bar:<{_BAR}}  {_place(plan, layer)}{layer_name}"
         )
     idle = ", ".join(f"{1e3 * seconds:.2f}" for seconds in plan.idle_seconds)
-    lines += ["", f"of the whole batch, forward and backward; ranks are idle for {idle} ms"]
+    lines += ["", "of the whole batch, forward and backward"]
+    lines += textwrap.wrap(f"from rank 0 on, ranks are idle for {idle} ms", _COLUMNS)
     busy = sum(one.stop_seconds - one.start_seconds for one in execution.executed)
     if execution.executed:
         end = max(one.stop_seconds for one in execution.executed)
@@ -67,8 +70,9 @@ def explained(name: str, plan: BurstPlan, execution: Execution) -> str:
         )
     else:
         lines.append("this rank has no layer: it only updates what no layer has")
-    lines += [f"note: {note}" for note in plan.notes]
-    return "\n".join(line[:100] for line in lines)
+    for note in plan.notes:
+        lines += textwrap.wrap(f"note: {note}", _COLUMNS)
+    return "\n".join(line[:_COLUMNS] for line in lines)
 
 
 def _place(plan: BurstPlan, layer: int) -> str:
