@@ -89,6 +89,7 @@ def train_laid_out(
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
+    has_branches: bool = False,
 ) -> list[Rank]:
     """Trains on joint batches, with the layout for layers of these names."""
     threads = Threads(num_ranks)
@@ -99,7 +100,8 @@ def train_laid_out(
         share = images.shape[0] // num_ranks
         recorder = Recorder(tf.function(trained.step))
         given = ((images, labels), {})
-        traces = Traces(recorder, given, share, images.shape[0] // num_microbatches)
+        size = images.shape[0] // num_microbatches
+        traces = Traces(recorder, given, share, size, has_branches)
         layout = layout_of([one.name for one in traces.whole.layers])
         if num_groups:
             names = in_production_order(Cut(traces.whole, layout.starts), 0)
@@ -128,10 +130,11 @@ def train_laid_out(
 
 
 def names_of(make: Callable[[], Trained]) -> list[str]:
-    """Names of a model's layers."""
+    """Names of a model's layers, as bursts have them."""
     images, labels = batches(1, 4)[0]
-    graph = traced(Recorder(tf.function(fresh(make).step)), images, labels, 4)
-    return [one.name for one in graph.layers]
+    given = ((images, labels), {})
+    traces = Traces(Recorder(tf.function(fresh(make).step)), given, 4, 4, has_branches=True)
+    return [one.name for one in traces.whole.layers]
 
 
 def burst_plan(names: Sequence[str], num_devices: Sequence[int], cluster: int) -> BurstPlan:

@@ -80,6 +80,10 @@ def test_steps_measure_and_then_run_under_one_plan_of_all_ranks(trained: Job) ->
         assert values[0]["phases"][0] == "measure" and values[0]["settled"]
 
 
+def test_branches_are_planned_as_blocks(trained: Job) -> None:
+    assert not any("chain" in note for note in trained.value("planned inception")["notes"])
+
+
 def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     value = trained.value("given vgg")
     text = value["explained"]

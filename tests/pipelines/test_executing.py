@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.job import batches, fresh, traced, train, train_laid_out
+from tests.pipelines.job import batches, fresh, names_of, traced, train, train_laid_out
 from tests.pipelines.models import BURSTS, EVERY
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
@@ -91,7 +91,8 @@ def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
         ranks = [tuple(range(f, f + n)) for f, n in zip(firsts, counts, strict=False)]
         return Layout.at_once(ranks[: len(names)], num_ranks)
 
-    ranks = train_laid_out((EVERY | BURSTS)[model], layout, num_ranks, 1, steps)
+    make = (EVERY | BURSTS)[model]
+    ranks = train_laid_out(make, layout, num_ranks, 1, steps, has_branches=True)
     compare(model, ranks, 1, steps)
     return ranks
 
@@ -106,6 +107,15 @@ def test_layers_on_their_own_numbers_of_ranks(model):
 def test_bursts_on_more_ranks(num_devices):
     """Some of which have no layer, or one that others do not divide."""
     check_burst("convolutional", num_devices, 4)
+
+
+def test_what_begins_or_joins_branches_is_a_layer_where_they_count():
+    """So that branches are blocks, which can be planned beside each other."""
+    names = names_of(BURSTS["inception"])
+    assert sum("average_pooling" in one for one in names) == 2
+    assert sum("concatenate" in one for one in names) == 2
+    assert names_of(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
+                                       *("dense", "dense_1", "dense_2")]  # fmt: skip
 
 
 def test_branches_beside_each_other():

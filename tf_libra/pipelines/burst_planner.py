@@ -39,6 +39,7 @@ class BurstPlanner:
     """See `Planner`. Without a plan that is given, the first steps measure."""
 
     num_microbatches = 1
+    has_branches = True
 
     def __init__(self, strategy: BurstStrategy, given: BurstPlan | None) -> None:
         """Plans nothing yet.

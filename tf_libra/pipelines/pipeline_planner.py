@@ -28,6 +28,8 @@ from tf_libra.tuning import Phase
 class PipelinePlanner:
     """See `Planner`. The plan is made at once, and stays."""
 
+    has_branches = False
+
     def __init__(self, strategy: PipelineStrategy) -> None:
         """Plans nothing yet.
 

@@ -31,6 +31,11 @@ class Planner(Protocol):
         """Into how many the joint batch is divided."""
         ...
 
+    @property
+    def has_branches(self) -> bool:
+        """Whether it plans branches, so that what joins them is a layer."""
+        ...
+
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
         """Raises `ValueError` where batches of this size cannot be divided."""
         ...

@@ -57,13 +57,18 @@ class StepGraph:
         once: places of those that have one in the update.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, has_branches: bool = False) -> None:
         """Looks at every op.
+
+        Args:
+            recording: the step.
+            has_branches: whether what only joins branches, or begins one, is a layer of its own.
 
         Raises:
             ValueError: the step mixes what is of a microbatch with what is of the update.
         """
         self.recording = recording
+        self._has_branches = has_branches
         graph = recording.concrete.graph
         self.ops: list[Any] = graph.get_operations()
         self.place = {op.name: index for index, op in enumerate(self.ops)}
@@ -347,7 +352,8 @@ class StepGraph:
     def layers(self) -> tuple[Layer, ...]:
         """The layers between which a pipeline may be cut, in the order of forward computation.
 
-        What has no trained variables is a part of the layer before it.
+        What has no trained variables is a part of the layer before it; but where branches count,
+        not if it takes what other layers give.
         """
         sizes = [0] * self.num_regions
         for variable in self.recording.variables.values():
@@ -358,7 +364,11 @@ class StepGraph:
         starts = [0]
         for region in range(1, self.num_regions):
             has_before = any(sizes[starts[-1] : region])
-            if region not in fixed and sizes[region] and has_before:
+            begins = bool(sizes[region]) and has_before
+            if self._has_branches:
+                is_apart = min(self._sources[region], default=region) < starts[-1]
+                begins = is_apart or (bool(sizes[region]) and (has_before or starts[-1] > 0))
+            if region not in fixed and begins:
                 starts.append(region)
         stops = [*starts[1:], self.num_regions]
         names = [*(one.name for one in self.recording.endings), "end"]
@@ -367,6 +377,20 @@ class StepGraph:
             largest = max(range(start, stop), key=lambda region: (sizes[region], -region))
             layers.append(Layer(names[largest], start, stop, sum(sizes[start:stop])))
         return tuple(layers)
+
+    @cached_property
+    def _sources(self) -> list[set[int]]:
+        """By region, those from which its samples come."""
+        found: list[set[int]] = [set() for _ in range(self.num_regions)]
+        for place in self.needed:
+            if self.is_bound(place):
+                region = self.region(place)
+                found[region] |= {
+                    self.region(before)
+                    for before in self.inputs(place)
+                    if self.is_bound(before) and self.region(before) != region
+                }
+        return found
 
     def why_uncut(self) -> str:
         """Why there is only one layer."""

@@ -21,7 +21,14 @@ class Traces:
         order: which of the tensors among arguments, flattened, each argument of a trace is.
     """
 
-    def __init__(self, recorder: Recorder, given: Any, samples_per_rank: int, size: int) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        given: Any,
+        samples_per_rank: int,
+        size: int,
+        has_branches: bool = False,
+    ) -> None:
         """Traces the step for a microbatch.
 
         Args:
@@ -29,6 +36,7 @@ class Traces:
             given: arguments, as `batches.as_tensors` returns them.
             samples_per_rank: their number of samples.
             size: samples of a microbatch.
+            has_branches: see `StepGraph`.
 
         Raises:
             ValueError: the step does what cannot be cut into stages; named.
@@ -36,6 +44,7 @@ class Traces:
         self.samples_per_rank = samples_per_rank
         self.size = size
         self._recorder = recorder
+        self._has_branches = has_branches
         self._specs = batches.sized(given, size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, Axes] = {}
@@ -52,7 +61,7 @@ class Traces:
         """The step for so many samples."""
         if size not in self._graphs:
             args, kwargs = batches.sized(self._specs, size)
-            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs))
+            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), self._has_branches)
         return self._graphs[size]
 
     def axes(self, size: int) -> Axes:

@@ -213,7 +213,7 @@ class StagedTraining:
         samples = batches.num_samples(self._name, given)
         self._planner.check_batch(samples, control.world_size)
         size = samples * control.world_size // self._planner.num_microbatches
-        traces = Traces(self._recorder, given, samples, size)
+        traces = Traces(self._recorder, given, samples, size, self._planner.has_branches)
         agree(control, {"computation": axes_lib.digest(traces.whole)})
         self._holding.prepare(uses(traces.whole))
         self._share(traces.whole)
