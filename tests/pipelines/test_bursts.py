@@ -103,7 +103,7 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("of other layers", "plan must be of the layers of step, "),
+        ("of other layers", "plan must be of the layers of Trained.step, "),
         ("of more workers", "num_devices must be at most the number of workers, 2, got 4"),
         ("not cut", "cannot be cut into layers: it has no layers of Keras' Sequential"),
         ("one layer", "cannot be cut into layers: it has one layer with trained variables"),

@@ -12,6 +12,9 @@ from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.scaling import flows
+from tf_libra.pipelines.traces import Traces
+from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.tracing.variables import plain
 
 SIGNATURE = [tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32)]
@@ -111,9 +114,14 @@ def test_bursts_on_more_ranks(num_devices):
 
 def test_what_begins_or_joins_branches_is_a_layer_where_they_count():
     """So that branches are blocks, which can be planned beside each other."""
-    names = names_of(BURSTS["inception"])
+    images, labels = batches(1, 4)[0]
+    recorder = Recorder(tf.function(fresh(BURSTS["inception"]).step))
+    traces = Traces(recorder, ((images, labels), {}), 4, 4, has_branches=True)
+    names = [one.name for one in traces.whole.layers]
     assert sum("average_pooling" in one for one in names) == 2
     assert sum("concatenate" in one for one in names) == 2
+    cut = Cut(traces.whole, range(len(names)))
+    reduce_graph(len(names), list(flows(cut, traces.axes(4))), names)
     assert names_of(BURSTS["vgg"]) == [*("conv2d", "conv2d_1", "conv2d_2", "conv2d_3"),
                                        *("dense", "dense_1", "dense_2")]  # fmt: skip
 

@@ -32,7 +32,7 @@ Edge = tuple[int, int]
 
 
 def flows(cut: Cut, axes: Axes) -> dict[Edge, Flow]:
-    """By pair of layers, what flows between them.
+    """By pair of layers, what flows between them; as much flows back as forward.
 
     Args:
         cut: the step for the whole batch, every layer a stage.
@@ -40,9 +40,11 @@ def flows(cut: Cut, axes: Axes) -> dict[Edge, Flow]:
     """
     found: dict[Edge, Flow] = {}
     for message in cut.messages:
+        edge = (message.source, message.target)
+        if message.source > message.target:
+            continue  # gradients of several layers may be added up on their way
         tensor = cut.tensor(message.tensor)
-        size = tensor.shape.num_elements() * tensor.dtype.size
-        edge = (min(message.source, message.target), max(message.source, message.target))
+        size = tensor.shape.num_elements() * tensor.dtype.size * (1 + tensor.dtype.is_floating)
         before = found.get(edge, Flow())
         if axes.of(message.tensor) is None:
             found[edge] = Flow(before.sample_bytes, before.other_bytes + size)
