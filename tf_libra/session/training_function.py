@@ -144,6 +144,7 @@ class TrainingFunction:
                 finite. No variable was changed, and training may go on.
             tf.errors.OutOfRangeError: every rank's data have come to an end, in the same step.
             HorovodInternalError: a rank is gone, late, or gave up; the step was not completed.
+                Under a strategy of TensorFlow's it is a `tf.errors.UnavailableError`.
             EngineError, tf.errors.OpError: the same call would fail again.
         """
         if self._meeting.is_over:
