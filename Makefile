@@ -186,7 +186,7 @@ cc-test: cc-run-plain $(VENV)/.ready
 sanitize: cc-run-asan cc-run-tsan
 
 # Those that have most to do with threads, and with what strangers send.
-SOME := $(foreach test,messenger collective,build/cc/tsan/$(test)_test) \
+SOME := $(foreach test,control messenger collective,build/cc/tsan/$(test)_test) \
   $(foreach test,fuzz frame,build/cc/asan/$(test)_test)
 sanitize-some: $(SOME)
 	@for program in $^; do echo "$$program" && $$program || exit 1; done

@@ -1,4 +1,6 @@
-"""Horovod's elastic mode: workers die, others join, and only uncommitted steps are lost."""
+"""Horovod's elastic mode, under lanes and without: workers die, others join, and only uncommitted
+steps are lost.
+"""
 
 import json
 import os
@@ -90,7 +92,7 @@ def elastic_job(
                 child.wait()
 
 
-@pytest.fixture(scope="module", params=["lanes"])
+@pytest.fixture(scope="module", params=["lanes", "horovod"])
 def story(
     request: pytest.FixtureRequest,
     nursery: Nursery,
