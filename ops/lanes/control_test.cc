@@ -85,8 +85,9 @@ std::string Content(int rank, int round) {
 void MessagesOfAllSizes() {
   for (const int world_size : {1, 2, 3, 7}) {
     const auto planes = Planes(world_size);
+    const int num_rounds = world_size < 4 ? 6 : 2;
     OnEveryRank(world_size, [&](int rank) {
-      for (int round = 0; round < 6; ++round) {
+      for (int round = 0; round < num_rounds; ++round) {
         std::vector<std::string> all;
         CHECK_OK(planes[rank]->AllGather(Content(rank, round), kGenerousSeconds, &all));
         CHECK_EQ(all.size(), static_cast<size_t>(world_size));
