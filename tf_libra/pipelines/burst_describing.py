@@ -6,7 +6,7 @@ import textwrap
 from tf_libra.model.burst import BurstPlan
 from tf_libra.pipelines.executing import Execution
 
-_BAR = 24
+_BAR = 8
 _COLUMNS = 100
 
 
