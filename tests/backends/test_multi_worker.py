@@ -1,12 +1,14 @@
 """TensorFlow's own clusters as jobs, as far as one process can tell."""
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
+from benchmarks.meeting import free_addresses
 from tests.launching import under_tf_config, worker_environment
 from tf_libra.backends import lanes_meeting, multi_worker
 from tf_libra.backends.job import World
@@ -88,6 +90,17 @@ def train_step(x):
 print("loss", float(train_step(tf.constant(2.0))), float(train_step(tf.constant(2.0))))
 print(train_step.phase)
 """
+# Once the worker is gone the chief learns of it, in its next step.
+WORKER_ENDS = """
+import os, signal
+if "worker" in strategy.extended._worker_device:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    train_step(tf.constant(2.0))
+except tf.errors.UnavailableError as error:
+    print(error, flush=True)
+os._exit(0)  # TensorFlow would wait for the worker
+"""
 
 
 def run_alone(first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +121,32 @@ def test_step_of_one_worker_runs_as_it_is() -> None:
     assert finished.stdout.splitlines() == ["loss 6.0 4.0", "pass-through"]
     assert "one process: train_step runs as it is" in finished.stderr
     assert "name more than one worker in TF_CONFIG" in finished.stderr
+
+
+def test_chief_and_worker_train_together_until_one_is_lost() -> None:
+    chief, worker = free_addresses(2)
+    cluster = {"chief": [chief], "worker": [worker]}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", STEP.format(first="") + WORKER_ENDS],
+            env=worker_environment()
+            | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for kind in cluster
+    ]
+    try:
+        (first, log), (second, _) = [one.communicate(timeout=300) for one in processes]
+    finally:
+        for one in processes:
+            one.kill()
+    # The sum of both losses, before and after a step against the sum of both gradients.
+    assert first.splitlines()[:2] == ["loss 12.0 4.0", "measure"], log
+    assert second.splitlines() == [] or second.splitlines()[0] == "loss 12.0 4.0"
+    assert processes[1].returncode == -signal.SIGKILL
+    assert "rank 1 is gone" in first or "rank 1 closed the connection" in first, log
 
 
 def test_evaluator_runs_as_it_is() -> None:
