@@ -1,4 +1,4 @@
-"""What wide layers take, while a pipeline trains them and when all is back."""
+"""What wide layers and their momentum take, while a pipeline trains them and when all is back."""
 
 import os
 from pathlib import Path
@@ -47,7 +47,7 @@ def memory():
     step.synchronize_variables()
     found["back"] = resident_bytes()
     stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
-    found["others"] = (LAYERS - (stage.stop - stage.start)) * 4 * WIDE * WIDE
+    found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
     return found
 
 

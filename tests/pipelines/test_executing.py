@@ -14,6 +14,7 @@ from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.scaling import flows
 from tf_libra.pipelines.traces import Traces
+from tf_libra.pipelines.updating import Update
 from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.tracing.variables import plain
 
@@ -163,6 +164,16 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
     cut = Cut(graphs[0], range(len(graphs[0].layers)))
     found = {axes.of(message.tensor) for message in cut.messages}
     assert 0 in found
+
+
+def test_gradients_stay_with_their_stages():
+    """Keras' optimizers all-reduce them among the replicas of a strategy, by one op: of one."""
+    trained = fresh(EVERY["two_optimizers"])
+    images, labels = batches(1, 8)[0]
+    graph = traced(Recorder(tf.function(trained.step)), images, labels, 8)
+    update = Update(Cut(graph, (0, 2)))
+    assert update.exchanged == ()
+    assert len(update.variables) >= 2 * len(trained.variables)  # half of them have two slots
 
 
 def check_variables(ranks, alone):

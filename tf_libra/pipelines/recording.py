@@ -160,6 +160,14 @@ class _Recorder:
 
         return call
 
+    def replica_all_reduce(self, original: Any) -> Any:
+        def call(context: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._marks.is_tracing_thread() or context.num_replicas_in_sync != 1:
+                return original(context, reduce_op, value, *args, **kwargs)
+            return value
+
+        return call
+
     def jacobian(self, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             raise ValueError(f"{self._name} computes a jacobian, which a pipeline cannot")
@@ -246,6 +254,7 @@ class Recorder:
                 patches.JACOBIAN: recorder.jacobian,
                 patches.BATCH_JACOBIAN: recorder.jacobian,
                 patches.KERAS_LAYER: recorder.keras_layer,
+                patches.REPLICA_ALL_REDUCE: recorder.replica_all_reduce,
             }.items():
                 if patch.exists():
                     stack.enter_context(patches.replaced(patch, make))

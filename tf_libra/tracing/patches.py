@@ -151,6 +151,13 @@ KERAS_REFERENCE = Patch(
     since="Keras 3.0",
     adds=True,
 )
+REPLICA_ALL_REDUCE = Patch(
+    module="tensorflow.python.distribute.distribute_lib",
+    path="ReplicaContextBase.all_reduce",
+    why="of one replica it is its gradients, which Keras' optimizers hand through one op there: a"
+    " pipeline would send all of them to all ranks",
+    since=_TENSORFLOW,
+)
 KERAS_LAYER = Patch(
     module="keras",
     path="layers.Layer.__call__",
@@ -193,7 +200,7 @@ OF_HOROVOD = (
     GROUPED_ALLGATHER,
 )
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
-TABLE = (*OF_TRACES, KERAS_LAYER, COLLECTIVE_ALL_REDUCE, JOIN)
+TABLE = (*OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, COLLECTIVE_ALL_REDUCE, JOIN)
 
 
 @contextlib.contextmanager
