@@ -150,7 +150,7 @@ def test_a_rank_without_a_layer_takes_part():
 @pytest.mark.parametrize("model", ["normalized", "dropping"])
 def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank(model):
     """Batch normalization and dropout on one rank, the other layers on two."""
-    check_burst(model, {"normalized": (1, 2), "dropping": (1, 1, 2)}[model], 2)
+    check_burst(model, (1, 1, 2), 2)
 
 
 @pytest.mark.parametrize("options", [{"reduce_retracing": True}, {"input_signature": SIGNATURE}])
