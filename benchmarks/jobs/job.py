@@ -57,3 +57,22 @@ class WireJob(Task):
     """
 
     rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstsJob(Task):
+    """What every worker of `benchmarks.bursts` is to do.
+
+    Attributes:
+        rounds: in each of which every way has a block, in an order that the seed draws.
+        steps: of a block.
+        max_amplification: of the bursts.
+        max_slowdown: that the background may cost.
+        background_seconds: of a block of the background alone.
+    """
+
+    rounds: int
+    steps: int
+    max_amplification: float
+    max_slowdown: float
+    background_seconds: float
