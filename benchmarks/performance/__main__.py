@@ -3,10 +3,10 @@
     python -m benchmarks.performance [--minutes 60] [--only "cnn5m, one host"] [--anew]
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say something
-`benchmarks.wire` and `benchmarks.truth`, one after the other, on a machine that should do nothing
-else. What was measured is kept in `--json` after every one of them, so that it can be ended and
-goes on where it was; `--anew` measures again what is kept. In the end, and with `--minutes 0` at
-once, the tables of the document are made from it.
+`benchmarks.wire`, `benchmarks.truth` and the plain strategy of TensorFlow, one after the other, on
+a machine that should do nothing else. What was measured is kept in `--json` after every one of
+them, so that it can be ended and goes on where it was; `--anew` measures again what is kept. In the
+end, and with `--minutes 0` at once, the tables of the document and README's are made from it.
 """
 
 import json
@@ -30,6 +30,7 @@ from benchmarks.performance import cases, document, outcome
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 flags.DEFINE_string("json", "docs/performance.json", "What was measured.", flag_values=FLAGS)
 flags.DEFINE_string("document", "docs/performance.md", "Filled in.", flag_values=FLAGS)
+flags.DEFINE_string("readme", "README.md", "Its table of gains.", flag_values=FLAGS)
 flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_integer("rounds", 50, "Of step times.", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
@@ -71,6 +72,8 @@ def _run(folder: Path) -> int:
     page = Path(FLAGS.document)
     text = (page if page.exists() else _PAGE).read_text()
     page.write_text(fill(text, document.blocks(kept)))
+    readme = Path(FLAGS.readme)
+    readme.write_text(fill(readme.read_text(), document.gains(kept)))
     return 1 if failed else 0
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 STRATEGIES = ("none", "horovod", "syneasgd", "wfbp", "mg-wfbp", "asc-wfbp", "libra-m", "libra")
+# TensorFlow's own strategy, whose workers meet without Horovod.
+PLAIN = ("none", "mwms", "libra")
 MODELS = ("cnn5m", "mlp", "transformer")
 # Rates of links as tc writes them; None: the workers are on one host.
 RATES = (None, "5gbit", "1gbit")
@@ -44,7 +46,10 @@ class Case:
             found["wire"] = [*placed, "--against={step_time}"]
         if self.pinned:
             found["truth"] = placed
-        return {name: _module(name, flags) for name, flags in found.items()}
+        if self.pinned and self.rate != "1gbit":
+            found["plain"] = [*placed, f"--rounds={rounds}", f"--strategies={','.join(PLAIN)}"]
+        modules = {"plain": "step_time"}
+        return {name: _module(modules.get(name, name), flags) for name, flags in found.items()}
 
 
 def _module(name: str, flags: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The outcome as Markdown: blocks between the marks of docs/performance.md."""
+"""The outcome as Markdown: blocks between the marks of docs/performance.md and README."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,45 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             ("case", "limit, ms", "`libra`", "the best share", "misses"),
             [_wire_row(name, one["wire"]) for name, one in _having("wire", cases)],
         ),
+        "plain": table(
+            ("case", "`libra`, ms", "plain, ms", "to it: median (p10 to p90)", "misses"),
+            [_plain_row(name, one["plain"]) for name, one in _having("plain", cases)],
+        ),
         "machine": _machine(document),
     }
+
+
+def gains(document: Mapping[str, Any]) -> dict[str, str]:
+    """What a user gains, for README: a block of its own.
+
+    Args:
+        document: as of `blocks`.
+    """
+    rows = []
+    for name, one in _having("step_time", document["cases"]):
+        medians = one["step_time"]["median_seconds"]
+        if not name.endswith(", pinned"):
+            continue
+        plain = f"{1 / one['plain']['to_plain']['median']:.2f} x" if "plain" in one else ""
+        rows.append(
+            (
+                name.removesuffix(", pinned"),
+                f"{medians['none'] * 1e3:.0f}",
+                f"{medians['horovod'] * 1e3:.0f}",
+                f"{medians['libra'] * 1e3:.0f}",
+                f"{1 / one['step_time']['to_horovod']['median']:.2f} x",
+                plain,
+            )
+        )
+    head = (
+        "model and network",
+        "no communication, ms",
+        "Horovod, ms",
+        "TF-Libra, ms",
+        "faster than Horovod",
+        "than MultiWorkerMirroredStrategy",
+    )
+    return {"gains": table(head, rows)}
 
 
 def _having(benchmark: str, cases: Kept) -> list[tuple[str, Mapping[str, Any]]]:
@@ -52,6 +89,7 @@ def _goals(cases: Kept) -> str:
     """How many cases meet each goal."""
     steps = [one["step_time"] for _, one in _having("step_time", cases)]
     truths = [one["truth"] for _, one in _having("truth", cases)]
+    plains = [one["plain"] for _, one in _having("plain", cases)]
     wires = [one["wire"] for _, one in _having("wire", cases) if one["wire"]["shares"]]
     ratios = [one["to_best"]["median"] for one in steps]
     rows: list[tuple[str, str]] = []
@@ -96,6 +134,11 @@ def _goals(cases: Kept) -> str:
         f"`libra` wins back {outcome.SHARE_OF_WIRE:g} of what Horovod loses to the wire's limit",
         [one["shares"].get("libra", 0.0) >= outcome.SHARE_OF_WIRE for one in wires],
     )
+    add(
+        f"`libra` takes at most {outcome.MOST_TO_PLAIN:g} of a plain MultiWorkerMirroredStrategy's"
+        " step",
+        [one["to_plain"]["median"] <= outcome.MOST_TO_PLAIN for one in plains],
+    )
     told = table(("goal", "met in"), rows)
     if truths:
         noise = statistics.median(one["noise"] for one in truths)
@@ -129,6 +172,17 @@ def _truth_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
         f"{kept['noise']:.1%}",
         f"{kept['drift']:.2f} ({kept['pace'][0]:.2f} to {kept['pace'][1]:.2f})",
         "; ".join(outcome.misses("truth", kept)),
+    )
+
+
+def _plain_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+    medians = kept["median_seconds"]
+    return (
+        name,
+        f"{medians['libra'] * 1e3:.1f}",
+        f"{medians['mwms'] * 1e3:.1f}",
+        _ratio(kept["to_plain"]),
+        "; ".join(outcome.misses("plain", kept)),
     )
 
 

@@ -14,6 +14,8 @@ MOST_TO_BEST, LESS_THAN_BEST, SHARE_LESS = 1.02, 0.95, 1 / 3
 STEP_ERROR, BACKWARD_ERROR, WORST_ERROR, BIAS, RANK_CORRELATION = 0.03, 0.04, 0.08, 0.02, 0.8
 # Of what Horovod loses to the limit, at 5 Gbit/s.
 SHARE_OF_WIRE = 0.70
+# `libra` to TensorFlow's own strategy on its ring, in the median over rounds.
+MOST_TO_PLAIN = 0.75
 # Until a plan is in force.
 TUNING_STEPS, TUNING_SECONDS = 60, 30.0
 
@@ -62,7 +64,19 @@ def of_wire(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in ("limit_seconds", "shares", "core_seconds")}
 
 
-KEPT = {"step_time": of_step_time, "truth": of_truth, "wire": of_wire}
+def of_plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `benchmarks.step_time` has written of a MultiWorkerMirroredStrategy."""
+    seconds = document["seconds"]
+    return {
+        "median_seconds": {
+            name: one["median_seconds"] for name, one in document["strategies"].items()
+        },
+        "to_plain": results.spread(np.divide(seconds["libra"], seconds["mwms"])),
+        "load_average": document["machine"]["load_average"],
+    }
+
+
+KEPT = {"step_time": of_step_time, "truth": of_truth, "wire": of_wire, "plain": of_plain}
 
 
 def misses(benchmark: str, kept: Mapping[str, Any]) -> list[str]:
@@ -85,6 +99,8 @@ def misses(benchmark: str, kept: Mapping[str, Any]) -> list[str]:
         if kept["spread"] > 4 * kept["noise"]:
             ranked = kept["step"]["rank_correlation"] or 0.0
             limits.append(("1 - rank correlation", 1 - ranked, 1 - RANK_CORRELATION, "{:.2f}"))
+    elif benchmark == "plain":
+        limits = [("to the plain strategy", kept["to_plain"]["median"], MOST_TO_PLAIN, "{:.3f}")]
     else:
         share = (kept["shares"] or {}).get("libra")
         missing = 0.0 if share is None else 1 - share

@@ -39,6 +39,21 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
     }
 
 
+def plain(libra: list[float], mwms: list[float]) -> dict[str, Any]:
+    seconds = {"none": [0.05] * 3, "mwms": mwms, "libra": libra}
+    return {
+        "seconds": seconds,
+        "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
+        "machine": {"load_average": 0.1},
+    }
+
+
+def test_the_plain_strategy_is_missed_by_too_little_gain() -> None:
+    for libra, missed in ((0.075, 0), (0.076, 1)):
+        kept = outcome.of_plain(plain([libra] * 3, [0.1] * 3))
+        assert len(outcome.misses("plain", kept)) == missed
+
+
 def test_step_is_compared_with_the_best_other_in_paired_rounds() -> None:
     kept = outcome.of_step_time(step_time([0.2, 0.22, 0.24], [0.2, 0.2, 0.2]))
     assert kept["best"] == "wfbp"
@@ -81,10 +96,16 @@ def test_every_case_has_its_commands_and_rows() -> None:
         assert ("truth" in commands) == case.pinned
         assert ("wire" in commands) == (case.pinned and case.rate is not None)
         assert ("--unpinned" in commands["step_time"]) != case.pinned
+        assert ("plain" in commands) == (case.pinned and case.rate != "1gbit")
         kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3))
+    kept[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3))
     kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None))
     machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
-    blocks = document.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
+    of_all = {"cases": kept, "machine": machine, "versions": {"numpy": "2"}}
+    blocks = document.blocks(of_all)
+    gains = document.gains(of_all)["gains"]
+    assert "| cnn5m, one host | 100 | 300 | 200 | 1.50 x | 1.25 x |" in gains
+    assert gains.count("| cnn5m") == 3  # pinned ones
     assert blocks["steps"].count("| cnn5m, one host, pinned |") == 1
     assert "18 of 18 cases" in blocks["goals"]
     assert "1 of 1 cases" in blocks["goals"]
@@ -93,7 +114,8 @@ def test_every_case_has_its_commands_and_rows() -> None:
 
 def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
     """With no time left nothing is measured."""
-    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    kept, page, readme = (tmp_path / name for name in ("kept.json", "page.md", "README.md"))
+    readme.write_text("<!-- begin gains -->\n<!-- end gains -->\n")
     first = next(cases.all_cases()).name
     of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3))}
     machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
@@ -102,7 +124,11 @@ def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "benchmarks.performance", "--minutes=0"]
     done = subprocess.run(
-        [*command, f"--json={kept}", f"--document={page}"], cwd=ROOT, capture_output=True, text=True
+        [*command, f"--json={kept}", f"--document={page}", f"--readme={readme}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
+    assert "| cnn5m, one host |" in readme.read_text()
     assert f"| {first} | 200.0 | wfbp 250.0 | 0.800" in page.read_text()
