@@ -134,7 +134,8 @@ class Tab:
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
         self.driver.get("about:blank")  # from one hash to the same, nothing would be loaded
-        self.driver.get_log("performance")  # of the browser's own first page
+        for kind in ("browser", "performance"):  # of the page before, whose server may be gone
+            self.driver.get_log(kind)
         self.driver.get(f"{address}/#libra")
         frame = self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, "iframe"))[0]
         self.driver.switch_to.frame(frame)
