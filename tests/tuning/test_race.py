@@ -205,6 +205,9 @@ def test_says_where_prediction_has_decided() -> None:
     told = Race((near, best)).describe()
     assert "predicted faster than what cannot be told apart from it" in told.split(";")[0]
     assert "predicted faster" not in Race((best, near)).describe()
+    # In turns it was first, though not by its median: prediction has not decided.
+    slow = Contender(plan(0), 1.3, (1.01, 1.0, 1.02, 0.99))
+    assert "predicted faster" not in Race((slow, best)).describe()
 
 
 def test_nothing_proposed_is_an_error() -> None:

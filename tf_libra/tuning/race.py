@@ -107,6 +107,17 @@ class Race:
         lead = self.lead(contender)
         return lead is not None and len(contender.seconds) == self.num_rounds and lead[1] > _SURE
 
+    @property
+    def _is_predicted(self) -> bool:
+        """Whether others' steps took less, and prediction has decided against them."""
+        own, predicted = self.winner.median_seconds, self.winner.predicted_seconds
+        faster = [
+            one.predicted_seconds
+            for one in self.contenders[1:]
+            if own is not None and one.median_seconds is not None and one.median_seconds < own
+        ]
+        return bool(faster) and all(predicted and one and one > predicted for one in faster)
+
     def keeping(self, plan: Plan) -> "Race":
         """The same, with this plan first unless the winner is clearly faster."""
         for one in self.contenders:
@@ -117,7 +128,6 @@ class Race:
     def describe(self) -> str:
         """The standings in words."""
         told = []
-        medians = [one.median_seconds for one in self.contenders if one.median_seconds is not None]
         for one in self.contenders:
             groups, seconds = len(one.plan.groups), one.median_seconds
             text = f"{one.plan.strategy} in {groups} group{'s' if groups > 1 else ''}"
@@ -127,7 +137,7 @@ class Race:
                 text += f" (predicted {units.time(one.predicted_seconds)})"
             if self.is_noise(one):
                 text += f", {units.NO_DIFFERENCE}"
-            elif one is self.winner and seconds is not None and seconds > min(medians):
+            elif one is self.winner and self._is_predicted:
                 text += ", predicted faster than what cannot be told apart from it"
             told.append(text)
         return f"race over {self.num_rounds} rounds: {'; '.join(told)}"
