@@ -20,7 +20,8 @@ import tensorflow as tf
 import tf_libra
 from benchmarks.jobs import counting
 from benchmarks.jobs.job import BurstsJob as Job
-from benchmarks.jobs.training import INTRA_OP_THREADS, begin
+from benchmarks.jobs.settings import INTRA_OP_THREADS
+from benchmarks.jobs.training import begin
 from tf_libra import strategies
 
 # Before what counts, for caches, and for a background job to have begun.

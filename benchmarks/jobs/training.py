@@ -10,9 +10,7 @@ import tensorflow as tf
 
 from benchmarks import models
 from benchmarks.jobs.job import Task
-
-LEARNING_RATE = 0.01
-INTRA_OP_THREADS = 1
+from benchmarks.jobs.settings import LEARNING_RATE, set_up
 
 Exchange = Callable[[list[Any]], list[Any]]
 
@@ -37,10 +35,7 @@ class Training:
 
 def begin(job: Task) -> Training:
     """Sets up TensorFlow and Horovod as a job says, and makes its model."""
-    tf.config.set_visible_devices([], "GPU")
-    if job.pinned:
-        tf.config.threading.set_intra_op_parallelism_threads(INTRA_OP_THREADS)
-        tf.config.threading.set_inter_op_parallelism_threads(job.inter_op_threads)
+    set_up(job)
     hvd.init()
     # The same weights on every rank.
     tf.keras.utils.set_random_seed(job.seed)

@@ -1,17 +1,14 @@
 """Burst plans on real workers: what each rank has after some steps, and what is refused."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from staged import own, refused  # also lets modules of the tests be found
 
 import tf_libra
-
-sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 from tests.pipelines import models
 from tests.pipelines.job import batches, burst_plan, fresh, names_of
 from tf_libra.strategies import DeepPool
@@ -22,11 +19,6 @@ SAMPLES, STEPS = 24, 3
 PATTERNS = {2: (2, 1, 2), 4: (4, 2, 1, 4)}
 PLANNED_STEPS = {2: 14, 4: 20}  # of which the last two run under the plan
 GIVEN = {"convolutional": models.convolutional, **models.BURSTS}
-
-
-def own(tensor):
-    share = tensor.shape[0] // harness.SIZE
-    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
 
 
 def train(make, strategy, num_steps, **options):
@@ -74,18 +66,6 @@ for name, make in models.BURSTS.items():
     steps = PLANNED_STEPS[harness.SIZE]
     cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))  # noqa: B023
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
-
-
-def refused(make, strategy, samples=8, **options):
-    trained = fresh(make)
-    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
-    images, labels = batches(1, samples * harness.SIZE)[0]
-    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
-    try:
-        step(own(images), own(labels))
-    finally:
-        for one, value in zip(trained.variables, before, strict=True):
-            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
 
 
 def of_other_layers():

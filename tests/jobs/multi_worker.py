@@ -231,9 +231,8 @@ def two_optimizers() -> Replica:
     return step, one.variables
 
 
-def scaled() -> Replica:
-    """With a loss that is scaled up, and gradients that are scaled down again."""
-    one = Dense(tf.keras.optimizers.SGD(0.1, loss_scale_factor=512.0))
+def scaling(one: Dense) -> Replica:
+    """Trains with a loss that the optimizer scales up, and gradients that it scales down again."""
 
     def step(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -243,21 +242,17 @@ def scaled() -> Replica:
         return loss
 
     return step, one.variables
+
+
+def scaled() -> Replica:
+    """By a factor that is part of the optimizer."""
+    return scaling(Dense(tf.keras.optimizers.SGD(0.1, loss_scale_factor=512.0)))
 
 
 def scaled_by_an_optimizer() -> Replica:
     """Which applies what is finite, in a branch of the graph."""
     inner = tf.keras.optimizers.SGD(0.1)
-    one = Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0))
-
-    def step(inputs: Any, labels: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = mean_loss(labels, one.logits(inputs))
-            large = one.optimizer.scale_loss(loss)
-        one.apply(tape.gradient(large, one.variables))
-        return loss
-
-    return step, one.variables
+    return scaling(Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0)))
 
 
 class Table:

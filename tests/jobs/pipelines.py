@@ -1,16 +1,12 @@
 """Pipelines on real workers: what each rank has after some steps, and what is refused."""
 
-import sys
-from pathlib import Path
-
 import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from staged import own, refused  # also lets modules of the tests be found
 
 import tf_libra
-
-sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 from tests.pipelines import models
 from tests.pipelines.job import batches, fresh
 from tf_libra.strategies import DataParallel, GPipe, Spp
@@ -18,11 +14,6 @@ from tf_libra.strategies import DataParallel, GPipe, Spp
 hvd.init()
 cases = harness.Cases()
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
-
-
-def own(tensor):
-    share = tensor.shape[0] // harness.SIZE
-    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
 
 
 def train(make, strategy, **options):
@@ -149,18 +140,6 @@ def in_turns(**options):
 if harness.SIZE == 2:
     cases.add("in_turns", in_turns)
     cases.add("in_turns_released", lambda: in_turns(release_variables=True))
-
-
-def refused(make, strategy, samples=8, **options):
-    trained = fresh(make)
-    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
-    images, labels = batches(1, samples * harness.SIZE)[0]
-    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
-    try:
-        step(own(images), own(labels))
-    finally:
-        for one, value in zip(trained.variables, before, strict=True):
-            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
 
 
 if harness.SIZE == 2:

@@ -1,7 +1,8 @@
 """What the layers of a step take, and how fast ranks reach each other: measured before planning."""
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,20 +107,10 @@ def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
 
 def measured_cluster(transport: Transport, control: Control) -> Cluster:
     """The rate between every two ranks, all of which call this: one pair after the other."""
-    count = control.world_size
-    rates = np.zeros([count, count])
+    rates = np.zeros([control.world_size] * 2)
     probe = tf.zeros([_PROBE_BYTES // 4])
-    for one in range(count):
-        for other in range(one + 1, count):
-            seconds = 0.0
-            if control.rank in (one, other):
-                peer = other if control.rank == one else one
-                seconds = min(
-                    _round_trip(transport, probe, peer, is_first=control.rank == one)
-                    for _ in range(_REPEATS)
-                )
-            taken = control.all_gather(seconds)
-            rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(taken[one], 1e-9)
+    for one, other, seconds in _round_trips(transport, control, probe):
+        rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(seconds, 1e-9)
     return Cluster.from_bandwidth(rates)
 
 
@@ -148,20 +139,24 @@ def measured_all_reduces(
 
 def measured_latency(transport: Transport, control: Control) -> float:
     """What a small message takes from one rank to another, in the mean over all pairs of ranks."""
-    count = control.world_size
-    probe = tf.zeros([1])
-    seconds = []
-    for one in range(count):
-        for other in range(one + 1, count):
-            taken = 0.0
-            if control.rank in (one, other):
-                peer = other if control.rank == one else one
-                taken = min(
-                    _round_trip(transport, probe, peer, is_first=control.rank == one)
-                    for _ in range(_REPEATS)
-                )
-            seconds.append(control.all_gather(taken)[one] / 2)
-    return float(np.mean(seconds))
+    trips = _round_trips(transport, control, tf.zeros([1]))
+    return float(np.mean([seconds / 2 for _, _, seconds in trips]))
+
+
+def _round_trips(
+    transport: Transport, control: Control, probe: Any
+) -> Iterator[tuple[int, int, float]]:
+    """Every two ranks, one pair after the other, with the seconds of a probe there and back."""
+    for pair in itertools.combinations(range(control.world_size), 2):
+        seconds = 0.0
+        if control.rank in pair:
+            one, other = pair
+            peer = other if control.rank == one else one
+            seconds = min(
+                _round_trip(transport, probe, peer, is_first=control.rank == one)
+                for _ in range(_REPEATS)
+            )
+        yield *pair, control.all_gather(seconds)[pair[0]]
 
 
 def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:

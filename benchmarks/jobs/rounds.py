@@ -1,0 +1,92 @@
+"""Steps of several strategies in turns, whoever lets the workers meet."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.jobs.job import Job
+from benchmarks.jobs.settings import LEARNING_RATE
+from benchmarks.machine import congestion_control
+from tf_libra import strategies
+
+# More than the steps that tf_libra traces under a new plan to check its prediction.
+WARM_UP_ROUNDS = 10
+
+
+def until_planned(step: Any, batch: tuple[Any, Any]) -> dict[str, float]:
+    """Trains until a plan is in force; {"steps", "seconds"} that this took."""
+    start, num_steps = time.perf_counter(), -1  # the last of them is under the plan
+    while step.plan is None:
+        step(*batch)
+        num_steps += 1
+    return {"steps": num_steps, "seconds": time.perf_counter() - start}
+
+
+def seconds_in_turns(
+    steps: Sequence[Any], batch: tuple[Any, Any], job: Job, barrier: Callable[[str], None]
+) -> np.ndarray:
+    """Seconds of this rank's steps, shape (job.rounds, steps).
+
+    Args:
+        steps: what takes turns.
+        batch: their arguments.
+        job: says how many rounds, and draws their order.
+        barrier: waits for all ranks, by a name that is used once.
+    """
+    random = np.random.default_rng(job.seed)
+    seconds = np.zeros((WARM_UP_ROUNDS + job.rounds, len(steps)))
+    for number, of_round in enumerate(seconds):
+        for i in random.permutation(len(steps)):
+            # Nobody is charged for the lag that the step before has left between the ranks.
+            barrier(f"round {number} step {i}")
+            start = time.perf_counter()
+            steps[i](*batch).numpy()
+            of_round[i] = time.perf_counter() - start
+    return seconds[WARM_UP_ROUNDS:]
+
+
+def outcome(
+    steps: Mapping[str, Any],
+    seconds: np.ndarray,
+    tuning: Mapping[str, Mapping[str, float]],
+    num_parameters: int,
+    horovod: Mapping[str, Any],
+) -> str:
+    """What rank 0 writes, as JSON.
+
+    {"seconds": {name: seconds of each round}, "plans": {name: plan}, "tuning": {name: {"steps",
+    "seconds"} until its plan was in force}, "settings": {...}}.
+
+    Args:
+        steps: by name.
+        seconds: of the slowest rank, shape (rounds, steps).
+        tuning: of tf_libra's strategies, by name.
+        num_parameters: of the model.
+        horovod: its settings; empty where there is none.
+    """
+    return json.dumps(
+        {
+            "seconds": {name: seconds[:, i].tolist() for i, name in enumerate(steps)},
+            "plans": {
+                name: json.loads(step.plan.to_json())
+                for name, step in steps.items()
+                if name in strategies.BY_NAME
+            },
+            "tuning": tuning,
+            "settings": {
+                "optimizer": f"SGD({LEARNING_RATE})",
+                "parameters": num_parameters,
+                "cores_per_worker": len(os.sched_getaffinity(0)),
+                "congestion_control": congestion_control(),
+                "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+                "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+                "warm_up_rounds": WARM_UP_ROUNDS,
+                "horovod": horovod,
+            },
+        }
+    )

@@ -1,0 +1,32 @@
+"""What jobs whose ranks have layers of their own share: shares of batches, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import harness
+import numpy as np
+import tensorflow as tf
+
+import tf_libra
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+from tests.pipelines.job import batches, fresh
+
+
+def own(tensor):
+    """This rank's samples."""
+    share = tensor.shape[0] // harness.SIZE
+    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
+
+
+def refused(make, strategy, samples=8, **options):
+    """A step that has to be refused, and has to leave all variables as they are."""
+    trained = fresh(make)
+    step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
+    images, labels = batches(1, samples * harness.SIZE)[0]
+    before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
+    try:
+        step(own(images), own(labels))
+    finally:
+        for one, value in zip(trained.variables, before, strict=True):
+            np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
