@@ -1,4 +1,4 @@
-"""The page that says what is tested where names what there is; pages for users name no tests."""
+"""The page that says what is tested where names what there is; no other page has such tables."""
 
 import re
 from pathlib import Path

@@ -47,10 +47,10 @@ def test_ways_are_compared_with_the_same_training_alone_and_with_all_that_there_
 def test_every_way_is_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         """
-import keras
 import numpy as np
 
 def build():
+    import keras
     layers = [keras.layers.Dense(32, activation="relu") for _ in range(3)]
     model = keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(4)])
     data = np.random.default_rng(0)

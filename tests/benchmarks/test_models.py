@@ -76,7 +76,7 @@ def test_what_only_starts_workers_needs_no_tensorflow() -> None:
     """To load it takes longer than to refuse a flag, and the workers load it again."""
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
-        "from benchmarks import drift, machine, step_time, truth, wire\n"
+        "from benchmarks import bursts, drift, machine, step_time, truth, wire\n"
         "print(machine.versions()['tensorflow'])"
     )
     root = Path(__file__).resolve().parents[2]

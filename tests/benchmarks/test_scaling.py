@@ -51,5 +51,6 @@ def test_real_ranks_meet_agree_and_all_reduce(built_programs: Path, host: str) -
     found = scaling.measure(built_programs, 8, 2, host)
     assert found.num_ranks == 8
     assert 0 < found.setup_seconds <= found.agreed_seconds <= found.reduced_seconds
-    # A connection per lane, one for control and one for messages, to every other rank at least.
+    # To every other rank a connection per lane and one for messages; to some one for control; and
+    # what waits for them.
     assert found.descriptors >= 7 * (2 + 2)

@@ -6,7 +6,7 @@ import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from staged import own, refused  # also lets modules of the tests be found
+from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 from tests.pipelines import models
@@ -26,7 +26,7 @@ def train(make, strategy, num_steps, **options):
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     returned, phases = [], []
     for images, labels in batches(num_steps, SAMPLES):
-        result = step(own(images), own(labels))
+        result = step(harness.own(images), harness.own(labels))
         returned.append({name: np.array(value).tolist() for name, value in result.items()})
         phases.append(step.phase)
     step.synchronize_variables()
@@ -61,10 +61,9 @@ def beside():
 for name, make in GIVEN.items():
     cases.add(f"given {name}", lambda make=make: given(make))
 cases.add("given beside", beside)
+strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 for name, make in models.BURSTS.items():
-    strategy = DeepPool(max_amplification=1.5)
-    steps = PLANNED_STEPS[harness.SIZE]
-    cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))  # noqa: B023
+    cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
 
 

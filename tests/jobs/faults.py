@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
-from harness import FOLDER, RANK, SIZE, Cases, barrier, write_json
+from harness import FOLDER, RANK, SIZE, Cases, barrier, resident_bytes, write_json
 
 import tf_libra
 import tf_libra.elastic
@@ -34,10 +33,6 @@ def wait_for(name: str) -> None:
     """Returns once the test has made a file of this name."""
     while not (FOLDER / name).exists():
         time.sleep(0.05)
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def attempt(step: Any, *args: Any) -> str | None:

@@ -127,6 +127,17 @@ def barrier() -> None:
     hvd.allreduce(tf.zeros([1]), name="test.barrier")
 
 
+def own(batch: Any) -> Any:
+    """This rank's samples of a batch of all ranks."""
+    share = batch.shape[0] // SIZE
+    return batch[RANK * share : (RANK + 1) * share]
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def write_json(stem: str, document: Any) -> None:
     """Writes `STEM.RANK.json`; a reader never sees half of it."""
     path = FOLDER / f"{stem}.{RANK}.json"

@@ -3,6 +3,7 @@
 Horovod is imported by nobody. Each case trains twice from the same weights on the same data.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,22 +59,30 @@ def trained(make: Callable[[], Replica], step: Callable[..., Any], steps: int = 
     return {f"{i}": v.numpy() for i, v in enumerate(variables)}, losses, train_step
 
 
+@functools.cache
+def plainly(make: Callable[[], Replica], steps: int) -> tuple[dict[str, Any], list[float]]:
+    """Weights and losses under the strategy alone."""
+    return trained(make, tf.function, steps)[:2]
+
+
+def save_both(plain: dict[str, Any], ours: dict[str, Any], **more: Any) -> None:
+    """Weights by name, without us and with us."""
+    both = {"plain": plain, "ours": ours}
+    named = {f"{who}/{name}": one for who, of in both.items() for name, one in of.items()}
+    cases.save(**named, **more)
+
+
 def against_plain(
     make: Callable[[], Replica], steps: int = STEPS, strategy: str = "libra", **options: Any
 ) -> dict[str, Any]:
     """Saves the weights of both, and says what became of the step."""
-    plain, plain_losses, _ = trained(make, tf.function, steps)
+    plain, plain_losses = plainly(make, steps)
 
     def ours(step: Callable[..., Any]) -> Any:
         return tf_libra.optimize(strategy, **TUNING | options)(tf.function(step))
 
     weights, losses, train_step = trained(make, ours, steps)
-    cases.save(
-        **{f"plain/{name}": value for name, value in plain.items()},
-        **{f"ours/{name}": value for name, value in weights.items()},
-        plain_losses=plain_losses,
-        losses=losses,
-    )
+    save_both(plain, weights, plain_losses=plain_losses, losses=losses)
     return describe(train_step)
 
 
@@ -109,6 +118,11 @@ class Dense:
     def apply(self, gradients: Sequence[Any]) -> None:
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
+    def descend(self, _: Any, gradients: Sequence[Any]) -> None:
+        """Without an optimizer, on all replicas' variables at once."""
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            STRATEGY.extended.update(variable, lambda v, g: v.assign_sub(0.5 * g), (gradient,))
+
     def step(self, inputs: Any, labels: Any) -> Any:
         loss, gradients = self.gradients(inputs, labels)
         self.apply(gradients)
@@ -135,18 +149,14 @@ def under_a_given_plan() -> Any:
 
 @cases
 def called_in_the_scope() -> Any:
-    make = dense
-    plain, _, _ = trained(make, tf.function, STEPS)
+    plain, _ = plainly(dense, STEPS)
     tf.keras.utils.set_random_seed(3)
     with STRATEGY.scope():
-        replica, variables = make()
+        replica, variables = dense()
         step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(replica)))
         for number in range(STEPS):
             step(*data(number))
-    cases.save(
-        **{f"plain/{name}": value for name, value in plain.items()},
-        **{f"ours/{i}": v.numpy() for i, v in enumerate(variables)},
-    )
+    save_both(plain, {f"{i}": v.numpy() for i, v in enumerate(variables)})
     return describe(step)
 
 
@@ -166,15 +176,11 @@ def clipped_after() -> Replica:
     """By the norm of the sum, which the script asks for itself."""
     one = Dense(None)
 
-    def update(_: Any, gradients: Sequence[Any]) -> None:
-        for variable, gradient in zip(one.variables, gradients, strict=True):
-            STRATEGY.extended.update(variable, lambda v, g: v.assign_sub(0.5 * g), (gradient,))
-
     def step(inputs: Any, labels: Any) -> Any:
         loss, gradients = one.gradients(inputs, labels)
         context = tf.distribute.get_replica_context()
         summed = context.all_reduce(SUM, gradients)
-        context.merge_call(update, args=(tf.clip_by_global_norm(summed, 0.05)[0],))
+        context.merge_call(one.descend, args=(tf.clip_by_global_norm(summed, 0.05)[0],))
         return loss
 
     return step, one.variables
@@ -187,12 +193,8 @@ def averaged() -> Replica:
     def step(inputs: Any, labels: Any) -> Any:
         loss, gradients = one.gradients(inputs, labels)
         mean = tf.distribute.get_replica_context().all_reduce(MEAN, gradients)
-        tf.distribute.get_replica_context().merge_call(update, args=(mean,))
+        tf.distribute.get_replica_context().merge_call(one.descend, args=(mean,))
         return loss
-
-    def update(_: Any, gradients: Sequence[Any]) -> None:
-        for variable, gradient in zip(one.variables, gradients, strict=True):
-            STRATEGY.extended.update(variable, lambda v, g: v.assign_sub(0.5 * g), (gradient,))
 
     return step, one.variables
 
@@ -329,6 +331,17 @@ def table_made_dense() -> Any:
     return against_plain(table, strategy="wfbp", sparse_as_dense=True)
 
 
+FITTED = 3 * models.SHARD + 1  # samples of each worker in an epoch: the last batch is short
+
+
+def joint_batches() -> Any:
+    """Of all workers, to be divided among them."""
+    joint = tf.data.Dataset.from_tensor_slices(models.batch(0, SIZE, "float32", FITTED))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return joint.batch(SIZE * models.SHARD).with_options(options)
+
+
 @cases
 def iterator() -> Any:
     """The commonest loop: the step takes an iterator, and the last batch is short."""
@@ -337,13 +350,7 @@ def iterator() -> Any:
         tf.keras.utils.set_random_seed(3)
         with STRATEGY.scope():
             replica, variables = dense()
-        inputs, labels = models.batch(0, SIZE, "float32", 3 * models.SHARD + 1)
-        joint = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(SIZE * models.SHARD)
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.DATA
-        )
-        dataset = STRATEGY.experimental_distribute_dataset(joint.with_options(options))
+        dataset = STRATEGY.experimental_distribute_dataset(joint_batches())
 
         def train_step(batches: Any) -> Any:
             losses = STRATEGY.run(replica, args=next(batches))
@@ -362,27 +369,19 @@ def iterator() -> Any:
 
     plain, plain_count, _ = weights(tf.function)
     ours, count, step = weights(lambda one: tf_libra.optimize("wfbp", **TUNING)(tf.function(one)))
-    cases.save(
-        **{f"plain/{name}": value for name, value in plain.items()},
-        **{f"ours/{name}": value for name, value in ours.items()},
-    )
+    save_both(plain, ours)
     return describe(step) | {"counts": [plain_count, count]}
 
 
-FITTED = 3 * models.SHARD + 1  # samples of each worker in an epoch: the last batch is short
 EPOCHS = 3
 
 
 def fitted(make_model: Any, fit: Callable[[Any, Any], Any]) -> tuple[dict[str, Any], Any, Any]:
     """Weights after three epochs of a model, its history, and what `fit` has returned."""
     tf.keras.utils.set_random_seed(3)
-    joint = tf.data.Dataset.from_tensor_slices(models.batch(0, SIZE, "float32", FITTED))
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    data = joint.batch(SIZE * models.SHARD).with_options(options)
     with STRATEGY.scope():
         model = make_model()
-    found = fit(model, data)
+    found = fit(model, joint_batches())
     return {f"{i}": np.asarray(v) for i, v in enumerate(model.trainable_variables)}, model, found
 
 
@@ -419,8 +418,14 @@ def plain_epochs(model: Any, data: Any) -> None:
             step(batches)
 
 
+@functools.cache
+def plain_fit() -> dict[str, Any]:
+    """Weights after as many epochs under the strategy alone."""
+    return fitted(lambda: layers_of(keras), plain_epochs)[0]
+
+
 def fit_against_plain(**options: Any) -> Any:
-    plain, _, _ = fitted(lambda: layers_of(keras), plain_epochs)
+    plain = plain_fit()
 
     def ours(model: Any, data: Any) -> Any:
         fitting = tf_libra.keras.optimize(model, "wfbp", max_tuning_steps=4)
@@ -429,10 +434,7 @@ def fit_against_plain(**options: Any) -> Any:
     weights, model, (fitting, history) = fitted(lambda: layers_of(keras, **options), ours)
     inputs, labels = models.batch(0, SIZE, "float32", FITTED)
     evaluated = float(models.cross_entropy(labels, model(inputs)))
-    cases.save(
-        **{f"plain/{name}": value for name, value in plain.items()},
-        **{f"ours/{name}": value for name, value in weights.items()},
-    )
+    save_both(plain, weights)
     return describe(fitting) | {"history": history.history, "evaluated": evaluated}
 
 
@@ -462,10 +464,7 @@ def tf_keras_fit() -> Any:
 
     plain, _, _ = fitted(lambda: layers_of(tf_keras), fit)
     weights, _, (step, history) = fitted(lambda: layers_of(tf_keras), ours)
-    cases.save(
-        **{f"plain/{name}": value for name, value in plain.items()},
-        **{f"ours/{name}": value for name, value in weights.items()},
-    )
+    save_both(plain, weights)
     return describe(step) | {"history": history.history}
 
 

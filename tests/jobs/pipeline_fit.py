@@ -1,5 +1,6 @@
 """Keras' `fit` as a pipeline, against `fit` of one process on the joint batches."""
 
+import functools
 from typing import Any
 
 import harness
@@ -91,10 +92,18 @@ def fit(
     return model, fitting, metrics
 
 
+@functools.cache
+def alone_with(when: str, steps_per_execution: int) -> tuple[Watching, Any, dict[str, list[float]]]:
+    """One process: what was looked at, the model, and metrics."""
+    watching = Watching(when)
+    model, _, metrics = fit(watching, alone=True, steps_per_execution=steps_per_execution)
+    return watching, model, metrics
+
+
 def compare(when: str, **options: Any) -> dict[str, Any]:
     """All that can be looked at after and during `fit`, here and in one process."""
-    there, here = Watching(when), Watching(when)
-    alone, _, expected = fit(there, alone=True, **options)
+    here = Watching(when)
+    there, alone, expected = alone_with(when, options.get("steps_per_execution", 1))
     ours, fitting, history = fit(here, alone=False, **options)
     errors = {"after": furthest(weights(ours), weights(alone))}
     if RANK == SIZE - 1:
@@ -163,10 +172,9 @@ def on_batch() -> Any:
     alone, ours = compiled(), compiled()
     fitting = tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)
-    own = slice(RANK * SHARE, (RANK + 1) * SHARE)
     for _ in range(3):
         alone.train_on_batch(inputs, labels)
-        ours.train_on_batch(inputs[own], labels[own])
+        ours.train_on_batch(harness.own(inputs), harness.own(labels))
     told = {}
     for name, look in {
         "predict": lambda: ours.predict(inputs, verbose=0),
@@ -190,10 +198,9 @@ def taken_over() -> Any:
     alone, ours = compiled(), compiled()
     tf_libra.keras.optimize(ours, STRATEGY)
     inputs, labels = arrays(steps=1)
-    own = slice(RANK * SHARE, (RANK + 1) * SHARE)
-    ours.train_on_batch(inputs[own], labels[own])
+    ours.train_on_batch(harness.own(inputs), harness.own(labels))
     tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=2)
-    ours.train_on_batch(inputs[own], labels[own])
+    ours.train_on_batch(harness.own(inputs), harness.own(labels))
     for _ in range(2):
         alone.train_on_batch(inputs, labels)
     ours.predict(inputs, verbose=0)

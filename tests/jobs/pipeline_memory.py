@@ -1,8 +1,5 @@
 """What wide layers and their momentum take, while a pipeline trains them and when all is back."""
 
-import os
-from pathlib import Path
-
 import harness
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -13,10 +10,6 @@ from tf_libra.strategies import Spp
 cases = harness.Cases()
 WIDE = 3000  # a variable is mapped by itself, and unmapped when it is let go
 LAYERS = 4
-
-
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @cases
@@ -43,9 +36,9 @@ def memory():
         step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
         for _ in range(3):
             step(tf.ones([2, WIDE]))
-        found[what] = resident_bytes()
+        found[what] = harness.resident_bytes()
     step.synchronize_variables()
-    found["back"] = resident_bytes()
+    found["back"] = harness.resident_bytes()
     stage = next(one for one in step.plan.stages if harness.RANK in one.devices)
     found["others"] = (LAYERS - (stage.stop - stage.start)) * 2 * 4 * WIDE * WIDE
     return found

@@ -4,7 +4,7 @@ import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from staged import own, refused  # also lets modules of the tests be found
+from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 from tests.pipelines import models
@@ -21,7 +21,7 @@ def train(make, strategy, **options):
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
     returned = []
     for images, labels in batches(STEPS, SAMPLES):
-        result = step(own(images), own(labels))
+        result = step(harness.own(images), harness.own(labels))
         returned.append({name: np.array(value).tolist() for name, value in result.items()})
     step.synchronize_variables()
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
@@ -64,7 +64,7 @@ def released():
     sizes = []
 
     def run(images, labels):
-        step(own(images), own(labels))
+        step(harness.own(images), harness.own(labels))
         sizes.append([int(tf.size(one.value)) for one in trained.variables])
 
     first, second, third = batches(3, SAMPLES)
@@ -127,7 +127,7 @@ def in_turns(**options):
     for number in range(7):
         noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
         alone[number % 3](noise, real)
-        decorated[number % 3](own(noise), own(real))
+        decorated[number % 3](harness.own(noise), harness.own(real))
     for one in decorated:
         one.synchronize_variables()
     pairs = list(zip(variables, expected, start, strict=True))

@@ -1,4 +1,4 @@
-"""What jobs whose ranks have layers of their own share: shares of batches, and what is refused."""
+"""What jobs whose ranks have layers of their own share: what is refused."""
 
 import sys
 from pathlib import Path
@@ -13,12 +13,6 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 from tests.pipelines.job import batches, fresh
 
 
-def own(tensor):
-    """This rank's samples."""
-    share = tensor.shape[0] // harness.SIZE
-    return tensor[harness.RANK * share : (harness.RANK + 1) * share]
-
-
 def refused(make, strategy, samples=8, **options):
     """A step that has to be refused, and has to leave all variables as they are."""
     trained = fresh(make)
@@ -26,7 +20,7 @@ def refused(make, strategy, samples=8, **options):
     images, labels = batches(1, samples * harness.SIZE)[0]
     before = [tf.convert_to_tensor(one).numpy() for one in trained.variables]
     try:
-        step(own(images), own(labels))
+        step(harness.own(images), harness.own(labels))
     finally:
         for one, value in zip(trained.variables, before, strict=True):
             np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,28 @@ def fresh(make: Callable[[], Trained]) -> Trained:
     trained = make()
     trained.optimizer.build(trained.variables)
     return trained
+
+
+@functools.cache
+def trained_alone(
+    make: Callable[[], Trained], num_steps: int, samples: int, num_microbatches: int
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """What one process returns and has then, however many workers it is compared with.
+
+    Returns:
+        What every step returns; and by number and name variables, state and optimizer's variables.
+    """
+    alone = fresh(make)
+    returned = [
+        {name: value.numpy() for name, value in alone.accumulated(*step, num_microbatches).items()}
+        for step in batches(num_steps, samples)
+    ]
+    every = [*alone.variables, *alone.state, *alone.optimizer.variables]
+    values = {
+        f"{number} {one.name}": tf.convert_to_tensor(one).numpy()
+        for number, one in enumerate(every)
+    }
+    return returned, values
 
 
 def traced(recorder: Recorder, images: Any, labels: Any, size: int) -> StepGraph:

@@ -1,41 +1,23 @@
 """Pipelines on real workers, from an unchanged script."""
 
-import functools
 import importlib.util
 import json
 import re
 import xml.etree.ElementTree
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.launching import Job
-from tests.pipelines.job import batches, fresh
+from tests.pipelines.job import batches, fresh, trained_alone
 from tests.pipelines.models import EVERY
 from tf_libra.cli import main
 from tf_libra.model.pipeline import PipelinePlan
 
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 OTHERS = {"chosen": "deep", "data_parallel": "deep", "gpipe": "deep"}
-
-
-@functools.cache
-def trained_alone(model: str) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """What one process returns and has then, however many workers it is compared with."""
-    alone = fresh(EVERY[model])
-    returned = [
-        {name: value.numpy() for name, value in alone.accumulated(*step, MICROBATCHES).items()}
-        for step in batches(STEPS, SAMPLES)
-    ]
-    every = [*alone.variables, *alone.state, *alone.optimizer.variables]
-    values = {
-        f"{number} {one.name}": tf.convert_to_tensor(one).numpy()
-        for number, one in enumerate(every)
-    }
-    return returned, values
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
@@ -48,7 +30,8 @@ def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) 
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
     assert {"convolutional", "transformer", "deep", "data_parallel"} <= set(cases)
     for name in cases:
-        wanted, every = trained_alone(OTHERS.get(name, name))
+        make = EVERY[OTHERS.get(name, name)]
+        wanted, every = trained_alone(make, STEPS, SAMPLES, MICROBATCHES)
         for rank in range(trained.world_size):
             value = trained.value(name, rank)
             for got, want in zip(value["returned"], wanted, strict=True):
