@@ -185,7 +185,7 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
         args: positional arguments of the call.
         kwargs: keyword arguments.
     """
-    count = len(concrete.inputs) - len(captures(concrete))
+    count = len(concrete.inputs) - _num_captured(concrete)
     if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
         return [None] * count  # as nearly always
     bound = function_type_utils.canonicalize_function_inputs(
