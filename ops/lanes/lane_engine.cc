@@ -344,9 +344,11 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
 }
 
 void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept {
-  Status status;
+  // After a failure nothing is begun: in shared memory, which does not close, it could go well, and
+  // the others would have what this rank has given up.
+  Status status = failure();
   try {
-    status = Exchange(lane, job, scratch).status;
+    if (status.ok()) status = Exchange(lane, job, scratch).status;
   } catch (...) {
     status = CaughtStatus("a lane cannot go on");
   }
