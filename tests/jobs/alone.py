@@ -8,10 +8,12 @@ import sys
 from typing import Any
 
 import models
+import numpy as np
 import tensorflow as tf
 from harness import write_json
 
 import tf_libra
+from tf_libra.backends import library
 
 
 class Collector(logging.Handler):
@@ -39,8 +41,29 @@ def pass_through() -> dict[str, Any]:
         "phase": str(step.phase),
         "plan": step.plan,
         "explained": step.explain(),
-        "log": collector.messages,
+        "log": list(collector.messages),
         "same": all((ours.weights()[k] == v).all() for k, v in plain.weights().items()),
+    }
+
+
+def fit_in_stages() -> dict[str, Any]:
+    import horovod.tensorflow as hvd
+    import keras
+
+    import tf_libra.keras
+
+    hvd.init()
+    layers = [keras.layers.Dense(3), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    asked = sum(library.load.cache_info()[:2])
+    fitting = tf_libra.keras.optimize(model, tf_libra.strategies.Spp(num_microbatches=2))
+    model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, epochs=2, verbose=0)
+    return {
+        "phase": fitting.phase,
+        "trained": not np.allclose(before[0], model.get_weights()[0]),
+        "asked": sum(library.load.cache_info()[:2]) - asked,
     }
 
 
@@ -60,7 +83,7 @@ def forget_horovod() -> None:
 
 
 if __name__ == "__main__":
-    results: dict[str, Any] = {"pass_through": pass_through()}
+    results: dict[str, Any] = {"pass_through": pass_through(), "fit_in_stages": fit_in_stages()}
     forget_horovod()
     sys.path.insert(0, sys.argv[1])
     results["broken_horovod"] = first_step_error()

@@ -313,6 +313,13 @@ def test_one_process_passes_through_and_says_so_once(alone: Job) -> None:
     assert "pass-through" in value["explained"]
 
 
+def test_fit_in_stages_asks_nothing_of_the_library_where_there_are_no_other_ranks(
+    alone: Job,
+) -> None:
+    value = value_of(alone, "fit_in_stages")
+    assert value == {"phase": "pass-through", "trained": True, "asked": 0}
+
+
 def test_horovod_of_another_tensorflow_is_said_in_one_line(alone: Job) -> None:
     error = value_of(alone, "broken_horovod")
     assert error.startswith("ImportError: Horovod is not built for the TensorFlow")

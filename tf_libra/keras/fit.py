@@ -275,7 +275,8 @@ def _staged_function(
             count += 1
         if not count:
             raise StopIteration
-        up_to_date.trained(count)
+        if steps.phase is not Phase.PASS_THROUGH:
+            up_to_date.trained(count)
         return outputs
 
     return train_function

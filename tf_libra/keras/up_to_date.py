@@ -124,14 +124,12 @@ class UpToDate:
         self._replaced = []
 
     def trained(self, num_batches: int) -> None:
-        """Batches were trained, on all ranks; their callbacks follow."""
-        control = next(iter(control_lib.running()), None)
-        if control is None:  # one process
-            return
+        """Batches were trained in stages, on all ranks; their callbacks follow."""
         self._is_behind = True
         if not self._is_fitting:
             return
         if self._anywhere is None:
+            control = next(iter(control_lib.running()))
             mine = [[one.callback, one.every, one.seen] for one in self._here]
             self._anywhere = [Look(*one) for rank in control.all_gather(mine) for one in rank]
             self._tell(control.rank)
