@@ -11,6 +11,7 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 from tests.pipelines import models
 from tests.pipelines.job import batches, burst_plan, fresh, names_of
+from tf_libra.planning.burst import DataParallel, SearchLinear
 from tf_libra.strategies import DeepPool
 
 hvd.init()
@@ -65,6 +66,8 @@ strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 for name, make in models.BURSTS.items():
     cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
+if harness.SIZE == 4:  # three are not among those that are measured otherwise
+    cases.add("fixed", lambda: train(models.mlp, DataParallel(num_devices=3), 14))
 
 
 def of_other_layers():
@@ -80,6 +83,8 @@ def of_more_workers():
 
 cases.add("of other layers", of_other_layers)
 cases.add("of more workers", of_more_workers)
+cases.add("fixed to more", lambda: refused(models.mlp, DataParallel(num_devices=2 * harness.SIZE)))
+cases.add("no branches", lambda: refused(models.inception, SearchLinear()))
 cases.add("not cut", lambda: refused(models.plain, DeepPool()))
 cases.add("one layer", lambda: refused(models.shallow, DeepPool()))
 cases.add("not divided", lambda: refused(models.mlp, DeepPool(device_counts=(1, 3, 4))))

@@ -101,6 +101,8 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     [
         ("of other layers", "plan must be of the layers of Trained.step, "),
         ("of more workers", "num_devices must be at most the number of workers, 2, got 4"),
+        ("fixed to more", "num_devices must be at most the number of workers, 2, got 4"),
+        ("no branches", "search-linear takes a chain of layers, got a model with branches"),
         ("not cut", "cannot be cut into layers: it has no layers of Keras' Sequential"),
         ("one layer", "cannot be cut into layers: it has one layer with trained variables"),
     ],
@@ -116,6 +118,15 @@ def test_a_number_of_ranks_that_does_not_divide_the_batch_is_refused(trained: Jo
     for rank in range(trained.world_size):
         error = trained.error("not divided", rank)
         assert "num_devices must divide the batch of all ranks, 4 times 8 samples, got 3" in error
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_a_fixed_number_of_ranks_is_all_that_is_measured(trained: Job) -> None:
+    """With one rank, by which amplification is told; each in twice three steps."""
+    for rank in range(trained.world_size):
+        value = trained.value("fixed", rank)
+        assert value["phases"] == ["measure"] * 12 + ["run"] * 2
+        assert set(value["num_devices"]) == {3}
 
 
 def test_a_limit_below_1_is_refused() -> None:

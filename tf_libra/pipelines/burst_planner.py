@@ -1,20 +1,21 @@
 """Plans bursts: layers are measured at every number of ranks in steps that train, rank 0 plans."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_libra.backends.control import Control
 from tf_libra.model.burst import BurstPlan
+from tf_libra.model.cluster import Cluster
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.pipelines import burst_describing, profiling
-from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines import burst_describing
 from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
-from tf_libra.pipelines.scaling import Edge, Flow, Measured, crossing, flows
+from tf_libra.pipelines.links import measured_all_reduces, measured_links
+from tf_libra.pipelines.scaling import Measured, crossing, flows
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.transport import Transport
@@ -87,6 +88,9 @@ class BurstPlanner:
         asked: tuple[int, ...] | None = getattr(self._strategy, "device_counts", None)
         if asked is not None:
             return asked
+        fixed: int | None = getattr(self._strategy, "num_devices", None)
+        if fixed is not None:  # beside one, by which amplification is told
+            return tuple(sorted({1, fixed}))
         powers = (2**k for k in range(num_ranks.bit_length()))
         return (*(one for one in powers if one < num_ranks and not batch % one), num_ranks)
 
@@ -99,7 +103,7 @@ class BurstPlanner:
             raise ValueError(
                 f"{graph.recording.name} cannot be cut into layers: {graph.why_uncut()}"
             )
-        Update(Cut(graph, range(len(graph.layers))))  # what cannot be updated apart is refused
+        Update(traces.each_layer)  # what cannot be updated apart is refused
         self._traces, self._control, self._transport = traces, control, transport
         self._story = story
         self._names = tuple(layer.name for layer in graph.layers)
@@ -112,18 +116,20 @@ class BurstPlanner:
             self._check(self._given)
             self._adopt(self._given)
             return
-        story.busy(Phase.MEASURE)
         world, count = control.world_size, len(graph.layers)
-        for number in reversed(self._counts(world, traces.size)):
+        counts = self._counts(world, traces.size)
+        self._flows = flows(traces.each_layer, traces.axes(traces.size))
+        # What the strategy refuses whatever is measured it refuses before that.
+        same = Cluster.from_bandwidth(np.ones([world] * 2))
+        scaling, _ = self._profile(counts, np.ones([count, len(counts)]), [1.0] * len(counts), same)
+        make_burst_plan(scaling, self._strategy)
+        story.busy(Phase.MEASURE)
+        for number in reversed(counts):
             ranks = tuple(range(number))
             self._trials += [
                 _Trial(number, Layout.apart(count, ranks, world)),
                 _Trial(number, Layout.at_once([ranks] * count, world)),
             ]
-
-    def check_kind(self, traces: Traces) -> None:
-        """See `Planner`."""
-        traces.check_layers(self._names)
 
     def next_layout(self) -> Layout:
         """See `Planner`. The plan is made when all is measured."""
@@ -163,26 +169,17 @@ class BurstPlanner:
     def _make_plan(self) -> Layout:
         """Measures links on all ranks, plans on rank 0."""
         control, story = self._control, self._story
-        cluster = profiling.measured_cluster(self._transport, control)
+        cluster = measured_links(self._transport, control).cluster
         counts = tuple(sorted({one.num_ranks for one in self._trials}))
-        rates = profiling.measured_all_reduces(self._transport, control, counts)
+        rates = measured_all_reduces(self._transport, control, counts)
         everyone = control.all_gather(self._seconds)
         document = None
         if control.rank == 0:
-            graph = self._traces.whole
-            measured = Measured(
-                counts,
-                self._names,
-                _compute_seconds(self._trials, everyone, counts),
-                [layer.parameter_bytes for layer in graph.layers],
-                rates,
-                cluster,
-                self._traces.size,
-            )
-            cut = Cut(graph, range(len(graph.layers)))
-            between = flows(cut, self._traces.axes(self._traces.size))
+            seconds = _compute_seconds(self._trials, everyone, counts)
             try:
-                document = {"plan": self._plan(*_profile(measured, between)).to_json()}
+                document = {
+                    "plan": self._plan(*self._profile(counts, seconds, rates, cluster)).to_json()
+                }
             except ValueError as error:  # of all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
@@ -190,6 +187,25 @@ class BurstPlanner:
         if "refused" in document:
             raise ValueError(document["refused"])
         return self._adopt(BurstPlan.from_json(document["plan"]))
+
+    def _profile(
+        self, counts: tuple[int, ...], seconds: Any, rates: Sequence[float], cluster: Cluster
+    ) -> tuple[ScalingProfile, tuple[str, ...]]:
+        """The profile of all that flows, or of as much of it as forms blocks of branches."""
+        sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
+        size = self._traces.size
+        measured = Measured(counts, self._names, seconds, sizes, rates, cluster, size)
+        samples = {edge: flow for edge, flow in self._flows.items() if flow.sample_bytes}
+        error = None
+        for edges in (self._flows, samples):
+            try:
+                reduce_graph(len(self._names), list(edges), self._names)
+            except ValueError as refused:
+                error = error or refused
+                continue
+            return measured.profile(edges), ()
+        note = f"planned as a chain of layers, since {error}"
+        return measured.profile(crossing(len(self._names), self._flows)), (note,)
 
     def _plan(self, scaling: ScalingProfile, notes: tuple[str, ...]) -> BurstPlan:
         """The strategy's plan; where it cannot be executed, the best with one number of ranks."""
@@ -207,7 +223,7 @@ class BurstPlanner:
         traces = self._traces
         layout = Layout.of_burst(plan, self._control.world_size)
         Shares(layout, traces.samples_per_rank)
-        check_exchanges(Cut(traces.whole, layout.starts), layout, traces.axes(traces.size))
+        check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
 
     def _adopt(self, plan: BurstPlan) -> Layout:
         self.plan = plan
@@ -235,21 +251,3 @@ def _compute_seconds(
     for trial, apart, whole in zip(trials[::2], means[::2], means[1::2], strict=True):
         columns[trial.num_ranks] = apart * (whole[0] / apart.sum())
     return np.stack([columns[count] for count in counts], axis=1)
-
-
-def _profile(
-    measured: Measured, between: dict[Edge, Flow]
-) -> tuple[ScalingProfile, tuple[str, ...]]:
-    """The profile of all that flows, or of as much of it as forms blocks of branches."""
-    names, count = measured.names, len(measured.names)
-    samples = {edge: flow for edge, flow in between.items() if flow.sample_bytes}
-    error = None
-    for edges in (between, samples):
-        try:
-            reduce_graph(count, list(edges), names)
-        except ValueError as refused:
-            error = error or refused
-            continue
-        return measured.profile(edges), ()
-    note = f"planned as a chain of layers, since {error}"
-    return measured.profile(crossing(count, between)), (note,)

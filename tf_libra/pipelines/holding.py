@@ -4,11 +4,14 @@ What a rank holds of other stages grows old with every step. It is brought up to
 that have it, or let go in the meantime.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tensorflow as tf
 
+from tf_libra import logs
 from tf_libra.backends.control import Control
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.transport import Transport
@@ -25,24 +28,21 @@ def held(graph: StepGraph) -> dict[str, Held]:
     return {inputs[one.index].op.name: one for one in found if one.is_variable}
 
 
-def uses(graph: StepGraph) -> frozenset[int]:
-    """Keys of the variables that a trace captures."""
-    return frozenset(one.key for one in held(graph).values())
-
-
 @dataclass(frozen=True)
 class Owned:
     """A variable that some ranks keep up to date.
 
     Attributes:
-        held: the variable.
+        key: of the variable.
+        name: likewise.
         ranks: those of its stage.
         is_needed: whether this rank computes with it.
         is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric.
         is_written: whether a step changes it.
     """
 
-    held: Held
+    key: int
+    name: str
     ranks: tuple[int, ...]
     is_needed: bool
     is_sum: bool
@@ -51,56 +51,102 @@ class Owned:
 
 def owned(
     graph: StepGraph,
-    stages: dict[str, int],
+    captured: Mapping[str, Held],
+    stages: Mapping[str, int],
     ranks: Sequence[tuple[int, ...]],
-    needed: frozenset[str],
+    needed: Collection[str],
 ) -> list[Owned]:
     """The variables of a trace that belong to a stage, in the order of its inputs.
 
     Args:
         graph: the trace.
+        captured: by placeholder, the variables that it captures.
         stages: by placeholder of a variable, its stage.
         ranks: by stage.
         needed: placeholders of the variables that this rank computes with.
     """
     written = {name for place in (*graph.writes, *graph.once) for name in graph.handles[place]}
     found = []
-    for name, one in held(graph).items():
+    for name, one in captured.items():
         if name in stages:
             is_sum = graph.is_accumulator(name) and one.dtype.is_floating
             owners = ranks[stages[name]]
-            found.append(Owned(one, owners, name in needed, is_sum, name in written))
+            found.append(Owned(one.key, one.name, owners, name in needed, is_sum, name in written))
     return found
 
 
 class Holding:
-    """What is known of the variables of one training function, on this rank."""
+    """What is known of the variables of one training function, on this rank.
 
-    def __init__(self, function: str) -> None:
+    It outlives the function where other ranks have what this one does not: so it refers to no
+    variable itself, and is given them.
+    """
+
+    def __init__(self, function: str, owner: object) -> None:
         """Nothing yet.
 
         Args:
             function: identity of the training function.
+            owner: what is gone when the function is.
         """
+        self._function = function
+        self._is_left = False
+        self._variables: dict[int, weakref.ref[Any]] = {}  # by key
         self._shared: set[int] = set()
         self._owned: dict[int, Owned] = {}
         # Of these only their stages have the values: trained, or let go, since they were brought.
         self._behind: set[int] = set()
         self._gone: set[int] = set()
         self._reach: tuple[int, Transport] | None = None
-        elsewhere.register(function, self)
+        elsewhere.register(function, self, owner)
 
     @property
     def has_let_go(self) -> bool:
         """Whether variables have no elements on the ranks that do not need them."""
         return bool(self._gone)
 
-    def share(self, control: Control, graph: StepGraph, may_copy: bool) -> tuple[list[str], int]:
+    @property
+    def is_behind(self) -> bool:
+        """See `Keeper`."""
+        return bool(self._behind or self._gone)
+
+    @property
+    def is_done(self) -> bool:
+        """See `Keeper`."""
+        return self._is_left and not self._alive(self._behind | self._gone)
+
+    def is_left(self) -> None:
+        """See `Keeper`; warns of what only other ranks have, as nobody can ask for it by itself."""
+        self._is_left = True
+        if self._reach is None:
+            return
+        rank = self._reach[1].rank
+        old = [one for one in self._alive(self._behind | self._gone) if rank not in one.ranks]
+        if old:
+            logs.logger(rank).warning(
+                "%s is gone, and %d variables that it has trained, %s the first of them, are up to"
+                " date on other ranks alone, until another optimized function uses them: call"
+                " synchronize_variables() while it is there",
+                self._function,
+                len(old),
+                old[0].name,
+            )
+
+    def _alive(self, keys: Collection[int]) -> list[Owned]:
+        return [
+            one
+            for key, one in self._owned.items()
+            if key in keys and self._variables[key]() is not None
+        ]
+
+    def share(
+        self, control: Control, captured: Collection[Held], may_copy: bool
+    ) -> tuple[list[str], int]:
         """Lets variables that are new start as those of rank 0; all ranks call it.
 
         Args:
             control: reaches them.
-            graph: a trace that captures the variables.
+            captured: the variables of a trace.
             may_copy: whether those that differ get rank 0's values, or are refused.
 
         Returns:
@@ -109,8 +155,9 @@ class Holding:
         Raises:
             ValueError: on every rank: a variable differs, and that is refused.
         """
-        new = [one for one in held(graph).values() if one.key not in self._shared]
+        new = [one for one in captured if one.key not in self._shared]
         self._shared |= {one.key for one in new}
+        self._variables |= {one.key: weakref.ref(one.tensor) for one in new}
         everyone = control.all_gather([one.digest() if one.is_number else "" for one in new])
         differing = [
             one for index, one in enumerate(new) if len({rank[index] for rank in everyone}) > 1
@@ -124,13 +171,13 @@ class Holding:
             variables_lib.broadcast(control, one)
         return [one.name for one in differing], len(new)
 
-    def prepare(self, keys: frozenset[int]) -> None:
+    def prepare(self, captured: Mapping[int, Held]) -> None:
         """Lets variables that a step uses be up to date where other functions have trained them.
 
         Args:
-            keys: of these variables, as `uses` has them.
+            captured: these variables, by key.
         """
-        elsewhere.bring_back(keys, but=self)
+        elsewhere.bring_back(captured, but=self)
 
     def own(self, variables: Iterable[Owned], world_size: int, transport: Transport) -> None:
         """These belong to stages, as a trace has it; what any trace needs or writes counts.
@@ -142,8 +189,8 @@ class Holding:
         """
         self._reach = (world_size, transport)
         for one in variables:
-            before = self._owned.get(one.held.key, one)
-            self._owned[one.held.key] = replace(
+            before = self._owned.get(one.key, one)
+            self._owned[one.key] = replace(
                 one,
                 is_needed=one.is_needed or before.is_needed,
                 is_written=one.is_written or before.is_written,
@@ -158,7 +205,7 @@ class Holding:
         before, self._owned = self._owned, {}
         return before
 
-    def share_sums_anew(self, before: dict[int, Owned]) -> None:
+    def share_sums_anew(self, before: dict[int, Owned], held: Mapping[int, Held]) -> None:
         """Where more or fewer ranks add to a variable than before: all together have its sum.
 
         All ranks have what `bring_back` has brought, an average over those before.
@@ -166,56 +213,52 @@ class Holding:
         for key, one in self._owned.items():
             known = before.get(key)
             if one.is_sum and known is not None and len(known.ranks) != len(one.ranks):
-                value = one.held.read_value()
+                value = held[key].read_value()
                 scale = tf.cast(len(known.ranks) / len(one.ranks), value.dtype)
-                one.held.assign(value * scale)
+                held[key].assign(value * scale)
 
-    def let_go(self, rank: int) -> None:
+    def let_go(self, rank: int, held: Mapping[int, Held]) -> None:
         """Frees the memory of what this rank neither updates nor computes with.
 
         Until it is brought back such a variable has no elements, so that whatever uses it fails.
         """
         for key, one in self._owned.items():
-            if key in self._gone or not one.held.is_number:
+            if key in self._gone or not held[key].is_number:
                 continue
             self._gone.add(key)  # on some rank, perhaps another one
             if rank not in one.ranks and not one.is_needed:
-                one.held.assign(tf.zeros([0], one.held.dtype))
+                held[key].assign(tf.zeros([0], held[key].dtype))
 
-    def brings_back(self, keys: Collection[int] | None = None) -> bool:
+    def brings_back(self, held: Mapping[int, Held]) -> None:
         """Brings variables up to date on every rank, all of which call it.
 
         What the ranks of a stage add to, each for its samples, is averaged over them: the ratio of
         two sums, as most metrics are, is then that of all samples.
 
         Args:
-            keys: of the variables that are asked for; None: all of them.
-
-        Returns:
-            Whether any was not up to date.
+            held: those that are asked for, by key.
 
         Raises:
             tf.errors.OpError: a rank is gone or late.
         """
         old = self._behind | self._gone
-        wanted = [key for key in self._owned if key in old and (keys is None or key in keys)]
+        wanted = [key for key in self._owned if key in old and key in held]
         for key in wanted:
-            self._bring(self._owned[key])
+            self._bring(self._owned[key], held[key])
         self._behind -= set(wanted)
         self._gone -= set(wanted)
-        return bool(wanted)
 
-    def _bring(self, one: Owned) -> None:
+    def _bring(self, one: Owned, held: Held) -> None:
         assert self._reach is not None
         world_size, transport = self._reach
         own, root = transport.rank, one.ranks[0]
-        name = f"variable {one.held.name}"
+        name = f"variable {one.name}"
         if one.is_sum and len(one.ranks) > 1 and own in one.ranks:
-            total = transport.all_reduce(one.held.read_value(), one.ranks, f"{name}, averaged")
-            one.held.assign(total / tf.cast(len(one.ranks), total.dtype))
+            total = transport.all_reduce(held.read_value(), one.ranks, f"{name}, averaged")
+            held.assign(total / tf.cast(len(one.ranks), total.dtype))
         if own != root:
-            one.held.assign(transport.receive(one.held.dtype, one.held.shape, root, name))
+            held.assign(transport.receive(held.dtype, held.shape, root, name))
             return
         for rank in range(world_size):
             if rank != root:
-                transport.send(one.held.read_value(), rank, name)
+                transport.send(held.read_value(), rank, name)

@@ -1,6 +1,5 @@
 """What all ranks did when in the first steps of a pipeline, as they tell each other after them."""
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,25 +27,18 @@ class Measured:
 
 
 class Measuring:
-    """Measures a few of the steps that run under a plan."""
+    """Measures a few of the steps that run under a plan.
+
+    Attributes:
+        number: how many steps have run.
+        typical: the iteration of median length; None before all were measured.
+    """
 
     def __init__(self) -> None:
         """None has run."""
-        self._number = 0
+        self.number = 0
+        self.typical: Measured | None = None
         self._iterations: list[Measured] = []
-
-    @property
-    def number(self) -> int:
-        """How many steps have run."""
-        return self._number
-
-    @property
-    def typical(self) -> Measured | None:
-        """The iteration of median length; None before all were measured."""
-        if self._number < _STEPS.stop - 1:
-            return None
-        middle = statistics.median_high(one.seconds for one in self._iterations)
-        return next(one for one in self._iterations if one.seconds == middle)
 
     def during(self, control: Control, execution: Execution, run: Callable[[], Any]) -> Any:
         """Runs a step, with the other ranks, and measures it if it is one of those.
@@ -54,8 +46,8 @@ class Measuring:
         Raises:
             EngineError: a rank is gone.
         """
-        self._number += 1
-        if self._number not in _STEPS:
+        self.number += 1
+        if self.number not in _STEPS:
             return run()
         control.all_gather(None)  # so that all begin together
         start = time.perf_counter()
@@ -71,4 +63,7 @@ class Measuring:
         bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
         longest = max(told["seconds"] for told in everyone)
         self._iterations.append(Measured(tuple(bars), longest))
+        if self.number == _STEPS[-1]:
+            in_order = sorted(self._iterations, key=lambda one: one.seconds)
+            self.typical = in_order[len(in_order) // 2]
         return result

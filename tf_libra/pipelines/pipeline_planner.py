@@ -9,10 +9,10 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import batches, describing, profiling
-from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.links import measured_links
 from tf_libra.pipelines.measuring import Measured, Measuring
 from tf_libra.pipelines.planning import plan_for
 from tf_libra.pipelines.reducing import groups_of
@@ -70,13 +70,12 @@ class PipelinePlanner:
                 raise ValueError(
                     f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
                 )
-        Update(Cut(graph, range(len(graph.layers))))  # what cannot be updated apart is refused
+        Update(traces.each_layer)  # what cannot be updated apart is refused
         story.busy(Phase.MEASURE)
         leaves = batches.tensors(batches.resampled(given, traces.size))
         arguments = dict(zip(graph.arguments, (leaves[i] for i in traces.order), strict=True))
-        layers = profiling.averaged(profiling.measured_layers(graph, arguments), control)
-        cluster = profiling.measured_cluster(transport, control)
-        latency = profiling.measured_latency(transport, control)
+        layers = profiling.averaged(profiling.measured_layers(traces, arguments), control)
+        links = measured_links(transport, control)
         document = None
         if control.rank == 0:
             axes = traces.axes(traces.size)
@@ -84,29 +83,23 @@ class PipelinePlanner:
             def check(plan: PipelinePlan) -> None:
                 layout = Layout.of_pipeline(plan)
                 Shares(layout, traces.samples_per_rank)
-                check_exchanges(Cut(graph, layout.starts), layout, axes)
+                check_exchanges(traces.cut(layout.starts), layout, axes)
 
-            plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
-            layout = Layout.of_pipeline(plan)
-            cut = Cut(graph, layout.starts)
-            document = [plan.to_json(), groups_of(cut, layout.ranks, layers, cluster, latency)]
+            plan = plan_for(layers, links.cluster, self._strategy, self.num_microbatches, check)
+            cut = traces.cut([stage.start for stage in plan.stages])
+            document = [plan.to_json(), groups_of(cut, plan, layers, links)]
         document = control.broadcast(document)
         self.plan = PipelinePlan.from_json(document[0])
         groups = tuple(tuple(map(tuple, one)) for one in document[1])
         self._layout = replace(Layout.of_pipeline(self.plan), groups=groups)
-        self._layers, self._cluster = layers, cluster
+        self._layers, self._cluster = layers, links.cluster
         self._first = _First(traces, control, story)
         story.stopped()
-        story.pipeline_planned(self.plan, layers, cluster)
+        story.pipeline_planned(self.plan, layers, links.cluster)
         if control.rank == 0:
             story.log.info("pipeline: %s", describing.in_a_line(self.plan))
             for note in self.plan.notes:
                 story.log.info("pipeline: %s", note)
-
-    def check_kind(self, traces: Traces) -> None:
-        """See `Planner`."""
-        assert self.plan is not None
-        traces.check_layers(self.plan.layer_names)
 
     def next_layout(self) -> Layout:
         """See `Planner`."""
@@ -118,9 +111,9 @@ class PipelinePlanner:
         first = self._first
         if first is None or traces is not first.traces:
             return run()
-        before = self._measuring.typical
+        known = self._measuring.typical is not None
         result = self._measuring.during(first.control, execution, run)
-        if before is None and self._measuring.typical is not None:
+        if not known and self._measuring.typical is not None:
             self._tell(first, self._measuring.typical)
         return result
 

@@ -50,10 +50,6 @@ class Planner(Protocol):
         """
         ...
 
-    def check_kind(self, traces: Traces) -> None:
-        """Raises `ValueError` where the plan is not for arguments of this kind."""
-        ...
-
     def next_layout(self) -> Layout:
         """How the next step is laid out; all ranks call this before each step."""
         ...

@@ -1,6 +1,7 @@
 """A step, traced for arguments of one kind and as many samples as some rank computes at once."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from tf_libra.pipelines import batches
@@ -8,12 +9,16 @@ from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Traced
 from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.holding import held
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.step_graph import StepGraph
+from tf_libra.session.variables import Held
 
 
 class Traces:
     """Traces of a step for batches of different sizes, each made when it is first asked for.
+
+    What is found in a trace is found once.
 
     Attributes:
         samples_per_rank: how many samples each rank passes.
@@ -48,6 +53,7 @@ class Traces:
         self._specs = batches.sized(given, size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, Axes] = {}
+        self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
         self._extractions: dict[int, Extraction] = {}
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
@@ -74,22 +80,52 @@ class Traces:
             self._axes[size] = Axes(self.graph(size), size, self.graph(2 * size), 2 * size)
         return self._axes[size]
 
-    def traced(self, size: int, starts: Sequence[int]) -> Traced:
-        """The step for so many samples, cut into stages that begin with these layers.
+    @cached_property
+    def captured(self) -> dict[str, Held]:
+        """By placeholder the variables that every trace captures, in the order of its inputs."""
+        return held(self.whole)
+
+    @cached_property
+    def variables(self) -> dict[int, Held]:
+        """The same by key."""
+        return {one.key: one for one in self.captured.values()}
+
+    @property
+    def each_layer(self) -> Cut:
+        """The step for a microbatch, every layer a stage."""
+        return self.cut(range(len(self.whole.layers)))
+
+    def cut(self, starts: Sequence[int], size: int | None = None) -> Cut:
+        """The step for so many samples, by default a microbatch, in stages.
+
+        Args:
+            starts: by stage, its first layer.
+            size: how many samples.
 
         Raises:
             ValueError: it cannot be cut there.
         """
-        graph = self.graph(size)
-        if size not in self._extractions:
-            self._extractions[size] = Extraction(graph.recording.concrete)
-        return Traced(Cut(graph, starts), self.axes(size), self._extractions[size])
+        size = self.size if size is None else size
+        key = (size, tuple(starts))
+        if key not in self._cuts:
+            self._cuts[key] = Cut(self.graph(size), key[1])
+        return self._cuts[key]
 
-    def check_layers(self, names: Sequence[str]) -> None:
-        """Raises `ValueError` where the step has other layers than these."""
-        own = tuple(layer.name for layer in self.whole.layers)
-        if own != tuple(names):
+    def extraction(self, size: int) -> Extraction:
+        """What makes functions of the trace for so many samples."""
+        if size not in self._extractions:
+            self._extractions[size] = Extraction(self.graph(size).recording.concrete)
+        return self._extractions[size]
+
+    def traced(self, size: int, starts: Sequence[int]) -> Traced:
+        """All that is executed of the step for so many samples; errors as of `cut`."""
+        return Traced(self.cut(starts, size), self.axes(size), self.extraction(size))
+
+    def check_layers(self, other: "Traces") -> None:
+        """Raises `ValueError` where the step has other layers for arguments of another kind."""
+        own, others = (tuple(layer.name for layer in one.whole.layers) for one in (self, other))
+        if own != others:
             raise ValueError(
                 f"{self.whole.recording.name} has other layers for arguments of another kind:"
-                f" {own} and {tuple(names)}"
+                f" {own} and {others}"
             )

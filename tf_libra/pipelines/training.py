@@ -13,17 +13,17 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import axes as axes_lib
 from tf_libra.pipelines import batches
 from tf_libra.pipelines.executing import Execution
-from tf_libra.pipelines.holding import Holding, owned, uses
+from tf_libra.pipelines.holding import Holding, owned
 from tf_libra.pipelines.lanes import Lanes
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.planner import Planner
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.shares import Shares
-from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.session import identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.state import State
+from tf_libra.session.variables import Held
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function
 from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
@@ -67,8 +67,8 @@ class StagedTraining:
         self._executions: dict[tuple[str, ...], Execution] = {}  # of the current layout
         self._layout: Layout | None = None
         self._current: Execution | None = None
-        self._holding = Holding(self._identity)
-        self._uses: dict[tuple[str, ...], frozenset[int]] = {}  # keys of variables
+        self._holding = Holding(self._identity, self)
+        self._held: dict[int, Held] = {}  # by key, the variables of all traces
         self._step = 0
 
     # What the user asks.
@@ -120,7 +120,7 @@ class StagedTraining:
         self._synchronize()
 
     def _synchronize(self) -> None:
-        self._holding.brings_back()
+        self._holding.brings_back(self._held)
 
     # One step.
 
@@ -169,16 +169,15 @@ class StagedTraining:
         key = tuple(batches.signature(given))
         if key not in self._traces:
             self._traces[key] = self._met(given)
-            self._uses[key] = uses(self._traces[key].whole)
         else:
-            self._holding.prepare(self._uses[key])
+            self._holding.prepare(self._traces[key].variables)
         self._use(self._planner.next_layout())
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
         execution = self._current = self._executions[key]
         traces = self._traces[key]
         if self._options.release_variables:
-            self._holding.let_go(self._control.rank)
+            self._holding.let_go(self._control.rank, self._held)
         leaves = batches.tensors(given)
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
@@ -215,19 +214,20 @@ class StagedTraining:
         size = samples * control.world_size // self._planner.num_microbatches
         traces = Traces(self._recorder, given, samples, size, self._planner.has_branches)
         agree(control, {"computation": axes_lib.digest(traces.whole)})
-        self._holding.prepare(uses(traces.whole))
-        self._share(traces.whole)
+        self._holding.prepare(traces.variables)
+        self._share(traces)
         if is_first:
             transport = Lanes(control.rank, self._identity)
             self._planner.begin(traces, given, control, transport, self._story)
         else:
-            self._planner.check_kind(traces)
+            traces.check_layers(next(iter(self._traces.values())))
         return traces
 
-    def _share(self, graph: StepGraph) -> None:
+    def _share(self, traces: Traces) -> None:
         """Lets all variables start as those of rank 0."""
         may_copy = self._options.broadcast_variables is not False
-        copied, count = self._holding.share(self._control, graph, may_copy)
+        self._held |= traces.variables
+        copied, count = self._holding.share(self._control, traces.captured.values(), may_copy)
         if copied:
             self._story.copied(copied, count)
 
@@ -247,7 +247,7 @@ class StagedTraining:
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
             self._executions[key] = self._execution(self._traces[key])
-        self._holding.share_sums_anew(before)
+        self._holding.share_sums_anew(before, self._held)
 
     def _execution(self, traces: Traces) -> Execution:
         layout, rank = self._layout, self._control.rank
@@ -257,6 +257,12 @@ class StagedTraining:
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
         lanes = Lanes(rank, self._identity)
         execution = Execution(layout, traced, traces.samples_per_rank, lanes)
-        variables = owned(traces.whole, execution.variables, layout.ranks, execution.captures)
+        variables = owned(
+            traces.whole,
+            traces.captured,
+            execution.variables,
+            layout.ranks,
+            execution.captures,
+        )
         self._holding.own(variables, self._control.world_size, lanes)
         return execution

@@ -1,49 +1,82 @@
 """Variables that some function trains in stages, so that most ranks have old values of them.
 
 Whoever uses them next brings them up to date first. All ranks call the same functions in the same
-order, and so find the same.
+order, and so find the same; but when a function that nobody refers to any more is gone, each rank
+finds at a time of its own. So who keeps its variables stays behind.
 """
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Protocol
+
+from tf_libra.session.variables import Held
 
 
 class Keeper(Protocol):
-    """Knows who has the values of the variables that one function trains."""
+    """Knows who has the values of the variables that one function trains, but not the variables."""
 
-    def brings_back(self, keys: Collection[int]) -> bool:
-        """Brings those of these variables up to date that are not; whether there were any."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether only some ranks have a variable up to date; the same on every rank."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the function is gone, and so is every variable that is not up to date."""
+        ...
+
+    def is_left(self) -> None:
+        """The function is gone."""
+        ...
+
+    def brings_back(self, held: Mapping[int, Held]) -> None:
+        """Brings those of these variables, by key, up to date that are not."""
         ...
 
 
-# By identity of the function, which is the same on every rank and so gives an order.
-_KEEPERS: weakref.WeakValueDictionary[str, Keeper] = weakref.WeakValueDictionary()
+_KEEPERS: dict[str, Keeper] = {}
+"""By identity of the function, which is the same on every rank and so gives an order."""
 
 
-def register(function: str, keeper: Keeper) -> None:
-    """From now on others ask this keeper for the variables of a function."""
+def register(function: str, keeper: Keeper, owner: object) -> None:
+    """From now on others ask this keeper for the variables of a function.
+
+    Args:
+        function: its identity.
+        keeper: of its variables.
+        owner: goes with the function, on each rank at another time.
+    """
     _KEEPERS[function] = keeper
+    weakref.finalize(owner, _left, function, keeper).atexit = False
 
 
-def bring_back(keys: Collection[int], but: Keeper | None = None) -> None:
+def _left(function: str, keeper: Keeper) -> None:
+    # Called wherever garbage is collected, so nobody is forgotten here.
+    if _KEEPERS.get(function) is keeper:
+        keeper.is_left()
+
+
+def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> None:
     """Brings variables up to date that other functions have trained; all ranks call it.
 
     Args:
-        keys: of the variables, as `Held.key`.
+        held: the variables, by key.
         but: who needs them, and is not asked.
 
     Raises:
         tf.errors.OpError: a rank is gone or late.
     """
-    for _, keeper in sorted(_KEEPERS.items()):
-        if keeper is not but:
-            keeper.brings_back(keys)
+    if anybody():
+        for _, keeper in sorted(_KEEPERS.items(), key=lambda one: one[0]):
+            if keeper is not but:
+                keeper.brings_back(held)
 
 
 def anybody() -> bool:
-    """Whether any function of this process trains in stages."""
-    return len(_KEEPERS) > 0
+    """Whether there is any variable to be brought up to date."""
+    for name in [name for name, one in _KEEPERS.items() if one.is_done]:
+        del _KEEPERS[name]
+    return any(one.is_behind for one in _KEEPERS.values())
 
 
 def forget() -> None:

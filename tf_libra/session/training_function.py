@@ -210,7 +210,7 @@ class TrainingFunction:
         trace = self._traces.of(concrete)
         call = Call.of(trace, self._call.function, concrete, args, kwargs)
         if elsewhere.anybody():
-            elsewhere.bring_back({one.key for one in call.touched() if one.is_variable})
+            elsewhere.bring_back({one.key: one for one in call.touched() if one.is_variable})
         session = self._session_of(call)
         function = partial(self._call, *args, **kwargs)
         execute = partial(self._execute, call, function, num_steps)

@@ -1,0 +1,88 @@
+"""How fast ranks reach each other, measured before planning."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_libra.backends.control import Control
+from tf_libra.model.cluster import Cluster
+from tf_libra.pipelines.transport import Transport
+
+_REPEATS = 3
+_PROBE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Links:
+    """How ranks reach each other.
+
+    Attributes:
+        cluster: the rate between every two.
+        latency_seconds: of a small message, in the mean over all pairs.
+    """
+
+    cluster: Cluster
+    latency_seconds: float
+
+
+def measured_links(transport: Transport, control: Control) -> Links:
+    """Sends between every two ranks, one pair after the other, all of which call this."""
+    rates = np.zeros([control.world_size] * 2)
+    large, small = tf.zeros([_PROBE_BYTES // 4]), tf.zeros([1])
+    latencies = []
+    for one, other in itertools.combinations(range(control.world_size), 2):
+        seconds = [0.0, 0.0]
+        if control.rank in (one, other):
+            peer = other if control.rank == one else one
+            seconds = [
+                min(
+                    _round_trip(transport, probe, peer, is_first=control.rank == one)
+                    for _ in range(_REPEATS)
+                )
+                for probe in (large, small)
+            ]
+        of_large, of_small = control.all_gather(seconds)[one]
+        rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(of_large, 1e-9)
+        latencies.append(of_small / 2)
+    return Links(Cluster.from_bandwidth(rates), float(np.mean(latencies)))
+
+
+def measured_all_reduces(
+    transport: Transport, control: Control, counts: Sequence[int]
+) -> list[float]:
+    """The bytes per second of an all-reduce among as many first ranks, all of which call this.
+
+    Args:
+        transport: reaches the other ranks.
+        control: likewise.
+        counts: numbers of ranks, ascending, from 1, which all-reduces nothing.
+    """
+    rates = [1.0]
+    probe = tf.zeros([_PROBE_BYTES // 4])
+    for count in counts[1:]:
+        seconds = 0.0
+        if control.rank < count:
+            seconds = min(_all_reduce(transport, probe, count) for _ in range(_REPEATS))
+        rates.append(_PROBE_BYTES / max(*control.all_gather(seconds), 1e-9))
+    return rates
+
+
+def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:
+    start = time.perf_counter()
+    if is_first:
+        transport.send(probe, peer, "probe")
+    transport.receive(probe.dtype, probe.shape, peer, "probe")
+    if not is_first:
+        transport.send(probe, peer, "probe")
+    return time.perf_counter() - start
+
+
+def _all_reduce(transport: Transport, probe: Any, count: int) -> float:
+    start = time.perf_counter()
+    transport.all_reduce(probe, range(count), "probe")
+    return time.perf_counter() - start
