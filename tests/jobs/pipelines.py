@@ -1,5 +1,7 @@
 """Pipelines on real workers: what each rank has after some steps, and what is refused."""
 
+import gc
+
 import harness
 import horovod.tensorflow as hvd
 import numpy as np
@@ -8,12 +10,16 @@ from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
 from tests.pipelines import models
-from tests.pipelines.job import batches, fresh
+from tests.pipelines.job import batches, fresh, plan_of, rank_of, run
+from tf_libra.pipelines.lanes import Lanes
+from tf_libra.pipelines.layout import Layout
 from tf_libra.strategies import DataParallel, GPipe, Spp
+from tf_libra.tracing.variables import plain
 
 hvd.init()
 cases = harness.Cases()
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
+AT_ONCE = {"max_tuning_steps": 2}
 
 
 def train(make, strategy, **options):
@@ -82,6 +88,33 @@ def released():
 cases.add("released", released)
 
 
+def grouped():
+    """Both stages have replicas, which all-reduce three groups within their last backward."""
+    tf_libra.collectives.connect()
+    make, steps = models.convolutional, batches(2, SAMPLES)
+
+    def layout(names):
+        return Layout.of_pipeline(plan_of(names, (0, 2), (2, 2), MICROBATCHES))
+
+    lanes = Lanes(harness.RANK, "grouped")
+    one = rank_of(make, lanes, layout, harness.SIZE, MICROBATCHES, steps, num_groups=3)
+    run(one, harness.RANK)
+    alone = fresh(make)
+    for step in steps:
+        alone.accumulated(*step, MICROBATCHES)
+    differences = []
+    for own_one, wanted in zip(one.trained.variables, alone.variables, strict=True):
+        handle = one.graph.handle_of(plain(own_one))
+        if one.cut.stage_of_variable(handle) in one.execution.stages:
+            difference = tf.abs(tf.convert_to_tensor(own_one) - tf.convert_to_tensor(wanted))
+            differences.append(float(tf.reduce_max(difference)))
+    return {"groups": [len(some) for some in one.execution.layout.groups], "differ": differences}
+
+
+if harness.SIZE == 4:
+    cases.add("grouped", grouped)
+
+
 def adversarial():
     """A generator and a discriminator: their variables, and a step for each."""
     keras = tf.keras
@@ -121,7 +154,7 @@ def in_turns(**options):
     decorated = [
         tf_libra.optimize(in_stages(2), **options)(tf.function(first)),
         tf_libra.optimize(in_stages(2), **options)(tf.function(second)),
-        tf_libra.optimize("syneasgd", max_tuning_steps=2)(tf.function(second)),
+        tf_libra.optimize("syneasgd", **AT_ONCE)(tf.function(second)),
     ]
     start = [one.numpy() for one in expected]
     for number in range(7):
@@ -137,7 +170,31 @@ def in_turns(**options):
     }
 
 
+def gone():
+    """A step in stages is gone, on one rank earlier, when another one uses what it has trained."""
+    expected, *steps = adversarial()
+    alone = [tf.function(one) for one in steps]
+    variables, first, second = adversarial()
+    start = [one.numpy() for one in expected]
+    for number, (step, function) in enumerate(zip((first, second), alone, strict=True)):
+        strategy, options = (in_stages(2), {}) if number == 0 else ("syneasgd", AT_ONCE)
+        decorated = tf_libra.optimize(strategy, **options)(tf.function(step))
+        noise, real = (tf.random.stateless_normal([24, 8], [number, seed]) for seed in range(2))
+        function(noise, real)
+        decorated(harness.own(noise), harness.own(real))
+        kept = decorated if harness.RANK == 1 and number == 0 else None
+        del decorated
+        gc.collect()
+    del kept
+    pairs = list(zip(variables, expected, start, strict=True))
+    return {
+        "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
+        "moved": min(float(np.abs(b.numpy() - c).max()) for _, b, c in pairs),
+    }
+
+
 if harness.SIZE == 2:
+    cases.add("gone", gone)
     cases.add("in_turns", in_turns)
     cases.add("in_turns_released", lambda: in_turns(release_variables=True))
 

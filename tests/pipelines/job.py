@@ -20,10 +20,11 @@ from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
-from tf_libra.pipelines.reducing import in_production_order
+from tf_libra.pipelines.reducing import Groups, in_production_order
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.traces import Traces
+from tf_libra.pipelines.transport import Transport
 from tf_libra.planning.burst import given_devices
 from tf_libra.planning.pipeline.pe import execution_orders
 
@@ -83,6 +84,7 @@ class Rank:
     graph: StepGraph
     cut: Cut
     execution: Execution
+    batches: Sequence[tuple[Any, Any]]
     returned: list[dict[str, Any]]
 
 
@@ -96,7 +98,7 @@ def train(
 ) -> list[Rank]:
     """Trains a pipeline on joint batches; what each rank has then.
 
-    With `num_groups` the first stage all-reduces so many groups within its last backward.
+    With `num_groups` stages with replicas all-reduce so many groups within their last backward.
     """
 
     def layout(names: Sequence[str]) -> Layout:
@@ -116,40 +118,61 @@ def train_laid_out(
 ) -> list[Rank]:
     """Trains on joint batches, with the layout for layers of these names."""
     threads = Threads(num_ranks)
-    ranks = []
-    for rank in range(num_ranks):
-        trained = fresh(make)
-        images, labels = batches[0]
-        share = images.shape[0] // num_ranks
-        recorder = Recorder(tf.function(trained.step))
-        given = ((images, labels), {})
-        size = images.shape[0] // num_microbatches
-        traces = Traces(recorder, given, share, size, has_branches)
-        layout = layout_of([one.name for one in traces.whole.layers])
-        if num_groups:
-            names = in_production_order(Cut(traces.whole, layout.starts), 0)
-            parts = np.array_split(names, num_groups)
-            first = tuple(tuple(map(str, some)) for some in parts)
-            layout = dataclasses.replace(layout, groups=(first, *[()] * (layout.num_stages - 1)))
-        shares = Shares(layout, share)
-        sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
-        traced = {size: traces.traced(size, layout.starts) for size in sizes}
-        execution = Execution(layout, traced, share, threads.of(rank))
-        cut = next(iter(traced.values())).cut
-        ranks.append(Rank(trained, cut.graph, cut, execution, []))
-
-    def run(number: int) -> None:
-        one = ranks[number]
-        for images, labels in batches:
-            own = slice(number * share, (number + 1) * share)
-            flat = one.execution.step([images[own], labels[own]])
-            packed = one.graph.recording.concrete.function_type.pack_output(flat)
-            one.returned.append({name: np.array(value) for name, value in packed.items()})
-
+    how = (layout_of, num_ranks, num_microbatches, batches, num_groups, has_branches)
+    ranks = [rank_of(make, threads.of(number), *how) for number in range(num_ranks)]
     with concurrent.futures.ThreadPoolExecutor(num_ranks) as pool:
-        for future in [pool.submit(run, number) for number in range(num_ranks)]:
+        for future in [pool.submit(run, one, number) for number, one in enumerate(ranks)]:
             future.result()
     return ranks
+
+
+def rank_of(
+    make: Callable[[], Trained],
+    transport: Transport,
+    layout_of: Callable[[Sequence[str]], Layout],
+    num_ranks: int,
+    num_microbatches: int,
+    batches: Sequence[tuple[Any, Any]],
+    num_groups: int = 0,
+    has_branches: bool = False,
+) -> Rank:
+    """What one rank of `train_laid_out` has before the first step."""
+    trained = fresh(make)
+    images, labels = batches[0]
+    share = images.shape[0] // num_ranks
+    recorder = Recorder(tf.function(trained.step))
+    given = ((images, labels), {})
+    size = images.shape[0] // num_microbatches
+    traces = Traces(recorder, given, share, size, has_branches)
+    layout = layout_of([one.name for one in traces.whole.layers])
+    if num_groups:
+        cut = traces.cut(layout.starts)
+        groups = [_groups(cut, stage, num_groups) for stage in range(layout.num_stages)]
+        has_replicas = [len(ranks) > 1 for ranks in layout.ranks]
+        kept = zip(groups, has_replicas, strict=True)
+        layout = dataclasses.replace(layout, groups=tuple(g if has else () for g, has in kept))
+    shares = Shares(layout, share)
+    sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
+    traced = {size: traces.traced(size, layout.starts) for size in sizes}
+    execution = Execution(layout, traced, share, transport)
+    cut = next(iter(traced.values())).cut
+    return Rank(trained, cut.graph, cut, execution, batches, [])
+
+
+def _groups(cut: Cut, stage: int, count: int) -> Groups:
+    parts = np.array_split(in_production_order(cut, stage), count)
+    return tuple(tuple(map(str, some)) for some in parts if len(some))
+
+
+def run(one: Rank, number: int) -> None:
+    """The steps of one rank."""
+    num_ranks = one.execution.layout.num_ranks
+    for images, labels in one.batches:
+        share = images.shape[0] // num_ranks
+        own = slice(number * share, (number + 1) * share)
+        flat = one.execution.step([images[own], labels[own]])
+        packed = one.graph.recording.concrete.function_type.pack_output(flat)
+        one.returned.append({name: np.array(value) for name, value in packed.items()})
 
 
 def names_of(make: Callable[[], Trained]) -> list[str]:

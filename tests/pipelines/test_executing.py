@@ -73,11 +73,15 @@ def test_gradients_of_a_last_stage_in_which_no_layer_ends():
 
 @pytest.mark.parametrize(
     ("starts", "replicas", "num_microbatches"),
-    [((0,), (2,), 3), ((0,), (2,), 1), ((0, 2), (2, 1), 2)],
+    [((0,), (2,), 3), ((0,), (2,), 1), ((0, 2), (2, 1), 2), ((0, 1, 3), (1, 2, 2), 2)],
 )
 def test_replicas_all_reduce_groups_within_their_last_backward(starts, replicas, num_microbatches):
-    """To the same weights, with microbatches before that are added up and without."""
-    check("convolutional", starts, replicas, num_microbatches, num_groups=3)
+    """To the same weights, with microbatches before that are added up and without.
+
+    Stages before them get what they wait for.
+    """
+    batch = 24 if sum(replicas) != 5 else 40
+    check("convolutional", starts, replicas, num_microbatches, batch=batch, num_groups=3)
 
 
 def test_a_tensor_that_is_no_sample_goes_to_replicas():

@@ -209,7 +209,7 @@ def nothing_trained() -> Any:
         (boundary_in_a_function, "call it in the step itself"),
         (skipping, "updates 'weight0' together with what belongs to other stages"),
         (update_by_samples, "depends on samples"),
-        (loss_after_the_update, "updates once, after all microbatches"),
+        (loss_after_the_update, "stages update once, after all samples"),
         (nothing_trained, "computes no gradient of a trainable variable"),
     ],
 )
@@ -232,8 +232,11 @@ def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
         ((IMAGES, LABELS[:3]), r"as many samples.*they have \[3, 8\]"),
         ((tf.constant(1.0),), r"as many samples.*they have \[\]"),
         ((IMAGES[:0],), r"as many samples.*they have \[0\]"),
-        ((IMAGES, tf.Variable(1.0)), "is given a ResourceVariable: a pipeline divides tensors"),
-        ((iter([IMAGES]),), "is given a list_iterator: a pipeline divides tensors"),
+        (
+            (IMAGES, tf.Variable(1.0)),
+            "is given a ResourceVariable: a step in stages divides tensors",
+        ),
+        ((iter([IMAGES]),), "is given a list_iterator: a step in stages divides tensors"),
     ],
 )
 def test_arguments_that_are_no_batch_are_refused(arguments, message):

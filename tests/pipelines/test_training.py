@@ -92,14 +92,34 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
-@pytest.mark.parametrize("case", ["in_turns", "in_turns_released"])
+@pytest.mark.parametrize("case", ["in_turns", "in_turns_released", "gone"])
 def test_steps_that_train_each_other_s_variables_find_them_up_to_date(
     trained: Job, case: str
 ) -> None:
-    """A generator's and a discriminator's, in stages and data-parallel."""
+    """A generator's and a discriminator's, in stages and data-parallel; also where one is gone."""
     for rank in range(trained.world_size):
         value = trained.value(case, rank)
         assert value["difference"] < 1e-5 < 1e-3 < value["moved"], value
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
+    """By the ranks that have not all it has trained, while its variables are there."""
+    for rank in range(trained.world_size):
+        told = [line for line in trained.log("gone", rank).splitlines() if "is gone" in line]
+        # Rank 1 has kept it until its weights were used: nobody has asked for its momentum.
+        assert len(told) == 1, told
+        assert all(line.startswith("WARNING ") for line in told)
+        assert all("call synchronize_variables() while" in line for line in told)
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -> None:
+    """On lanes, of which the stage before hears in time, to the weights of one process."""
+    for rank in range(trained.world_size):
+        value = trained.value("grouped", rank)
+        assert value["groups"] == [3, 3]
+        assert value["differ"] and max(value["differ"]) < 1e-4, value
 
 
 def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:

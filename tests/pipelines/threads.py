@@ -50,7 +50,14 @@ class Thread:
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """Sends."""
         assert to_rank != self.rank, name
-        self._threads.put(self.rank, to_rank, name, tf.identity(tensor))
+        if tf.executing_eagerly():
+            self._threads.put(self.rank, to_rank, name, tf.identity(tensor))
+            return
+
+        def put(value: Any) -> None:
+            self._threads.put(self.rank, to_rank, name, tf.constant(value))
+
+        tf.numpy_function(put, [tensor], [])
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """Receives what was sent by that name, and is of that kind."""

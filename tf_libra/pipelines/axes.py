@@ -65,7 +65,7 @@ def check_same(graph: StepGraph, size: int, other: StepGraph, other_size: int) -
             names = ["nothing" if op is None else op.name for op in (one, another)]
             raise ValueError(
                 f"{graph.recording.name} computes {names[0]} for a batch of {size} samples where it"
-                f" computes {names[1]} for one of {other_size}: a pipeline needs the same"
+                f" computes {names[1]} for one of {other_size}: stages need the same"
                 " computation for both"
             )
 

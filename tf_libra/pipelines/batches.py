@@ -21,8 +21,8 @@ def as_tensors(step: str, value: Any) -> Any:
         if one is None or isinstance(one, bool | int | float | str):
             return one
         raise ValueError(
-            f"{step} is given a {type(one).__name__}: a pipeline divides tensors and arrays into"
-            " microbatches, and takes numbers and texts as they are"
+            f"{step} is given a {type(one).__name__}: a step in stages divides tensors and arrays"
+            " among ranks, and takes numbers and texts as they are"
         )
 
     return tf.nest.map_structure(convert, value)

@@ -14,10 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.pipelines.parts import Gathered, Part, gathered
-from tf_libra.pipelines.step_graph import REDUCTION, StepGraph
+from tf_libra.pipelines.step_graph import READS, REDUCTION, StepGraph
 
 _FREE = -1
-_READS = ("ReadVariableOp", "VariableShape")
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Cut:
                 phase[place] = _FREE
                 continue
             found = max((phase[i] for i in graph.inputs(place)), default=_FREE)
-            if op.type in _READS and not graph.is_bound(place):
+            if op.type in READS and not graph.is_bound(place):
                 for handle in graph.handles[place]:
                     found = max(found, self.stage_of_variable(handle))
             elif graph.is_bound(place):
@@ -137,17 +136,18 @@ class Cut:
 
     def stage_of_gradient(self, reduction: str) -> int:
         """The stage that updates the variable of a gradient."""
-        handle = self.graph.handle_of(self.graph.recording.variables[reduction])
-        assert handle is not None, reduction
-        return self.stage_of_variable(handle)
+        return self._stage_of_region[self._region_of(reduction)]
 
     def layer_of_gradient(self, reduction: str) -> int:
         """The layer whose variable a gradient is of."""
-        handle = self.graph.handle_of(self.graph.recording.variables[reduction])
-        assert handle is not None, reduction
-        region = self.graph.owner_of(handle)
+        region = self._region_of(reduction)
         layers = self.graph.layers
         return next(i for i, one in enumerate(layers) if one.start <= region < one.stop)
+
+    def _region_of(self, reduction: str) -> int:
+        handle = self.graph.handle_of(self.graph.recording.variables[reduction])
+        assert handle is not None, reduction
+        return self.graph.owner_of(handle)
 
     def _uses(self) -> list[tuple[Any, int]]:
         """Every tensor of a microbatch, with a phase in which it is needed."""

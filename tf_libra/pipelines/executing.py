@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.distributing import Distribution, Values
 from tf_libra.pipelines.exchanging import (
     Exchange,
+    Piece,
     check_exchanges,
     exchange_of,
     joined,
@@ -19,14 +21,12 @@ from tf_libra.pipelines.exchanging import (
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.parts import Part
-from tf_libra.pipelines.reducing import Groups, Reducing
-from tf_libra.pipelines.returning import Returned, resized
+from tf_libra.pipelines.reducing import Groups, Reducing, fused_all_reduce
+from tf_libra.pipelines.returning import Returned
 from tf_libra.pipelines.shares import Range, Shares
 from tf_libra.pipelines.transport import Transport
 from tf_libra.pipelines.updating import Update
 
-Values = dict[str, Any]
-Team = tuple[int, ...]
 _KINDS = ("forward", "backward")
 
 
@@ -111,7 +111,8 @@ class _Block:
         receives: before that.
         sends: after it.
         returns: names of the tensors among its results which the step returns.
-        last: the same for the last microbatch, where that all-reduces gradients as well.
+        last: what it computes of the last microbatch.
+        reduces: whether that also sends, and all-reduces gradients.
     """
 
     cut: Cut
@@ -119,7 +120,8 @@ class _Block:
     receives: tuple[Exchange, ...]
     sends: tuple[Exchange, ...]
     returns: tuple[str, ...]
-    last: _Function | None = None
+    last: _Function
+    reduces: bool
 
 
 class Execution:
@@ -160,11 +162,8 @@ class Execution:
         any_trace = next(iter(traced.values()))
         self._cut = cut = any_trace.cut  # for what all traces have in common
         self._update = Update(cut)
-        self._batch_axes = {
-            name: any_trace.axes.of(f"{name}:0")
-            for name in cut.graph.arguments
-            if cut.tensor(f"{name}:0").shape.rank != 0
-        }
+        self._order = layout.orders[transport.rank]
+        self._last = {task.stage: task for task in self._order}
         for one in traced.values():
             check_exchanges(one.cut, layout, one.axes)
         self._returned = {one.name: Returned.of(cut, any_trace.axes, one) for one in _returned(cut)}
@@ -181,7 +180,7 @@ class Execution:
             _Function.of(any_trace.extraction, self._update.part(self.stages, number))
             for number in range(self._update.num_rounds)
         ]
-        self._needs = {
+        needs = {
             team: {
                 name
                 for stage, ranks in enumerate(layout.ranks)
@@ -190,6 +189,22 @@ class Execution:
                 if ranks == team
             }
             for team in layout.teams
+        }
+        axes = {
+            name: any_trace.axes.of(f"{name}:0")
+            for name in cut.graph.arguments
+            if cut.tensor(f"{name}:0").shape.rank != 0
+        }
+        arguments = cut.graph.arguments
+        self._distribute = Distribution(self._shares, needs, axes, arguments, transport)
+        self._gradients = {
+            team: [
+                name
+                for stage, ranks in enumerate(layout.ranks)
+                if ranks == team
+                for name in cut.variables[stage]
+            ]
+            for team in self._teams
         }
         self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
         self.executed: tuple[Executed, ...] = ()
@@ -203,29 +218,44 @@ class Execution:
             rank = self._transport.rank
             return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
 
+        sends = tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase)
         groups = self.layout.groups_of(stage) if kind == "backward" else ()
-        last = None
+        part = cut.parts[phase]
         if groups:
-            reducing = self._reducing(traced, stage, groups)
-            last = _Function.of(traced.extraction, cut.parts[phase], reducing)
+            last = _Function.of(
+                traced.extraction, part, self._reducing(cut, stage, groups, part, sends)
+            )
+            only = self.layout.num_microbatches == 1
+            function = last if only else _Function.of(traced.extraction, part)
+        else:
+            last = function = _Function.of(traced.extraction, part)
         return _Block(
             cut,
-            _Function.of(traced.extraction, cut.parts[phase]),
+            function,
             tuple(
                 exchange(m, sends=False)
                 for m in cut.messages
                 if m.needed_in == phase and m.target == stage
             ),
-            tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase),
+            sends,
             tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase),
             last,
+            bool(groups),
         )
 
-    def _reducing(self, traced: Traced, stage: int, groups: Groups) -> Reducing:
-        """The end of a stage's last backward computation, which all-reduces."""
-        cut = traced.cut
-        part = cut.parts[cut.backward(stage)]
+    def _reducing(
+        self, cut: Cut, stage: int, groups: Groups, part: Part, sends: tuple[Exchange, ...]
+    ) -> Reducing:
+        """The end of a stage's last backward computation, which sends and all-reduces."""
         gradients = {name: cut.graph.gradients[name] for one in groups for name in one}
+        microbatch = self._last[stage].microbatch
+
+        def send(computed: list[Any]) -> None:
+            values = dict(zip(part.gives, computed, strict=True))
+            for name in dict.fromkeys(one.message.tensor for one in sends):
+                values[name] = tf.ensure_shape(values[name], cut.tensor(name).shape)
+            self._send(sends, microbatch, values)
+
         return Reducing(
             groups,
             {name: part.gives.index(one.name) for name, one in gradients.items()},
@@ -233,6 +263,8 @@ class Execution:
             self.layout.ranks[stage],
             self._transport,
             adds=self.layout.num_microbatches > 1,
+            name=f"of stage {stage}",
+            send=send,
         )
 
     @property
@@ -262,20 +294,21 @@ class Execution:
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
         executed = []
-        order = self.layout.orders[self._transport.rank]
-        last = {stage: (kind, stage, microbatch) for kind, stage, microbatch in order}
-        for kind, stage, microbatch in order:
+        for task in self._order:
+            kind, stage, microbatch = task
             block = self._blocks[kind, stage]
             values = kept.setdefault((stage, microbatch), {})
             self._receive(block, microbatch, values)
             start = time.perf_counter()
             samples = batches[self.layout.ranks[stage]][microbatch]
-            reduces = block.last is not None and last[stage] == (kind, stage, microbatch)
-            function = block.last if reduces and block.last is not None else block.function
-            values |= function(samples, values, sums)
+            is_last = task == self._last[stage]
+            values |= (block.last if is_last else block.function)(samples, values, sums)
             stop = time.perf_counter()
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
-            self._send(block, microbatch, values)
+            self._hand_on(block.sends, microbatch, values)
+            reduces = is_last and block.reduces
+            if not reduces:  # else it has sent
+                self._send(block.sends, microbatch, values)
             for name in block.returns:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
@@ -300,85 +333,24 @@ class Execution:
     def _gradient(self, reduction: str) -> str:
         return str(self._cut.graph.gradients[reduction].name)
 
-    # Samples.
-
-    def _distribute(self, given: Values) -> dict[Team, list[Values]]:
-        """Sends samples to who needs them; those that this rank needs, by team and microbatch."""
-        own = self._transport.rank
-        passed = self._shares.passed(own)
-        for name, axis in self._batch_axes.items():
-            for number, team in enumerate(self.layout.teams):
-                if name not in self._needs[team]:
-                    continue
-                for rank in team:
-                    parts = [
-                        sliced(given[name], axis, passed, wanted & passed)
-                        for wanted in self._wanted(team, rank)
-                        if (wanted & passed).size
-                    ]
-                    if rank != own and parts:
-                        self._transport.send(joined(parts, axis), rank, f"argument {name} {number}")
-        found: dict[Team, list[Values]] = {
-            team: [{} for _ in range(self.layout.num_microbatches)] for team in self._teams
-        }
-        for name in self._cut.graph.arguments:
-            for team, batches in found.items():
-                if name not in self._needs[team]:
-                    continue
-                if name in self._batch_axes:
-                    self._gather(name, given[name], team, batches)
-                    continue
-                for values in batches:
-                    values[name] = given[name]
-        return found
-
-    def _gather(self, name: str, given: Any, team: Team, found: list[Values]) -> None:
-        axis = self._batch_axes[name]
-        assert axis is not None
-        number = self.layout.teams.index(team)
-        wanted = self._wanted(team, self._transport.rank)
-        parts: list[list[Any]] = [[] for _ in found]
-        for rank in range(self.layout.num_ranks):
-            passed = self._shares.passed(rank)
-            sizes = [(one & passed).size for one in wanted]
-            if not any(sizes):
-                continue
-            if rank == self._transport.rank:
-                for own, one in zip(parts, wanted, strict=True):
-                    if (one & passed).size:
-                        own.append(sliced(given, axis, passed, one & passed))
-                continue
-            shape = resized(given.shape, axis, sum(sizes))
-            received = self._transport.receive(
-                given.dtype, shape, rank, f"argument {name} {number}"
-            )
-            start = 0
-            for own, size in zip(parts, sizes, strict=True):
-                if size:
-                    whole = Range(0, sum(sizes))
-                    own.append(sliced(received, axis, whole, Range(start, start + size)))
-                start += size
-        for values, own in zip(found, parts, strict=True):
-            values[name] = joined(own, axis)
-
-    def _wanted(self, team: Team, rank: int) -> list[Range]:
-        count = self.layout.num_microbatches
-        return [self._shares.computed(team, rank, number) for number in range(count)]
-
     # What stages send each other.
 
-    def _send(self, block: _Block, microbatch: int, values: Values) -> None:
-        for message, axis, pieces in block.sends:
-            tensor = values[message.tensor]
+    def _send(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
+        """To other ranks, now or, of a function that is being traced, when it is computed."""
+        for message, axis, pieces in sends:
             for piece in pieces:
-                part = tensor
-                if axis is not None:
-                    part = sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)
-                if piece.rank == self._transport.rank:
-                    self._handed[message.tensor, message.target, microbatch] = part
-                else:
+                if piece.rank != self._transport.rank:
+                    part = _part(values[message.tensor], axis, piece)
                     name = f"{message.tensor} {message.target} {microbatch}"
                     self._transport.send(part, piece.rank, name)
+
+    def _hand_on(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
+        """To other stages of this rank."""
+        for message, axis, pieces in sends:
+            for piece in pieces:
+                if piece.rank == self._transport.rank:
+                    part = _part(values[message.tensor], axis, piece)
+                    self._handed[message.tensor, message.target, microbatch] = part
 
     def _receive(self, block: _Block, microbatch: int, values: Values) -> None:
         for message, axis, pieces in block.receives:
@@ -448,37 +420,16 @@ class Execution:
     def _averages(self, sums: Values) -> Values:
         """The means over all microbatches and replicas, under the names of the reductions."""
         means: Values = {}
-        for team in self._teams:
-            names = [
-                name
-                for stage, ranks in enumerate(self.layout.ranks)
-                if ranks == team
-                for name in self._cut.variables[stage]
-            ]
-            reduced = {name for name in names if name in self._reduced}
-            totals = {name: sums[name] for name in reduced}
-            totals |= self._totals({n: sums[n] for n in names if n not in reduced}, team)
+        for team, names in self._gradients.items():
+            totals = {name: sums[name] for name in names}
+            left = {name: one for name, one in totals.items() if name not in self._reduced}
+            if len(team) > 1:
+                name = f"left, {self.layout.teams.index(team)}"
+                totals |= fused_all_reduce(left, team, self._transport, name)
             count = self.layout.num_microbatches * len(team)
             for name, total in totals.items():
                 means[f"{name}:0"] = total / tf.cast(count, total.dtype)
         return means
-
-    def _totals(self, sums: Values, team: Team) -> Values:
-        """The sums over the ranks that share each microbatch."""
-        if len(team) == 1:
-            return sums
-        number = self.layout.teams.index(team)
-        by_dtype: dict[Any, list[str]] = {}
-        for name, value in sums.items():
-            by_dtype.setdefault(value.dtype, []).append(name)
-        totals: Values = {}
-        for dtype, names in by_dtype.items():
-            flat = tf.concat([tf.reshape(sums[name], [-1]) for name in names], 0)
-            total = self._transport.all_reduce(flat, team, f"gradients {dtype.name} {number}")
-            sizes = [sums[name].shape.num_elements() for name in names]
-            for name, part in zip(names, tf.split(total, sizes), strict=True):
-                totals[name] = tf.reshape(part, sums[name].shape)
-        return totals
 
     def _updated(self, averages: Values, given: Values) -> Values:
         """Updates the rank's variables; what the step returns of that."""
@@ -502,3 +453,8 @@ class Execution:
 
 def _returned(cut: Cut) -> list[Any]:
     return list({one.name: one for one in cut.graph.returned_samples}.values())
+
+
+def _part(tensor: Any, axis: int | None, piece: Piece) -> Any:
+    """What one rank gets of a tensor."""
+    return tensor if axis is None else sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)

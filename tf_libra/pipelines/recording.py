@@ -98,7 +98,7 @@ class _Recorder:
             if is_asked_for:
                 raise ValueError(
                     f"{self._name}: tf_libra.boundary is called in a loop, a condition or another"
-                    " tf.function, where a pipeline cannot be cut: call it in the step itself"
+                    " tf.function, where no cut can be: call it in the step itself"
                 )
             self.elsewhere.append(name)
             return outputs
@@ -170,7 +170,7 @@ class _Recorder:
 
     def jacobian(self, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            raise ValueError(f"{self._name} computes a jacobian, which a pipeline cannot")
+            raise ValueError(f"{self._name} computes a jacobian, which stages cannot")
 
         return call
 
@@ -178,18 +178,18 @@ class _Recorder:
         if self.gradient_ops is not None:
             raise ValueError(
                 f"{self._name} computes gradients by several calls of GradientTape.gradient, as of"
-                " two models or two optimizers: a pipeline is made of one loss and one call"
+                " two models or two optimizers: stages are made of one loss and one call"
             )
         if tf_ops.get_default_graph() is not self.graph:
             raise ValueError(
                 f"{self._name} computes gradients in a loop, a condition or another tf.function:"
-                " for a pipeline compute them in the step itself"
+                " for stages compute them in the step itself"
             )
         for source in sources:
             if not isinstance(source, tf.Variable):
                 raise ValueError(
                     f"{self._name} computes the gradient with respect to {source!r}, which is no"
-                    " variable: a pipeline computes those of variables only"
+                    " variable: stages compute those of variables only"
                 )
 
 
@@ -281,7 +281,7 @@ class Recorder:
             name = next(iter(trace.left))
             raise ValueError(
                 f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
-                " and Horovod's tapes and optimizers out of a step that runs as a pipeline"
+                " and Horovod's tapes and optimizers out of a step that runs in stages"
             )
         if recorder.gradient_ops is None or not trace.marked:
             raise ValueError(

@@ -18,7 +18,7 @@ from tf_libra.pipelines.recording import Recording
 from tf_libra.tracing.variables import variable_name
 
 # They read a variable, and it does not matter when, as long as nobody writes it.
-_READS = frozenset({"ReadVariableOp", "VariableShape"})
+READS = frozenset({"ReadVariableOp", "VariableShape"})
 _LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 _RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
 REDUCTION = "LibraAllReduce"
@@ -83,9 +83,10 @@ class StepGraph:
         for one in graph.inputs[:num_args]:
             if one.dtype in (tf.resource, tf.variant):
                 raise ValueError(
-                    f"{recording.name} is given {one.op.name!r}, a variable or an iterator: a"
-                    " pipeline divides batches, which have to be tensors"
+                    f"{recording.name} is given {one.op.name!r}, a variable or an iterator:"
+                    " stages divide batches, which have to be tensors"
                 )
+        self._placeholders = {id(outside): name for name, outside in self.captures.items()}
         self._names = _names_of_variables(recording, self.captures)
         self._accumulators = {
             name
@@ -96,7 +97,7 @@ class StepGraph:
         self._must_run = {op.name for op in graph.control_outputs}
         self.handles = [self._handles_of(op) for op in self.ops]
         self.is_write = [
-            bool(handles) and op.type not in _READS | _LOOKUPS and op.op_def.is_stateful
+            bool(handles) and op.type not in READS | _LOOKUPS and op.op_def.is_stateful
             for op, handles in zip(self.ops, self.handles, strict=True)
         ]
         self.constant: list[bool] = []
@@ -151,7 +152,7 @@ class StepGraph:
         op = self.ops[place]
         if not self.is_forward(place) or op.type == "Placeholder" or self.free[place]:
             return False
-        if op.type in _READS:
+        if op.type in READS:
             return place in self._running
         return self.sample[place] or bool(op.op_def.is_stateful)
 
@@ -207,9 +208,7 @@ class StepGraph:
             if op.type == REDUCTION or op.name not in self._must_run:
                 if not self.is_write[place]:
                     continue
-            elif op.type in _READS | _LOOKUPS or (
-                _RANDOM.search(op.type) and not op.control_inputs
-            ):
+            elif op.type in READS | _LOOKUPS or (_RANDOM.search(op.type) and not op.control_inputs):
                 continue
             of_microbatch = not after[place] and (
                 self.sample[place]
@@ -228,7 +227,7 @@ class StepGraph:
                     written.setdefault(handle, set()).add(op.name)
         for place, op in enumerate(self.ops):
             before = {one.name for one in op.control_inputs}
-            if op.type in _READS and any(
+            if op.type in READS and any(
                 before & written.get(h, set()) for h in self.handles[place]
             ):
                 self._running.add(place)
@@ -256,13 +255,13 @@ class StepGraph:
                 if self.late[before]:
                     raise ValueError(
                         f"{self.recording.name}: {self.ops[before].name} uses samples, and what"
-                        " was updated or averaged: a pipeline updates once, after all microbatches"
+                        " was updated or averaged: stages update once, after all samples"
                     )
         for place in self.closure(self.once):
             if self.sample[place]:
                 raise ValueError(
                     f"{self.recording.name}: the update takes {self.ops[place].name}, which"
-                    " depends on samples: a pipeline updates once, after all microbatches"
+                    " depends on samples: stages update once, after all samples"
                 )
 
     @cached_property
@@ -315,10 +314,7 @@ class StepGraph:
 
     def handle_of(self, variable: Any) -> str | None:
         """The placeholder of a variable."""
-        for name, outside in self.captures.items():
-            if outside is variable.handle:
-                return name
-        return None
+        return self._placeholders.get(id(variable.handle))
 
     # Where no cut can be.
 

@@ -55,8 +55,8 @@ class Update:
             if self._graph.sample[place]:
                 raise ValueError(
                     f"{self._graph.recording.name}: {self._graph.ops[place].name} depends on"
-                    " samples, and something that the update computes depends on it: a pipeline"
-                    " updates once, after all microbatches"
+                    " samples, and something that the update computes depends on it: stages"
+                    " update once, after all samples"
                 )
         self._stages = self._owners()
         self.exchanged = self._exchanged()
@@ -103,7 +103,7 @@ class Update:
         return ValueError(
             f"{self._graph.recording.name}: {self._graph.ops[place].name} updates"
             f" {self._graph.variable_name(handle)!r} together with what belongs to other stages, as"
-            " a loss scale that skips updates does: a pipeline updates each stage by itself"
+            " a loss scale that skips updates does: each stage updates by itself"
         )
 
     def _exchanged(self) -> tuple[Exchanged, ...]:

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.pipeline.reduction import plan_reduction
+from tf_libra.planning.pipeline.reduction import plan_reduction, worthwhile
+from tf_libra.simulation import PipelineTimeline
+from tf_libra.simulation.pipeline import PipelineBlock
 
 
 def seconds_of(groups, num_bytes, compute, replicas, rate, latency):
@@ -67,3 +69,28 @@ def test_what_is_slow_to_send_begins_early():
 def test_bad_numbers_are_refused(num_bytes, replicas, rate):
     with pytest.raises(ValueError, match="must"):
         plan_reduction(num_bytes, [0.1] * len(num_bytes), replicas, rate, 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=5),
+    st.integers(0, 12),
+    st.data(),
+)
+def test_as_few_stages_as_make_the_iteration_as_short_as_all_of_them(stages, others, data):
+    """Of all sets of stages whose all-reduces end earlier."""
+    ends = [end for end, _ in stages]
+    gains = {stage: min(gain, ends[stage]) for stage, (_, gain) in enumerate(stages)}
+    for stage in data.draw(st.sets(st.sampled_from(sorted(gains)))):
+        del gains[stage]
+    blocks = [PipelineBlock("all_reduce", stage, None, 0.0, end) for stage, end in enumerate(ends)]
+    blocks.append(PipelineBlock("backward", 0, 0, 0.0, others))
+
+    def seconds(chosen):
+        return max(others, *(end - gains[k] * (k in chosen) for k, end in enumerate(ends)
+                             if k in gains), *(end for k, end in enumerate(ends)
+                                               if k not in gains), 0)  # fmt: skip
+
+    found = worthwhile(PipelineTimeline(tuple(blocks)), gains)
+    sets = [set(some) for n in range(len(gains) + 1) for some in itertools.combinations(gains, n)]
+    assert seconds(found) == min(map(seconds, sets))
+    assert all(seconds(found - {stage}) > seconds(found) for stage in found)

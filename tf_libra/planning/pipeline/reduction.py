@@ -5,7 +5,7 @@ LIBRA plans for, a worker whose all-reduces overlap its backward computation. SP
 all of them when it has ended (section III-B).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tf_libra.cost_model import ContentionModel
@@ -13,10 +13,11 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.fixed import SynEasgd
 from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.planner import make_plan
-from tf_libra.simulation import simulate
+from tf_libra.simulation import PipelineTimeline, simulate
 
 # What is predicted has to be shorter by this share, to be worth more than one all-reduce.
 _GAIN = 0.02
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,22 @@ def plan_reduction(
     if seconds > (1 - _GAIN) * total:
         plan, seconds = at_once, total
     return Reduction(tuple((one.start, one.stop) for one in plan.groups), seconds, total)
+
+
+def worthwhile(timeline: PipelineTimeline, gains: Mapping[int, float]) -> frozenset[int]:
+    """The stages whose all-reduces have to end earlier for the iteration to be as short as it can.
+
+    What others wait for is sent before any all-reduce ends, so nothing else moves.
+
+    Args:
+        timeline: of the iteration, each stage's gradients all-reduced at once.
+        gains: by stage, by how many seconds its all-reduce could end earlier.
+    """
+    ends: dict[int, float] = {}
+    other = 0.0
+    for block in timeline.blocks:
+        gain = gains.get(block.stage, 0.0) if block.kind == "all_reduce" else 0.0
+        other = max(other, block.stop_seconds - max(gain, 0.0))
+        if gain > 0:
+            ends[block.stage] = block.stop_seconds
+    return frozenset(stage for stage, end in ends.items() if end > other * (1 + _ROUNDING))

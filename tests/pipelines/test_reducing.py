@@ -1,0 +1,86 @@
+"""Gradients that are all-reduced from within backward computation."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.pipelines.job import batches, fresh, plan_of, traced
+from tests.pipelines.models import EVERY
+from tests.pipelines.threads import Threads
+from tf_libra.model.cluster import Cluster
+from tf_libra.model.layers import LayerGraph
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.lanes import Lanes
+from tf_libra.pipelines.links import Links
+from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.reducing import Reducing, fused_all_reduce, groups_of
+
+
+def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
+    """No op that waits comes before one that sends, whatever TensorFlow orders by itself."""
+    lanes = Lanes(1, "step")
+    variables = {f"reduction{i}": tf.Variable(tf.zeros([3, i + 1])) for i in range(3)}
+    reducing = Reducing(
+        groups=(("reduction0", "reduction1"), ("reduction2",)),
+        places={name: place + 1 for place, name in enumerate(variables)},
+        variables=variables,
+        ranks=(1, 2),
+        transport=lanes,
+        adds=False,
+        name="of stage 1",
+        send=lambda computed: lanes.send(computed[0], 0, "handed back"),
+    )
+
+    @tf.function(autograph=False)
+    def step(x):
+        computed = [x, *(tf.ones_like(one) * tf.reduce_sum(x) for one in variables.values())]
+        return reducing(computed, [])
+
+    graph = step.get_concrete_function(tf.TensorSpec([4])).graph
+    ops = graph.get_operations()
+    kinds = [op.type for op in ops]
+    assert kinds.count("LibraCollectiveStart") == kinds.count("LibraMessageWait") == 2
+    [sends] = [op for op in ops if op.type == "LibraSend"]
+    assert sends in graph.control_outputs  # nobody needs what it puts out
+    before, waiting = set(), [sends]
+    while waiting:
+        op = waiting.pop()
+        if op not in before:
+            before.add(op)
+            waiting += [one.op for one in op.inputs] + list(op.control_inputs)
+    assert "LibraMessageWait" not in {op.type for op in before}
+
+
+def test_tensors_of_several_dtypes_are_summed_and_keep_their_places():
+    """A scalar and an empty one among them."""
+    shapes = {"a": ([2, 3], tf.float32), "b": ([], tf.float64), "c": ([0, 4], tf.float32),
+              "d": ([5], tf.float64)}  # fmt: skip
+    transport = Threads(1).of(0)
+    tensors = {
+        name: tf.reshape(tf.cast(tf.range(int(np.prod(shape))), dtype), shape)
+        for name, (shape, dtype) in shapes.items()
+    }
+    found = fused_all_reduce(tensors, (0,), transport, "all")
+    assert found.keys() == tensors.keys()
+    for name, one in tensors.items():
+        assert found[name].dtype == one.dtype
+        np.testing.assert_array_equal(found[name], one)
+
+
+@pytest.mark.parametrize(("first_seconds", "pays"), [(1e-6, True), (1e3, False)])
+def test_a_later_stage_has_groups_where_the_iteration_is_shorter_for_it(first_seconds, pays):
+    """Not where the stage before ends later anyway."""
+    images, labels = batches(1, 8)[0]
+    recorder = Recorder(tf.function(fresh(EVERY["convolutional"]).step))
+    graph = traced(recorder, images, labels, 8)
+    names = [one.name for one in graph.layers]
+    seconds = [first_seconds, *[0.01] * (len(names) - 1)]
+    sizes = [one.parameter_bytes for one in graph.layers]
+    layers = LayerGraph.chain(seconds, seconds, sizes, [1.0] * (len(names) - 1), names)
+    rates = np.full([3, 3], sum(sizes) / 0.02)
+    cut, plan = Cut(graph, (0, 1)), plan_of(names, (0, 1), (1, 2), 2)
+    found = groups_of(cut, plan, layers, Links(Cluster.from_bandwidth(rates), 1e-6))
+    assert found[0] == []  # it has no replicas
+    assert (len(found[1]) > 1) == pays
+    if pays:
+        assert sorted(name for one in found[1] for name in one) == sorted(cut.variables[1])
