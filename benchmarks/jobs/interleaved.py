@@ -42,15 +42,15 @@ def run(job: Job) -> None:
     and "horovod:grouped".
     """
     training = begin(job)
-    steps, tuning = _steps(job.strategies, training)
-    mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, _barrier)
+    steps, tuning = steps_of(job.strategies, training)
+    mine = rounds.seconds_in_turns(list(steps.values()), training.batch, job, barrier)
     everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
     if hvd.rank() == 0:
         told = (training.num_parameters, _horovod_settings())
         Path(job.output).write_text(rounds.outcome(steps, everyone.max(axis=0), tuning, *told))
 
 
-def _steps(
+def steps_of(
     names: Sequence[str], training: Training
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """The step of every strategy, those of tf_libra with plans in force, and what that took."""
@@ -72,7 +72,7 @@ def _steps(
     return steps, tuning
 
 
-def _barrier(name: str) -> None:
+def barrier(name: str) -> None:
     # One name for all: Horovod negotiates a tensor that it knows with less ado.
     hvd.allreduce(tf.constant(0.0), name="barrier")
 

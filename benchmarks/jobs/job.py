@@ -76,3 +76,16 @@ class BurstsJob(Task):
     max_amplification: float
     max_slowdown: float
     background_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinesJob(Job):
+    """What every worker of `benchmarks.pipelines` is to do.
+
+    Attributes:
+        num_microbatches: of the step in stages.
+        num_stages: None: as planned.
+    """
+
+    num_microbatches: int
+    num_stages: int | None

@@ -37,6 +37,11 @@ def begin(job: Task) -> Training:
     """Sets up TensorFlow and Horovod as a job says, and makes its model."""
     set_up(job)
     hvd.init()
+    return trained(job)
+
+
+def trained(job: Task) -> Training:
+    """Makes a job's model, with its optimizer and its batch."""
     # The same weights on every rank.
     tf.keras.utils.set_random_seed(job.seed)
     model, inputs, labels, loss = models.build(job.model)

@@ -1,0 +1,34 @@
+"""A step in stages and data-parallel ones, in turns, of two models that begin alike."""
+
+import json
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+import tf_libra
+from benchmarks.jobs import interleaved, rounds
+from benchmarks.jobs.job import PipelinesJob as Job
+from benchmarks.jobs.training import begin, trained
+from tf_libra import strategies
+
+
+def run(job: Job) -> None:
+    """Measures; rank 0 writes {"seconds", "plan", "explained"} to `job.output`."""
+    together = begin(job)
+    steps, _ = interleaved.steps_of(job.strategies, together)
+    strategy = strategies.Spp(num_microbatches=job.num_microbatches, num_stages=job.num_stages)
+    staged = tf_libra.optimize(strategy)(trained(job).step(list))
+    steps["spp"] = staged
+    mine = rounds.seconds_in_turns(list(steps.values()), together.batch, job, interleaved.barrier)
+    everyone = hvd.allgather(tf.constant(mine[None]), name="seconds").numpy()
+    if hvd.rank() != 0:
+        return
+    slowest = everyone.max(axis=0)
+    assert staged.plan is not None
+    document = {
+        "seconds": {name: slowest[:, i].tolist() for i, name in enumerate(steps)},
+        "plan": json.loads(staged.plan.to_json()),
+        "explained": staged.explain(),
+    }
+    Path(job.output).write_text(json.dumps(document))
