@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import tensorflow as tf
 from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
-from tf_libra.multiplexing.background import of_this_process
+from tf_libra.multiplexing.background import Background, of_this_process
 
 cases = Cases()
 hvd.init()
@@ -50,15 +51,20 @@ def everywhere(here: bool) -> bool:
     return float(hvd.allreduce(tf.constant(float(here)), name="everywhere", op=hvd.Sum)) == SIZE
 
 
-def train(until: Callable[[], bool]) -> dict[str, Any]:
-    """Trains until it is so on every rank; saves weights of this and of one process alone."""
+def train(job: Background, until: Callable[[], bool]) -> None:
+    """Trains until it is so on every rank; saves weights of this and of one process alone.
+
+    What runs on nobody's time may have none beside steps, so where it may run it is waited for.
+    """
     model = models.HandWritten("float64", "sgd")
     step = tf_libra.optimize("wfbp", max_tuning_steps=1)(tf.function(model.step))
     number = 0
-    while number < 100 or (number < 20_000 and not everywhere(until())):
+    while number < 100 or (number < 1000 and not everywhere(until())):
         for _ in range(20):
             step(*models.part(models.batch(number % 50, SIZE, "float64"), RANK, SIZE))
             number += 1
+            if job._process is not None and not job._process.is_paused and not job.is_over:
+                wait_until(lambda: until() or job._process.status is not None)
     alone = models.HandWritten("float64", "sgd")
     alone_step = tf.function(alone.step)
     for other in range(number):
@@ -67,14 +73,20 @@ def train(until: Callable[[], bool]) -> dict[str, Any]:
         **{f"ours/{name}": value for name, value in model.weights().items()},
         **{f"alone/{name}": value for name, value in alone.weights().items()},
     )
-    return {"steps": number}
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline, "the background has not had any time"
+        time.sleep(0.01)
 
 
 def counted(given: Any) -> Any:
     TOLD.unlink(missing_ok=True)
     job = tf_libra.background(given, max_slowdown=0.5)
     try:
-        train(TOLD.exists)
+        train(job, TOLD.exists)
     finally:
         job.end()
     return json.loads(TOLD.read_text()) | {"described": job.describe()}
@@ -112,7 +124,7 @@ def not_while_tuning() -> Any:
 @cases
 def one_that_fails() -> Any:
     job = tf_libra.background([sys.executable, "-c", "import sys; sys.exit(3)"])
-    train(lambda: job.is_over)
+    train(job, lambda: job.is_over)
     return {"over": job.is_over}
 
 

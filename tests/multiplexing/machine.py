@@ -1,0 +1,91 @@
+"""A simulated machine on which steps are paced: what is known of it, and what became of a run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tf_libra.multiplexing.pacing import ALONE, CYCLE, Pacing
+
+_SLOWER = 1.38  # how much, while cores are slow by themselves
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Steps of one length, but for what disturbs them.
+
+    Attributes:
+        step_seconds: of a step alone on fast cores.
+        noise: of steps, the standard deviation of their logarithm.
+        pace_seconds: after how long cores change between fast and slow, in the mean; 0: never.
+    """
+
+    step_seconds: float = 0.1
+    noise: float = 0.0
+    pace_seconds: float = 0.0
+
+    def steps(self, count: int, random: np.random.Generator) -> list[float]:
+        """What steps take without a background."""
+        work = self.step_seconds * np.exp(self.noise * random.standard_normal(count))
+        if not self.pace_seconds:
+            return list(work)
+        taken, left, is_slow = [], 0.0, False
+        for to_do in work:
+            seconds = 0.0
+            while to_do > 0:
+                if left <= 0:
+                    left, is_slow = random.exponential(self.pace_seconds), not is_slow
+                pace = _SLOWER if is_slow else 1.0
+                part = min(left, to_do * pace)
+                left, to_do, seconds = left - part, to_do - part / pace, seconds + part
+            taken.append(seconds)
+        return taken
+
+
+@dataclass(frozen=True)
+class Paced:
+    """What became of it.
+
+    Attributes:
+        slowdown: by how much all steps together were longer than without a background.
+        shares: by rank, of steps beside its background.
+        runs: of rank 0, by cycle, steps beside its background.
+    """
+
+    slowdown: float
+    shares: tuple[float, ...]
+    runs: tuple[int, ...]
+
+
+def paced(
+    ranks: Sequence[Pacing],
+    cost: float | Callable[[int], float],
+    num_cycles: int,
+    machine: Machine | None = None,
+    seed: int = 0,
+) -> Paced:
+    """Ranks that wait for each other in each step, and a background of each.
+
+    Args:
+        ranks: what decides, by rank.
+        cost: what a step loses beside backgrounds on all ranks, as a share of it; by its number,
+            where it changes. Some of the ranks cost their part of it.
+        num_cycles: how long.
+        machine: on which; one that nothing disturbs by default.
+        seed: of what is random.
+    """
+    random = np.random.default_rng(seed)
+    count = num_cycles * CYCLE
+    alone = (machine or Machine()).steps(count, random)
+    lost, beside, runs = 0.0, np.zeros(len(ranks)), []
+    for number, seconds in enumerate(alone):
+        now = np.array([rank.runs for rank in ranks])
+        each = (cost(number) if callable(cost) else cost) / len(ranks)
+        more = seconds * each * now.sum()
+        lost += more
+        beside += now
+        for rank in ranks:
+            rank.took(seconds + more)
+        if number % CYCLE == ALONE:
+            runs.append(round(ranks[0].duty * (CYCLE - ALONE)))
+    return Paced(lost / sum(alone), tuple(beside / count), tuple(runs))
