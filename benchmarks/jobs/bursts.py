@@ -95,6 +95,9 @@ def _beside(step: Any, batch: Any, job: Job, file: Path) -> dict[str, float]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the background has not begun within {_BEGIN_SECONDS:g} s")
             step(*batch)
+            # It is let run beside single steps, and beside them it may have no time to begin.
+            while background.runs and counting.read(file) == 0 and time.monotonic() < deadline:
+                time.sleep(0.01)
         before, start = counting.read(file), time.perf_counter()
         found = _trained(step, batch, job)
         rate = (counting.read(file) - before) / (time.perf_counter() - start)

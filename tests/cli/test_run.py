@@ -53,6 +53,7 @@ def test_no_arguments_print_the_usage(capsys: pytest.CaptureFixture[str]) -> Non
         (["-np"], "-np must be .* got ''"),
         (["--background", "", "-np", "2", "python"], "--background must be a command line, got ''"),
         (["--background"], "--background must be given a value"),
+        (["--background=absent one", "python"], "--background must be .* no program 'absent'"),
         (["--background=python other.py"], "there is nothing to run beside --background"),
         (["--max-slowdown=0", "python"], "max_slowdown must be a share above 0, got '0'"),
         (["--max-slowdown", "0.1", "-np", "2"], "--max-slowdown is of a background job"),

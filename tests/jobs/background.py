@@ -63,8 +63,7 @@ def train(job: Background, until: Callable[[], bool]) -> None:
         for _ in range(20):
             step(*models.part(models.batch(number % 50, SIZE, "float64"), RANK, SIZE))
             number += 1
-            if job._process is not None and not job._process.is_paused and not job.is_over:
-                wait_until(lambda: until() or job._process.status is not None)
+            wait_until(lambda: until() or not job.runs)
     alone = models.HandWritten("float64", "sgd")
     alone_step = tf.function(alone.step)
     for other in range(number):

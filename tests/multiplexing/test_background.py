@@ -1,6 +1,7 @@
 """Background jobs beside training on two workers, and what cannot be one."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,20 @@ def test_two_at_once_are_refused(beside: Job) -> None:
     assert "there is one beside this process already" in beside.error("two_at_once", 0)
 
 
+def test_example_trains_in_bursts_with_a_job_beside_it(run_job: Callable[..., Job]) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
+    output = run_job(str(example), 2, "--epochs=3").output(0)
+    assert "a burst plan under deeppool, amplification at most 1.5" in output
+    assert "ran beside" in output and "test accuracy: " in output
+
+
 def test_what_is_given_has_to_be_a_job() -> None:
     for step, message in (
         ("", "step must be a command line"),
         ("'unclosed", "step must be a command line"),
         ([], "background must be a command"),
+        ("absent-program --fast", "step must be .* no program 'absent-program'"),
+        (["absent-program"], "background must be .* no program 'absent-program'"),
         (lambda: None, "must be a function of a module that can be imported"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -68,6 +78,7 @@ def test_what_is_given_has_to_be_a_job() -> None:
     ("environment", "message"),
     [
         ({"TF_LIBRA_BACKGROUND": ""}, "TF_LIBRA_BACKGROUND must be a command line"),
+        ({"TF_LIBRA_BACKGROUND": "/absent/one -x"}, "TF_LIBRA_BACKGROUND must be .* '/absent/one'"),
         (
             {"TF_LIBRA_BACKGROUND": "true", "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN": "no"},
             "max_slowdown must be a share above 0, got 'no'",

@@ -13,9 +13,11 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tf_libra import logs, units
@@ -51,6 +53,7 @@ class Background:
         """
         if not command:
             raise ValueError("background must be a command, got an empty one")
+        check_program("background", command)
         self.pacing = Pacing(max_slowdown)
         self._command = tuple(command)
         self._log = log
@@ -61,6 +64,12 @@ class Background:
     def is_over(self) -> bool:
         """Whether it has ended, or was ended."""
         return self._is_over
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process goes on at present: it has begun, and is neither paused nor over."""
+        process = self._process
+        return process is not None and process.status is None and not process.is_paused
 
     @contextlib.contextmanager
     def beside(self, is_settled: Callable[[], bool]) -> Iterator[None]:
@@ -130,9 +139,15 @@ def _environment() -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
     path = [one or os.getcwd() for one in sys.path]
     return found | {
+        "PATH": _path(),
         "PYTHONPATH": os.pathsep.join(path),
         RANK_VARIABLE: os.environ.get("HOROVOD_RANK", "0"),
     }
+
+
+def _path() -> str:
+    """Where programs are looked for: at last beside Python, as `tf-libra run` lets workers."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 class Beside:
@@ -175,7 +190,17 @@ def command_of(name: str, text: str) -> list[str]:
         raise ValueError(f"{name} must be a command line, got {text!r}: {error}") from None
     if not command:
         raise ValueError(f"{name} must be a command line, got {text!r}")
+    check_program(name, command)
     return command
+
+
+def check_program(name: str, command: Sequence[str]) -> None:
+    """Raises `ValueError` where this host has no such program; `name` says whose command it is."""
+    if shutil.which(command[0], path=_path()) is None:
+        raise ValueError(
+            f"{name} must be a command line of a program that can be run here, got"
+            f" {shlex.join(command)!r}: there is no program {command[0]!r}"
+        )
 
 
 def limit_of(text: str) -> float:
