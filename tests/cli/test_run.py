@@ -1,6 +1,7 @@
 """Jobs as users start them."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -77,18 +78,43 @@ def test_help_says_what_is_ours_and_then_what_is_horovods() -> None:
 PROGRAM = Path(sys.executable).parent / "tf-libra"
 
 
-def launch(script: Path, text: str) -> "subprocess.Popen[str]":
+def launch(script: Path, text: str, *flags: str) -> "subprocess.Popen[str]":
     """Starts two workers of a script that needs neither TensorFlow nor Horovod."""
     script.write_text(
         f"import atexit, os, time, tf_libra\nrank = os.environ['HOROVOD_RANK']\n{text}"
     )
     return subprocess.Popen(
-        [PROGRAM, "run", "-np", "2", sys.executable, script],
+        [PROGRAM, "run", *flags, "-np", "2", sys.executable, script],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.workers
+def test_a_background_job_runs_on_each_rank_and_ends_with_it(tmp_path: Path) -> None:
+    beside = f"echo $$ > {tmp_path}/begun.$TF_LIBRA_BACKGROUND_RANK; exec sleep 600"
+    job = launch(
+        tmp_path / "train.py",
+        "from tf_libra.multiplexing.background import of_this_process\n"
+        "job = of_this_process().background\n"
+        f"begun = f'{tmp_path}/begun.{{rank}}'\n"
+        "while not os.path.exists(begun) or not os.path.getsize(begun):\n"
+        "    with job.beside(lambda: True):\n"
+        "        pass\n"
+        "    while job.runs and not os.path.exists(begun):\n"
+        "        time.sleep(0.01)\n"
+        "print(job.describe())\n",
+        f"--background=sh -c {shlex.quote(beside)}",
+        "--max-slowdown=0.2",
+    )
+    told = job.communicate(timeout=300)[0]
+    assert job.returncode == 0, told
+    assert told.count("ran beside") >= 2
+    for rank in range(2):
+        pid = int((tmp_path / f"begun.{rank}").read_text())
+        assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.workers

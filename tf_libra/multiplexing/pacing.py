@@ -108,7 +108,7 @@ class Pacing:
         near = [*self._before, *self._alone]
         if near and self._beside:
             longest = _LONGEST_ALONE * statistics.median(near)
-            alone = statistics.fmean(min(seconds, longest) for seconds in near)
+            alone = max(statistics.fmean(min(seconds, longest) for seconds in near), 1e-9)
             lost = sum(self._lost_by([*self._beside, *self._after], alone))
             self._budget -= lost
             count = len(self._beside)
