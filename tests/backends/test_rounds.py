@@ -54,7 +54,7 @@ class Collective:
 class Job:
     """Ranks that are threads."""
 
-    def __init__(self, size: int, terms: Terms = PATIENT) -> None:
+    def __init__(self, size: int, terms: Terms, period: float) -> None:
         self.collective = Collective(size)
         self.failed: list[tuple[int, str, bool]] = []
         self.ranks = [
@@ -63,7 +63,7 @@ class Job:
                 terms,
                 functools.partial(self.collective.gather, rank),
                 functools.partial(self._fail, rank),
-                PERIOD,
+                period,
             )
             for rank in range(size)
         ]
@@ -81,8 +81,8 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(size: int, terms: Terms = PATIENT) -> Iterator[Job]:
-    one = Job(size, terms)
+def job(size: int, terms: Terms = PATIENT, period: float = PERIOD) -> Iterator[Job]:
+    one = Job(size, terms, period)
     try:
         yield one
     finally:
@@ -121,7 +121,8 @@ def test_every_rank_gets_what_all_have_said(
 
 @pytest.mark.parametrize("at", ["idle", "in an exchange", "in a step", "giving up, too"])
 def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
-    with job(3) as one:
+    # Where all give up, no round is held before all have said so.
+    with job(3, period=3600 if "too" in at else PERIOD) as one:
         others: list[Future[Any]] = []
         entered = threading.Barrier(3)
         leave = threading.Event()
@@ -210,7 +211,7 @@ def test_ranks_at_different_exchanges_both_say_so() -> None:
 
 
 def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
-    with job(2, Terms(0, 0.3, 60.0)) as one:
+    with job(2, Terms(0, 1.0, 60.0)) as one:
         leave = threading.Event()
 
         def slow(rounds: Rounds) -> None:
@@ -223,10 +224,12 @@ def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
             for number in (1, 2):
                 with rounds.executing(f"step {number} of f"):
                     pass
+            while not any(note.at == "step 2 of f" for note in rounds._last):
+                pass  # the other is late, and has said so
             rounds.exchange("a gathering", b"")
 
         one.on(0, slow)
-        late = r"rank 1 has waited 0\.3 s at a gathering for rank 0 \(at step 2 of f\)"
+        late = r"rank 1 has waited 1 s at a gathering for rank 0 \(at step 2 of f\)"
         with pytest.raises(LostRankError, match=late):
             one.on(1, fast).result(60)
         leave.set()
@@ -241,11 +244,11 @@ def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[s
         failed.append((reason, in_step))
         told.set()
 
-    rounds = Rounds(0, Terms(0, 0.3, 0.1), lambda p: collective.gather(0, p), fail, PERIOD)
+    rounds = Rounds(0, Terms(0, 1.0, 0.1), lambda p: collective.gather(0, p), fail, PERIOD)
     with rounds.executing("step 1 of f"):
         assert told.wait(60)
     assert failed == [(str(rounds.failure), True)]
-    assert "a rank has not answered for 0.3 s" in failed[0][0]
+    assert "a rank has not answered for 1 s" in failed[0][0]
     assert "WARNING: rank 0 has waited" in capfd.readouterr().err
     collective.shut_down()
 

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from tf_libra.backends.control import EngineError, LostRankError, Terms
 
 PERIOD_SECONDS = 1.0
-# How long a rank that ends waits for the others to learn of it, in periods.
-PATIENCE_PERIODS = 5
+# How long a rank that ends waits for the others to learn of it.
+PATIENCE_SECONDS = 5.0
 
 _GIVES_UP, _CLOSES = "gives up", "closes"
 
@@ -177,7 +177,7 @@ class Rounds:
                 self._is_quiet = False
                 self._changed.notify_all()
         if self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE_PERIODS * self._period_seconds)
+            self._thread.join(PATIENCE_SECONDS)
         held = not self._thread.is_alive()
         if not held and reason is not None:
             self._end_with(LostRankError(f"rank {self._rank} gave up: {reason}"), True)
@@ -233,6 +233,10 @@ class Rounds:
         start, warned = time.monotonic(), False
         while True:
             waited = time.monotonic() - start
+            to_warning = self._terms.stall_warning_seconds - waited
+            if not warned and to_warning <= 0:
+                warned = True
+                _warn(f"rank {self._rank} has waited {waited:.0f} s for another rank to answer")
             left = self._terms.timeout_seconds - waited
             if left <= 0:
                 raise LostRankError(
@@ -240,13 +244,9 @@ class Rounds:
                     f" {self._terms.timeout_seconds:g} s; Horovod's warnings of stalled tensors"
                     " say which"
                 )
-            to_warning = self._terms.stall_warning_seconds - waited
             try:
-                found = self._results.get(timeout=left if warned else min(left, max(to_warning, 0)))
+                found = self._results.get(timeout=left if warned else min(left, to_warning))
             except queue.Empty:
-                if not warned and to_warning <= 0:
-                    warned = True
-                    _warn(f"rank {self._rank} has waited {waited:.0f} s for another rank to answer")
                 continue
             if isinstance(found, Exception):
                 raise LostRankError(f"rank {self._rank}: Horovod has failed: {found}")
