@@ -68,6 +68,20 @@ def test_one_plan_alone_wins_without_a_step() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_where_the_pace_changes_for_seconds_the_winner_is_hardly_slower(seed: int) -> None:
+    """A machine that is 1.38 times slower, then and again, for a few rounds' steps or parts of."""
+    random = np.random.default_rng(seed)
+    true = 0.1 * (1 + 0.2 * random.random(8))
+    paces = np.repeat([1.0, 1.38] * 40, random.integers(5, 60, size=80))
+
+    def seconds(index: int, step: int) -> float:
+        return float(true[index] * paces[step] * (1 + 0.005 * random.standard_normal()))
+
+    result, _ = run(seconds, 8, seed=seed)
+    assert true[winners(result)[0]] <= 1.02 * true.min()
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> None:
     random = np.random.default_rng(seed)
     true = 0.1 * (1 + 0.05 * random.random(5))
@@ -84,11 +98,26 @@ def test_under_noise_the_winner_is_hardly_slower_than_the_best(seed: int) -> Non
 def test_what_is_clearly_slower_takes_no_more_steps() -> None:
     random = np.random.default_rng(0)
     result, order = run(
-        lambda index, _: (1.0, 1.0, 1.5, 2.0)[index] * (1 + 0.01 * random.random()), 4
+        lambda index, _: (1.0, 1.0, 1.5, 2.0)[index] * (1 + 0.04 * random.random()), 4
     )
     assert order.count(3) <= 5 and order.count(2) <= 5
     assert winners(result)[2:] == [2, 3]
     assert len(result.contenders[-1].seconds) < result.num_rounds <= MAX_ROUNDS
+
+
+def test_it_goes_on_while_a_plan_may_be_faster_by_what_is_worth_it() -> None:
+    """Equal plans: where steps hardly differ that is soon clear, where they are noisy it is not."""
+    rounds: dict[float, list[int]] = {0.001: [], 0.06: []}
+    for noise, found in rounds.items():
+        for seed in range(15):
+            random = np.random.default_rng(seed)
+
+            def seconds(*_: int, noise: float = noise, random=random) -> float:
+                return float(np.exp(noise * random.standard_normal()))
+
+            found.append(run(seconds, 3)[0].num_rounds)
+    quiet, noisy = rounds.values()
+    assert max(quiet) < np.median(noisy) <= MAX_ROUNDS
 
 
 def test_a_drift_of_the_machine_decides_nothing() -> None:
@@ -97,12 +126,12 @@ def test_a_drift_of_the_machine_decides_nothing() -> None:
     assert winners(result)[0] == 1
 
 
-@pytest.mark.parametrize("max_steps", range(12))
+@pytest.mark.parametrize("max_steps", range(15))
 def test_an_end_that_comes_early_leaves_whole_rounds(max_steps: int) -> None:
     if max_steps == 0:
         return
     result, order = run(lambda index, _: (3.0, 1.0, 2.0)[index], 3, Budget(max_steps=max_steps))
-    assert len(order) == min(max_steps, 12)
+    assert len(order) == min(max_steps, 15)
     assert {len(one.seconds) for one in result.contenders} == {max(0, max_steps // 3 - 1)}
     # Before anything was measured, the most promising is first.
     assert winners(result)[0] == (0 if max_steps < 6 else 1)
@@ -121,12 +150,12 @@ def test_says_how_far_the_model_was_off_and_how_clear_the_lead_is() -> None:
     lead = result.lead(near)
     assert lead is not None
     ratio, chance = lead
-    assert ratio == pytest.approx(1.005)
+    assert ratio == pytest.approx(1.005, abs=0.01)
     assert chance > 0.1
     lead = result.lead(far)
     assert lead is not None
     ratio, chance = lead
-    assert ratio == pytest.approx(1.5)
+    assert ratio == pytest.approx(1.5, rel=0.02)
     assert chance < 0.01
 
 
@@ -136,7 +165,7 @@ def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
 
     best = contender(0, [1.0, 1.0, 1.0, 1.0])
     near = contender(1, [1.02, 0.99, 1.01, 1.0])
-    slower = contender(2, [1.05, 1.06, 1.05, 1.06])
+    slower = contender(2, [1.15, 1.16, 1.15, 1.16])
     gone = contender(3, [1.01, 1.01, 1.01])
     result = Race((best, near, slower, gone))
     assert result.keeping(best.plan) == result

@@ -168,8 +168,8 @@ def _bubbles(
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:
     """The plans that were run in turns, the one in force first; None where none were.
 
-    `ratio` is a contender's step to the winner's, in the median over the rounds that both ran;
-    `is_noise` says that this tells nothing. Both are of no meaning for the winner.
+    `ratio` is a contender's step to the winner's, by steps that stood beside each other; `is_noise`
+    says that this tells nothing. Both are of no meaning for the winner.
     """
     if race is None:
         return None

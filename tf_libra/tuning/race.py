@@ -2,9 +2,11 @@
 
 Every step of a race trains. Plans take turns, so that what disturbs the machine disturbs
 all of them: a round holds one step of each, in an order that is drawn for every other round and
-reversed in the next, for a drift to cancel out. A plan that is clearly slower than the best drops
-out. Of those that steps do not tell apart, prediction decides as far as it is to be trusted: the
-noisier the steps and the better the model, the more.
+reversed in the next, for a drift to cancel out. Steps are compared with their neighbours in time
+(`beside.py`). A plan that is clearly slower than the best drops out; the race is over when it is
+clear that no plan is faster than the best by more than what is worth a race. Of those that steps do
+not tell apart, prediction decides as far as it is to be trusted: the noisier the steps and the
+better the model, the more.
 """
 
 import json
@@ -14,24 +16,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from tf_libra import checks, units
 from tf_libra.model.plan import Plan
+from tf_libra.tuning.beside import Standings, standings
 from tf_libra.tuning.end_of_tuning import EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 
-MAX_ROUNDS = 4
-# Rounds before a plan may drop out, and how sure it must be then that it is slower. Every round
+MAX_ROUNDS = 12
+# Rounds before anything is decided, and how sure it must be then that a plan is slower. Every round
 # asks again, so that a plan as good as the best drops out more often than that; what is lost with
 # it is little.
-_LEAST_ROUNDS = 3
-_SURE = 0.05
-# Of the absolute value of what is normally distributed with deviation 1, the median; and of many
-# such values' median, the variance as a multiple of their mean's.
+_LEAST_ROUNDS = 4
+_SURE = 0.02
+# By which a plan may be faster than the best without a further round for its sake.
+_WORTH = 0.02
+# Of the absolute value of what is normally distributed with deviation 1, the median.
 _MEDIAN_OF_NORMAL = 0.6745
-_VARIANCE_OF_MEDIAN = np.pi / 2
 # No model is trusted further, however well it has done on a few plans.
 _LEAST_DOUBT = 0.01
 
@@ -46,11 +48,14 @@ class Contender:
       plan: which.
       predicted_seconds: its step, as the model says; None without a model.
       seconds: its step's seconds in every round it took part in.
+      places: of these among all steps of the race, in time; empty: the plans had their turns in
+        one order in every round.
     """
 
     plan: Plan
     predicted_seconds: float | None
     seconds: tuple[float, ...]
+    places: tuple[int, ...] = ()
 
     @property
     def median_seconds(self) -> float | None:
@@ -93,14 +98,30 @@ class Race:
         """How much longer a contender's step takes than the winner's, and how sure that is.
 
         Returns:
-          The median over the rounds that both ran of the ratio of their seconds, and the
-          probability of such a lead between plans that are equal; None with fewer than two rounds.
+          The ratio, by steps beside each other, and the probability of such a lead between plans
+          that are equal; None with fewer than two rounds.
         """
         rounds = min(len(contender.seconds), self.num_rounds)
         if rounds < 2 or contender is self.winner:
             return None
-        ratios = np.divide(contender.seconds[:rounds], self.winner.seconds[:rounds])
-        return float(np.median(ratios)), _chance(np.log(ratios))
+        index = next(i for i, one in enumerate(self.contenders) if one is contender)
+        return self._standings.lead(index, 0)
+
+    @property
+    def _standings(self) -> Standings:
+        """Of all contenders, each of which had steps."""
+        count = len(self.contenders)
+        steps = sorted(
+            (place, index, seconds)
+            for index, one in enumerate(self.contenders)
+            for place, seconds in zip(
+                one.places or range(index, count * len(one.seconds), count),
+                one.seconds,
+                strict=True,
+            )
+        )
+        _, plans, seconds = zip(*steps, strict=True)
+        return standings(plans, seconds, count)
 
     def is_noise(self, contender: Contender) -> bool:
         """Whether nothing tells a contender that came to the end from the winner."""
@@ -110,11 +131,11 @@ class Race:
     @property
     def _is_predicted(self) -> bool:
         """Whether others' steps took less, and prediction has decided against them."""
-        own, predicted = self.winner.median_seconds, self.winner.predicted_seconds
+        predicted = self.winner.predicted_seconds
         faster = [
             one.predicted_seconds
             for one in self.contenders[1:]
-            if own is not None and one.median_seconds is not None and one.median_seconds < own
+            if (lead := self.lead(one)) is not None and lead[0] < 1
         ]
         return bool(faster) and all(predicted and one and one > predicted for one in faster)
 
@@ -135,6 +156,8 @@ class Race:
                 text += f" {units.time(seconds)}"
             if one.predicted_seconds is not None:
                 text += f" (predicted {units.time(one.predicted_seconds)})"
+            if (lead := self.lead(one)) is not None:
+                text += f", beside the first {units.change(lead[0] - 1)}"
             if self.is_noise(one):
                 text += f", {units.NO_DIFFERENCE}"
             elif one is self.winner and self._is_predicted:
@@ -149,6 +172,7 @@ class Race:
                 "plan": json.loads(one.plan.to_json()),
                 "predicted_seconds": one.predicted_seconds,
                 "seconds": list(one.seconds),
+                "places": list(one.places),
             }
             for one in self.contenders
         ]
@@ -159,16 +183,20 @@ class Race:
         contenders = []
         for index, entry in enumerate(checks.sequence("race", document)):
             field = f"race[{index}]"
-            checks.keys(field, entry, ("plan", "predicted_seconds", "seconds"))
+            checks.keys(field, entry, ("plan", "predicted_seconds", "seconds"), ("places",))
             predicted = entry["predicted_seconds"]
             if predicted is not None:
                 predicted = checks.real(f"{field}.predicted_seconds", predicted, above=0)
             seconds = checks.sequence(f"{field}.seconds", entry["seconds"])
+            places = checks.sequence(f"{field}.places", entry.get("places", ()))
+            if places:  # earlier versions had none
+                checks.same_length(f"{field}.places", places, "step", len(seconds))
             contenders.append(
                 Contender(
                     Plan.from_json(json.dumps(entry["plan"])),
                     predicted,
                     tuple(checks.real(f"{field}.seconds", one, above=0) for one in seconds),
+                    tuple(checks.integer(f"{field}.places", one) for one in places),
                 )
             )
         if not contenders:
@@ -198,14 +226,14 @@ def race(
         raise ValueError("proposed must hold at least one plan, got none")
     predicted = [seconds for _, seconds in proposed]
     random = np.random.default_rng(seed)
-    seconds: list[list[float]] = [[] for _ in proposed]
+    steps: list[tuple[int, float]] = []  # of whole rounds, in time: whose, and what it took
     running = list(range(len(proposed)))
     gone: list[int] = []
     # The first step of a plan pays for its instantiation.
     over = len(running) == 1 or (yield from _round(proposed, running, end, is_first=True)) is None
     order: list[int] = []
+    num_rounds = 0
     while not over:
-        num_rounds = len(seconds[running[0]])
         if num_rounds % 2 == 0:
             order = random.permutation(running).tolist()
         else:
@@ -213,13 +241,29 @@ def race(
         measured = yield from _round(proposed, order, end)
         if measured is None:
             break
-        for index in running:
-            seconds[index].append(measured[index])
-        running, slower = _judge(running, seconds)
-        gone = slower + gone
-        over = len(running) == 1 or num_rounds + 1 >= MAX_ROUNDS
-    ranked = [*_chosen(running, seconds, predicted, error), *gone]
-    return Race(tuple(Contender(*proposed[index], tuple(seconds[index])) for index in ranked))
+        steps += measured.items()
+        num_rounds += 1
+        if num_rounds >= _LEAST_ROUNDS:
+            found = _standings_of(steps, len(proposed))
+            running, slower = _judge(running, found)
+            gone = slower + gone
+            over = num_rounds >= MAX_ROUNDS or _is_settled(running, found)
+    if num_rounds:
+        found = _standings_of(steps, len(proposed))
+        running = _chosen(running, found, predicted, error if num_rounds > 1 else None)
+    return Race(tuple(_contender(index, proposed[index], steps) for index in [*running, *gone]))
+
+
+def _contender(
+    index: int, proposed: tuple[Plan, float | None], steps: Sequence[tuple[int, float]]
+) -> Contender:
+    places = tuple(place for place, (whose, _) in enumerate(steps) if whose == index)
+    return Contender(*proposed, tuple(steps[place][1] for place in places), places)
+
+
+def _standings_of(steps: Sequence[tuple[int, float]], count: int) -> Standings:
+    plans, seconds = zip(*steps, strict=True)
+    return standings(plans, seconds, count)
 
 
 def _round(
@@ -240,82 +284,61 @@ def _round(
     return measured
 
 
-def _judge(
-    running: Sequence[int], seconds: Sequence[Sequence[float]]
-) -> tuple[list[int], list[int]]:
+def _judge(running: Sequence[int], found: Standings) -> tuple[list[int], list[int]]:
     """Who goes on, and who is clearly slower than the best, the slowest last."""
-    best, *others = _ranked(running, seconds)
-    if len(seconds[best]) < _LEAST_ROUNDS:
-        return list(running), []
-    slower = [
-        index
-        for index in others
-        if _chance(np.log(np.divide(seconds[index], seconds[best]))) < _SURE
-    ]
+    best, *others = _ranked(running, found)
+    slower = [index for index in others if found.chance(index, best) < _SURE]
     return [index for index in running if index not in slower], slower
 
 
-def _ranked(running: Sequence[int], seconds: Sequence[Sequence[float]]) -> list[int]:
-    """The fastest first, as measured. Those who run have run every round."""
-    if not seconds[running[0]]:
-        return list(running)
-    compared = _compared(np.log([seconds[index] for index in running]))
-    return [running[place] for place in np.argsort(compared, kind="stable")]
+def _is_settled(running: Sequence[int], found: Standings) -> bool:
+    """Whether it is clear that none is faster than the best by what is worth a further round."""
+    best, *others = _ranked(running, found)
+    worth = float(np.log1p(_WORTH))
+    return all(found.chance(index, best, -worth) < _SURE for index in others)
+
+
+def _ranked(running: Sequence[int], found: Standings) -> list[int]:
+    """The fastest first, as measured."""
+    return sorted(running, key=lambda index: float(found.logarithms[index]))
 
 
 def _chosen(
     running: Sequence[int],
-    seconds: Sequence[Sequence[float]],
+    found: Standings,
     predicted: Sequence[float | None],
     error: float | None,
 ) -> list[int]:
     """The best first: by steps, and by prediction among those that steps do not tell apart."""
-    ranked = _ranked(running, seconds)
+    ranked = _ranked(running, found)
     known = [one for index in ranked if (one := predicted[index])]
-    if error is None or len(known) < len(ranked) or len(seconds[ranked[0]]) < 2:
+    if error is None or len(known) < len(ranked):
         return ranked
     best = ranked[0]
-    alike = [best]
-    for index in ranked[1:]:
-        if _chance(np.log(np.divide(seconds[index], seconds[best]))) >= _SURE:
-            alike.append(index)
-    measured = np.log([seconds[index] for index in ranked])
-    believed = dict(zip(ranked, _believed(measured, np.log(known), error).tolist(), strict=True))
+    alike = [best, *(index for index in ranked[1:] if found.chance(index, best) >= _SURE)]
+    believed = dict(zip(ranked, _believed(ranked, found, np.log(known), error), strict=True))
     alike.sort(key=lambda index: believed[index])
     return [*alike, *(index for index in ranked if index not in alike)]
 
 
-def _compared(logarithms: _Array) -> _Array:
-    """By how much each plan's step is longer than all plans', [plans], of [plans, rounds].
-
-    Medians over the rounds: one disturbed step loses nobody the race.
-    """
-    return np.asarray(np.median(logarithms - logarithms.mean(axis=0), axis=1))
-
-
-def _believed(logarithms: _Array, predicted: _Array, error: float) -> _Array:
+def _believed(
+    ranked: Sequence[int], found: Standings, predicted: _Array, error: float
+) -> list[float]:
     """What is measured and what is predicted, each weighted by how far it can be trusted.
 
     The mean of a normal distribution that is known twice: with the steps' noise, and with the
     model's error, which is at least what the model misses these plans by beyond the noise.
 
     Args:
-      logarithms: of seconds, [plans, rounds].
-      predicted: logarithms of seconds, [plans].
+      ranked: the plans.
+      found: how they stand.
+      predicted: logarithms of their seconds, in the same order.
       error: median relative error of predictions.
     """
-    measured, expected = _compared(logarithms), predicted - predicted.mean()
-    apart = logarithms - logarithms.mean(axis=0)
-    deviation = np.median(np.abs(apart - measured[:, None])) / _MEDIAN_OF_NORMAL
-    noise = deviation**2 * _VARIANCE_OF_MEDIAN / logarithms.shape[1]
-    missed = np.mean((measured - expected) ** 2) - noise
+    measured = found.logarithms[ranked] - found.logarithms[ranked].mean()
+    expected = predicted - predicted.mean()
+    noise = float(np.diag(found.covariance)[ranked].mean())
+    missed = float(np.mean((measured - expected) ** 2)) - noise
     doubt = max((error / _MEDIAN_OF_NORMAL) ** 2, missed, _LEAST_DOUBT**2)
     trust = noise / (noise + doubt)
-    return np.asarray((1 - trust) * measured + trust * expected)
-
-
-def _chance(differences: np.ndarray) -> float:
-    """One-sided p-value of Student's paired test that the differences are above 0."""
-    if np.ptp(differences) == 0:
-        return 0.0 if differences[0] > 0 else 1.0
-    return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
+    return [float(one) for one in (1 - trust) * measured + trust * expected]
