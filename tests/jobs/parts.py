@@ -1,5 +1,9 @@
-"""Tensors in parts: plans that cut them at every place, in every dtype, on one stream to four."""
+"""Tensors in parts: plans that cut them at every place, in every dtype, on one stream to four.
 
+The job has as many workers as the largest case; for the others the first of them meet.
+"""
+
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -47,10 +51,14 @@ class Linear:
 
 
 def plan_of(
-    variables: Sequence[Any], cuts: Sequence[int], streams: Sequence[int], threads: Sequence[int]
+    variables: Sequence[Any],
+    cuts: Sequence[int],
+    streams: Sequence[int],
+    threads: Sequence[int],
+    size: int = SIZE,
 ) -> Plan:
     """A plan of all tensors that begins a group at every one of `cuts`, which count elements."""
-    whole = models.plan_of(variables, SIZE, [0, len(variables)], [1])
+    whole = models.plan_of(variables, size, [0, len(variables)], [1])
     item = tf.as_dtype(variables[0].dtype).size
     stops = list(itertools.accumulate(whole.num_bytes))
     places = []  # tensor and byte in it
@@ -73,15 +81,15 @@ def plan_of(
         groups=tuple(groups),
         tensor_names=whole.tensor_names,
         num_bytes=whole.num_bytes,
-        num_workers=SIZE,
+        num_workers=size,
         strategy="by hand",
         dtypes=whole.dtypes,
     )
 
 
-def random_layouts(count: int) -> list[tuple[list[int], list[int], list[int]]]:
+def random_layouts(count: int, size: int) -> list[tuple[list[int], list[int], list[int]]]:
     """Cuts, streams and threads; the same on every rank."""
-    random = np.random.default_rng(SIZE)
+    random = np.random.default_rng(size)
     found = []
     for index in range(count):
         cuts = random.choice(np.arange(1, elements()), int(random.integers(2, 8)), replace=False)
@@ -91,35 +99,44 @@ def random_layouts(count: int) -> list[tuple[list[int], list[int], list[int]]]:
     return found
 
 
-def gradients(rank: int, number: int, dtype: str) -> list[np.ndarray]:
+def gradients(rank: int, number: int, size: int) -> list[np.ndarray]:
     """Of small integers, whose averages over up to five ranks times their number are exact."""
     random = np.random.default_rng([rank, number])
-    return [SIZE * random.integers(-9, 9, size=shape).astype("float64") for shape in SHAPES]
+    return [size * random.integers(-9, 9, size=shape).astype("float64") for shape in SHAPES]
 
 
-def run_all(dtype: str, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
-    """Which layouts gave something else than the average."""
-    lanes_meeting.meet(horovod.HorovodJob(), Terms(3 * MOST_STREAMS, 60.0, 30.0))
-    engine = engine_lib.running()
-    assert engine is not None
+def met(size: int) -> engine_lib.Engine | None:
+    """The engine of the first `size` ranks; None on the others, which have to call this, too."""
+    job, terms = horovod.HorovodJob(), Terms(3 * MOST_STREAMS, 60.0, 30.0)
+    world = job.world(terms.timeout_seconds)
+    takes_part = world.rank < size
+    world = dataclasses.replace(world, size=size, local_size=size)
+    mine = lanes_meeting.offer(world, terms.num_lanes) if takes_part else {}
+    offers = job.exchange_json(mine, terms.timeout_seconds)
+    return lanes_meeting.connect(world, terms, offers[:size]) if takes_part else None
+
+
+def run_all(dtype: str, size: int, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
+    """Which layouts gave something else than the average of `size` ranks."""
+    engine = met(size)
+    if engine is None:
+        return []
     model = Linear(dtype)
     call = marked_function.marked_function(tf.function(model.step), lambda trace: None)
     wrong = []
     for number, (cuts, streams, threads) in enumerate(layouts):
-        plan = plan_of(model.variables, cuts, streams, threads)
+        plan = plan_of(model.variables, cuts, streams, threads, size)
         grappler.register(plan)
         engine.set_step(number)
-        mine = [tf.constant(one, dtype) for one in gradients(RANK, number, dtype)]
+        mine = [tf.constant(one, dtype) for one in gradients(RANK, number, size)]
         with grappler.calling(grappler.call_options(plan)):
             call(*mine)
-        everyone = [gradients(rank, number, dtype) for rank in range(SIZE)]
-        expected = [sum(tensors) / SIZE for tensors in zip(*everyone, strict=True)]
+        everyone = [gradients(rank, number, size) for rank in range(size)]
+        expected = [sum(tensors) / size for tensors in zip(*everyone, strict=True)]
         found = [tf.cast(v, "float64").numpy() for v in model.variables]
         right = all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
         given = [tf.cast(tensor, "float64").numpy() for tensor in mine]
-        untouched = all(
-            np.array_equal(a, b) for a, b in zip(given, gradients(RANK, number, dtype), strict=True)
-        )
+        untouched = all(np.array_equal(a, b) for a, b in zip(given, everyone[RANK], strict=True))
         report = grappler.report(plan).latest
         in_force = report.in_force and len(report.groups) == len(plan.groups)
         if not (right and untouched and in_force):
@@ -128,17 +145,18 @@ def run_all(dtype: str, layouts: Sequence[tuple[Any, Any, Any]]) -> list[str]:
     return wrong
 
 
-def add_dtype(dtype: str) -> None:
+def add_case(dtype: str, size: int) -> None:
     def run() -> Any:
         everywhere = [([cut], [0, 1], [1]) for cut in range(1, elements())]
         singles = [(list(range(1, elements())), list(range(4)), [1, 2])]
-        return run_all(dtype, [*everywhere, *singles, *random_layouts(12)])
+        return run_all(dtype, size, [*everywhere, *singles, *random_layouts(12, size)])
 
-    cases.add(f"cut_{dtype}", run)
+    cases.add(f"cut_{dtype}_{size}", run)
 
 
 for each in ("float16", "bfloat16", "float32", "float64"):
-    add_dtype(each)
+    for of_these in range(2, SIZE + 1):
+        add_case(each, of_these)
 
 
 @cases
