@@ -11,7 +11,7 @@ from tf_libra.records import starts
 from tf_libra.tuning.similar import Job, Layer, Outline, Start
 
 JOB = Job((Layer(8, "float32"), Layer(80, "float16")), 4, 2)
-START = Start(JOB, "aiacc", Outline((0.5, 1.0), (1, 2), (0, 1)), Setting(2**20, 2, 1))
+START = Start(JOB, "aiacc", Outline((0.5, 1.0), (1, 2), (0, 1)), (Setting(2**20, 2, 1),))
 
 
 def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_reads_what_it_wrote_the_latest_first(tmp_path: Path) -> None:
 
 def test_the_same_job_has_one(tmp_path: Path) -> None:
     starts.store(tmp_path, START)
-    newer = Start(JOB, "aiacc", START.outline, Setting(2**18, 1, 1))
+    newer = Start(JOB, "aiacc", START.outline, (Setting(2**18, 1, 1), Setting(2**20, 2, 1)))
     starts.store(tmp_path, newer)
     assert starts.load(tmp_path) == ([newer], [])
 
@@ -33,7 +33,7 @@ def test_the_same_job_has_one(tmp_path: Path) -> None:
     [
         (lambda value: value["job"].update(num_workers=0), "num_workers must be"),
         (lambda value: value["outline"].update(stops=[2.0, 1.0]), "stops must"),
-        (lambda value: value["setting"].update(unit_bytes="much"), "unit_bytes must"),
+        (lambda value: value["settings"][0].update(unit_bytes="much"), "unit_bytes must"),
         (lambda value: value.pop("job"), "job"),
         (lambda value: value.update(version=99), "version"),
     ],
@@ -50,6 +50,14 @@ def test_what_is_damaged_is_named_and_the_others_are_read(
     found, problems = starts.load(tmp_path)
     assert found == [other]
     assert len(problems) == 1 and path.name in problems[0] and message in problems[0]
+
+
+def test_what_an_earlier_version_has_kept_is_read(tmp_path: Path) -> None:
+    path = starts.store(tmp_path, START)
+    value = json.loads(path.read_text())
+    value["setting"] = value.pop("settings")[0]
+    path.write_text(json.dumps(value))
+    assert starts.load(tmp_path) == ([START], [])
 
 
 def test_what_is_no_json_is_named(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """The whole of AIACC's tuning, against a simulated machine."""
 
+import numpy as np
 import pytest
 
 from tests.tuning.machine import PROFILE, SIZES, Machine, drive
 from tf_libra import strategies
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Budget, Conclusion, Phase
-from tf_libra.tuning.similar import Job, Outline, Start
+from tf_libra.tuning.similar import MAX_SETTINGS, Job, Outline, Start
 
 HUNDRED = Budget(100, 1e6)
 
@@ -76,17 +77,42 @@ def steps_until_good(conclusion: Conclusion, machine: Machine) -> int:
     return 1 + next(i for i, one in enumerate(seconds) if one <= 1.02 * final)
 
 
-def test_the_search_of_a_changed_model_begins_where_the_first_ended() -> None:
-    first, _ = drive(Machine(), "aiacc", HUNDRED, runs_streams=True)
-    setting = first.search.best
-    start = Start(Job.of(Machine().specs(), 4, 1), "aiacc", Outline.of(first.plan), setting)
-    changed = Machine(changed_profile())
-    alone, _ = drive(Machine(changed_profile()), "aiacc", HUNDRED, runs_streams=True)
-    helped, _ = drive(changed, "aiacc", HUNDRED, runs_streams=True, start=start)
-    assert any("of a job that is alike" in note for note in helped.notes)
-    trials = helped.search.trials
-    assert trials[0].setting.num_streams == setting.num_streams
-    assert steps_until_good(helped, changed) <= max(steps_until_good(alone, changed) / 2, 1)
+TIMES = PROFILE.compute_seconds.tolist()
+CHANGED = {
+    "one layer wider, one more": ([*SIZES[:-1], 3 * SIZES[-1], 900_000], [*TIMES, 5e-3]),
+    "twice as wide": ([2 * size for size in SIZES], [2 * seconds for seconds in TIMES]),
+    "two layers less": (SIZES[:2] + SIZES[4:], TIMES[:2] + TIMES[4:]),
+    "four layers more": (SIZES + SIZES[2:6], TIMES + TIMES[2:6]),
+    "faster": (SIZES, [seconds / 2 for seconds in TIMES]),
+}
+# Of which a half is more than the few settings that every search begins with.
+MANY_STEPS = 8
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.6])
+def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) -> None:
+    first, _ = drive(Machine(gamma=gamma), "aiacc", HUNDRED, runs_streams=True)
+    settings = tuple(first.search.seconds)[:MAX_SETTINGS]
+    start = Start(Job.of(Machine().specs(), 4, 1), "aiacc", Outline.of(first.plan), settings)
+    shares = []
+    for name, (sizes, seconds) in CHANGED.items():
+        names = [f"t{i}" for i in range(len(sizes))]
+        profile = BackwardProfile.from_arrays(sizes, seconds, names)
+        alone, helped = (
+            drive(Machine(profile, gamma=gamma), "aiacc", HUNDRED, runs_streams=True, start=given)[
+                0
+            ]
+            for given in (None, start)
+        )
+        assert any("of a job that is alike" in note for note in helped.notes)
+        assert helped.search.trials[0].setting.num_streams == settings[0].num_streams
+        machine = Machine(profile, gamma=gamma)
+        needed, with_help = (steps_until_good(one, machine) for one in (alone, helped))
+        assert with_help <= needed + MAX_SETTINGS, name
+        if needed >= MANY_STEPS:
+            shares.append(with_help / needed)
+    # A change may be such that what was good is not any more.
+    assert np.median(shares) <= 0.5
 
 
 def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.tuning import TensorSpec
 from tf_libra.tuning.similar import Job, Layer, Outline, Start, distance, nearest
 
@@ -23,8 +22,8 @@ def job(*sizes: int, workers: int = 2, per_host: int = 1) -> Job:
     return Job(tuple(Layer(size, "float32") for size in sizes), workers, per_host)
 
 
-def start_of(one: Job, setting: Setting | None = None) -> Start:
-    return Start(one, "aiacc", Outline((1.0,), (1,), (0,)), setting)
+def start_of(one: Job) -> Start:
+    return Start(one, "aiacc", Outline((1.0,), (1,), (0,)))
 
 
 @settings(max_examples=50, deadline=None)

@@ -55,15 +55,17 @@ def _read(text: str) -> Start:
         _FORMAT,
         checks.json_document(_FORMAT, _VERSION, text),
         required=("job", "strategy", "outline"),
-        optional=("setting",),
+        optional=("settings", "setting"),
     )
     job = dict(checks.keys("job", value["job"], *checks.field_names(Job)))
     job["layers"] = checks.items("layers", job["layers"], Layer)
     outline = Outline(**checks.keys("outline", value["outline"], *checks.field_names(Outline)))
-    setting = value.get("setting")
+    settings = checks.sequence("settings", value.get("settings", ()))
+    if value.get("setting") is not None:  # as earlier versions kept it: the best alone
+        settings = (value["setting"],)
     return Start(
         Job(**job),
         checks.text("strategy", value["strategy"]),
         outline,
-        None if setting is None else setting_of(setting),
+        tuple(setting_of(setting) for setting in settings),
     )

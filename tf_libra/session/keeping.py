@@ -9,7 +9,7 @@ from typing import Any
 from tf_libra.model.plan import Plan
 from tf_libra.records import cache, starts
 from tf_libra.tuning import Conclusion, TensorSpec
-from tf_libra.tuning.similar import Job, Outline, Start, nearest
+from tf_libra.tuning.similar import MAX_SETTINGS, Job, Outline, Start, nearest
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ class Keeping:
             cache.store(self.folder, self.key, conclusion)
             if self.job is None:
                 return
-            setting = None if conclusion.search is None else conclusion.search.best
+            searched = () if conclusion.search is None else conclusion.search.seconds
+            settings = tuple(searched)[:MAX_SETTINGS]
             outline = Outline.of(conclusion.plan)
-            starts.store(self.folder, Start(self.job, self.strategy, outline, setting))
+            starts.store(self.folder, Start(self.job, self.strategy, outline, settings))
         except OSError as error:
             self.log.warning("cache_dir: nothing could be kept: %s", error)

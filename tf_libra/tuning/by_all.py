@@ -37,7 +37,7 @@ def tune_by_all(task: Task) -> Tuner:
         steps,
         notes,
         runs_streams,
-        None if task.start is None else task.start.setting,
+        () if task.start is None else task.start.settings,
     )
     if found.best is not None:
         best = plan_of(conclusion.profile, found.best, num_workers, runs_streams)

@@ -16,8 +16,8 @@ from tf_libra.tuning.task import Task
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
 # turns tells them apart better than as many of each whenever a searcher came to it.
-_RACE_SHARE = 0.25
-_FINALISTS = 3
+_RACE_SHARE = 0.35
+_FINALISTS = 5
 
 
 def tune_by_search(task: Task) -> Tuner:
@@ -38,11 +38,10 @@ def tune_by_search(task: Task) -> Tuner:
         notes.append("units are packed in the order of tracing: no profile could be measured")
         packed = as_traced(tensors)
     steps = end.steps_left - round(_RACE_SHARE * end.steps_left)
-    begin = None if task.start is None else task.start.setting
-    if begin is not None:
-        notes.append(
-            f"the search began where that of a job that is alike ended: {begin.describe()}"
-        )
+    begin = () if task.start is None else task.start.settings
+    if begin:
+        told = "; ".join(setting.describe() for setting in begin)
+        notes.append(f"the search began with the best of a job that is alike: {told}")
     found = yield from search(
         packed, strategy, num_workers, end, steps, notes, task.runs_streams, begin
     )

@@ -29,6 +29,9 @@ from tf_libra.tuning.plans_to_try import TensorSpec
 MAX_NODES = 24
 # For all that is kept, together.
 MAX_SECONDS = 2.0
+# The best settings of a search that others begin with: the best for one model is often not the best
+# for another, but among the first few.
+MAX_SETTINGS = 4
 # Of sizes, as binary logarithms, from which two layers have nothing in common.
 _FAR_APART = 6.0
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -159,13 +162,13 @@ class Start:
       job: whose.
       strategy: that it was found under.
       outline: of its plan.
-      setting: of AIACC's search; None where none was found.
+      settings: of AIACC's search, the best first; empty where none was made.
     """
 
     job: Job
     strategy: str
     outline: Outline
-    setting: Setting | None = None
+    settings: tuple[Setting, ...] = ()
 
 
 def nearest(job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> Start | None:

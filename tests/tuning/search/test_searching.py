@@ -58,7 +58,7 @@ def test_the_first_step_of_a_plan_tells_nothing() -> None:
 
 
 def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
-    found, _, _ = run(8, start=Setting(10**6, 3, 7))
+    found, _, _ = run(8, start=[Setting(10**6, 3, 7)])
     first, second = found.trials[:2]
     assert (first.searcher, second.searcher) == (START, START)
     assert first.setting.num_streams in (2, 4) and first.setting.num_threads == 2

@@ -1,6 +1,6 @@
 """Searches a setting in steps that train, each of them one iteration of the bandit."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tf_libra.model.plan import Plan
@@ -55,7 +55,7 @@ def search(
     max_steps: int,
     notes: list[str],
     runs_streams: bool = True,
-    start: Setting | None = None,
+    start: Sequence[Setting] = (),
     factories: Mapping[str, Factory] = FACTORIES,
 ) -> Generator[Experiment, Observation | None, Search]:
     """Yields steps under settings until its steps are spent or nobody proposes any more.
@@ -72,7 +72,7 @@ def search(
       max_steps: that it may take, those that tell nothing included.
       notes: what a reader should know is added here, such as a searcher that failed.
       runs_streams: whether the engine runs all-reduces of several streams at once, and of parts.
-      start: where to begin.
+      start: what to begin with, the most promising first.
       factories: the searchers, by name.
     """
     space = Space.of(strategy, profile, runs_streams)
@@ -82,8 +82,7 @@ def search(
     steps_left = max_steps
 
     simple = Setting(space.unit_bytes[-1], space.num_streams[0], space.num_threads[0])
-    starts = [simple] if start is None else [space.nearest(start), simple]
-    pending = list(dict.fromkeys(starts))
+    pending = list(dict.fromkeys([*map(space.nearest, start), simple]))
     while steps_left > 0:
         name = START
         if pending:
