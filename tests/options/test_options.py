@@ -243,6 +243,9 @@ def test_streams_share_the_lanes_that_there_may_be() -> None:
     assert options.most_threads(resolved("asc-wfbp", threads=3)) == 6
     with pytest.raises(ValueError, match="between 1 and 32 for 2 all-reduces at once, got 33"):
         resolved("asc-wfbp", threads=33)
+    for strategy in (strategies.Aiacc(streams=(1, 65)), strategies.Auto(streams=(65,))):
+        with pytest.raises(ValueError, match="streams must be at most 64 at once, got 65"):
+            resolved(strategy)
     assert resolved("asc-wfbp", threads=33, engine="horovod").strategy.num_threads == 33
 
 

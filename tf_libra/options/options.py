@@ -249,6 +249,8 @@ class Options:
             self.backend.check_plan(self.plan)
         most = self.backend.max_threads
         streams = self.strategy.num_streams if self.backend.runs_streams else 1
+        if streams > most:
+            raise ValueError(f"streams must be at most {most} at once, got {streams}")
         for count in self.strategy.allowed_threads:
             if not 1 <= count <= most // streams:
                 at_once = f" for {streams} all-reduces at once" if streams > 1 else ""
