@@ -42,9 +42,18 @@ def cnn5m() -> Built:
 
 def vgg() -> Built:
     """VGG-11 (Simonyan and Zisserman 2015) for 32x32 images, half as wide: 5.1 M parameters."""
+    return _vgg((1, 1, 2, 2, 2))
+
+
+def vgg13() -> Built:
+    """VGG-13, likewise: two convolutions more."""
+    return _vgg((2, 2, 2, 2, 2))
+
+
+def _vgg(depths: tuple[int, ...]) -> Built:
     keras, layers = _keras()
     model = keras.Sequential([keras.Input((32, 32, 3))])
-    for filters, convolutions in ((32, 1), (64, 1), (128, 2), (256, 2), (256, 2)):
+    for filters, convolutions in zip((32, 64, 128, 256, 256), depths, strict=True):
         for _ in range(convolutions):
             model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
         model.add(layers.MaxPooling2D(2))
@@ -105,7 +114,8 @@ def embedding() -> Built:
 
 
 MODELS: dict[str, Callable[[], Built]] = {
-    builder.__name__: builder for builder in (mlp, cnn5m, vgg, resnet20, transformer, embedding)
+    builder.__name__: builder
+    for builder in (mlp, cnn5m, vgg, vgg13, resnet20, transformer, embedding)
 }
 
 

@@ -5,7 +5,8 @@
 
 Strategies: `none` sends nothing, which is the limit; `horovod` is the library itself, the better
 (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
-`tf_libra.optimize(name)`, which has settled on its plan before the first round.
+`tf_libra.optimize(name)`, which has settled on its plan before the first round. A name may have
+arguments, as in `aiacc:streams=1:threads=1/2`.
 
 With `mwms`, TensorFlow's MultiWorkerMirroredStrategy on its ring, there is no Horovod: workers meet
 by TF_CONFIG, and every other strategy's step is one of MultiWorkerMirroredStrategy, too:
@@ -40,7 +41,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import results
+from benchmarks import results, variants
 from benchmarks.jobs.job import Job
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
@@ -66,11 +67,19 @@ _MARKDOWN = flags.DEFINE_bool("markdown", False, "Print the table as Markdown.",
 
 @flags.validator("strategies", flag_values=FLAGS)
 def _are_strategies(names: Sequence[str]) -> bool:
-    unknown = [name for name in names if name not in _STRATEGIES]
+    unknown = [name for name in names if name.partition(":")[0] not in _STRATEGIES]
     if unknown or not names or len(set(names)) < len(names):
         raise flags.ValidationError(
             f"must name one or more of {', '.join(_STRATEGIES)}, each once; got {','.join(names)}"
         )
+    for name in names:
+        if not variants.is_ours(name) and name not in _STRATEGIES:
+            raise flags.ValidationError(f"{name}: only strategies of tf_libra have arguments")
+        try:
+            if variants.is_ours(name):
+                variants.strategy_of(name)
+        except ValueError as error:
+            raise flags.ValidationError(str(error)) from error
     if {"horovod", "mwms"} <= set(names):
         raise flags.ValidationError(
             "horovod and mwms are of different jobs, and cannot be measured in one; got"

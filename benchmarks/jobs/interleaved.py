@@ -22,6 +22,7 @@ import tf_libra
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import Exchange, Training, begin
+from benchmarks.variants import is_ours, strategy_of
 from tf_libra import strategies
 from tf_libra.planning.strategy import threads_at_once
 
@@ -56,13 +57,11 @@ def steps_of(
     """The step of every strategy, those of tf_libra with plans in force, and what that took."""
     steps, tuning = {}, {}
     # The first starts an engine with as many lanes as it may use, which the others share.
-    ours = [name for name in names if name in strategies.BY_NAME]
-    for name in sorted(
-        ours, key=lambda one: threads_at_once(strategies.resolve(one)), reverse=True
-    ):
+    ours = {name: strategy_of(name) for name in names if is_ours(name)}
+    for name in sorted(ours, key=lambda one: threads_at_once(ours[one]), reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
-        optimized = tf_libra.optimize(name, broadcast_variables=True)
+        optimized = tf_libra.optimize(ours[name], broadcast_variables=True)
         steps[name] = optimized(training.step(list))
         tuning[name] = rounds.until_planned(steps[name], training.batch)
     if "none" in names:

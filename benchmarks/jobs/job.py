@@ -49,6 +49,19 @@ class TruthJob(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecondJob(Task):
+    """What every worker of `benchmarks.second_job` is to do.
+
+    Attributes:
+        changed: the model that is trained second, as `model` is named.
+        rounds: steps of each setting that a search has tried, in turns.
+    """
+
+    changed: str
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class WireJob(Task):
     """What every worker of `benchmarks.wire` is to do: exchange gradients that nobody computes.
 

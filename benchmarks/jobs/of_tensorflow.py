@@ -17,7 +17,7 @@ from benchmarks import models
 from benchmarks.jobs import rounds
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import LEARNING_RATE, set_up
-from tf_libra import strategies
+from benchmarks.variants import is_ours, strategy_of
 from tf_libra.backends import jobs
 
 _BARRIER_MS = 600_000
@@ -85,10 +85,11 @@ def _steps(
 
     steps, tuning = {}, {}
     for name in names:
-        if name not in strategies.BY_NAME:
+        if not is_ours(name):
             steps[name] = training_step(reducing if name == "mwms" else alone)
             continue
-        steps[name] = tf_libra.optimize(name, broadcast_variables=True)(training_step(reducing))
+        optimized = tf_libra.optimize(strategy_of(name), broadcast_variables=True)
+        steps[name] = optimized(training_step(reducing))
         tuning[name] = rounds.until_planned(steps[name], batch)
     return steps, tuning
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.settings import LEARNING_RATE
 from benchmarks.machine import congestion_control
-from tf_libra import strategies
+from benchmarks.variants import is_ours
 
 # More than the steps that tf_libra traces under a new plan to check its prediction.
 WARM_UP_ROUNDS = 10
@@ -75,7 +75,7 @@ def outcome(
             "plans": {
                 name: json.loads(step.plan.to_json())
                 for name, step in steps.items()
-                if name in strategies.BY_NAME
+                if is_ours(name)
             },
             "tuning": tuning,
             "settings": {

@@ -2,6 +2,7 @@
 
     horovodrun -np 2 python -m benchmarks.jobs.worker interleaved JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker unseen JOB
+    horovodrun -np 2 python -m benchmarks.jobs.worker second_job JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker wire JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker bursts JOB
     horovodrun -np 2 python -m benchmarks.jobs.worker pipelines JOB

@@ -10,10 +10,6 @@ end, and with `--minutes 0` at once, the tables of the document and README's are
 """
 
 import json
-import os
-import shlex
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +19,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks.machine import machine, versions
+from benchmarks.measuring import measured
 from benchmarks.paper.document import fill
 from benchmarks.performance import cases, document, outcome
 
@@ -60,12 +57,12 @@ def _run(folder: Path) -> int:
             # A wire is held against the step times that were measured just before.
             if before is None if name == "wire" else time.monotonic() >= deadline:
                 continue
-            measured = before = _measure(name, commands[name], folder)
-            if measured is None:
+            found = before = _measure(name, commands[name], folder)
+            if found is None:
                 failed += 1
                 continue
-            of_case[name] = outcome.KEPT[name](measured)
-            kept |= {"machine": measured["machine"], "versions": measured["versions"]}
+            of_case[name] = outcome.KEPT[name](found)
+            kept |= {"machine": found["machine"], "versions": found["versions"]}
             Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
     Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
     # Around the tables the page is what a person has written; at first, what stands here.
@@ -98,16 +95,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _measure(name: str, command: Sequence[str], folder: Path) -> dict[str, Any] | None:
     """What a benchmark has written; None, and a line, where it failed."""
     before = folder / "step_time.json"
-    written = folder / f"{name}.json"
     command = [part.replace("{step_time}", str(before)) for part in command]
-    print(f"performance: {shlex.join(command[1:])}", file=sys.stderr, flush=True)
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
-    done = subprocess.run([*command, f"--json={written}"], env=environment)
-    if done.returncode != 0:
-        print(f"performance: {name} failed with status {done.returncode}", file=sys.stderr)
-        return None
-    found: dict[str, Any] = json.loads(written.read_text())
-    return found
+    return measured("performance", command, folder / f"{name}.json")
 
 
 if __name__ == "__main__":

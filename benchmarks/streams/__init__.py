@@ -1,0 +1,1 @@
+"""AIACC's comparison (section VIII) at the scale of one machine."""

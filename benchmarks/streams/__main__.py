@@ -1,0 +1,72 @@
+"""AIACC's comparison: every model and network, and the tables of docs/benchmarks.md from it.
+
+    python -m benchmarks.streams [--minutes 30] [--only vgg] [--anew]
+
+For each case (`cases.py`) it runs `benchmarks.step_time`, one after the other, on a machine that
+should do nothing else; those on several hosts need root (`benchmarks/cluster.py`). What was
+measured is kept in `--json` after every case, so that it can be ended and goes on where it was;
+`--anew` measures again what is kept. In the end, and with `--minutes 0` at once, the tables are
+made from it.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks.machine import machine, versions
+from benchmarks.measuring import measured
+from benchmarks.paper.document import fill
+from benchmarks.streams import cases, outcome
+
+# Only the program that runs has its flags among those of the process; imported, it keeps them.
+FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
+flags.DEFINE_string("json", "docs/streams.json", "What was measured.", flag_values=FLAGS)
+flags.DEFINE_string("document", "docs/benchmarks.md", "Filled in.", flag_values=FLAGS)
+flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
+flags.DEFINE_integer("rounds", 50, "Of a case.", lower_bound=1, flag_values=FLAGS)
+flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
+flags.DEFINE_bool("anew", False, "Measure what is kept again.", flag_values=FLAGS)
+
+
+def main(argv: Sequence[str]) -> int:
+    if len(argv) > 1:
+        raise app.UsageError(f"flags only, got {argv[1]!r}")
+    deadline = float("inf") if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    path = Path(FLAGS.json)
+    kept = _read(path)
+    failed = 0
+    for case in cases.all_cases():
+        is_wanted = FLAGS.only in case.name and (FLAGS.anew or not kept["cases"][case.name])
+        if not is_wanted or time.monotonic() >= deadline:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured("streams", case.command(FLAGS.rounds), Path(folder) / "step_time.json")
+        if found is None:
+            failed += 1
+            continue
+        kept["cases"][case.name] = outcome.kept(found)
+        kept |= {"machine": found["machine"], "versions": found["versions"]}
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    page = Path(FLAGS.document)
+    page.write_text(fill(page.read_text(), outcome.blocks(kept)))
+    return 1 if failed else 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was measured before; the cases in their order."""
+    found = {"cases": {}, "machine": machine(), "versions": versions()}
+    if path.exists():
+        found = json.loads(path.read_text())
+    known = found["cases"]
+    found["cases"] = {one.name: known.get(one.name, {}) for one in cases.all_cases()}
+    return found
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,144 @@
+"""What is kept of a case, and what is said of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.paper.document import table
+from benchmarks.streams import cases
+
+# `auto` to the best single strategy, in the median over rounds.
+MOST_TO_BEST = 1.02
+# Not of the comparison itself: what they are held against, or variants of what is.
+_BESIDE = ("none", "auto", cases.ONE_CONNECTION, cases.STREAMS)
+
+
+def kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `benchmarks.step_time` has written."""
+    seconds = document["seconds"]
+    medians = {name: one["median_seconds"] for name, one in document["strategies"].items()}
+    single = {name: value for name, value in medians.items() if name not in _BESIDE}
+    best = min(single, key=lambda name: single[name])
+    return {
+        "median_seconds": medians,
+        "to_horovod": {
+            name: results.spread(np.divide(seconds[name], seconds["horovod"]))
+            for name in medians
+            if name not in ("none", "horovod")
+        },
+        "best": best,
+        "auto_to_best": results.spread(np.divide(seconds["auto"], seconds[best])),
+        "streams_to_one": results.spread(
+            np.divide(seconds[cases.STREAMS], seconds[cases.ONE_CONNECTION])
+        ),
+        "plans": {name: _plan(plan) for name, plan in document["plan"].items()},
+        "tuning": document["tuning"],
+        "rounds": document["rounds"],
+        "load_average": document["machine"]["load_average"],
+    }
+
+
+def _plan(plan: Mapping[str, Any]) -> dict[str, Any]:
+    groups = plan["groups"]
+    return {
+        "strategy": plan["strategy"],
+        "groups": len(groups),
+        "threads": max(group["num_threads"] for group in groups),
+        "streams": len({group.get("stream", 0) for group in groups}),
+    }
+
+
+def blocks(document: Mapping[str, Any]) -> dict[str, str]:
+    """Of docs/benchmarks.md.
+
+    Args:
+        document: {"cases": {case: what is kept of it}, "machine", "versions"}.
+    """
+    measured = {name: one for name, one in document["cases"].items() if one}
+    names = [name for name in cases.STRATEGIES if name not in _BESIDE] + ["auto"]
+    compared = table(
+        ("case", "none, ms", "horovod, ms", *(f"{name} to horovod" for name in names[1:])),
+        [
+            (
+                name,
+                f"{one['median_seconds']['none'] * 1e3:.1f}",
+                f"{one['median_seconds']['horovod'] * 1e3:.1f}",
+                *(_ratio(one["to_horovod"][each]) for each in names[1:]),
+            )
+            for name, one in measured.items()
+        ],
+    )
+    chosen = table(
+        ("case", "the best but auto", "auto to it", "auto's plan", "aiacc's plan", "tuning"),
+        [
+            (
+                name,
+                one["best"],
+                _ratio(one["auto_to_best"]),
+                _told(one["plans"]["auto"]),
+                _told(one["plans"]["aiacc"]),
+                ", ".join(
+                    f"{each} {one['tuning'][each]['steps']} steps in"
+                    f" {one['tuning'][each]['seconds']:.0f} s"
+                    for each in ("aiacc", "auto")
+                ),
+            )
+            for name, one in measured.items()
+        ],
+    )
+    gained = table(
+        ("case", "one connection, ms", "streams of one, ms", "to it", "streams chosen"),
+        [
+            (
+                name,
+                f"{one['median_seconds'][cases.ONE_CONNECTION] * 1e3:.1f}",
+                f"{one['median_seconds'][cases.STREAMS] * 1e3:.1f}",
+                _ratio(one["streams_to_one"]),
+                one["plans"][cases.STREAMS]["streams"],
+            )
+            for name, one in measured.items()
+        ],
+    )
+    return {
+        "streams_compared": compared,
+        "streams_chosen": chosen + _goal(list(measured.values())),
+        "streams_gained": gained,
+        "streams_machine": _machine(document, list(measured.values())),
+    }
+
+
+def _goal(measured: Sequence[Mapping[str, Any]]) -> str:
+    met = [one["auto_to_best"]["median"] <= MOST_TO_BEST for one in measured]
+    return (
+        f"\n`auto` took at most {MOST_TO_BEST:g} of the best single strategy's step in"
+        f" {sum(met)} of {len(met)} cases.\n"
+    )
+
+
+def _machine(document: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) -> str:
+    if not measured:
+        return "Nothing was measured yet.\n"
+    machine = document["machine"]
+    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+    loads = [one["load_average"] for one in measured]
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; {versions};"
+        f" {min(one['rounds'] for one in measured)} rounds a case; load average"
+        f" {min(loads):.1f} to {max(loads):.1f} before them.\n"
+    )
+
+
+def _told(plan: Mapping[str, Any]) -> str:
+    def count(number: int, what: str) -> str:
+        return f"{number} {what}{'s' * (number != 1)}"
+
+    return (
+        f"{plan['strategy']}, {count(plan['groups'], 'group')}, {count(plan['streams'], 'stream')},"
+        f" {count(plan['threads'], 'thread')}"
+    )
+
+
+def _ratio(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.3f} ({spread['p10']:.3f} to {spread['p90']:.3f})"

@@ -1,0 +1,39 @@
+"""Strategies as benchmarks are asked for them: by name, with arguments where those are not usual.
+
+"aiacc:streams=1:threads=1/2" is `Aiacc(streams=(1,), threads=(1, 2))`.
+"""
+
+import dataclasses
+
+from tf_libra import strategies
+
+
+def is_ours(text: str) -> bool:
+    """Whether it names a strategy of tf_libra."""
+    return text.partition(":")[0] in strategies.BY_NAME
+
+
+def strategy_of(text: str) -> strategies.Strategy:
+    """The strategy of a name and whole numbers for its arguments, several with slashes between.
+
+    Raises:
+        ValueError: there is no such strategy, it has no such argument, or not of that value.
+    """
+    name, *given = text.split(":")
+    kind = type(strategies.resolve(name))
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    arguments = {}
+    for one in given:
+        key, _, value = one.partition("=")
+        if key not in fields:
+            known = ", ".join(fields)
+            raise ValueError(f"{text}: {name} has the arguments {known}; got {key!r}")
+        try:
+            numbers = tuple(int(number) for number in value.split("/"))
+        except ValueError:
+            raise ValueError(f"{text}: {key} must be whole numbers, got {value!r}") from None
+        takes_several = isinstance(fields[key].default, tuple)
+        if not takes_several and len(numbers) > 1:
+            raise ValueError(f"{text}: {key} must be one number, got {value!r}")
+        arguments[key] = numbers if takes_several else numbers[0]
+    return kind(**arguments)

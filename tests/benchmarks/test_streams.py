@@ -1,0 +1,74 @@
+"""The comparison of streams: its cases, what is kept of them, and the tables."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import step_time, variants
+from benchmarks.streams import cases, outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def measured(auto: float = 0.2) -> dict[str, Any]:
+    """As `benchmarks.step_time` writes it."""
+    base = dict.fromkeys(cases.STRATEGIES, 0.25) | {"none": 0.1, "horovod": 0.4, "libra": 0.2}
+    base |= {"auto": auto, cases.ONE_CONNECTION: 0.5, cases.STREAMS: 0.3}
+    seconds = {name: [one, one * 1.1, one * 0.9] for name, one in base.items()}
+    group = {"num_threads": 2, "stream": 1}
+    plan = {"strategy": "aiacc", "groups": [{"num_threads": 1}, group]}
+    ours = [name for name in base if variants.is_ours(name)]
+    return {
+        "seconds": seconds | {"horovod:grouped": seconds["horovod"]},
+        "strategies": {name: {"median_seconds": one} for name, one in base.items()},
+        "plan": dict.fromkeys(ours, plan),
+        "tuning": {name: {"steps": 100, "seconds": 12.3} for name in ours},
+        "rounds": 3,
+        "machine": {"load_average": 0.1},
+    }
+
+
+def test_the_best_is_a_single_strategy_of_its_own() -> None:
+    kept = outcome.kept(measured())
+    assert kept["best"] == "libra"
+    assert kept["auto_to_best"]["median"] == pytest.approx(1.0)
+    assert kept["to_horovod"]["aiacc"]["median"] == pytest.approx(0.625)
+    assert kept["streams_to_one"]["median"] == pytest.approx(0.6)
+    assert kept["plans"]["auto"] == {"strategy": "aiacc", "groups": 2, "threads": 2, "streams": 2}
+
+
+def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
+    every = list(cases.all_cases())
+    assert len({case.name for case in every}) == len(every) == 16
+    for case in every:
+        strategies = case.command(50)[-1]
+        assert step_time._are_strategies(strategies.partition("=")[2].split(","))
+    kept = {case.name: {} for case in every} | {
+        every[0].name: outcome.kept(measured()),
+        every[1].name: outcome.kept(measured(auto=0.21)),
+    }
+    machine = {"cpu": "a CPU", "cores": 2, "kernel": "6"}
+    blocks = outcome.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
+    assert "| vgg, one host | 100.0 | 400.0 | 0.625" in blocks["streams_compared"]
+    assert "| vgg, one host | 500.0 | 300.0 | 0.600" in blocks["streams_gained"]
+    assert "aiacc, 2 groups, 2 streams, 2 threads" in blocks["streams_chosen"]
+    assert "in 1 of 2 cases" in blocks["streams_chosen"]
+    assert "3 rounds a case" in blocks["streams_machine"]
+
+
+def test_tables_are_filled_in_from_what_is_kept(tmp_path: Path) -> None:
+    """With no time left nothing is measured."""
+    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text())
+    machine = {"cpu": "a CPU", "cores": 2, "kernel": "6"}
+    first = next(cases.all_cases()).name
+    document = {"cases": {first: outcome.kept(measured())}, "machine": machine, "versions": {}}
+    kept.write_text(json.dumps(document))
+    command = [sys.executable, "-m", "benchmarks.streams", f"--json={kept}", f"--document={page}"]
+    subprocess.run([*command, "--minutes=0"], cwd=ROOT, check=True)
+    assert page.read_text().count(f"| {first} |") == 3
+    assert json.loads(kept.read_text())["cases"][first] == document["cases"][first]

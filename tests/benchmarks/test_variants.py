@@ -1,0 +1,39 @@
+"""Strategies with arguments, as benchmarks are asked for them."""
+
+import pytest
+
+from benchmarks import variants
+from tf_libra import strategies
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("libra", strategies.Libra()),
+        ("aiacc:streams=1:threads=1", strategies.Aiacc(streams=(1,), threads=(1,))),
+        ("aiacc:unit_bytes=65536:streams=4/2", strategies.Aiacc(unit_bytes=2**16, streams=(2, 4))),
+        ("wfbp:num_threads=3", strategies.Wfbp(num_threads=3)),
+    ],
+)
+def test_names_and_arguments(text: str, strategy: strategies.Strategy) -> None:
+    assert variants.is_ours(text)
+    assert variants.strategy_of(text) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("aiacc:stream=1", "aiacc has the arguments .*streams.* got 'stream'"),
+        ("aiacc:streams=few", "streams must be whole numbers, got 'few'"),
+        ("aiacc:streams", "streams must be whole numbers, got ''"),
+        ("wfbp:num_threads=1/2", "num_threads must be one number, got '1/2'"),
+        ("aiacc:streams=0", "streams must be"),
+    ],
+)
+def test_what_makes_no_strategy_is_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        variants.strategy_of(text)
+
+
+def test_baselines_are_none_of_ours() -> None:
+    assert not any(variants.is_ours(name) for name in ("none", "horovod", "mwms", "nothing"))
