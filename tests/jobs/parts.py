@@ -15,6 +15,7 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases
 
 import tf_libra
+from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import horovod, lanes_meeting
 from tf_libra.backends.control import Terms
@@ -176,6 +177,40 @@ def trained_in_parts() -> Any:
         saved |= {f"{who}/{name}": value for name, value in trained.weights().items()}
     cases.save(**saved)
     return {"plan": step.plan == plan, "cut": plan.cuts_tensors}
+
+
+class Branching(models.HandWritten):
+    """Every call decides which gradients there are: all of them, or those of the last layer."""
+
+    def step(self, inputs: Any, labels: Any, everything: Any) -> None:
+        if everything:
+            with tf.GradientTape() as tape:
+                loss = self.loss(inputs, labels)
+            self.update(tape.gradient(loss, self.variables))
+        else:
+            last = self.variables[-2:]
+            with tf.GradientTape() as tape:
+                loss = 2.0 * self.loss(inputs, labels)
+            for variable, gradient in zip(last, tape.gradient(loss, last), strict=True):
+                variable.assign_sub(0.1 * gradient)
+
+
+@cases
+def gradients_that_differ_from_call_to_call() -> Any:
+    """While units on two streams are searched, and under what was found, beside one process."""
+    model, alone = (Branching("float64", "sgd") for _ in range(2))
+    strategy = strategies.Aiacc(unit_bytes=200, streams=(1, 2), threads=(1,))
+    step = tf_libra.optimize(strategy, max_tuning_steps=12)(tf.function(model.step))
+    for number in range(18):
+        joint = models.batch(number, SIZE, "float64")
+        everything = number % 3 != 1
+        step(*models.part(joint, RANK, SIZE), tf.constant(everything))
+        alone.step(*joint, everything)
+    saved: dict[str, Any] = {}
+    for who, trained in {"ours": model, "alone": alone}.items():
+        saved |= {f"{who}/{name}": value for name, value in trained.weights().items()}
+    cases.save(**saved)
+    return {"plan": str(step.phase) == "run", "cut": step.plan.cuts_tensors}
 
 
 if __name__ == "__main__":

@@ -26,12 +26,13 @@ def test_averages_are_right_wherever_tensors_are_cut(parts: Job, dtype: str, siz
         assert parts.value(f"cut_{dtype}_{size}", rank) == []
 
 
-def test_training_in_parts_is_training_as_one_process(parts: Job) -> None:
-    first = parts.arrays("trained_in_parts", 0)
+@pytest.mark.parametrize("case", ["trained_in_parts", "gradients_that_differ_from_call_to_call"])
+def test_training_in_parts_is_training_as_one_process(parts: Job, case: str) -> None:
+    first = parts.arrays(case, 0)
     for rank in range(parts.world_size):
-        assert parts.value("trained_in_parts", rank) == {"plan": True, "cut": True}
-        assert "was not executed as it is" not in parts.log("trained_in_parts", rank)
-        saved = parts.arrays("trained_in_parts", rank)
+        assert parts.value(case, rank) == {"plan": True, "cut": True}
+        assert "was not executed as it is" not in parts.log(case, rank)
+        saved = parts.arrays(case, rank)
         for name in [name for name in saved if name.startswith("ours/")]:
             assert saved[name].tobytes() == first[name].tobytes()
             alone = saved[name.replace("ours/", "alone/")]

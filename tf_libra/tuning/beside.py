@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 # How far apart steps may be that are compared.
 _LAGS = (1, 2)
@@ -64,7 +64,8 @@ class Standings:
         )
         if self.freedom < 1:
             return 1.0
-        return float(stats.t.sf(apart / np.sqrt(max(variance, _LEAST_NOISE**2)), self.freedom))
+        deviations = apart / np.sqrt(max(variance, _LEAST_NOISE**2))
+        return float(special.stdtr(self.freedom, -deviations))  # Student's t
 
     def _apart(self, plan: int, other: int) -> float:
         return float(self.logarithms[plan] - self.logarithms[other])
@@ -89,10 +90,14 @@ def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Sta
         return Standings(np.zeros(count), np.zeros((count, count)), 0)
     measured = between @ logarithms
     weights = np.ones(len(rows))
+    before = np.full(count, np.inf)
     for _ in range(_ITERATIONS):
         weighted = rows.T * weights
         inverse = np.linalg.pinv(weighted @ rows)
         found = inverse @ weighted @ measured
+        if np.abs(found - before).max() < _LEAST_NOISE:
+            break
+        before = found
         off = np.abs(measured - rows @ found)
         deviation = max(float(np.median(off)) / _MEDIAN_OF_NORMAL, _LEAST_NOISE)
         weights = 1 / (1 + (off / (_FAR_OFF * deviation)) ** 2) ** 2
