@@ -146,7 +146,7 @@ class BackwardProfile:
         """Whether updates take any time."""
         return bool(self.updates_before[-1] > 0)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names in backward order."""
         return tuple(t.name for t in self.tensors)

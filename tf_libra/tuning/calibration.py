@@ -38,6 +38,8 @@ _WEIGHT_START, _GAP_START = 1.0, 0.03
 # How much of the time from the last all-reduce to the end of the step is of updates, which can also
 # run beside all-reduces: in the beginning, and how well that is known.
 _UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
+# A search ends when it gains less than this part of its cost, a sum of squares of noise.
+_WORTHWHILE = 1e-3
 _LEAST_SECONDS, _LEAST_SECONDS_PER_BYTE = 1e-6, 1e-12
 
 
@@ -159,7 +161,9 @@ def _fitted(
     def residuals(found: _Array) -> _Array:
         return np.concatenate([*_misses(calibration(found), steps), known * (found - start)])
 
-    found = optimize.least_squares(residuals, start, bounds=(low, high), loss="soft_l1")
+    found = optimize.least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", ftol=_WORTHWHILE
+    )
     return calibration(found.x), float(found.cost)
 
 
