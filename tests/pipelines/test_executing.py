@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.job import batches, fresh, names_of, traced, train, train_laid_out
+from tests.pipelines.job import (
+    batches,
+    fresh,
+    names_of,
+    traced,
+    train,
+    train_laid_out,
+    trained_alone,
+)
 from tests.pipelines.models import BURSTS, EVERY
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
@@ -32,16 +40,12 @@ def close(one: Any, other: Any) -> None:
 def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_groups=0):
     steps = batches(num_steps, batch)
     ranks = train(EVERY[model], starts, replicas, num_microbatches, steps, num_groups)
-    compare(model, ranks, num_microbatches, steps)
+    compare(model, ranks, num_steps, batch, num_microbatches)
 
 
-def compare(model, ranks, num_microbatches, steps):
+def compare(model, ranks, num_steps, batch, num_microbatches):
     """With one process that accumulates."""
-    alone = fresh((EVERY | BURSTS)[model])
-    wanted = [
-        {name: read(value) for name, value in alone.accumulated(*step, num_microbatches).items()}
-        for step in steps
-    ]
+    wanted, alone = trained_alone((EVERY | BURSTS)[model], num_steps, batch, num_microbatches)
     for rank in ranks:
         for got, want in zip(rank.returned, wanted, strict=True):
             assert got.keys() == want.keys()
@@ -101,7 +105,7 @@ def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
 
     make = (EVERY | BURSTS)[model]
     ranks = train_laid_out(make, layout, num_ranks, 1, steps, has_branches=True)
-    compare(model, ranks, 1, steps)
+    compare(model, ranks, 2, batch, 1)
     return ranks
 
 
@@ -182,13 +186,14 @@ def test_gradients_stay_with_their_stages():
 
 def check_variables(ranks, alone):
     """Each variable on the ranks of its stage."""
-    for number, want in enumerate([*alone.variables, *alone.state]):
+    owned = [[*rank.trained.variables, *rank.trained.state] for rank in ranks]
+    for number, (name, want) in zip(range(len(owned[0])), alone.items(), strict=False):
         seen = 0
-        for rank in ranks:
-            own = [*rank.trained.variables, *rank.trained.state][number]
+        for rank, variables in zip(ranks, owned, strict=True):
+            own = variables[number]
             handle = rank.graph.handle_of(plain(own))
             if handle is None or rank.cut.stage_of_variable(handle) not in rank.execution.stages:
                 continue
             seen += 1
             close(own, want)
-        assert seen, want.name
+        assert seen, name
