@@ -73,6 +73,19 @@ def test_what_goes_in_two_levels_makes_four_hops_where_hosts_are_full():
     assert dataclasses.replace(lanes, hops=None).with_workers(8).num_hops == 14
 
 
+@pytest.mark.parametrize("hops", [None, 2])
+@pytest.mark.parametrize("alone", [None, 5e-6])
+def test_all_reduces_that_wait_are_slower_overlapped_or_not(hops, alone):
+    model = dataclasses.replace(MODEL, hops=hops, exclusive_hop_latency=alone)
+    slower = model.slowed(1e-3, 1.5)
+    for seconds in ("overlapped_seconds", "exclusive_seconds"):
+        expected = 1.5 * getattr(model, seconds)(10**7, 64)
+        assert getattr(slower, seconds)(10**7, 64) == pytest.approx(expected)
+    assert slower.startup_seconds == pytest.approx(model.startup_seconds + 1e-3)
+    assert slower.exclusive_startup_seconds == pytest.approx(model.exclusive_startup_seconds + 1e-3)
+    assert slower.compute == model.compute
+
+
 def test_contention_free():
     model = dataclasses.replace(MODEL, exclusive_hop_latency=2e-6)
     free = model.contention_free()

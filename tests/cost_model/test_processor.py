@@ -18,6 +18,8 @@ models = st.builds(
     wire_per_byte=st.floats(0, 1e-7),
     lane_weight=st.floats(0.1, 10),
     lane_gap=st.floats(0, 2),
+    hops=st.sampled_from([2, 1, 3, None]),
+    workers_per_host=st.sampled_from([None, 1, 2, 4, 8]),
 )
 threads = st.integers(1, 64)
 
@@ -84,6 +86,8 @@ def test_what_is_no_cost_model_is_named(document: object) -> None:
         ("wire_per_byte", float("nan")),
         ("lane_weight", 0.0),
         ("lane_gap", -0.1),
+        ("hops", 0),
+        ("workers_per_host", 0.5),
     ],
 )
 def test_bad_parameters_are_named(field: str, value: float) -> None:
@@ -112,3 +116,40 @@ def test_contention_free_takes_what_an_all_reduce_takes_alone(
     assert float(ideal.compute_rate(num_threads)) == 1
     assert float(ideal.overlapped_all_reduce(num_bytes, num_threads)) == pytest.approx(alone)
     assert alone <= float(model.exclusive_all_reduce(num_bytes, num_threads)) * (1 + 1e-9)
+
+
+@given(models, st.integers(1, 64))
+def test_startup_goes_with_hops_as_in_the_other_form(model: ProcessorModel, workers: int) -> None:
+    rate = (1e9, 0.0, 0.0)
+    other = ContentionModel(
+        model.num_workers,
+        model.startup / 2,
+        (1.0, 0.0),
+        rate,
+        rate,
+        hops=model.hops,
+        workers_per_host=model.workers_per_host,
+    )
+    for one, same in (
+        (model, other),
+        (model.with_workers(workers), other.with_workers(workers)),
+        (model.with_workers(workers).contention_free(), other.with_workers(workers)),
+        (model.with_workers(1).with_workers(model.num_workers), other),
+    ):
+        assert one.startup_seconds == pytest.approx(same.startup_seconds)
+        assert one.exclusive_startup_seconds == pytest.approx(same.startup_seconds)
+
+
+def test_two_levels_take_twice_as_long_to_start() -> None:
+    grid = ProcessorModel(4, 2e-4, 1e-9, workers_per_host=4)
+    seconds = [grid.with_workers(n).startup_seconds for n in (1, 2, 4, 6, 8, 16)]
+    # Six do not fill two hosts: they make one level.
+    assert seconds == pytest.approx([0, 2e-4, 2e-4, 2e-4, 4e-4, 4e-4])
+    ring = ProcessorModel(4, 2e-4, 1e-9, hops=None)
+    assert ring.with_workers(8).startup_seconds == pytest.approx(14 * 1e-4)
+
+
+def test_a_file_without_hops_is_of_lanes_on_one_level() -> None:
+    document = json.loads(ProcessorModel(4, 1e-3, 1e-9).to_json())
+    assert document.keys() & {"hops", "workers_per_host"} == set()
+    assert cost_model_from_json(json.dumps(document)).with_workers(9).startup_seconds == 1e-3

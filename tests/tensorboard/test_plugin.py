@@ -14,6 +14,7 @@ from werkzeug.test import Client
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies
+from tf_libra.cost_model import prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
@@ -212,8 +213,14 @@ def test_strategies_are_all_there_with_what_was_measured(
 def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[str, str]) -> None:
     view = backend.answer("contention", **plan)
     assert view["held_out_error"] == RECORD.conclusion.held_out_error
-    assert len(view["samples"]) == len(RECORD.conclusion.samples)
-    model = RECORD.conclusion.cost_model
+    model, samples = RECORD.conclusion.cost_model, RECORD.conclusion.samples
+    errors = [abs(one["error"]) for one in view["samples"]]
+    assert errors == pytest.approx(np.abs(prediction_errors(model, samples)))
+    assert view["median_error"] == pytest.approx(np.median(errors))
+    time = sum(one.wall_seconds for one in samples)
+    for sign in (1, -1):  # half of the time is missed by no more, and half by no less
+        missed = [sign * error <= sign * view["weighted_error"] for error in errors]
+        assert sum(s.wall_seconds for s, m in zip(samples, missed, strict=True) if m) >= time / 2
     for one in view["at_threads"]:
         assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
     assert view["curves"]["num_threads"][-1] == 4

@@ -36,6 +36,7 @@ class Machine:
     """Runs plans as `simulate` says, with noise on every time.
 
     While two all-reduces run at once, a byte takes `gamma` times as long, whatever a plan says.
+    An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Machine:
         noise: float = 0.0,
         model: CostModel = MODEL,
         gamma: float = 1.0,
+        waiting: float = 0.0,
     ) -> None:
         self.profile = profile
         self.model = model
         self.seconds = 0.0
         self._noise = noise
         self._gamma = gamma
+        self._waiting = waiting
         self._random = np.random.default_rng(0)
         self._step = 0
 
@@ -63,7 +66,7 @@ class Machine:
         self.seconds += 0.05
         # In the order of production, whatever the plan's.
         contended = replace(plan, contention=self._gamma)
-        timeline = simulate(self._reordered(plan), contended, self.model)
+        timeline = simulate(self._reordered(plan), contended, slower(self.model, self._waiting))
         times, work = [0.0], [0.0]
         for index, stage in enumerate(timeline.stages):
             rate = 1.0
@@ -90,8 +93,8 @@ class Machine:
                 num_threads=group.num_threads,
                 num_bytes=sum(plan.num_bytes[group.start : group.stop]),
                 enqueued_ns=start_ns + round(span.ready_seconds * 1e9),
-                started_ns=start_ns + round(span.start_seconds * 1e9),
-                first_byte_ns=start_ns + round(span.start_seconds * 1e9) + 10_000,
+                started_ns=start_ns + round((span.start_seconds + self._waiting) * 1e9),
+                first_byte_ns=start_ns + round((span.start_seconds + self._waiting) * 1e9) + 10_000,
                 finished_ns=start_ns
                 + round(
                     (span.start_seconds + (span.end_seconds - span.start_seconds) * noisy[index])
@@ -123,6 +126,14 @@ class Machine:
             [t.compute_seconds for t in tensors],
             [t.name for t in tensors],
         )
+
+
+def slower(model: CostModel, waiting: float) -> CostModel:
+    """The same, where every all-reduce takes so many seconds more."""
+    if not waiting:
+        return model
+    assert isinstance(model, ContentionModel) and model.exclusive_hop_latency is None
+    return replace(model, hop_latency=model.hop_latency + waiting / model.num_hops)
 
 
 def drive(

@@ -124,12 +124,17 @@ def test_who_asks_for_no_race_gets_none() -> None:
 
 
 def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -> None:
-    tuned, _ = drive(Machine())
+    tuned, experiments = drive(Machine())
     for r in (1, 2, 4):
-        alone = {s.num_bytes for s in tuned.samples if s.num_threads == r and not s.overlap_seconds}
-        overlapped = [s for s in tuned.samples if s.num_threads == r and s.overlap_seconds]
+        alone = {
+            size
+            for one in experiments
+            if one.plan.after_backward and one.traced
+            for size, group in zip(one.plan.group_bytes, one.plan.groups, strict=True)
+            if group.num_threads == r
+        }
         assert len(alone) >= 3
-        assert overlapped
+        assert [s for s in tuned.samples if s.num_threads == r and s.overlap_seconds]
 
 
 @pytest.mark.parametrize("name", strategies.BY_NAME)

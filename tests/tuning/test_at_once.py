@@ -25,7 +25,8 @@ def usual(plan: Plan, model: CostModel, gamma: float, noise: Sequence[float]) ->
     starts = np.array([span.start_seconds for span in timeline.groups])
     ends = np.array([span.end_seconds for span in timeline.groups])
     lasted = (ends - starts) * (1 + np.resize(noise, len(starts)))
-    return StepTimes(plan, timeline.backward_seconds, np.stack([starts, starts + lasted], 1), 3)
+    spans = np.stack([starts, starts + lasted], 1)
+    return StepTimes(plan, timeline.backward_seconds, spans, starts, 3)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["libra", "processors"])

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tf_libra.cost_model import ProcessorModel
+from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation import simulate
+from tf_libra.simulation import Timeline, simulate
 from tf_libra.tuning import TensorSpec, random_plans
 from tf_libra.tuning.calibration import calibrate, calibrate_beside
-from tf_libra.tuning.plans_to_try import one_by_one_plan, one_group_plan
+from tf_libra.tuning.plans_to_try import one_by_one_plan, one_group_plan, simultaneous_plan
 from tf_libra.tuning.step_times import StepTimes
 
 THREADS = (1, 2, 4)
@@ -40,7 +41,11 @@ def measured(
     noise = 1 + 0.01 * random.standard_normal()
     # Ends, other than starts, wait for the rank that is behind.
     spans[:, 1] += random.exponential(0.002 * seconds, len(spans))
-    return StepTimes(plan, seconds * noise, spans * noise, 3)
+    return StepTimes(plan, seconds * noise, spans * noise, ready(timeline) * noise, 3)
+
+
+def ready(timeline: Timeline) -> NDArray[np.float64]:
+    return np.array([one.ready_seconds for one in timeline.groups]) + BEFORE
 
 
 def tried(profile: BackwardProfile, seed: int) -> list[Plan]:
@@ -91,6 +96,21 @@ def test_every_parameter_that_shows_is_recovered(truth: ProcessorModel) -> None:
             assert float(found.model.compute_rate(r)) == pytest.approx(kept, abs=0.12)
 
 
+def test_a_grid_of_hosts_is_recovered_and_scales() -> None:
+    """Four workers on two hosts: two levels there, one among the workers of a host."""
+    truth = ProcessorModel(4, 4e-4, work_per_byte=6e-10, lane_weight=0.7, workers_per_host=2)
+    profile, random = a_profile(7), np.random.default_rng(7)
+    steps = [measured(profile, plan, truth, random) for plan in tried(profile, 7)]
+    found = calibrate(profile, steps, 4, workers_per_host=2).model
+    for num_workers in (2, 4, 8):
+        expected = truth.with_workers(num_workers).startup_seconds
+        startup = found.with_workers(num_workers).startup_seconds
+        assert startup == pytest.approx(expected, rel=0.3)
+    one_level = calibrate(profile, steps, 4).model
+    assert one_level.startup_seconds == pytest.approx(found.startup_seconds, rel=1e-6)
+    assert one_level.with_workers(2).startup_seconds == one_level.startup_seconds
+
+
 @settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
 def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: float) -> None:
@@ -101,7 +121,8 @@ def test_the_machine_may_be_as_slow_or_as_fast_as_it_likes(seed: int, pace: floa
         profile.num_bytes.tolist(), profile.compute_seconds * pace
     )
     slow_steps = [
-        StepTimes(one.plan, one.seconds * pace, one.spans * pace, one.num_steps) for one in steps
+        StepTimes(one.plan, one.seconds * pace, one.spans * pace, one.ready * pace, one.num_steps)
+        for one in steps
     ]
     one, other = calibrate(profile, steps, 2), calibrate(slow_profile, slow_steps, 2)
     for plan in random_plans(profile, THREADS, 2, 4, seed=seed + 1):
@@ -120,12 +141,13 @@ def another(profile: BackwardProfile, pace: float, updates: float) -> BackwardPr
 
 
 def measured_with_updates(
-    profile: BackwardProfile, plan: Plan, truth: ProcessorModel, random: np.random.Generator
+    profile: BackwardProfile, plan: Plan, truth: CostModel, random: np.random.Generator
 ) -> StepTimes:
     timeline = simulate(profile, plan, truth)
     spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups]) + BEFORE
     noise = 1 + 0.005 * random.standard_normal()
-    return StepTimes(plan, (BEFORE + timeline.step_seconds + AFTER) * noise, spans * noise, 3)
+    seconds = (BEFORE + timeline.step_seconds + AFTER) * noise
+    return StepTimes(plan, seconds, spans * noise, ready(timeline) * noise, 3)
 
 
 @pytest.mark.parametrize("pace", [0.8, 1.0, 1.35])
@@ -157,15 +179,31 @@ def test_updates_that_all_reduces_hide_are_told_from_what_follows_them() -> None
     assert found.after_seconds == pytest.approx(AFTER, abs=0.005)
 
 
-def test_a_model_that_is_given_gets_the_times_beside_it() -> None:
+CONTENDED = ContentionModel(
+    2, 2e-4, (1.0, 0.12), (9e8, 4e8, 0.5), (1.4e9, 4e8, 0.5), exclusive_hop_latency=1e-4, hops=2
+)
+
+
+@pytest.mark.parametrize(("waiting", "transmission"), [(0.0, 1.0), (1.5e-3, 1.0), (6e-4, 1.25)])
+def test_a_model_of_what_did_not_wait_is_made_one_of_what_does(
+    waiting: float, transmission: float
+) -> None:
     profile, random = a_profile(9), np.random.default_rng(9)
     now = another(profile, 1.2, 0.0)
-    steps = [measured_with_updates(now, plan, WIRE, random) for plan in tried(profile, 9)]
-    found = calibrate_beside(WIRE, profile, steps, BEFORE)
-    assert found.model is WIRE
+    truth = CONTENDED.slowed(waiting, transmission)
+    steps = [measured_with_updates(now, plan, truth, random) for plan in tried(profile, 9)]
+    found = calibrate_beside(CONTENDED, profile, steps, BEFORE)
+    assert found.model.compute == CONTENDED.compute
+    assert found.model.startup_seconds == pytest.approx(truth.startup_seconds, abs=2e-4)
+    assert found.model.overlapped_rate(2) == pytest.approx(truth.overlapped_rate(2), rel=0.1)
+    assert found.model.exclusive_rate(2) == pytest.approx(truth.exclusive_rate(2), rel=0.1)
     for plan in random_plans(profile, THREADS, 2, 4, seed=109):
-        step = BEFORE + simulate(now, plan, WIRE).step_seconds + AFTER
-        assert found.step_seconds(plan) == pytest.approx(step, rel=0.02)
+        timeline = simulate(now, plan, truth)
+        assert found.step_seconds(plan) == pytest.approx(
+            BEFORE + timeline.step_seconds + AFTER, rel=0.02
+        )
+        backward = simulate(found.profile, plan, found.model).backward_seconds
+        assert backward == pytest.approx(timeline.backward_seconds, rel=0.03)
 
 
 def test_one_step_alone_is_reproduced() -> None:
@@ -174,6 +212,14 @@ def test_one_step_alone_is_reproduced() -> None:
     step = measured(profile, plan, WIRE, random)
     found = calibrate(profile, [step], 2)
     assert found.step_seconds(plan) == pytest.approx(step.seconds, rel=0.02)
+
+
+def test_steps_on_several_streams_are_refused() -> None:
+    profile, random = a_profile(0), np.random.default_rng(0)
+    plan = simultaneous_plan(profile, 1, 2)
+    step = measured(profile, plan, WIRE, random)
+    with pytest.raises(ValueError, match="steps must run on one stream, got one on 2"):
+        calibrate(profile, [step], 2)
 
 
 def test_without_steps_there_is_nothing_to_fit() -> None:

@@ -2,14 +2,25 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.tuning.machine import AFTER, BEFORE, MODEL, NUM_WORKERS, PROFILE, SIZES, Machine, drive
+from tests.tuning.machine import (
+    AFTER,
+    BEFORE,
+    MODEL,
+    NUM_WORKERS,
+    PROFILE,
+    SIZES,
+    Machine,
+    drive,
+    slower,
+)
 from tf_libra import strategies
-from tf_libra.cost_model import ContentionModel, ProcessorModel
+from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Observation, fit_and_plan
+from tf_libra.tuning import Observation, fit_and_plan, random_plans
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
@@ -94,8 +105,29 @@ def test_the_form_that_predicts_better_is_taken_and_said() -> None:
         tuned, _ = drive(Machine(model=model, noise=0.02))
         assert isinstance(tuned.cost_model, kind)
         assert tuned.rest_seconds == pytest.approx(BEFORE + AFTER, rel=0.3)
+        # What is shown beside the model is what it predicts.
+        errors = np.abs(prediction_errors(tuned.cost_model, tuned.samples))
+        assert tuned.median_error == pytest.approx(np.median(errors))
+        assert tuned.median_error < 0.05
         [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
         assert note.index("processors") < note.index("LIBRA") or kind is ContentionModel
+
+
+def test_waiting_for_a_core_is_part_of_what_is_predicted() -> None:
+    """LIBRA's form is fitted to all-reduces from when they began, and a step has them wait."""
+    waiting = 1.5e-3
+    tuned, _ = drive(Machine(waiting=waiting, noise=0.02), strategies.Libra(race=False))
+    assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None
+    usual = slower(MODEL, waiting)
+    errors = [
+        simulate(tuned.profile, plan, tuned.cost_model).backward_seconds
+        / simulate(PROFILE, plan, usual).backward_seconds
+        - 1
+        for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 12, seed=77)
+    ]
+    assert abs(np.median(errors)) < 0.02
+    assert np.max(np.abs(errors)) < 0.05
+    assert tuned.cost_model.startup_seconds == pytest.approx(usual.startup_seconds, rel=0.3)
 
 
 def test_planner_that_finds_no_plan_is_not_the_models_fault(

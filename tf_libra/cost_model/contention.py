@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks, units
 from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.hops import check_hops, num_hops
 
 _FORMAT = "tf-libra cost model"
 _VERSION = 1
@@ -68,21 +69,12 @@ class ContentionModel(CostModel):
         if self.exclusive_hop_latency is not None:
             latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
             object.__setattr__(self, "exclusive_hop_latency", latency)
-        if self.hops is not None:
-            hops = checks.integer("hops", self.hops, 1, checks.MAX_INT32)
-            object.__setattr__(self, "hops", hops)
-        if self.workers_per_host is not None:
-            many = checks.integer("workers_per_host", self.workers_per_host, 1, checks.MAX_INT32)
-            object.__setattr__(self, "workers_per_host", many)
+        check_hops(self.hops, self.workers_per_host)
 
     @property
     def num_hops(self) -> int:
         """Hops of an all-reduce among N workers; none where there is one."""
-        if self.hops is None or self.num_workers == 1:
-            return 2 * (self.num_workers - 1)
-        num_hosts, left = divmod(self.num_workers, self.workers_per_host or self.num_workers)
-        has_levels = num_hosts > 1 and left == 0 and self.workers_per_host != 1
-        return 2 * self.hops if has_levels else self.hops
+        return num_hops(self.num_workers, self.hops, self.workers_per_host)
 
     @property
     def startup_seconds(self) -> float:
@@ -117,6 +109,24 @@ class ContentionModel(CostModel):
         long among several full hosts as within one.
         """
         return replace(self, num_workers=num_workers)
+
+    def slowed(self, waiting: float, transmission: float) -> "ContentionModel":
+        """The same, where an all-reduce waits for so many seconds and sends so many times as long.
+
+        Overlapped or not: Assumptions 2 and 3 go on to hold where they do.
+        """
+        alone, each = self.exclusive_hop_latency, waiting / max(self.num_hops, 1)
+
+        def slower(gammas: tuple[float, float, float]) -> tuple[float, float, float]:
+            return gammas[0] / transmission, gammas[1] / transmission, gammas[2]
+
+        return replace(
+            self,
+            hop_latency=self.hop_latency + each,
+            exclusive_hop_latency=None if alone is None else alone + each,
+            overlapped=slower(self.overlapped),
+            exclusive=slower(self.exclusive),
+        )
 
     def contention_free(self) -> "ContentionModel":
         """The ideal without contention, MG-CF of LIBRA's evaluation: compute = (1, 0) and p = q."""

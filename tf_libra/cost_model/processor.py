@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tf_libra import checks, units
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.hops import check_hops, num_hops
 
 FORMAT = "tf-libra processor model"
 _VERSION = 1
@@ -32,12 +33,16 @@ class ProcessorModel(CostModel):
 
     Attributes:
       num_workers: N.
-      startup: startup overhead a of an all-reduce, seconds.
+      startup: startup overhead a of an all-reduce that makes two hops, seconds.
       work_per_byte: u, seconds of a rank's cores per byte of c_hat.
       wire_per_byte: w, seconds per byte of c_hat; 0 where nothing but work limits.
       lane_weight: h, how a lane counts beside computation where both want a core; 1 is what a
         scheduler that is fair to one lane and one computing thread gives.
       lane_gap: e, what of the wire's time one lane leaves unused between two pieces, as a share.
+      hops: that a message of an all-reduce makes one after the other. Lanes exchange with all ranks
+        at once and make 2 whatever N is. None: 2(N-1), as in a ring.
+      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
+        goes within hosts and over them, and makes twice `hops`. None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -49,6 +54,8 @@ class ProcessorModel(CostModel):
     wire_per_byte: float = 0.0
     lane_weight: float = 1.0
     lane_gap: float = 0.0
+    hops: int | None = 2
+    workers_per_host: int | None = None
 
     def __post_init__(self) -> None:
         workers = checks.integer("num_workers", self.num_workers, 1, checks.MAX_INT32)
@@ -57,11 +64,17 @@ class ProcessorModel(CostModel):
             object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
         for field in ("work_per_byte", "lane_weight"):
             object.__setattr__(self, field, checks.real(field, getattr(self, field), above=0))
+        check_hops(self.hops, self.workers_per_host)
+
+    @property
+    def num_hops(self) -> int:
+        """Hops of an all-reduce among N workers; none where there is one."""
+        return num_hops(self.num_workers, self.hops, self.workers_per_host)
 
     @property
     def startup_seconds(self) -> float:
-        """Startup overhead a; lanes make two hops, however many workers there are."""
-        return self.startup if self.num_workers > 1 else 0.0
+        """Startup overhead a: of every hop the same."""
+        return self.num_hops * self.startup / 2
 
     @property
     def exclusive_startup_seconds(self) -> float:
@@ -92,15 +105,24 @@ class ProcessorModel(CostModel):
         return 1 / np.maximum(self.wire_seconds(num_threads), self.work_per_byte)
 
     def with_workers(self, num_workers: int) -> "ProcessorModel":
-        """The same hardware with another number of workers: only c_hat changes."""
+        """The same hardware with another number of workers: only a and c_hat change.
+
+        With `hops` given, as for lanes, a stays, too, but for one worker; with `workers_per_host`
+        it is twice as long among several full hosts as within one.
+        """
         return replace(self, num_workers=num_workers)
 
     def contention_free(self) -> ContentionModel:
         """The ideal in which lanes take nothing from computation."""
         rate = 1 / max(self.wire_per_byte, self.work_per_byte)
-        hops = max(1, 2 * (self.num_workers - 1))
         return ContentionModel(
-            self.num_workers, self.startup / hops, (1.0, 0.0), (rate, 0.0, 0.0), (rate, 0.0, 0.0)
+            self.num_workers,
+            self.startup / 2,
+            (1.0, 0.0),
+            (rate, 0.0, 0.0),
+            (rate, 0.0, 0.0),
+            hops=self.hops,
+            workers_per_host=self.workers_per_host,
         )
 
     def formula(self) -> str:
@@ -114,7 +136,11 @@ class ProcessorModel(CostModel):
 
     def to_json(self) -> str:
         """Returns the model as JSON text; `from_json` reads it back unchanged."""
-        return json.dumps({"format": FORMAT, "version": _VERSION} | asdict(self), indent=1)
+        value = {"format": FORMAT, "version": _VERSION} | asdict(self)
+        for name, usual in (("hops", 2), ("workers_per_host", None)):
+            if value[name] == usual:
+                del value[name]
+        return json.dumps(value, indent=1)
 
     @classmethod
     def from_json(cls, document: str) -> "ProcessorModel":
@@ -123,7 +149,7 @@ class ProcessorModel(CostModel):
             FORMAT,
             checks.json_document(FORMAT, _VERSION, document),
             required=("num_workers", "startup", "work_per_byte"),
-            optional=("wire_per_byte", "lane_weight", "lane_gap"),
+            optional=("wire_per_byte", "lane_weight", "lane_gap", "hops", "workers_per_host"),
         )
         return cls(**value)
 

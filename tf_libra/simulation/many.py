@@ -1,6 +1,7 @@
-"""The steps of many plans at once, for searches that compare thousands of them."""
+"""The steps of many plans at once, for searches and fits that compare thousands of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,13 +9,70 @@ from numpy.typing import NDArray
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ManyTimes:
+    """What `simulate` says of plans on one stream; seconds since the start of backward.
+
+    Attributes:
+      starts: of all-reduces, shape [..., groups].
+      ends: likewise.
+      step: to the end of the last update, shape [...].
+    """
+
+    starts: _Array
+    ends: _Array
+    step: _Array
+
+
+def times_of_many(
+    overlapped: _Array, exclusive: _Array, rates: _Array, left_at_start: _Array, updates: _Array
+) -> ManyTimes:
+    """Lays out the groups of many plans, as `simulate` does those of one.
+
+    Shapes are [..., groups] and broadcast. Groups of nothing at the end of a plan take no time.
+
+    Args:
+      overlapped: p(c, r) + a of each group.
+      exclusive: q(c, r) + a.
+      rates: the share of its speed that computation keeps beside it.
+      left_at_start: contention-free seconds of backward computation from the group's readiness to
+        the end, [..., 1 + groups]; before the first group stands the whole.
+      updates: contention-free seconds of the updates that each group lets begin.
+    """
+    shape = np.broadcast_shapes(overlapped.shape, (*left_at_start.shape[:-1], updates.shape[-1]))
+    starts, ends = np.empty(shape), np.empty(shape)
+    left = left_at_start[..., 1]
+    clock = left_at_start[..., 0] - left
+    pending: _Array = np.zeros(())  # updates of groups that are all-reduced
+    for index in range(shape[-1]):
+        starts[..., index] = clock
+        rate, alone = rates[..., index], overlapped[..., index]
+        computation = (left + pending) / rate
+        is_hidden = alone <= computation
+        share = np.divide(computation, alone, out=np.ones(shape[:-1]), where=alone > 0)
+        shown = computation + exclusive[..., index] * (1 - share)
+        clock = clock + np.where(is_hidden, alone, shown)
+        ends[..., index] = clock
+        undone = np.maximum(0.0, left + pending - np.minimum(alone, computation) * rate)
+        # What is not done of both is of updates first: backward computation goes before them.
+        left, pending = np.maximum(0.0, undone - pending), np.minimum(undone, pending)
+        pending = pending + updates[..., index]
+        if index + 1 < shape[-1]:
+            next_left = left_at_start[..., index + 2]
+            clock = clock + np.maximum(0.0, left - next_left)
+            left = np.minimum(left, next_left)
+    return ManyTimes(starts, ends, clock + pending)
+
 
 def steps_of_many(
     profile: BackwardProfile,
     cost: CostModel,
     stops: Sequence[Sequence[int]],
     threads: Sequence[Sequence[int]],
-) -> NDArray[np.float64]:
+) -> _Array:
     """Returns seconds from the start of backward to the end of the last update, shape [plans].
 
     What `simulate` says of plans on one stream, as arrays over the plans instead of one by one.
@@ -30,33 +88,12 @@ def steps_of_many(
     # Groups of nothing at the end take no time: all plans get as many.
     ends = np.array([(*one, *(last,) * (most - len(one))) for one in stops])
     lanes = np.array([(*one, *(one[-1],) * (most - len(one))) for one in threads])
-    starts = np.concatenate([np.zeros((len(ends), 1), int), ends[:, :-1]], axis=1)
-    sizes = profile.bytes_before[ends] - profile.bytes_before[starts]
-    updates = profile.updates_before[ends] - profile.updates_before[starts]
-    overlapped = cost.overlapped_all_reduce(sizes, lanes)
-    exclusive = cost.exclusive_all_reduce(sizes, lanes)
-    rates = cost.compute_rate(lanes)
-    left_at_start = profile.compute_after[ends]
-
-    left = left_at_start[:, 0]
-    clock = float(profile.compute_after[0]) - left
-    pending = np.zeros(len(ends))  # updates of groups that are all-reduced
-    end = clock
-    for index in range(most):
-        computation = (left + pending) / rates[:, index]
-        alone = overlapped[:, index]
-        is_hidden = alone <= computation
-        share = np.divide(computation, alone, out=np.ones_like(alone), where=alone > 0)
-        shown = computation + exclusive[:, index] * (1 - share)
-        end = clock + np.where(is_hidden, alone, shown)
-        done = np.where(is_hidden, alone, computation) * rates[:, index]
-        undone = np.maximum(0.0, left + pending - done)
-        # What is not done of both is of updates first: backward computation goes before them.
-        left, pending = np.maximum(0.0, undone - pending), np.minimum(undone, pending)
-        pending = pending + updates[:, index]
-        clock = end
-        if index + 1 < most:
-            next_left = left_at_start[:, index + 1]
-            clock = end + np.maximum(0.0, left - next_left)
-            left = np.minimum(left, next_left)
-    return np.asarray(end + pending)
+    edges = np.concatenate([np.zeros((len(ends), 1), int), ends], axis=1)
+    sizes = np.diff(profile.bytes_before[edges])
+    return times_of_many(
+        cost.overlapped_all_reduce(sizes, lanes),
+        cost.exclusive_all_reduce(sizes, lanes),
+        cost.compute_rate(lanes),
+        profile.compute_after[edges],
+        np.diff(profile.updates_before[edges]),
+    ).step

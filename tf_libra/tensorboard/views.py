@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
@@ -418,6 +419,7 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
         "threads": list(record.threads),
         "num_workers": record.plan.num_workers,
         "median_error": record.conclusion.median_error,
+        "weighted_error": None,
         "held_out_error": record.conclusion.held_out_error,
         "model": None,
         "curves": None,
@@ -445,6 +447,12 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
     ]
     if samples:
         errors = prediction_errors(cost, samples)
+        # Of these points by this model, whatever an earlier version has kept.
+        view["median_error"] = float(np.median(np.abs(errors)))
+        # Many short all-reduces may be missed by much, and matter little.
+        view["weighted_error"] = _weighted_median(
+            np.abs(errors), np.array([sample.wall_seconds for sample in samples])
+        )
         computing = iter(computation_errors(cost, samples).tolist())
         for sample, error in zip(samples, errors.tolist(), strict=True):
             overlapped = sample.overlap_seconds > 0
@@ -467,6 +475,12 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
                 }
             )
     return view
+
+
+def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    order = np.argsort(values)
+    before = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(before, before[-1] / 2)]])
 
 
 def _possible(cost: CostModel, num_threads: float) -> bool:

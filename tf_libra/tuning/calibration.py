@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra.cost_model import CostModel, ProcessorModel
+from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
+from tf_libra.cost_model.hops import num_hops
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.tuning.misses import Candidates, MeasuredSteps
 from tf_libra.tuning.step_times import StepTimes
 
 _Array = NDArray[np.float64]
 
-# How exactly a step is known, and when one of its all-reduces begins or ends, in shares of a step.
-_STEP_NOISE = 0.02
-_SPAN_NOISE = 0.04
 # What is known before anything is seen, as logarithms' standard deviations: little, but enough for
 # a parameter that the steps do not tell to stay where it is plausible: a scheduler is fair by and
 # large, and a lane does little between two pieces.
@@ -31,6 +30,9 @@ _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
 # How well the start of backward is known where it was measured, and that computation takes as long
 # as profiled: a machine that is shared is not as fast all the time, and tracing takes its part.
 _START_KNOWN, _PACE_KNOWN = 0.1, 0.3
+# How well it is known that all-reduces that wait for nobody send as fast in usual steps, and what
+# they wait, in the beginning, as a share of the shortest all-reduce.
+_TRANSMISSION_KNOWN, _WAITING_START = 0.3, 0.1
 # Where searches begin: all-reduces are work, or on the wire, or both.
 _WIRE_STARTS = (0.1, 0.5, 1.0)  # of the time that a byte takes
 _WORK_START = 0.5
@@ -41,6 +43,7 @@ _UPDATES_START, _UPDATES_KNOWN = 0.25, 2.0
 # A search ends when it gains less than this part of its cost, a sum of squares of noise.
 _WORTHWHILE = 1e-3
 _LEAST_SECONDS, _LEAST_SECONDS_PER_BYTE = 1e-6, 1e-12
+_DIFFERENCE = 2.0**-26  # by which a parameter is moved to see what changes with it
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def calibrate(
     steps: Sequence[StepTimes],
     num_workers: int,
     before_seconds: float | None = None,
+    hops: int | None = 2,
+    workers_per_host: int | None = None,
 ) -> Calibration:
     """Fits a processor model to the usual steps of several plans.
 
@@ -83,18 +88,29 @@ def calibrate(
         threads, since what does not differ cannot be told apart.
       num_workers: N >= 2, which the steps were measured on.
       before_seconds: from a step's start to the start of backward; None where nobody has seen it.
+      hops: that an all-reduce makes; see `ProcessorModel`.
+      workers_per_host: likewise.
 
     Raises:
-      ValueError: no steps, or plans of other tensors than the profile's.
+      ValueError: no steps, one under several streams, or plans of other tensors than the profile's.
     """
     times = _Times.of(steps, before_seconds)
     shortest, per_byte = _scales(steps, num_workers)
+    measured = MeasuredSteps.of(profile, steps)
+
+    def model(startup: float, work: float, wire: float, weight: float, gap: float) -> CostModel:
+        """By the startup overhead that is measured, whatever hops it is of."""
+        two_hops = 2 * startup / num_hops(num_workers, hops, workers_per_host)
+        return ProcessorModel(
+            num_workers, two_hops, work, wire, weight, gap, hops, workers_per_host
+        )
+
     found = [
         _fitted(
             profile,
-            steps,
+            measured,
             times,
-            lambda *parameters: ProcessorModel(num_workers, *parameters),
+            model,
             (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START),
             (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN),
         )
@@ -104,14 +120,22 @@ def calibrate(
 
 
 def calibrate_beside(
-    model: CostModel,
+    model: ContentionModel,
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
     before_seconds: float | None = None,
 ) -> Calibration:
-    """Fits all but the model, which is given; else as `calibrate`."""
+    """Fits all but the shape of the model, which is given; else as `calibrate`.
+
+    The model is of all-reduces that did not wait for other ranks. In a step they do, and for cores
+    that others are on: startup overheads are by as much longer as the steps tell, and transmissions
+    take as many times as long, overlapped and not.
+    """
     times = _Times.of(steps, before_seconds)
-    return _fitted(profile, steps, times, lambda: model, (), ())[0]
+    measured = MeasuredSteps.of(profile, steps)
+    start = _WAITING_START * _scales(steps, model.num_workers)[0], 1.0
+    known = _VAGUE, _TRANSMISSION_KNOWN
+    return _fitted(profile, measured, times, model.slowed, start, known)[0]
 
 
 @dataclass(frozen=True)
@@ -140,7 +164,7 @@ class _Times:
 
 def _fitted(
     profile: BackwardProfile,
-    steps: Sequence[StepTimes],
+    measured: MeasuredSteps,
     times: _Times,
     model_of: Callable[..., CostModel],
     model_start: Sequence[float],
@@ -153,18 +177,38 @@ def _fitted(
     low, high = start - 12, start + 12
     low[0], high[0] = 0.0, 1.0
 
-    def calibration(found: _Array) -> Calibration:
-        share, (before, rest, pace, *parameters) = float(found[0]), np.exp(found[1:]).tolist()
-        paced = _paced(profile, pace, share * rest)
-        return Calibration(model_of(*parameters), paced, before, (1 - share) * rest)
+    def many_residuals(many: _Array) -> _Array:
+        share, (before, rest, pace) = many[:, 0], np.exp(many[:, 1:4]).T
+        parameters = [tuple(one) for one in np.exp(many[:, 4:]).tolist()]
+        models = {one: model_of(*one) for one in dict.fromkeys(parameters)}
+        candidates = Candidates(
+            models=[models[one] for one in parameters],
+            before=before,
+            after=(1 - share) * rest,
+            pace=pace,
+            updates=share * rest,
+        )
+        return np.concatenate([measured.missed(candidates), known * (many - start)], axis=1)
 
     def residuals(found: _Array) -> _Array:
-        return np.concatenate([*_misses(calibration(found), steps), known * (found - start)])
+        return many_residuals(found[None])[0]
+
+    def jacobian(found: _Array) -> _Array:
+        """By differences, of all parameters at once."""
+        steps = np.where(found < 0, -_DIFFERENCE, _DIFFERENCE) * np.maximum(1.0, np.abs(found))
+        outside = (found + steps < low) | (found + steps > high)
+        moved = found + np.where(outside, -steps, steps)
+        rows = np.where(np.eye(len(found), dtype=bool), moved, found)
+        at, *beside = many_residuals(np.stack([found, *rows]))
+        return np.transpose(beside - at) / (moved - found)
 
     found = optimize.least_squares(
-        residuals, start, bounds=(low, high), loss="soft_l1", ftol=_WORTHWHILE
+        residuals, start, jacobian, bounds=(low, high), loss="soft_l1", ftol=_WORTHWHILE
     )
-    return calibration(found.x), float(found.cost)
+    share, (before, rest, pace, *parameters) = float(found.x[0]), np.exp(found.x[1:]).tolist()
+    paced = _paced(profile, pace, share * rest)
+    calibration = Calibration(model_of(*parameters), paced, before, (1 - share) * rest)
+    return calibration, float(found.cost)
 
 
 def _paced(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
@@ -187,17 +231,3 @@ def _scales(steps: Sequence[StepTimes], num_workers: int) -> tuple[float, float]
         max(float(some.min()) if some.size else 0.0, _LEAST_SECONDS),
         max(float(walls.sum()) / max(sent, 1.0), _LEAST_SECONDS_PER_BYTE),
     )
-
-
-def _misses(found: Calibration, steps: Sequence[StepTimes]) -> list[_Array]:
-    """By how much the model misses ends of steps, and starts and ends of all-reduces."""
-    misses = []
-    for step in steps:
-        timeline = simulate(found.profile, step.plan, found.model)
-        seconds = found.rest_seconds + timeline.step_seconds
-        misses.append(np.array([(seconds / step.seconds - 1) / _STEP_NOISE]))
-        spans = np.array([(one.start_seconds, one.end_seconds) for one in timeline.groups])
-        # However many groups a plan has, it is one plan.
-        weight = step.seconds * _SPAN_NOISE * np.sqrt(spans.size / 2)
-        misses.append(((spans + found.before_seconds - step.spans) / weight).ravel())
-    return misses

@@ -77,12 +77,11 @@ def _fit(
     samples += _samples(tested, profile)
     fitted = fit(samples)
     model: CostModel = fitted.model
-    rest, found_profile = None, profile
+    rest, found_profile, median_error = None, profile, fitted.median_error
     if forms := judged_forms(
         profile,
         findings.usual_steps(),
         findings.held_out(),
-        num_workers,
         before.model,
         fitted.model,
         findings.before_seconds(),
@@ -90,19 +89,21 @@ def _fit(
         better, other = forms
         model, found_profile = better.calibration.model, better.calibration.profile
         rest, error = better.calibration.rest_seconds, better.held_out_error
+        if better.median_error is not None:
+            samples[:], median_error = better.samples, better.median_error
         notes.append(
             "steps of plans that it had not seen were missed by"
             f" {units.percent(better.held_out_error)} in the median by the model of {better.name},"
             f" and by {units.percent(other.held_out_error)} by that of {other.name}"
         )
-    if model is fitted.model:
+    if isinstance(model, ContentionModel):
         notes += [*fitted.notes, *fitted.warnings]
     placeholder = _one_group_of(profile, 1, num_workers, ())
     return Conclusion(
         placeholder,
         found_profile,
         model,
-        fitted.median_error,
+        median_error,
         error,
         tuple(samples),
         rest_seconds=rest,

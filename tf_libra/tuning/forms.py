@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from tf_libra.cost_model import ContentionModel
+from tf_libra.cost_model import ContentionModel, OverlapSample, prediction_errors
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning.calibration import Calibration, calibrate, calibrate_beside
 from tf_libra.tuning.step_times import StepTimes
+from tf_libra.tuning.usual_samples import usual_samples
 
 # A form is tested on the plans held out, and fitted to at least as many others.
 _FEWEST_PLANS = 3
@@ -22,6 +24,8 @@ class Form:
     Attributes:
       name: of the form, for a reader.
       calibration: to all steps.
+      samples: the all-reduces of these steps.
+      median_error: median over the samples of |`prediction_errors`|.
       held_out_error: median over the plans held out of |predicted / measured step - 1|.
       held_out_backward_error: the same of the end of backward; None where nobody knows when it
         begins.
@@ -29,6 +33,8 @@ class Form:
 
     name: str
     calibration: Calibration
+    samples: tuple[OverlapSample, ...]
+    median_error: float | None
     held_out_error: float
     held_out_backward_error: float | None
 
@@ -42,8 +48,7 @@ def judged_forms(
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
     held_out: frozenset[str],
-    num_workers: int,
-    partial: ContentionModel,
+    before: ContentionModel,
     whole: ContentionModel,
     before_seconds: float | None = None,
 ) -> list[Form]:
@@ -53,8 +58,7 @@ def judged_forms(
       profile: contention-free backward computation.
       steps: usual steps of several plans.
       held_out: fingerprints of the plans to test on.
-      num_workers: N >= 2.
-      partial: LIBRA's form, fitted without the plans held out.
+      before: LIBRA's form, fitted without the plans held out.
       whole: LIBRA's form, fitted to everything.
       before_seconds: from a step's start to the start of backward; None where nobody has seen it.
     """
@@ -72,22 +76,34 @@ def judged_forms(
             if before_seconds is not None and one.spans[-1, 1] > before_seconds:
                 measured = one.spans[-1, 1] - before_seconds
                 backwards_missed.append(abs(timeline.backward_seconds / measured - 1))
+        samples = usual_samples(final, steps)
+        errors = np.abs(prediction_errors(final.model, samples)) if samples else None
         return Form(
             name,
             final,
+            samples,
+            None if errors is None else float(np.median(errors)),
             float(np.median(steps_missed)),
             float(np.median(backwards_missed)) if backwards_missed else None,
         )
 
+    processors = partial(
+        calibrate,
+        profile,
+        num_workers=whole.num_workers,
+        before_seconds=before_seconds,
+        hops=whole.hops,
+        workers_per_host=whole.workers_per_host,
+    )
     forms = [
         form(
             "processors that share their cores",
-            calibrate(profile, fitting, num_workers, before_seconds),
-            calibrate(profile, steps, num_workers, before_seconds),
+            processors(fitting),
+            processors(steps),
         ),
         form(
             "LIBRA's",
-            calibrate_beside(partial, profile, fitting, before_seconds),
+            calibrate_beside(before, profile, fitting, before_seconds),
             calibrate_beside(whole, profile, steps, before_seconds),
         ),
     ]

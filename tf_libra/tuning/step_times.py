@@ -46,12 +46,14 @@ class StepTimes:
       seconds: of the step.
       spans: start and end of each group's all-reduce, seconds since the step's start, [groups, 2].
         It starts when the engine has it and is done with what came before it on its stream.
+      ready: when the engine had each group's gradients, likewise, [groups].
       num_steps: that it is the median of.
     """
 
     plan: Plan
     seconds: float
     spans: NDArray[np.float64]
+    ready: NDArray[np.float64]
     num_steps: int
 
 
@@ -59,7 +61,8 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     """The usual step of every plan, in the order in which plans were first seen.
 
     Steps that do not show every group of bytes, as those that only accumulate gradients, are left
-    out. A group of no bytes is never launched: its span is where the group before ended.
+    out. A group of no bytes is never launched: its span is where the group before ended, and nobody
+    knows when it was ready: as its span.
 
     Args:
       steps: one of every plan in each round.
@@ -71,13 +74,14 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     found = []
     for of_plan in by_plan.values():
         whole = [
-            (step.seconds / pace, spans / pace)
+            (step.seconds / pace, stamps / pace)
             for step, pace in zip(of_plan, paces, strict=False)
-            if (spans := _spans(step)) is not None
+            if (stamps := _stamps(step)) is not None
         ]
         if whole:
-            seconds, spans = (np.median(column, axis=0) for column in zip(*whole, strict=True))
-            found.append(StepTimes(of_plan[0].plan, float(seconds), spans, len(whole)))
+            seconds, stamps = (np.median(column, axis=0) for column in zip(*whole, strict=True))
+            spans, ready = stamps[:, :2], stamps[:, 2]
+            found.append(StepTimes(of_plan[0].plan, float(seconds), spans, ready, len(whole)))
     return found
 
 
@@ -92,18 +96,19 @@ def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     return np.asarray(np.median(np.array(complete) / usual[:, None], axis=0))
 
 
-def _spans(step: TimedStep) -> NDArray[np.float64] | None:
-    """None where an all-reduce is missing."""
+def _stamps(step: TimedStep) -> NDArray[np.float64] | None:
+    """Start, end and readiness of groups, [groups, 3]; None where an all-reduce is missing."""
     by_group = {record.group: record for record in step.records}
     free_ns = dict.fromkeys((group.stream for group in step.plan.groups), step.called_ns[0])
-    spans = []
+    stamps = []
     for index, group in enumerate(step.plan.groups):
         record = by_group.get(index)
-        start_ns = stop_ns = free_ns[group.stream]
+        start_ns = stop_ns = ready_ns = free_ns[group.stream]
         if record is not None:
             start_ns, stop_ns = max(start_ns, record.enqueued_ns), record.finished_ns
+            ready_ns = record.enqueued_ns
         elif step.plan.group_bytes[index]:
             return None
-        spans.append((start_ns, stop_ns))
+        stamps.append((start_ns, stop_ns, ready_ns))
         free_ns[group.stream] = stop_ns
-    return np.asarray((np.array(spans, np.int64) - step.called_ns[0]) * 1e-9, np.float64)
+    return np.asarray((np.array(stamps, np.int64) - step.called_ns[0]) * 1e-9, np.float64)

@@ -25,7 +25,7 @@ export async function contentionView(place, context) {
         ? h('p', {class: 'note'}, 'The model was kept from an earlier job, whose run has the samples.') : null,
       coefficients(view)),
     h('div', {class: 'grid two'},
-      panel('Computation slowdown', 'Backward computation beside an all-reduce, against alone: g(b, r) / b.', plots[0]),
+      panel('Computation slowdown', 'Backward computation and updates beside an all-reduce, against alone: g(b, r) / b.', plots[0]),
       panel('Transmission rate', 'Bytes that a ring all-reduce sends per worker, per second, without startup overhead.', plots[1]),
       panel('Predicted against measured', 'One dot per sampled all-reduce; on the line, the model is right.', plots[2]),
       panel('Residuals', 'Predicted over measured time, by size of the all-reduce; at 1, the model is right.', plots[3])),
@@ -51,7 +51,7 @@ function summary(view) {
     words.push(`From r = ${first.num_threads} to r = ${last.num_threads}, an overlapped all-reduce sends ${(last.overlapped_rate / first.overlapped_rate).toFixed(2)} times as fast, and the computation beside it takes ${(last.slowdown / first.slowdown).toFixed(2)} times as long.`);
   }
   if (view.median_error !== null) {
-    words.push(`The model misses an all-reduce by ${percent(view.median_error)} in the median of ${plural(view.samples.length, 'sample')}.`);
+    words.push(`The model misses an all-reduce by ${percent(view.median_error)} in the median of ${plural(view.samples.length, 'sample')}${view.weighted_error === null ? '' : `, and by ${percent(view.weighted_error)} where each counts by its time`}.`);
   }
   words.push(view.held_out_error === null
     ? 'It was not tested on plans that the fit has not seen.'
@@ -70,6 +70,11 @@ function coefficients(view) {
         h('td', {}, rate(one.overlapped_rate)),
         h('td', {}, rate(one.exclusive_rate)))))),
     h('p', {class: 'note'}, `${view.model.formula}.`));
+}
+
+/** What a sample is of: a plan's usual step, or, where there are too few of these, a traced one. */
+function origin(one) {
+  return one.step > 0 ? `step ${one.step}` : `group ${one.group}, a plan's usual step`;
 }
 
 // Dots of one r lie beside one another, not upon.
@@ -95,7 +100,7 @@ function slowdown(element, view) {
   return chart(element, [
     {...dots('samples', color('compute')),
       x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => one.slowdown),
-      text: some.map((one) => `r = ${one.num_threads}, step ${one.step}<br>${bytes(one.num_bytes)}`),
+      text: some.map((one) => `r = ${one.num_threads}, ${origin(one)}<br>${bytes(one.num_bytes)}`),
       hovertemplate: '%{text}<br>× %{y:.3f}<extra></extra>'},
     curve('fitted', view, 'slowdown', color('compute-slow')),
     medians('medians', some, 'slowdown', color('compute')),
@@ -127,7 +132,7 @@ function rates(element, view) {
     const some = view.samples.filter((one) => chosen(one) && one.rate !== null);
     traces.push({...dots(`${name}, samples`, tint),
       x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => factor * one.rate),
-      text: some.map((one) => `r = ${one.num_threads}, step ${one.step}<br>${bytes(one.num_bytes)} in ${time(one.overlap_seconds + one.residual_seconds)}`),
+      text: some.map((one) => `r = ${one.num_threads}, ${origin(one)}<br>${bytes(one.num_bytes)} in ${time(one.overlap_seconds + one.residual_seconds)}`),
       hovertemplate: some.map((one) => `%{text}<br>${rate(one.rate)}<extra></extra>`)});
     traces.push(
       curve(`${name}, fitted`, view, key, tint, factor),
@@ -162,7 +167,7 @@ function byThreads(view, x, y, text) {
 }
 
 const wall = (one) => one.overlap_seconds + one.residual_seconds;
-const told = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, step ${one.step}<br>measured ${time(wall(one))}, predicted ${time(one.predicted_seconds)}`;
+const told = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, ${origin(one)}<br>measured ${time(wall(one))}, predicted ${time(one.predicted_seconds)}`;
 
 function agreement(element, view) {
   const all = view.samples.flatMap((one) => [1e3 * wall(one), 1e3 * one.predicted_seconds]);

@@ -1,0 +1,26 @@
+"""How many hops a message of an all-reduce makes, one after the other."""
+
+from tf_libra import checks
+
+
+def check_hops(hops: int | None, workers_per_host: int | None) -> None:
+    """Raises `ValueError` if one of them, where it is given, is no positive integer."""
+    for name, value in (("hops", hops), ("workers_per_host", workers_per_host)):
+        if value is not None:
+            checks.integer(name, value, 1, checks.MAX_INT32)
+
+
+def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -> int:
+    """Hops of an all-reduce among N workers; none where there is one.
+
+    Args:
+      num_workers: N.
+      hops: on one level, whatever N is; None: 2(N-1), as in a ring (LIBRA, Eq. 4).
+      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
+        goes within hosts and over them, and makes twice `hops`. None: it has one level.
+    """
+    if hops is None or num_workers == 1:
+        return 2 * (num_workers - 1)
+    num_hosts, left = divmod(num_workers, workers_per_host or num_workers)
+    has_levels = num_hosts > 1 and left == 0 and workers_per_host != 1
+    return 2 * hops if has_levels else hops
