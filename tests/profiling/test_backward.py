@@ -198,6 +198,12 @@ def test_profile_holds_differences_of_medians_in_order_of_production() -> None:
     assert measured.num_in_order == 3
 
 
+def test_profile_can_be_left_in_an_order() -> None:
+    measured = measured_profile([step({"a": 5, "b": 1, "c": 9})] * 3, BYTES, order="abc")
+    assert measured.profile.names == ("a", "b", "c")
+    np.testing.assert_allclose(measured.profile.compute_seconds, [5e-3, 0, 4e-3])
+
+
 def test_profile_says_in_how_many_steps_its_order_held() -> None:
     usual = step({"a": 1, "b": 2, "c": 2})
     measured = measured_profile([usual, step({"a": 3, "b": 1, "c": 4}), usual], BYTES)

@@ -36,6 +36,7 @@ class Machine:
     """Runs plans as `simulate` says, with noise on every time.
 
     While two all-reduces run at once, a byte takes `gamma` times as long, whatever a plan says.
+    Every `whiles` seconds in the mean, the machine becomes a third slower, or as fast again.
     An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
     """
 
@@ -46,6 +47,8 @@ class Machine:
         model: CostModel = MODEL,
         gamma: float = 1.0,
         waiting: float = 0.0,
+        whiles: float = np.inf,
+        seed: int = 0,
     ) -> None:
         self.profile = profile
         self.model = model
@@ -53,7 +56,12 @@ class Machine:
         self._noise = noise
         self._gamma = gamma
         self._waiting = waiting
-        self._random = np.random.default_rng(0)
+        self._random = np.random.default_rng(seed)
+        self._whiles = whiles
+        self._pace, self._next = (
+            1.0,
+            whiles * self._random.exponential() if whiles < np.inf else np.inf,
+        )
         self._step = 0
 
     def specs(self, order: Sequence[int] | None = None) -> list[TensorSpec]:
@@ -64,6 +72,9 @@ class Machine:
     def run(self, plan: Plan) -> Observation:
         self._step += 1
         self.seconds += 0.05
+        while self.seconds > self._next:
+            self._pace = 1.0 if self._pace > 1 else 1.38
+            self._next += self._whiles * self._random.exponential()
         # In the order of production, whatever the plan's.
         contended = replace(plan, contention=self._gamma)
         timeline = simulate(self._reordered(plan), contended, slower(self.model, self._waiting))
@@ -115,7 +126,7 @@ class Machine:
             [*(record.finished_ns for record in records), *production.produced_ns.tolist()]
         )
         called_ns = (start_ns - round(BEFORE * 1e9), last_ns + round(AFTER * 1e9))
-        return Observation(production, records, called_ns=called_ns)
+        return at_pace(Observation(production, records, called_ns=called_ns), self._pace)
 
     def _reordered(self, plan: Plan) -> BackwardProfile:
         """The profile in the plan's order; each tensor keeps the time of its own."""
@@ -126,6 +137,34 @@ class Machine:
             [t.compute_seconds for t in tensors],
             [t.name for t in tensors],
         )
+
+
+def at_pace(seen: Observation, pace: float) -> Observation:
+    """As if all in it had taken `pace` times as long."""
+    start_ns = seen.called_ns[0]
+
+    def moved(when_ns: int) -> int:
+        return start_ns + round((when_ns - start_ns) * pace)
+
+    records = tuple(
+        replace(
+            one,
+            enqueued_ns=moved(one.enqueued_ns),
+            started_ns=moved(one.started_ns),
+            first_byte_ns=moved(one.first_byte_ns),
+            finished_ns=moved(one.finished_ns),
+        )
+        for one in seen.records
+    )
+    assert seen.production is not None
+    production = replace(
+        seen.production,
+        produced_ns=np.array([moved(one) for one in seen.production.produced_ns.tolist()]),
+        backward_start_ns=moved(seen.production.backward_start_ns),
+    )
+    return replace(
+        seen, production=production, records=records, called_ns=(start_ns, moved(seen.called_ns[1]))
+    )
 
 
 def slower(model: CostModel, waiting: float) -> CostModel:

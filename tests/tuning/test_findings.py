@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuning.machine import NUM_WORKERS, PROFILE, Machine
+from tests.tuning.machine import BEFORE, NUM_WORKERS, PROFILE, Machine
 from tf_libra.tuning import Experiment, Observation, Phase, measuring_plans, random_plans
 from tf_libra.tuning.findings import HELD_OUT_EVERY, Findings
 
@@ -48,6 +50,29 @@ def test_step_that_all_reduced_nothing_says_when_gradients_come_but_not_how_long
     findings.note(Experiment(Phase.SAMPLE, plan, traced=True), silent)
     assert len(findings.after_backward) == 1
     assert findings.overlapped == []
+
+
+def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
+    machine, findings = Machine(), Findings()
+    plans = [*measuring_plans(machine.specs(), (1, 2, 4), NUM_WORKERS)]
+    plans += random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4)
+    for index, plan in enumerate(plans):
+        phase = Phase.MEASURE if plan.after_backward else Phase.SAMPLE
+        findings.note(Experiment(phase, plan, traced=True), machine.run(plan))
+        of_phase = findings.after_backward if plan.after_backward else findings.overlapped
+        if index in (0, 4, 5):
+            of_phase[-1] = of_phase[-1].at_pace(1.38)
+    paced, plain = findings.at_usual_pace(), [*findings.after_backward, *findings.overlapped]
+    for index, step in enumerate([*paced.after_backward, *paced.overlapped]):
+        before = plain[index]
+        assert step.before_ns == pytest.approx(BEFORE * 1e9, abs=2)
+        times = 1.38 if index in (0, 4, 5) else 1.0
+        for name in ("started_ns", "finished_ns"):
+            then, now = (getattr(one.records[-1], name) - one.called_ns for one in (before, step))
+            assert then == pytest.approx(times * now, abs=3)
+        produced = [one.production.produced_ns - one.called_ns for one in (before, step)]
+        np.testing.assert_allclose(produced[0], times * produced[1], atol=3)
+    assert paced.profile(machine.specs(), PROFILE.names) is not None
 
 
 def test_problems_are_counted_and_leave_no_profile() -> None:

@@ -130,6 +130,20 @@ def test_waiting_for_a_core_is_part_of_what_is_predicted() -> None:
     assert tuned.cost_model.startup_seconds == pytest.approx(usual.startup_seconds, rel=0.3)
 
 
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_machine_that_is_slower_for_seconds_is_predicted_at_one_pace(seed: int) -> None:
+    machine = Machine(noise=0.02, whiles=2.5, seed=seed)
+    tuned, _ = drive(machine, strategies.Libra(race=False))
+    assert isinstance(tuned.cost_model, ContentionModel) and tuned.profile is not None
+    ratios = [
+        simulate(tuned.profile, plan, tuned.cost_model).backward_seconds
+        / simulate(PROFILE, plan, MODEL).backward_seconds
+        for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 12, seed=77)
+    ]
+    # At which pace is chance.
+    assert np.ptp(ratios) < 0.03 * np.median(ratios)
+
+
 def test_planner_that_finds_no_plan_is_not_the_models_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.tuning.machine import AFTER, BEFORE, NUM_WORKERS, PROFILE, Machine
+from tests.tuning.machine import AFTER, BEFORE, MODEL, NUM_WORKERS, PROFILE, Machine
 from tf_libra.model.plan import Plan
+from tf_libra.simulation import simulate
 from tf_libra.tuning import random_plans
 from tf_libra.tuning.step_times import TimedStep, step_times
 
@@ -59,6 +60,39 @@ def test_half_of_a_round_that_is_slow_tells_no_plan_from_another() -> None:
     found = step_times([*first, *_round(machine, PLANS, 1.3), *_round(machine, PLANS, 1.3)])
     plain = step_times(_round(machine, PLANS, 1.3))
     for one, other in zip(found, plain, strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
+
+
+def test_a_pace_that_changes_within_rounds_shows_in_when_first_gradients_are_ready() -> None:
+    """Some plans have two slow rounds of three, by bad luck, and the others none."""
+    plans = random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 10)
+    unlucky, others = plans[:5], plans[5:]
+    machine = Machine()
+    steps = [
+        *_round(machine, unlucky, 1.38),
+        *_round(machine, others, 1.0),
+        *_round(machine, others, 1.0),
+        *_round(machine, unlucky, 1.38),
+        *_round(machine, plans, 1.0),
+    ]
+
+    def until_ready(plan: Plan) -> float:
+        return 7.0 * (BEFORE + simulate(PROFILE, plan, MODEL).groups[0].ready_seconds)
+
+    even = {one.plan.fingerprint: one.seconds for one in step_times(_round(Machine(), plans, 1.0))}
+    for known, least, most in ((until_ready, 0.0, 1e-6), (None, 0.3, 0.4)):
+        found = step_times(steps, known)
+        ratios = [one.seconds / even[one.plan.fingerprint] for one in found]
+        assert least <= np.ptp(ratios) <= most
+
+
+def test_one_step_that_is_late_is_no_change_of_pace() -> None:
+    def until_ready(plan: Plan) -> float:
+        return BEFORE + simulate(PROFILE, plan, MODEL).groups[0].ready_seconds
+
+    steps = [one for _ in range(3) for one in _round(Machine(), PLANS, 1.0)]
+    late = [_slowed(one, 1.5) if index == 7 else one for index, one in enumerate(steps)]
+    for one, other in zip(step_times(late, until_ready), step_times(steps), strict=True):
         assert one.seconds == pytest.approx(other.seconds, rel=1e-6)
 
 

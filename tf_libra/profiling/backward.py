@@ -242,6 +242,7 @@ def measured_profile(
     num_bytes: Mapping[str, int],
     min_steps: int = 3,
     dtypes: Mapping[str, str] | None = None,
+    order: Sequence[str] | None = None,
 ) -> MeasuredProfile:
     """Builds a profile from steps that communicated after backward, so without contention.
 
@@ -255,6 +256,8 @@ def measured_profile(
       num_bytes: size of each of these tensors.
       min_steps: fewest usable steps.
       dtypes: dtype name of each of these tensors, where known.
+      order: names of the tensors; they are left in it, and one that was produced before its
+        predecessor counts as produced with it. None: the order of production.
 
     Raises:
       ValueError: if there are no steps, they differ in tensors, or a size is missing.
@@ -291,11 +294,15 @@ def measured_profile(
     offsets = np.stack([step.offset_seconds for step in used])
     medians = np.median(offsets, axis=0)
     spread = np.subtract(*np.percentile(offsets, [75, 25], axis=0))
-    order = np.argsort(medians, kind="stable")
-    ordered = [names[i] for i in order]
+    if order is None:
+        places = np.argsort(medians, kind="stable")
+    else:
+        places = np.array([names.index(name) for name in order])
+        medians[places] = np.maximum.accumulate(medians[places])
+    ordered = [names[i] for i in places]
     profile = BackwardProfile.from_arrays(
         [num_bytes[name] for name in ordered],
-        np.diff(medians[order], prepend=0.0),
+        np.diff(medians[places], prepend=0.0),
         ordered,
         None if dtypes is None else [dtypes[name] for name in ordered],
     )
@@ -306,9 +313,9 @@ def measured_profile(
     }
     return MeasuredProfile(
         profile=profile,
-        spread_seconds=spread[order],
+        spread_seconds=spread[places],
         num_steps=len(used),
-        num_in_order=int((np.diff(offsets[:, order], axis=1) >= 0).all(axis=1).sum()),
+        num_in_order=int((np.diff(offsets[:, places], axis=1) >= 0).all(axis=1).sum()),
         dropped=tuple(dropped),
         inferred=inferred,
     )

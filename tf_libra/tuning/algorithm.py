@@ -53,6 +53,9 @@ def concluded(task: Task) -> Tuner:
         if task.runs_streams and strategy.num_streams > 1:
             plan = simultaneous_plan(profile.profile, threads[0], num_workers)
             yield from made(running_at_once(plan), findings, end)
+        # Only now it is known what is usual; the plans that were sampled keep their tensors' order.
+        findings = findings.at_usual_pace()
+        profile = findings.profile(tensors, profile.profile.names)
     notes = findings.notes()
     if end.came_early:
         notes.append(end.note())

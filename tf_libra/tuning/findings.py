@@ -1,13 +1,15 @@
 """What has been seen in the steps so far."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
+from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
@@ -15,6 +17,8 @@ from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
 
 # Every so many sampled plans are held out of the fit, to be predicted by it.
 HELD_OUT_EVERY = 3
+# A traced step's own pace counts where it differs by so much from the usual.
+_NOTABLE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,35 @@ class ObservedStep:
     production: StepProduction
     records: tuple[AllReduceRecord, ...]
     called_ns: int
+
+    @property
+    def before_ns(self) -> int:
+        """From its start to the start of backward, which no plan changes."""
+        return self.production.backward_start_ns - self.called_ns
+
+    def at_pace(self, pace: float) -> "ObservedStep":
+        """As if all in it had taken `pace` times as long."""
+
+        def moved(when_ns: int) -> int:
+            return self.called_ns + round(pace * (when_ns - self.called_ns))
+
+        produced = (self.production.produced_ns - self.called_ns) * pace
+        production = replace(
+            self.production,
+            produced_ns=self.called_ns + np.round(produced).astype(np.int64),
+            backward_start_ns=moved(self.production.backward_start_ns),
+        )
+        records = tuple(
+            replace(
+                record,
+                enqueued_ns=moved(record.enqueued_ns),
+                started_ns=moved(record.started_ns),
+                first_byte_ns=moved(record.first_byte_ns),
+                finished_ns=moved(record.finished_ns),
+            )
+            for record in self.records
+        )
+        return replace(self, production=production, records=records)
 
 
 @dataclass
@@ -79,22 +112,47 @@ class Findings:
         """The problems in words."""
         return [f"{problem} ({times} times)" for problem, times in self.problems.items()]
 
-    def profile(self, tensors: Sequence[TensorSpec]) -> MeasuredProfile | None:
-        """Backward computation as measured; None, and one problem more, if it cannot be told."""
+    def profile(
+        self, tensors: Sequence[TensorSpec], order: Sequence[str] | None = None
+    ) -> MeasuredProfile | None:
+        """Backward computation as measured; None, and one problem more, if it cannot be told.
+
+        Args:
+            tensors: of the step.
+            order: of tensors' names, which plans have been made in; None: that of production.
+        """
         sizes: Mapping[str, int] = {tensor.name: tensor.num_bytes for tensor in tensors}
         dtypes = {tensor.name: tensor.dtype for tensor in tensors}
         steps = [step.production for step in self.after_backward]
         try:
-            return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes)
+            return measured_profile(steps, sizes, min_steps=1, dtypes=dtypes, order=order)
         except ValueError as problem:  # no reason to end the training
             self.problems[str(problem)] = 1
             return None
 
     def before_seconds(self) -> float | None:
         """From a usual step's start to the start of backward; None where no step was traced."""
-        steps = [*self.after_backward, *self.overlapped]
-        starts = [step.production.backward_start_ns - step.called_ns for step in steps]
+        starts = [step.before_ns for step in (*self.after_backward, *self.overlapped)]
         return max(float(np.median(starts)), 0.0) * 1e-9 if starts else None
+
+    def at_usual_pace(self) -> "Findings":
+        """The same, where traced steps on a machine slower or faster for a while are as the others.
+
+        What a step takes before backward tells its pace.
+        """
+        usual = self.before_seconds()
+        if not usual:
+            return self
+
+        def paced(step: ObservedStep) -> ObservedStep:
+            ratio = step.before_ns * 1e-9 / usual
+            return step.at_pace(1 / ratio) if ratio > 0 and abs(ratio - 1) > _NOTABLE else step
+
+        return replace(
+            self,
+            after_backward=[paced(step) for step in self.after_backward],
+            overlapped=[paced(step) for step in self.overlapped],
+        )
 
     def held_out(self) -> frozenset[str]:
         """Fingerprints of the plans that a model is tested on, and not fitted to.
@@ -111,6 +169,18 @@ class Findings:
         tested = [step for step in self.overlapped if step.plan.fingerprint in unseen]
         return fitting, tested
 
-    def usual_steps(self) -> list[StepTimes]:
-        """The usual step of every plan of which all-reduces were recorded without a trace."""
-        return step_times(self.timed)
+    def usual_steps(self, profile: BackwardProfile) -> list[StepTimes]:
+        """The usual step of every plan of which all-reduces were recorded without a trace.
+
+        Args:
+            profile: backward computation as measured.
+        """
+        before = self.before_seconds()
+        whole = float(profile.compute_after[0])
+        if before is None or before + whole == 0:
+            return step_times(self.timed)
+
+        def until_ready(plan: Plan) -> float:
+            return before + whole - left_when_ready(profile, plan)[0]
+
+        return step_times(self.timed, until_ready)

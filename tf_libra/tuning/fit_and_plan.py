@@ -80,7 +80,7 @@ def _fit(
     rest, found_profile, median_error = None, profile, fitted.median_error
     if forms := judged_forms(
         profile,
-        findings.usual_steps(),
+        findings.usual_steps(profile),
         findings.held_out(),
         before.model,
         fitted.model,

@@ -1,10 +1,12 @@
 """When the all-reduces of a plan's usual step began and ended, and when the step did.
 
 Plans take turns in rounds. A machine that others use, too, may be a third slower for a second or
-two, and so in some rounds; what is measured in a round is therefore taken at the usual pace.
+two, and so in some rounds; what is measured in a round is therefore taken at the usual pace. Where
+the pace changes within a round, it shows in what no plan changes: the time until a step's first
+gradients are ready, before anything is all-reduced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,9 @@ from tf_libra.model.telemetry import AllReduceRecord
 
 # Of fewer plans nothing tells a slow round from a slow plan's step.
 _FEWEST_PLANS = 3
+# A step's own pace is the median over so many steps around it, since single ones are disturbed for
+# other reasons, and counts where it differs by so much from the usual.
+_AROUND, _NOTABLE = 5, 0.12
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +62,9 @@ class StepTimes:
     num_steps: int
 
 
-def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
+def step_times(
+    steps: Sequence[TimedStep], until_ready: Callable[[Plan], float] | None = None
+) -> list[StepTimes]:
     """The usual step of every plan, in the order in which plans were first seen.
 
     Steps that do not show every group of bytes, as those that only accumulate gradients, are left
@@ -65,24 +72,45 @@ def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     knows when it was ready: as its span.
 
     Args:
-      steps: one of every plan in each round.
+      steps: one of every plan in each round, in the order in which they ran.
+      until_ready: seconds from a step's start until its plan's first group is ready, at any pace
+        that is the same for all plans; None where that is not known.
     """
-    by_plan: dict[str, list[TimedStep]] = {}
-    for step in steps:
-        by_plan.setdefault(step.plan.fingerprint, []).append(step)
-    paces = _paces([[step.seconds for step in of_plan] for of_plan in by_plan.values()])
+    stamped = [_stamps(step) for step in steps]
+    own = np.ones(len(steps))
+    if until_ready is not None:
+        shown = [index for index, stamps in enumerate(stamped) if stamps is not None]
+        ready = [stamps[0, 2] for stamps in stamped if stamps is not None]
+        own[shown] = _own_paces(
+            [seconds / until_ready(steps[i].plan) for i, seconds in zip(shown, ready, strict=True)]
+        )
+    by_plan: dict[str, list[int]] = {}
+    for index, step in enumerate(steps):
+        by_plan.setdefault(step.plan.fingerprint, []).append(index)
+    paces = _paces([[steps[i].seconds / own[i] for i in of_plan] for of_plan in by_plan.values()])
     found = []
     for of_plan in by_plan.values():
         whole = [
-            (step.seconds / pace, stamps / pace)
-            for step, pace in zip(of_plan, paces, strict=False)
-            if (stamps := _stamps(step)) is not None
+            (steps[i].seconds / pace / own[i], stamps / pace / own[i])
+            for i, pace in zip(of_plan, paces, strict=False)
+            if (stamps := stamped[i]) is not None
         ]
         if whole:
             seconds, stamps = (np.median(column, axis=0) for column in zip(*whole, strict=True))
             spans, ready = stamps[:, :2], stamps[:, 2]
-            found.append(StepTimes(of_plan[0].plan, float(seconds), spans, ready, len(whole)))
+            plan = steps[of_plan[0]].plan
+            found.append(StepTimes(plan, float(seconds), spans, ready, len(whole)))
     return found
+
+
+def _own_paces(until_ready: Sequence[float]) -> NDArray[np.float64]:
+    """How many times as long as usual steps took while each ran; 1 where that is hardly seen."""
+    if not len(until_ready):
+        return np.ones(0)
+    ratios = np.array(until_ready) / np.median(until_ready)
+    around = np.pad(ratios, _AROUND // 2, mode="reflect" if len(ratios) > _AROUND else "edge")
+    paces = np.median(np.lib.stride_tricks.sliding_window_view(around, _AROUND), axis=1)
+    return np.where(np.abs(paces - 1) < _NOTABLE, 1.0, paces)
 
 
 def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
