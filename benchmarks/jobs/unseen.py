@@ -120,34 +120,42 @@ def _measured(
     random = np.random.default_rng(job.seed)
     steps: list[list[float]] = [[] for _ in running]
     ends: list[list[float]] = [[] for _ in plans]
+    ready: list[list[float]] = [[] for _ in plans]
     starts: list[tuple[int, float]] = []
-    for number in range(job.rounds):
+    for _ in range(job.rounds):
         for index in random.permutation(len(running)).tolist():
             seen = yield Experiment(Phase.RACE, running[index], traced=False)
             steps[index].append(seen.seconds)
             if index < len(plans):
                 last_ns = max(record.finished_ns for record in seen.records)
                 ends[index].append((last_ns - seen.called_ns[0]) * 1e-9)
+                ready[index].append(_first_ready(seen))
         for index in random.permutation(len(plans))[:TRACED_STEPS].tolist():
             seen = yield Experiment(Phase.RACE, plans[index], traced=True)
             if seen.production is not None:
                 start_ns = seen.production.backward_start_ns - seen.called_ns[0]
-                starts.append((number, start_ns * 1e-9))
+                starts.append((index, start_ns * 1e-9 / _first_ready(seen)))
     assert conclusion.profile is not None and conclusion.cost_model is not None
     now = np.array(steps[len(plans) :])
     then = np.array([np.median(one.seconds) for one in controls])
     drift = float(np.median(np.median(now, axis=1) / then))
     pace = np.median(now / np.median(now, axis=1)[:, None], axis=0)
-    start = float(np.median([seconds / pace[number] for number, seconds in starts]))
+    start = float(np.median([share * np.median(ready[index] / pace) for index, share in starts]))
     return [
         {
             "plan": json.loads(plan.to_json()),
             "predicted_backward_seconds": drift
             * simulate(conclusion.profile, plan, conclusion.cost_model).backward_seconds,
-            # Tracing costs time: of a traced step only the place of backward's start is taken.
+            # Tracing costs time: of a traced step only the place of backward's start is taken,
+            # relative to when its first group was ready.
             "backward_seconds": (np.array(ends[index]) / pace - start).tolist(),
             "predicted_step_seconds": drift * (conclusion.predicted_step(plan) or 0.0),
             "step_seconds": (np.array(steps[index]) / pace).tolist(),
         }
         for index, plan in enumerate(plans)
     ], {"drift": drift, "pace": pace.tolist()}
+
+
+def _first_ready(seen: Observation) -> float:
+    """Seconds from a step's start until the engine had its first group."""
+    return (min(record.enqueued_ns for record in seen.records) - seen.called_ns[0]) * 1e-9

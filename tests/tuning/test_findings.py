@@ -75,6 +75,16 @@ def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
     assert paced.profile(machine.specs(), PROFILE.names) is not None
 
 
+def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
+    machine, findings = Machine(), Findings()
+    for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):
+        findings.note(Experiment(Phase.SAMPLE, plan, traced=False), machine.run(plan))
+        findings.note(Experiment(Phase.SAMPLE, plan, traced=True), machine.run(plan))
+        findings.overlapped[-1] = findings.overlapped[-1].at_pace(1.15)
+    assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
+    assert findings.before_seconds(findings.usual_steps(PROFILE)) == pytest.approx(BEFORE)
+
+
 def test_problems_are_counted_and_leave_no_profile() -> None:
     machine, findings = Machine(), Findings()
     [plan] = measuring_plans(machine.specs(), (1,), NUM_WORKERS)

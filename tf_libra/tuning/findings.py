@@ -42,6 +42,12 @@ class ObservedStep:
         """From its start to the start of backward, which no plan changes."""
         return self.production.backward_start_ns - self.called_ns
 
+    @property
+    def first_ready_ns(self) -> int:
+        """From its start until its first group was ready; 0 where that has no bytes."""
+        first = [one.enqueued_ns for one in self.records if one.group == 0]
+        return first[0] - self.called_ns if first else 0
+
     def at_pace(self, pace: float) -> "ObservedStep":
         """As if all in it had taken `pace` times as long."""
 
@@ -130,10 +136,23 @@ class Findings:
             self.problems[str(problem)] = 1
             return None
 
-    def before_seconds(self) -> float | None:
-        """From a usual step's start to the start of backward; None where no step was traced."""
-        starts = [step.before_ns for step in (*self.after_backward, *self.overlapped)]
-        return max(float(np.median(starts)), 0.0) * 1e-9 if starts else None
+    def before_seconds(self, usual: Sequence[StepTimes] = ()) -> float | None:
+        """From a step's start to the start of backward; None where no step was traced.
+
+        Args:
+            usual: steps that nobody traced, of plans of which others were traced: what tracing
+                costs, and the pace of traced steps, shows in when their first groups are ready.
+        """
+        ready = {step.plan.fingerprint: float(step.ready[0]) for step in usual}
+        starts = [
+            step.before_ns * 1e-9 * ready[step.plan.fingerprint] / traced
+            for step in self.overlapped
+            if step.plan.fingerprint in ready
+            and (traced := step.first_ready_ns * 1e-9) > step.before_ns * 1e-9
+        ]
+        if not starts:
+            starts = [step.before_ns * 1e-9 for step in (*self.after_backward, *self.overlapped)]
+        return max(float(np.median(starts)), 0.0) if starts else None
 
     def at_usual_pace(self) -> "Findings":
         """The same, where traced steps on a machine slower or faster for a while are as the others.

@@ -78,13 +78,14 @@ def _fit(
     fitted = fit(samples)
     model: CostModel = fitted.model
     rest, found_profile, median_error = None, profile, fitted.median_error
+    usual = findings.usual_steps(profile)
     if forms := judged_forms(
         profile,
-        findings.usual_steps(profile),
+        usual,
         findings.held_out(),
         before.model,
         fitted.model,
-        findings.before_seconds(),
+        findings.before_seconds(usual),
     ):
         better, other = forms
         model, found_profile = better.calibration.model, better.calibration.profile
