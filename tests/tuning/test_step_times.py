@@ -8,8 +8,10 @@ import pytest
 
 from tests.tuning.machine import AFTER, BEFORE, MODEL, NUM_WORKERS, PROFILE, Machine
 from tf_libra.model.plan import Plan
+from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning import random_plans
+from tf_libra.tuning.plans_to_try import one_by_one_plan
 from tf_libra.tuning.step_times import TimedStep, step_times
 
 
@@ -84,6 +86,16 @@ def test_a_pace_that_changes_within_rounds_shows_in_when_first_gradients_are_rea
         found = step_times(steps, known)
         ratios = [one.seconds / even[one.plan.fingerprint] for one in found]
         assert least <= np.ptp(ratios) <= most
+
+
+def test_a_group_of_nothing_says_nothing_of_pace() -> None:
+    machine = Machine(BackwardProfile.from_arrays([0, 4_000_000], [0.01, 0.01]))
+    plan = one_by_one_plan(machine.specs(), 1, NUM_WORKERS)
+    seen = machine.run(plan)
+    # As it is recorded: what has no bytes is never launched.
+    steps = [TimedStep(plan, seen.called_ns, seen.records[1:])] * 3
+    [one] = step_times(steps, lambda _: 0.05)
+    assert one.seconds == pytest.approx(seen.seconds)
 
 
 def test_one_step_that_is_late_is_no_change_of_pace() -> None:

@@ -79,11 +79,12 @@ def step_times(
     stamped = [_stamps(step) for step in steps]
     own = np.ones(len(steps))
     if until_ready is not None:
-        shown = [index for index, stamps in enumerate(stamped) if stamps is not None]
-        ready = [stamps[0, 2] for stamps in stamped if stamps is not None]
-        own[shown] = _own_paces(
-            [seconds / until_ready(steps[i].plan) for i, seconds in zip(shown, ready, strict=True)]
-        )
+        ready = {
+            index: float(stamps[0, 2]) / until_ready(steps[index].plan)
+            for index, stamps in enumerate(stamped)
+            if stamps is not None and stamps[0, 2] > 0
+        }
+        own[list(ready)] = _own_paces(list(ready.values()))
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)

@@ -80,7 +80,7 @@ def _done_beside(
     left = np.array(left_when_ready(calibration.profile, step.plan))
     whole = float(calibration.profile.compute_after[0])
     # Stamps of readiness fall a little now and then; computation goes one way only.
-    begins = min(calibration.before_seconds, float(step.ready[0]))
+    begins = min([calibration.before_seconds, *step.ready[step.ready > 0].tolist()])
     times = np.maximum.accumulate([begins, *step.ready])
     done = -np.diff([whole, *np.minimum.accumulate(left)])
     from_, to = times[:-1, None], times[1:, None]
