@@ -79,12 +79,12 @@ def step_times(
     stamped = [_stamps(step) for step in steps]
     own = np.ones(len(steps))
     if until_ready is not None:
-        ready = {
+        ratios = {
             index: float(stamps[0, 2]) / until_ready(steps[index].plan)
             for index, stamps in enumerate(stamped)
             if stamps is not None and stamps[0, 2] > 0
         }
-        own[list(ready)] = _own_paces(list(ready.values()))
+        own[list(ratios)] = _own_paces(list(ratios.values()))
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)
