@@ -56,7 +56,7 @@ _OF_THE_NETWORK = frozenset(("browser", "make_cluster"))
 _COMPILES = frozenset(("built_programs", "toy"))
 
 # Parameters by each of which a module has a job of its own.
-_JOB_OF = ("place", "equality", "engines", "trained")
+_JOB_OF = ("place", "engines", "trained")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook

@@ -1,5 +1,6 @@
 """Whole jobs: what a decorated step trains, under every strategy, plan and number of workers."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -28,12 +29,49 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="session", params=[2, 3], ids=["2workers", "3workers"])
-def equality(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
-    return run_job("equality.py", request.param)
+# Strategies and plans do the same whatever the number of workers: on three, each has one optimizer
+# and one model, by turns, and not each is taken in float32.
+OF_THREE = [
+    *(
+        f"{made_by}-float64-{('sgd', 'adam')[index // 2 % 2]}"
+        for index, made_by in enumerate((*strategies.BY_NAME, *RANDOM))
+    ),
+    *(f"{made_by}-float32-sgd" for made_by in ("libra", *RANDOM[::2])),
+]
+CASES_OF = {2: CASES, 3: OF_THREE}
 
 
-@pytest.mark.parametrize("case", CASES)
+def each(cases: Callable[[str], bool] = lambda case: True) -> pytest.MarkDecorator:
+    """Cases on all numbers of workers."""
+    return pytest.mark.parametrize(
+        ("place", "case"),
+        [
+            pytest.param(workers, case, id=f"{workers}workers-{case}")
+            for workers, found in CASES_OF.items()
+            for case in found
+            if cases(case)
+        ],
+    )
+
+
+@pytest.fixture(scope="session")
+def job_of(run_job: Callable[..., Job]) -> Callable[[int], Job]:
+    """The job of so many workers, started when it is first asked for."""
+
+    @functools.cache
+    def get(workers: int) -> Job:
+        chosen = " ".join(CASES_OF[workers])
+        return run_job("equality.py", workers, env={"TF_LIBRA_JOB_CASES": chosen})
+
+    return get
+
+
+@pytest.fixture
+def equality(job_of: Callable[[int], Job], place: int) -> Job:
+    return job_of(place)
+
+
+@each()
 def test_trains_as_one_process_on_the_joint_batch_does(equality: Job, case: str) -> None:
     value = equality.value(case)
     saved = equality.arrays(case)
@@ -50,7 +88,7 @@ def test_trains_as_one_process_on_the_joint_batch_does(equality: Job, case: str)
         assert value["phase"] == "run"
 
 
-@pytest.mark.parametrize("case", CASES)
+@each()
 def test_every_rank_ends_with_the_same_bits(equality: Job, case: str) -> None:
     first = equality.arrays(case, 0)
     for rank in range(1, equality.world_size):
@@ -60,7 +98,7 @@ def test_every_rank_ends_with_the_same_bits(equality: Job, case: str) -> None:
             assert value.tobytes() == other[name].tobytes(), name
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "float64" in case])
+@each(lambda case: "float64" in case)
 def test_every_rank_follows_the_same_plan(equality: Job, case: str) -> None:
     plans = [
         Plan.from_json(equality.value(case, rank)["plan"]).fingerprint
@@ -69,13 +107,13 @@ def test_every_rank_follows_the_same_plan(equality: Job, case: str) -> None:
     assert len(set(plans)) == 1
 
 
-@pytest.mark.parametrize("case", CASES)
+@each()
 def test_new_plans_take_effect_without_retracing(equality: Job, case: str) -> None:
     # Twice where the first trace creates variables, as for any tf.function.
     assert equality.value(case)["traces"] <= (1 if creates_no_variables(equality, case) else 2)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each()
 def test_what_was_executed_was_the_plan(equality: Job, case: str) -> None:
     assert "was not executed as it is" not in equality.log(case)
 

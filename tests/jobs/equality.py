@@ -1,6 +1,7 @@
 """Trains fresh models under every strategy and under random plans, and alone on the joint batch."""
 
 import itertools
+import os
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,9 @@ CHECKPOINT = 5
 # Whose first steps are taken in float32, too: without a plan they differ in threads alone.
 IN_FLOAT32 = ("wfbp", "libra")
 RANDOM_PLANS = 4
+
+# All if none is named.
+CHOSEN = os.environ.get("TF_LIBRA_JOB_CASES", "").split()
 
 cases = Cases()
 # What one process trains alone, in the order of their first case.
@@ -70,6 +74,8 @@ def compare(kind: str, dtype: str, optimizer: str, num_steps: int, **options: An
 
 
 def add(name: str, kind: str, dtype: str, optimizer: str, num_steps: int, **options: Any) -> None:
+    if CHOSEN and name not in CHOSEN:
+        return
     references[kind, dtype, optimizer, num_steps] = None
     cases.add(name, partial(compare, kind, dtype, optimizer, num_steps, **options))
 
