@@ -1,8 +1,11 @@
 """Two functions with one log directory."""
 
+import logging
 from pathlib import Path
 
-from tf_libra.story.folders import documents
+import pytest
+
+from tf_libra.story.folders import documents, write
 
 NAMES = ("plan", "profile")
 
@@ -17,3 +20,12 @@ def test_each_function_has_files_of_its_own_and_one_line_says_so(tmp_path: Path)
     assert "plan.json of train_step; that of discriminate, trace 2 is" in told
     assert documents(tmp_path, "train_step", NAMES) == (first, "")
     assert documents(tmp_path / "another", "discriminate", NAMES)[1] == ""
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("documents")
+    write({tmp_path / "new" / "plan.json": "{}"}, log)
+    assert (tmp_path / "new" / "plan.json").read_text() == "{}\n"
+    assert not caplog.records
+    write({tmp_path / "new" / "plan.json" / "below.json": "{}"}, log)
+    assert "logdir: not everything could be written" in caplog.text

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import tf_libra
 from tests.tensorboard import examples
@@ -104,3 +105,24 @@ def test_phase_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
         for step, phase in enumerate([Phase.MEASURE] * 2 + [Phase.SAMPLE] * 2, start=1):
             one.entered(phase, step)
     assert caplog.messages == ["measure: from step 1 on", "sample: from step 3 on"]
+
+
+def test_graph_that_cannot_be_written_leaves_everything_else(
+    tmp_path: Path, three_groups: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    class TooLarge:
+        """As a trace of over 2 GB, which TensorFlow cannot hand out."""
+
+        def as_graph_def(self) -> Any:
+            raise tf.errors.InvalidArgumentError(None, None, "Cannot serialize protocol buffer")
+
+    options = asked(logdir=tmp_path)
+    told = Story(options)
+    told.met(0, options)
+    told.named("step")
+    told.in_force(Conclusion(three_groups), Origin.GIVEN, 1)
+    assert told.lacks_graph(three_groups)
+    told.graph(1, three_groups, TooLarge(), ())
+    assert "the graph of the step is not written: Cannot serialize" in caplog.text
+    assert told.is_written and not told.lacks_graph(three_groups)
+    told.close()

@@ -131,6 +131,17 @@ def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -
     return PipelineRecord(function, 4, plan, layers, cluster, bars, seconds)
 
 
+def replicas_record() -> PipelineRecord:
+    """One stage of two ranks, which divide each microbatch between them."""
+    layers = LayerGraph.chain([0.01] * 2, [0.02] * 2, [1e3] * 2, [1e5])
+    cluster = Cluster.from_bandwidth([[0, 1e9], [1e9, 0]])
+    strategy = strategies.Spp(num_stages=1)
+    plan = make_pipeline_plan(layers, cluster, strategy, num_microbatches=2)
+    timeline = simulate_pipeline(layers, plan, cluster)
+    bars = bars_of(plan, timeline)
+    return PipelineRecord("step", 4, plan, layers, cluster, bars, timeline.iteration_seconds)
+
+
 def given_record(plan: Plan, strategy: strategies.Strategy) -> PlanRecord:
     """A plan that was given, and rests on nothing."""
     return PlanRecord("f", 1, "given", strategy, strategy.allowed_threads, Conclusion(plan))

@@ -7,20 +7,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
-from tf_libra import strategies
+from tf_libra import strategies, units
 from tf_libra.cost_model import prediction_errors
+from tf_libra.pipelines import describing
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
 from tf_libra.records import values as records
-from tf_libra.tensorboard import views
+from tf_libra.records.writer import RecordWriter
+from tf_libra.tensorboard import routes, views
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tuning.race import Contender, Race
 from tf_libra.tuning.search.result import START, Search
@@ -364,6 +368,49 @@ def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
             assert 0 < row["idle_share"] < 1
             assert row["longest"]["seconds"] > 0
     assert shown["bottleneck"].startswith("the bottleneck is stage")
+
+
+def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:
+    """In the table as in the sentence on the bottleneck, and in text as in the tab."""
+    record = examples.replicas_record()
+    count = len(record.plan.stages[0].devices)
+    assert count == 2
+    [stage] = views.pipeline_view(record)["stages"]
+    assert stage["forward_seconds"] == pytest.approx(sum(record.layers.forward_seconds) / count)
+    assert stage["backward_seconds"] == pytest.approx(sum(record.layers.backward_seconds) / count)
+    text = describing.explained("step", record.plan, record.layers, record.cluster)
+    [row] = [line for line in text.splitlines() if line.startswith("    0  ")]
+    for kind in ("forward", "backward"):
+        assert units.time(stage[f"{kind}_seconds"]) in row
+
+
+class Noting(MultiplexerDataProvider):
+    """Notes of which runs records are read."""
+
+    def __init__(self, logdir: Path) -> None:
+        multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 1000})
+        multiplexer.AddRunsFromDirectory(str(logdir))
+        multiplexer.Reload()
+        super().__init__(multiplexer, str(logdir))
+        self.read: set[str] = set()
+
+    def read_tensors(self, *args: Any, run_tag_filter: Any = None, **kwargs: Any) -> Any:
+        self.read |= set(run_tag_filter.runs)
+        return super().read_tensors(*args, run_tag_filter=run_tag_filter, **kwargs)
+
+
+@pytest.mark.parametrize("route", ["plan", "history"])
+def test_a_plan_is_shown_without_reading_other_runs(tmp_path: Path, route: str) -> None:
+    for name in ("first", "second"):
+        write(tmp_path / name, RECORD)
+        writer = RecordWriter(tmp_path / name, 0)
+        writer.graph(RECORD.step, tf.Graph().as_graph_def().SerializeToString())
+        writer.close()
+    data = Noting(tmp_path)
+    given = {"run": [RUN], "tag": [RECORD.tag]}
+    answer = routes.ROUTES[route](routes.Query(given, data, RequestContext(), ""))
+    assert answer["has_graph" if route == "plan" else "plans"]
+    assert data.read == {RUN}
 
 
 def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:

@@ -174,6 +174,11 @@ def test_all_ranks_are_seen_in_one_step_with_their_waits(tab: Tab, made: dict[st
             assert span["ready"] <= span["from"] <= span["exchange"] <= span["to"]
 
 
+def selected(tab: Tab) -> set[str | None]:
+    """Groups that are marked in the timelines."""
+    return {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")}
+
+
 def test_a_group_is_selected_in_every_view_and_after_a_reload(
     tab: Tab, made: dict[str, Any]
 ) -> None:
@@ -181,8 +186,7 @@ def test_a_group_is_selected_in_every_view_and_after_a_reload(
     tab.find("#groups tbody tr")[-1].click()
     tab.wait(lambda: tab.one("#detail").get_attribute("data-group") == last)
     tab.view("timeline")
-    selected = {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")}
-    assert selected == {last}
+    tab.wait(lambda: selected(tab) == {last})
     if last != "0":
         tab.script(
             "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))",
@@ -192,7 +196,7 @@ def test_a_group_is_selected_in_every_view_and_after_a_reload(
     tab.again()
     assert tab.one("main").get_attribute("data-ready") == "timeline"
     assert "made" in Select(tab.one("#version")).first_selected_option.text
-    assert {one.get_attribute("data-group") for one in tab.find("svg.lanes .bar.selected")} == {"0"}
+    tab.wait(lambda: selected(tab) == {"0"})
 
 
 def test_a_group_leads_to_its_all_reduce_in_the_graphs_tab_and_back(
@@ -505,4 +509,7 @@ def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Pa
         for chart in browser.find(".gantt"):
             assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
         assert card.text.count("computes nothing for") == 4
+        keys = browser.find(".pipeline .key > span")
+        assert [one.text for one in keys] == ["forward", "backward", "all-reduce"]
+        assert len({one.location["y"] for one in keys}) == 1
         assert browser.trouble() == []

@@ -1,22 +1,22 @@
 """A pipeline in words."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tf_libra import units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines.measuring import Measured
-from tf_libra.simulation import simulate_pipeline
+from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.simulation.pipeline_gantt import (
     LEGEND,
-    Bar,
-    bars_of,
+    Picture,
     bottleneck,
-    bubbles,
     chart,
+    idle,
     layers_of,
+    pictures,
 )
 
 _COLUMNS = 100
@@ -91,13 +91,16 @@ def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
     for index, stage in enumerate(plan.stages):
         own = slice(stage.start, stage.stop)
         sends = 0.0 if stage.stop == len(layers.layers) else layers.activation_bytes[stage.stop - 1]
+        forward, backward = stage_seconds(layers, stage)
         yield (
-            f"{index:>5}  {units.time(float(layers.forward_seconds[own].sum())):>9}"
-            f"  {units.time(float(layers.backward_seconds[own].sum())):>9}"
+            f"{index:>5}  {units.time(forward):>9}  {units.time(backward):>9}"
             f"  {units.size(float(layers.parameter_bytes[own].sum())):>10}"
             f"  {units.size(sends):>9}  {_stage(plan, index)}"
         )
-    yield "of one microbatch on one rank; what is sent is of one microbatch, one way"
+    yield (
+        "of one microbatch, divided among the stage's ranks; what is sent is of one microbatch, one"
+        " way"
+    )
 
 
 def _reductions(num_groups: Sequence[int]) -> Iterator[str]:
@@ -113,27 +116,23 @@ def _charts(
     plan: PipelinePlan, layers: LayerGraph, cluster: Cluster, measured: Measured | None
 ) -> Iterator[str]:
     """Both on one scale."""
-    predicted = simulate_pipeline(layers, plan, cluster)
-    found = {"predicted": (bars_of(plan, predicted), predicted.iteration_seconds)}
-    if measured is not None:
-        found["measured"] = (measured.bars, measured.seconds)
-    longest = max(seconds for _, seconds in found.values())
+    both = None if measured is None else (measured.bars, measured.seconds)
+    found = pictures(layers, plan, cluster, both)
+    longest = max(one.seconds for one in found)
     ranks = [rank for stage in plan.stages for rank in stage.devices]
-    for what, (bars, seconds) in found.items():
-        yield f"{what}, {units.time(seconds)} of {units.time(longest)}:"
-        for rank, line in chart(bars, ranks, longest, _CHART_COLUMNS).items():
+    for one in found:
+        yield f"{one.title}, {units.time(one.seconds)} of {units.time(longest)}:"
+        for rank, line in chart(one.bars, ranks, longest, _CHART_COLUMNS).items():
             yield f"rank {rank:<4} {line.rstrip('.')}"
-        yield from _idle(bars, len(plan.stages), seconds)
+        yield from _idle(plan, one)
     yield LEGEND
 
 
-def _idle(bars: Iterable[Bar], num_stages: int, seconds: float) -> Iterator[str]:
+def _idle(plan: PipelinePlan, picture: Picture) -> Iterator[str]:
     """For each rank what its bubbles come to, and the longest."""
-    found = bubbles(bars, num_stages, seconds)
-    for rank in sorted({one.device for one in found}):
-        own = [one for one in found if one.device == rank]
-        share = sum(one.seconds for one in own) / seconds
-        yield (
-            f"rank {rank} computes nothing for {units.percent(share)}; longest"
-            f" {units.time(own[0].seconds)}, for {own[0].why}"
-        )
+    for one in idle(plan, picture):
+        if one.longest is not None:
+            yield (
+                f"rank {one.device} computes nothing for {units.percent(one.share)}; longest"
+                f" {units.time(one.longest.seconds)}, for {one.longest.why}"
+            )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf.message import Error as ProtobufError
 
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
@@ -69,11 +70,17 @@ class Recorder:
         is_new = self._drawn != plan.fingerprint
         return self._rank == 0 and self._writer is not None and in_force and is_new
 
-    def graph(self, step: int, plan: Plan, definition: Any) -> None:
-        """The step's graph under a plan, a `GraphDef`."""
+    def graph(self, step: int, plan: Plan, draw: Callable[[], Any]) -> None:
+        """The step's graph under a plan, a `GraphDef`, which `draw` makes."""
         self._drawn = plan.fingerprint
-        if self._writer is not None:
-            self._guarded(partial(self._writer.graph, step, definition))
+        if self._writer is None:
+            return
+        try:
+            content = draw().SerializeToString()
+        except (ValueError, ProtobufError, tf.errors.OpError) as error:  # such as one of over 2 GB
+            self._log.warning("logdir: the graph of the step is not written: %s", error)
+            return
+        self._guarded(partial(self._writer.graph, step, content))
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages; goes with the next step's record."""

@@ -72,6 +72,10 @@ class PlanRecord:
 
     KIND: ClassVar[str] = "plan"
 
+    def __hash__(self) -> int:
+        # That of all samples would take longer than what is looked up by it.
+        return hash((self.function, self.step, self.plan.fingerprint))
+
     def __post_init__(self) -> None:
         checks.text("function", self.function)
         _set(self, "step", checks.integer("step", self.step, minimum=1))

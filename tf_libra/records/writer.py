@@ -67,9 +67,8 @@ class RecordWriter:
         }
         self._summary(step, tensors, HISTORY_KIND, _SCALAR)
 
-    def graph(self, step: int, definition: Any) -> None:
-        """Writes a `GraphDef`, for the Graphs tab, which shows the last one of a run."""
-        content = definition.SerializeToString()
+    def graph(self, step: int, content: bytes) -> None:
+        """Writes a serialized `GraphDef`, for the Graphs tab, which shows the last of a run."""
         self._write(tf.compat.v1.Event(wall_time=time.time(), step=step, graph_def=content))
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.pipeline import (
     PipelineTimeline,
     all_reduce_seconds,
+    simulate_pipeline,
     stage_seconds,
     transfer_seconds,
 )
@@ -75,6 +76,68 @@ class Bubble:
     def seconds(self) -> float:
         """How long it is."""
         return self.stop_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What all devices do in an iteration.
+
+    Attributes:
+        title: "predicted" or "measured".
+        bars: what they do.
+        seconds: how long the iteration takes.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Idle:
+    """For how much of an iteration a device computes nothing.
+
+    Attributes:
+        device: its number.
+        share: of the iteration.
+        longest: of its bubbles; None where it has none.
+    """
+
+    device: int
+    share: float
+    longest: Bubble | None
+
+
+def pictures(
+    layers: LayerGraph,
+    plan: PipelinePlan,
+    cluster: Cluster,
+    measured: tuple[Iterable[Bar], float] | None = None,
+) -> tuple[Picture, ...]:
+    """What is predicted, and below it what was measured.
+
+    Args:
+        layers: of one microbatch.
+        plan: the pipeline.
+        cluster: whose devices it is planned for.
+        measured: what devices did, and how long the iteration took; None before it is known.
+    """
+    timeline = simulate_pipeline(layers, plan, cluster)
+    predicted = Picture("predicted", bars_of(plan, timeline), timeline.iteration_seconds)
+    if measured is None:
+        return (predicted,)
+    return predicted, Picture("measured", tuple(measured[0]), measured[1])
+
+
+def idle(plan: PipelinePlan, picture: Picture) -> tuple[Idle, ...]:
+    """For each device that has a stage, in the order of stages, what its bubbles come to."""
+    found = bubbles(picture.bars, len(plan.stages), picture.seconds)
+    rows = []
+    for device in (device for stage in plan.stages for device in stage.devices):
+        own = [one for one in found if one.device == device]
+        share = sum(one.seconds for one in own) / picture.seconds if picture.seconds else 0.0
+        rows.append(Idle(device, share, own[0] if own else None))
+    return tuple(rows)
 
 
 def bars_of(plan: PipelinePlan, timeline: PipelineTimeline) -> tuple[Bar, ...]:

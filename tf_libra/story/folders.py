@@ -1,6 +1,8 @@
 """The JSON files of a log directory: of one function as they are named, of others by function."""
 
+import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 # Which function of this process has the plain names in a log directory.
@@ -21,3 +23,16 @@ def documents(logdir: Path, function: str, names: tuple[str, ...]) -> tuple[dict
         f"logdir: {logdir} has {names[0]}.json of {holder}; that of {function} is"
         f" {names[0]}.{own}.json"
     )
+
+
+def write(texts: Mapping[Path, str], log: logging.Logger) -> None:
+    """Writes documents, and makes their folders.
+
+    What cannot be written is no reason to end the training: `log` is warned.
+    """
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+    except OSError as error:
+        log.warning("logdir: not everything could be written: %s", error)

@@ -13,9 +13,8 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.records.values import PipelineRecord
-from tf_libra.simulation import simulate_pipeline
-from tf_libra.simulation.pipeline_gantt import Bar, bars_of
-from tf_libra.story.folders import documents
+from tf_libra.simulation.pipeline_gantt import Bar, pictures
+from tf_libra.story.folders import documents, write
 
 _NAMES = ("pipeline", "layers", "cluster", "trace")
 
@@ -44,7 +43,7 @@ def write_planned(
     texts = {
         "pipeline": plan.to_json(), "layers": layers.to_json(), "cluster": cluster.to_json(),
     }  # fmt: skip
-    _write({paths[name]: text for name, text in texts.items()}, log)
+    write({paths[name]: text for name, text in texts.items()}, log)
 
 
 def write_measured(logdir: Path, record: PipelineRecord, log: logging.Logger) -> None:
@@ -59,18 +58,15 @@ def write_measured(logdir: Path, record: PipelineRecord, log: logging.Logger) ->
         log: as for `write_planned`.
     """
     paths, _ = documents(logdir, record.function, _NAMES)
-    predicted = simulate_pipeline(record.layers, record.plan, record.cluster)
-    found = {
-        "predicted": (bars_of(record.plan, predicted), predicted.iteration_seconds),
-        "measured": (record.bars, record.seconds),
-    }
-    events = [event for what, (bars, _) in found.items() for event in _events(what, bars)]
-    _write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
+    measured = (record.bars, record.seconds)
+    found = pictures(record.layers, record.plan, record.cluster, measured)
+    events = [event for one in found for event in _events(one.title, one.bars)]
+    write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
     try:
         from tf_libra.simulation.pipeline_plot import plot_devices
 
         plot_devices(
-            [(what, bars, seconds) for what, (bars, seconds) in found.items()],
+            [(one.title, one.bars, one.seconds) for one in found],
             paths["pipeline"].with_suffix(".svg"),
         )
     except ImportError:
@@ -94,12 +90,3 @@ def _events(what: str, bars: Iterable[Bar]) -> list[dict[str, Any]]:
         }
         for one in bars
     ]
-
-
-def _write(texts: dict[Path, str], log: logging.Logger) -> None:
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n")
-    except OSError as error:
-        log.warning("logdir: not everything could be written: %s", error)

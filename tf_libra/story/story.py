@@ -25,7 +25,7 @@ from tf_libra.records.values import PipelineRecord, PlanRecord
 from tf_libra.records.versions import versions
 from tf_libra.simulation.pipeline_gantt import Bar
 from tf_libra.story import pipeline_files
-from tf_libra.story.folders import documents
+from tf_libra.story.folders import documents, write
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
 from tf_libra.story.summary import (
@@ -239,13 +239,7 @@ class Story:
         paths, told = documents(self._options.logdir, self._function, tuple(texts))
         if told:
             self._remark(told, logging.INFO)
-        try:
-            self._options.logdir.mkdir(parents=True, exist_ok=True)
-            for name, text in texts.items():
-                if text is not None:
-                    paths[name].write_text(text)
-        except OSError as error:
-            self.log.warning("logdir: not everything could be written: %s", error)
+        write({paths[name]: text for name, text in texts.items() if text is not None}, self.log)
 
     def lacks_graph(self, plan: Plan) -> bool:
         """Whether the step's graph under the plan in force is still to be kept, on this rank."""
@@ -254,8 +248,8 @@ class Story:
     def graph(self, step: int, plan: Plan, trace: Any, groups: Sequence[GroupNode]) -> None:
         """What the pass has written of a trace (a `FuncGraph`) under a plan."""
         if self._recorder is not None:
-            definition = step_graph(trace.as_graph_def(), groups, self._options.backend.op)
-            self._recorder.graph(step, plan, definition)
+            op = self._options.backend.op
+            self._recorder.graph(step, plan, lambda: step_graph(trace.as_graph_def(), groups, op))
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages, for their clocks to be compared."""

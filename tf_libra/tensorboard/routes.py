@@ -5,6 +5,7 @@ among what the data provider lists, so none leads anywhere else. What is wrong w
 `ValueError` or one of TensorBoard's public errors, with the reason.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +200,7 @@ def _runs(query: Query) -> Any:
 
     `stamps` are by run what changes whenever anything is written there.
     """
-    plans: list[tuple[float, dict[str, Any]]] = []
+    plans: list[dict[str, Any]] = []
     pipelines: list[dict[str, Any]] = []
     problems: list[dict[str, str]] = []
     for run, tags in sorted(query.listed().items()):
@@ -209,17 +210,11 @@ def _runs(query: Query) -> Any:
                 if kind == PipelineRecord.KIND:
                     shown = [_pipeline_view(text) for text in query.documents(run, tag)]
                     pipelines += [{"run": run} | one for one in shown]
-                if kind != PlanRecord.KIND:
-                    continue
-                # One that came into force again later has several steps.
-                for written, document in query.dated(run, tag, _PLAN_POINTS):
-                    place = {"run": run, "tag": tag}
-                    plans.append((written, place | _heading(document) | {"written": written}))
+                if kind == PlanRecord.KIND:
+                    plans += _in_force(query, run, tag)
             except ValueError as error:
                 problems.append({"run": run, "tag": tag, "message": str(error)})
-    # Of one function in the order in which they came into force, over all jobs that wrote here.
-    plans.sort(key=lambda dated: (dated[1]["run"], dated[1]["function"], dated[0]))
-    headings = [heading for _, heading in plans]
+    headings = _in_order(plans)
     scalars = query.listed_scalars()
     stamps: dict[str, float] = {}
     for listed in (query.listed(), scalars):
@@ -233,6 +228,29 @@ def _runs(query: Query) -> Any:
         "stamps": stamps,
         "problems": problems,
     }
+
+
+def _in_force(query: Query, run: str, tag: str) -> list[dict[str, Any]]:
+    """What there is to know of a plan, for each time that it came into force."""
+    return [
+        {"run": run, "tag": tag} | _heading(document) | {"written": written}
+        for written, document in query.dated(run, tag, _PLAN_POINTS)
+    ]
+
+
+def _in_order(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of one function in the order in which they came into force, over all jobs of a run."""
+    return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
+
+
+def _plans_of(query: Query, run: str) -> list[dict[str, Any]]:
+    """The plans of one run; what cannot be read is listed by `_runs`."""
+    plans: list[dict[str, Any]] = []
+    for tag, series in query.listed().get(run, {}).items():
+        with contextlib.suppress(ValueError):
+            if records.kind_of(series.plugin_content) == PlanRecord.KIND:
+                plans += _in_force(query, run, tag)
+    return _in_order(plans)
 
 
 def _measuring(
@@ -292,7 +310,7 @@ def _has_graph(query: Query, run: str, record: PlanRecord) -> bool:
     graph = query.graph_written(run)
     if graph is None:
         return False
-    plans = [one for one in _runs(query)["plans"] if one["run"] == run and one["written"] <= graph]
+    plans = [one for one in _plans_of(query, run) if one["written"] <= graph]
     last = max(plans, key=lambda one: float(one["written"]), default=None)
     return last is not None and bool(last["tag"] == record.tag)
 
@@ -390,11 +408,7 @@ def _history(query: Query) -> Any:
     run, record = query.plan()
     tags = {name: f"{record.function}/{name}" for name in records.HISTORY}
     found = query.scalars(run, list(tags.values()))
-    plans = [
-        plan
-        for plan in _runs(query)["plans"]
-        if plan["run"] == run and plan["function"] == record.function
-    ]
+    plans = [one for one in _plans_of(query, run) if one["function"] == record.function]
     series = {
         name: [[point.step, point.value] for point in found.get(tag, ())]
         for name, tag in tags.items()

@@ -24,7 +24,8 @@ from tf_libra.planning.compare import IDEAL, Compared, compare, every_strategy, 
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.records.values import PipelineRecord, PlanRecord, Spread, TimelineRecord
-from tf_libra.simulation import Timeline, pipeline_gantt, simulate, simulate_pipeline
+from tf_libra.simulation import Timeline, pipeline_gantt, simulate
+from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.tensorboard.kept import Kept
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
@@ -117,11 +118,7 @@ def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
     Of each rank's bubbles the longest is said.
     """
     plan, layers, cluster = record.plan, record.layers, record.cluster
-    timeline = simulate_pipeline(layers, plan, cluster)
-    drawn = {
-        "predicted": (pipeline_gantt.bars_of(plan, timeline), timeline.iteration_seconds),
-        "measured": (record.bars, record.seconds),
-    }
+    computes = [stage_seconds(layers, stage) for stage in plan.stages]
     return {
         "function": record.function,
         "step": record.step,
@@ -133,36 +130,32 @@ def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
             {
                 "layers": pipeline_gantt.layers_of(plan, number),
                 "ranks": list(stage.devices),
-                "forward_seconds": float(layers.forward_seconds[stage.start : stage.stop].sum()),
-                "backward_seconds": float(layers.backward_seconds[stage.start : stage.stop].sum()),
+                "forward_seconds": computes[number][0],
+                "backward_seconds": computes[number][1],
                 "parameter_bytes": float(layers.parameter_bytes[stage.start : stage.stop].sum()),
             }
             for number, stage in enumerate(plan.stages)
         ],
         "charts": [
             {
-                "title": title,
-                "seconds": seconds,
-                "bars": [dataclasses.asdict(bar) for bar in bars],
+                "title": picture.title,
+                "seconds": picture.seconds,
+                "bars": [dataclasses.asdict(bar) for bar in picture.bars],
                 "ranks": [
-                    {"rank": rank} | _bubbles(bars, rank, len(plan.stages), seconds)
-                    for stage in plan.stages
-                    for rank in stage.devices
+                    {
+                        "rank": one.device,
+                        "idle_share": one.share,
+                        "longest": None
+                        if one.longest is None
+                        else {"seconds": one.longest.seconds, "why": one.longest.why},
+                    }
+                    for one in pipeline_gantt.idle(plan, picture)
                 ],
             }
-            for title, (bars, seconds) in drawn.items()
+            for picture in pipeline_gantt.pictures(
+                layers, plan, cluster, (record.bars, record.seconds)
+            )
         ],
-    }
-
-
-def _bubbles(
-    bars: Sequence[pipeline_gantt.Bar], rank: int, num_stages: int, seconds: float
-) -> dict[str, Any]:
-    own = [one for one in bars if one.device == rank]
-    found = pipeline_gantt.bubbles(own, num_stages, seconds)
-    return {
-        "idle_share": sum(one.seconds for one in found) / seconds if seconds else 0.0,
-        "longest": None if not found else {"seconds": found[0].seconds, "why": found[0].why},
     }
 
 

@@ -8,7 +8,7 @@ import {color} from './theme.js';
 const RATES = [['kB/s', 1e-3], ['MB/s', 1e-6], ['GB/s', 1e-9]];
 
 export async function contentionView(place, context) {
-  const view = await context.ask('contention', context.plan);
+  const view = await context.askOnce('contention', context.plan);
   if (view.model === null) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'No contention model'),
       h('p', {class: 'lead'}, 'The plan was given to this run, or too little could be measured to fit a model.'),
@@ -172,11 +172,12 @@ const told = (one) => `r = ${one.num_threads}, ${bytes(one.num_bytes)}, ${origin
 function agreement(element, view) {
   const all = view.samples.flatMap((one) => [1e3 * wall(one), 1e3 * one.predicted_seconds]);
   const ends = all.length > 0 ? [0.8 * Math.min(...all), 1.25 * Math.max(...all)] : [1, 10];
+  const axis = logAxis(ends, String);
   return chart(element, [
     {name: 'exact', type: 'scatter', mode: 'lines', x: ends, y: ends, hoverinfo: 'skip',
       line: {color: color('muted'), width: 1, dash: 'dot'}},
     ...byThreads(view, (one) => 1e3 * wall(one), (one) => 1e3 * one.predicted_seconds, told),
-  ], {x: {title: 'measured, ms', ...logAxis(ends, String)}, y: {title: 'predicted, ms', ...logAxis(ends, String)}});
+  ], {x: {title: 'measured, ms', ...axis}, y: {title: 'predicted, ms', ...axis}});
 }
 
 function residuals(element, view) {

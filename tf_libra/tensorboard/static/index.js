@@ -70,6 +70,7 @@ class Page {
     this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
     this.kept = new Map(); // answers that never change
     this.runs = {plans: [], pipelines: [], measuring: [], stamps: {}, problems: []};
+    this.runs.said = said(this.runs);
     this.heading = null;
     this.visit = new Visit();
     this.shown = this.visit; // another one while a view is redrawn in its place
@@ -162,7 +163,8 @@ class Page {
     }
     if (runs === undefined || !(wanted?.() ?? true)) return false;
     // What says the same stays the same: the lists to choose from hold these plans.
-    if (JSON.stringify(runs.plans) === JSON.stringify(this.runs.plans)) runs.plans = this.runs.plans;
+    runs.said = said(runs);
+    if (runs.said.plans === this.runs.said.plans) runs.plans = this.runs.plans;
     const siblings = this.heading === null ? [] : this.siblings();
     const follows = this.heading !== null && siblings.at(-1) === this.heading && !this.picked;
     this.updated = new Date();
@@ -173,8 +175,8 @@ class Page {
 
   /** Whether nothing that is shown has changed. */
   sameAs(before) {
-    const list = ({plans, pipelines, measuring, problems}) => JSON.stringify([plans, pipelines, measuring, problems]);
-    if (list(before) !== list(this.runs) || this.heading === null) return list(before) === list(this.runs);
+    const same = before.said.plans === this.runs.said.plans && before.said.others === this.runs.said.others;
+    if (!same || this.heading === null) return same;
     return before.stamps?.[this.heading.run] === this.runs.stamps?.[this.heading.run];
   }
 
@@ -324,9 +326,8 @@ class Page {
   drawBar() {
     this.tellTime();
     // The same elements again, where they say the same: what somebody is about to click stays.
-    const said = JSON.stringify([this.heading, this.runs.plans]);
-    if (said !== this.said) {
-      this.said = said;
+    if (this.drawn?.heading !== this.heading || this.drawn.plans !== this.runs.plans) {
+      this.drawn = {heading: this.heading, plans: this.runs.plans};
       const focused = this.top.contains(document.activeElement) ? document.activeElement.id : '';
       this.top.replaceChildren(
         ...(this.heading === null ? [] : this.selectors()),
@@ -395,6 +396,11 @@ function remembered() {
   } catch {
     return 0;
   }
+}
+
+/** A list of runs as text, to be compared with the next one. */
+function said({plans, pipelines, measuring, problems}) {
+  return {plans: JSON.stringify(plans), others: JSON.stringify([pipelines, measuring, problems])};
 }
 
 /** A function that has no plan yet. */

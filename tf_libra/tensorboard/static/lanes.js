@@ -90,9 +90,6 @@ export class Lanes {
   select(group) {
     this.selected = group;
     this.#schedule();
-    for (const bar of this.svg.querySelectorAll('.bar[data-group]')) {
-      bar.classList.toggle('selected', group !== null && bar.dataset.group === String(group));
-    }
   }
 
   get #least() {

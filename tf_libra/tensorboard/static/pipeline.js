@@ -23,7 +23,8 @@ export function pipelineCard(pipeline) {
         h('td', {}, time(stage.backward_seconds)),
         h('td', {}, bytes(stage.parameter_bytes)))))),
     pipeline.charts.map((chart) => drawn(chart, longest)),
-    h('p', {class: 'note'}, legend(), ' Forward and backward are of one microbatch on one rank.'),
+    legend(),
+    h('p', {class: 'note'}, 'Forward and backward are of one microbatch, divided among the stage’s ranks.'),
     pipeline.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
 
@@ -63,6 +64,6 @@ function said(bar) {
 }
 
 function legend() {
-  return [['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce']].map(([name, text]) =>
-    h('span', {class: `key ${name}`}, text));
+  return h('div', {class: 'key'}, [['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce']].map(([name, text]) =>
+    h('span', {}, h('i', {class: `swatch ${name}`}), text)));
 }

@@ -76,7 +76,7 @@ export async function planView(place, context) {
   context.onselect((group) => pick(group ?? plan.bottleneck ?? 0));
   await pick(context.group ?? plan.bottleneck ?? 0);
   const [contention, measured] = await Promise.all([
-    context.ask('contention', context.plan),
+    context.askOnce('contention', context.plan),
     context.ask('timeline', {...context.plan, show: 'measured'}),
   ]);
   facts.replaceChildren(gained, bottleneck(plan), threads(plan), model(plan, contention, measured));
