@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tf_libra.backends.interrupts import Interrupts, of_this_process
+from tf_libra.launch import worker
 
 DEADLINE_SECONDS = 60.0
 
@@ -154,6 +155,34 @@ def test_call_that_ends_by_itself_is_not_ended(
     with handled(signal.SIGUSR1, lambda *_: None):
         interrupts.during(after_it)
     assert not ended.is_set()
+
+
+@pytest.mark.parametrize("is_said", [False, True])
+def test_what_is_to_be_said_at_the_end_is_said_while_a_worker_still_computes(is_said: bool) -> None:
+    """Once, after its wait was ended, and not where that has been done already."""
+    told: list[str] = []
+    spoken = threading.Event()
+    interrupts = Interrupts(lambda _: told.append("ended"), 0.0, last_seconds=0.0)
+
+    def summary() -> None:
+        told.append("summary")
+
+    def last() -> None:
+        spoken.set()
+
+    def computing() -> None:
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        assert spoken.wait(DEADLINE_SECONDS)
+
+    interrupts.at_the_end(summary)
+    if is_said:
+        interrupts.not_at_the_end(summary)
+    interrupts.at_the_end(last)
+    with handled(signal.SIGTERM, worker.end):
+        interrupts.during(computing)
+    # What comes last is asked for in any order: it is over when the call is.
+    assert told == (["ended"] if is_said else ["ended", "summary"])
 
 
 def test_other_threads_set_nothing(interrupts: Interrupts) -> None:

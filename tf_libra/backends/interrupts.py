@@ -7,7 +7,9 @@ the interpreter also writes the number of each signal to a descriptor, at once
 (`signal.set_wakeup_fd`).
 
 A step that is ended may have applied some groups' gradients and not others, so that it first has
-the time to end by itself, as one that nobody keeps waiting soon does.
+the time to end by itself, as one that nobody keeps waiting soon does. Computation cannot be ended
+at all: where a step goes on with it for as long as the launcher has patience, what is to be said at
+the end is said meanwhile.
 """
 
 import contextlib
@@ -23,6 +25,8 @@ from tf_libra.backends import control, library
 from tf_libra.launch import worker
 
 PATIENCE_SECONDS = 1.0
+# After that; Horovod's launcher kills five seconds after the signal.
+_LAST_SECONDS = 2.5
 # Handlers that end the process by an exception, and in words, for the other ranks, why.
 _ENDING = {
     signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt: Ctrl-C"),
@@ -43,16 +47,23 @@ class Interrupts:
     """
 
     def __init__(
-        self, end_wait: Callable[[str], None], patience_seconds: float = PATIENCE_SECONDS
+        self,
+        end_wait: Callable[[str], None],
+        patience_seconds: float = PATIENCE_SECONDS,
+        last_seconds: float = _LAST_SECONDS,
     ) -> None:
         """Starts the thread that listens.
 
         Args:
             end_wait: lets what waits return soon, for a reason in words; called in that thread.
             patience_seconds: how long a call may go on after the signal, to end by itself.
+            last_seconds: after its wait was ended, how long it may go on before what is to be said
+                at the end is said; see `at_the_end`.
         """
         self._end_wait = end_wait
         self._patience_seconds = patience_seconds
+        self._last_seconds = last_seconds
+        self._last_words: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
         self._over = threading.Event()  # the call that is under way, if one is; one for each
         self._over.set()
@@ -62,6 +73,17 @@ class Interrupts:
         self._writer.setblocking(False)
         os.register_at_fork(after_in_child=self._leave)
         threading.Thread(target=self._listen, name="libra interrupts", daemon=True).start()
+
+    def at_the_end(self, speak: Callable[[], None]) -> None:
+        """Calls this where a worker that was told to end (SIGTERM) is about to be killed.
+
+        That is in a thread of its own, while the main thread is in a call.
+        """
+        self._last_words.add(speak)
+
+    def not_at_the_end(self, speak: Callable[[], None]) -> None:
+        """It has been said."""
+        self._last_words.discard(speak)
 
     def during(self, call: Callable[[], _Result]) -> _Result:
         """Calls, and ends what it waits for on Ctrl-C. Off the main thread it only calls."""
@@ -100,6 +122,11 @@ class Interrupts:
             with self._lock:
                 if not over.is_set():
                     self._end_wait(_ENDING[signal.Signals(ending[0])][1])
+            if ending[0] == signal.SIGTERM and not over.wait(self._last_seconds):
+                with self._lock:
+                    if not over.is_set():
+                        for speak in tuple(self._last_words):
+                            speak()
 
     def _leave(self) -> None:
         """In a forked child, whose signals are not the parent's."""
