@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import logs, units
+from tf_libra.backends import interrupts
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
@@ -79,6 +80,7 @@ class Story:
         self._function = function
         self._journal.named(function)
         atexit.register(self.close)
+        interrupts.of_this_process().at_the_end(self.close)
         if self._options.logdir is not None:
             self._recorder = Recorder(
                 self._options.logdir,
@@ -329,6 +331,8 @@ class Story:
             return
         self._is_closed = True
         atexit.unregister(self.close)
+        if self._function:
+            interrupts.of_this_process().not_at_the_end(self.close)
         self._progress.end()
         facts = self._journal.facts()
         if self._rank == 0 and facts.num_steps:
