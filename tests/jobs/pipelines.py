@@ -1,6 +1,8 @@
 """Pipelines on real workers: what each rank has after some steps, and what is refused."""
 
+import contextlib
 import gc
+import os
 
 import harness
 import horovod.tensorflow as hvd
@@ -9,6 +11,7 @@ import tensorflow as tf
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
+from benchmarks.meeting import meeting
 from tests.pipelines import models
 from tests.pipelines.job import batches, fresh, plan_of, rank_of, run
 from tf_libra.pipelines.lanes import Lanes
@@ -210,6 +213,52 @@ if harness.SIZE == 2:
         lambda: refused(models.deep, Spp(num_microbatches=2, num_stages=3)),
     )
     cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
+
+
+def another_job():
+    """The same processes, who have changed places; variables as the last job has left them."""
+    trained = fresh(models.deep)
+    first, second = (tf.function(trained.step) for _ in range(2))
+    staged = tf_libra.optimize(in_stages(2))(first)
+    shares = [(harness.own(images), harness.own(labels)) for images, labels in batches(4, SAMPLES)]
+    staged(*shares[0])
+    change_places()
+    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
+    start = [tf.convert_to_tensor(one).numpy() for one in every]
+    parallel = tf_libra.optimize("syneasgd", max_tuning_steps=2)(second)
+    for step, share in zip((parallel, staged, parallel), shares[1:], strict=True):
+        step(*share)
+    expected = fresh(models.deep)
+    alone = tf.function(expected.step)
+    copies = [*expected.variables, *expected.state, *expected.optimizer.variables]
+    for one, value in zip(copies, start, strict=True):
+        one.assign(value)
+    for images, labels in batches(4, SAMPLES)[1:]:
+        alone(images, labels)
+    cases.save(
+        **{f"ours/{i}": tf.convert_to_tensor(one) for i, one in enumerate(every)},
+        **{f"alone/{i}": tf.convert_to_tensor(one) for i, one in enumerate(copies)},
+    )
+    return {"rank": hvd.rank()}
+
+
+def change_places():
+    """Ends Horovod's job and begins another, in which rank 0 is who was the last."""
+    with contextlib.ExitStack() as stack:
+        # To be there first and for longest.
+        places = []
+        if harness.RANK == 0:
+            places = stack.enter_context(meeting(f"localhost:{harness.SIZE}", "127.0.0.1", "lo"))
+        places = hvd.broadcast_object(places, name="places")
+        hvd.shutdown()
+        os.environ.update(places[harness.SIZE - 1 - harness.RANK])
+        hvd.init()
+        harness.barrier()
+
+
+# The last one: from here on ranks are others than the harness knows.
+if harness.SIZE == 2:
+    cases.add("another_job", another_job)
 
 if __name__ == "__main__":
     cases.run()

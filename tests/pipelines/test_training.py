@@ -122,6 +122,20 @@ def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -
         assert value["differ"] and max(value["differ"]) < 1e-4, value
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) -> None:
+    """All ranks of the next job begin with what its rank 0 has, whoever has trained it before."""
+    job = trained.arrays("another_job", 1)
+    assert [trained.value("another_job", rank)["rank"] for rank in range(2)] == [1, 0]
+    other = trained.arrays("another_job", 0)
+    ours = [name for name in job if name.startswith("ours/")]
+    assert ours
+    for name in ours:
+        np.testing.assert_array_equal(job[name], other[name])
+        alone = job[name.replace("ours", "alone")]
+        np.testing.assert_allclose(job[name], alone, rtol=1e-4, atol=1e-6)
+
+
 def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:
     """Without oneDNN, which keeps what is freed for what comes next."""
     job = run_job("pipeline_memory.py", 2, env={"TF_ENABLE_ONEDNN_OPTS": "0"})

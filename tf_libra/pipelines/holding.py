@@ -205,6 +205,10 @@ class Holding:
         before, self._owned = self._owned, {}
         return before
 
+    def forget_ranks(self) -> None:
+        """Nobody has what this rank lacks: variables are as they are, all of them."""
+        self._owned, self._behind, self._gone, self._reach = {}, set(), set(), None
+
     def share_sums_anew(self, before: dict[int, Owned], held: Mapping[int, Held]) -> None:
         """Where more or fewer ranks add to a variable than before: all together have its sum.
 

@@ -33,6 +33,10 @@ class Keeper(Protocol):
         """Brings those of these variables, by key, up to date that are not."""
         ...
 
+    def forget_ranks(self) -> None:
+        """Those that it knows of are not there any more, or others."""
+        ...
+
 
 _KEEPERS: dict[str, Keeper] = {}
 """By identity of the function, which is the same on every rank and so gives an order."""
@@ -81,4 +85,5 @@ def anybody() -> bool:
 
 def forget() -> None:
     """The ranks are others than before: nobody has what was known."""
-    _KEEPERS.clear()
+    for keeper in list(_KEEPERS.values()):
+        keeper.forget_ranks()

@@ -84,6 +84,7 @@ class Meeting:
         job = self.job = jobs.of_this_process()
         world = self._world = job.world(self._asked.faults.timeout_seconds)
         job.call_on_reset(self._on_reset)
+        self._close_others(world)
         options = self.options = self._asked
         if world.size == 1:
             options = self.options = _with_default_threads(self._asked)
@@ -152,10 +153,7 @@ class Meeting:
     def end(self) -> None:
         """The ranks are others than before: forgets them, and lets go of what reached them."""
         assert self.job is not None
-        world = self.job.world(self._asked.faults.timeout_seconds)
-        for running in control_lib.running():
-            if (running.rank, running.world_size) != (world.rank, world.size):
-                self._close(running)
+        self._close_others(self.job.world(self._asked.faults.timeout_seconds))
         self.control = None
         self.given = self._asked.plan
         self.is_alone = False
@@ -231,6 +229,13 @@ class Meeting:
         if not job.by_strategy and patches.JOIN.exists():
             self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running
+
+    def _close_others(self, world: World) -> None:
+        """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
+        for running in control_lib.running():
+            if (running.rank, running.world_size) != (world.rank, world.size):
+                self._close(running)
+                elsewhere.forget()
 
     def _close(self, control: Control) -> None:
         self._joins.close()
