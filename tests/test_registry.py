@@ -32,6 +32,13 @@ def test_names_lead_to_objects_and_objects_to_themselves(registry: Registry[obje
     assert registry.resolve("first") == First(1)
     mine = First(2)
     assert registry.resolve(mine) is mine
+    assert registry.find("first") == First(1)
+    assert registry.find(mine) is mine
+
+
+def test_nobody_is_found_by_another_name_or_object(registry: Registry[object]) -> None:
+    for other in ("third", None, First, 3):
+        assert registry.find(other) is None
 
 
 def test_the_same_may_be_registered_again(registry: Registry[object]) -> None:

@@ -55,14 +55,14 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
-    pipeline = planner_of_pipelines(strategy)
+    pipeline = pipeline_lib.find(strategy)
     if pipeline is not None:
         return functools.partial(
             Optimized,
             options=_options_of_stages("pipelines", pipeline.name, options),
             make_planner=functools.partial(_pipeline_planner, pipeline),
         )
-    burst = planner_of_bursts(strategy)
+    burst = burst_lib.find(strategy)
     if burst is not None:
         given = options.pop("plan", None)
         plan = None if given is None else options_lib.load_burst_plan(given)
@@ -93,23 +93,9 @@ _OF_STAGES = (
 )
 
 
-def planner_of_pipelines(strategy: Any) -> PipelineStrategy | None:
-    """The strategy, or the one of that name, if it is one of pipelines; else None."""
-    kinds = pipeline_lib.BY_NAME
-    known = strategy in kinds if isinstance(strategy, str) else type(strategy) in kinds.values()
-    return pipeline_lib.resolve(strategy) if known else None
-
-
-def planner_of_bursts(strategy: Any) -> BurstStrategy | None:
-    """The strategy, or the one of that name, if it is one of bursts; else None."""
-    kinds = burst_lib.BY_NAME
-    known = strategy in kinds if isinstance(strategy, str) else type(strategy) in kinds.values()
-    return burst_lib.resolve(strategy) if known else None
-
-
 def runs_in_stages(strategy: Any) -> bool:
     """Whether ranks have layers of their own under a strategy, or the one of that name."""
-    return planner_of_pipelines(strategy) is not None or planner_of_bursts(strategy) is not None
+    return pipeline_lib.find(strategy) is not None or burst_lib.find(strategy) is not None
 
 
 def _pipeline_planner(strategy: PipelineStrategy) -> "Planner":

@@ -56,21 +56,26 @@ class Registry(Generic[_Member]):
         if self._kinds.pop(name, None) is None:
             raise self._unknown(name)
 
+    def find(self, member: Any) -> _Member | None:
+        """The object itself, or the one of that name with its default arguments; else None."""
+        if isinstance(member, str):
+            return self._kinds[member]() if member in self._kinds else None
+        return member if type(member) in self._kinds.values() else None
+
     def resolve(self, member: _Member | str) -> _Member:
-        """Returns the object itself, or the one of that name with its default arguments.
+        """As `find`.
 
         Raises:
           ValueError: none has this name.
         """
+        found = self.find(member)
+        if found is not None:
+            return found
         if isinstance(member, str):
-            if member not in self._kinds:
-                raise self._unknown(member)
-            return self._kinds[member]()
-        if type(member) not in self._kinds.values():
-            raise ValueError(
-                f"{self._field} must be a name or an object of {self._described}, got {member!r}"
-            )
-        return member
+            raise self._unknown(member)
+        raise ValueError(
+            f"{self._field} must be a name or an object of {self._described}, got {member!r}"
+        )
 
     def _unknown(self, name: str) -> ValueError:
         return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")

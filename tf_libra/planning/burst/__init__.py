@@ -17,7 +17,14 @@ from tf_libra.planning.burst.baselines import (
     strong_scaling_limit,
 )
 from tf_libra.planning.burst.planner import make_burst_plan
-from tf_libra.planning.burst.strategy import BY_NAME, BurstDraft, BurstStrategy, register, resolve
+from tf_libra.planning.burst.strategy import (
+    BY_NAME,
+    BurstDraft,
+    BurstStrategy,
+    find,
+    register,
+    resolve,
+)
 
 __all__ = [
     "BY_NAME",
@@ -28,6 +35,7 @@ __all__ = [
     "Partition",
     "SearchLinear",
     "data_parallel",
+    "find",
     "given_devices",
     "make_burst_plan",
     "register",

@@ -45,6 +45,7 @@ class BurstStrategy(Protocol):
 REGISTRY: Registry[BurstStrategy] = Registry("a burst strategy of tf_libra.strategies")
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
+find = REGISTRY.find
 resolve = REGISTRY.resolve
 
 

@@ -10,6 +10,7 @@ from tf_libra.planning.pipeline.strategy import (
     BY_NAME,
     PipelineDraft,
     PipelineStrategy,
+    find,
     register,
     resolve,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "PipelineDraft",
     "PipelineStrategy",
     "Spp",
+    "find",
     "make_pipeline_plan",
     "register",
     "resolve",

@@ -49,6 +49,7 @@ class PipelineStrategy(Protocol):
 REGISTRY: Registry[PipelineStrategy] = Registry("a pipeline strategy of tf_libra.strategies")
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
+find = REGISTRY.find
 resolve = REGISTRY.resolve
 
 
