@@ -138,6 +138,27 @@ def test_stages_that_cannot_be(stages, layers, devices, message):
         )
 
 
+@few
+@given(
+    reference.layer_graphs(max_layers=4, seconds=working),
+    reference.clusters(rates=st.sampled_from([0.0, 0.0, 1.0, 9.0])),
+    st.integers(1, 3),
+)
+def test_links_may_be_missing_wherever_a_plan_needs_none(layers, cluster, M):
+    """Algorithm 2's order of devices may have no plan where another has one."""
+    bottlenecks = [
+        reference.bottleneck(layers, cluster, stages, M)
+        for stages in reference.all_plans(layers, cluster)
+    ]
+    if min(bottlenecks) < math.inf:
+        plan = tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=M)
+        assert sorted(d for s in plan.stages for d in s.devices) == list(range(cluster.num_devices))
+        assert plan.predicted_seconds < math.inf
+    else:
+        with pytest.raises(ValueError, match="it has no link between"):
+            tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=M)
+
+
 def test_a_cluster_in_two_parts_is_refused():
     rates = np.zeros((4, 4))
     rates[0, 1] = rates[1, 0] = rates[2, 3] = rates[3, 2] = 1.0

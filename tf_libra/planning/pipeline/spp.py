@@ -1,5 +1,6 @@
 """Synchronous pipeline planning: SPP, Algorithm 3."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +47,13 @@ class Spp:
 
         Raises:
           ValueError: more stages than layers or devices, links that the cluster lacks are needed
-            whatever the plan, or its devices have too little memory for any.
+            whatever the plan (of many devices: by those in the order of Algorithm 2), or its
+            devices have too little memory for any.
         """
         counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
         if self.num_stages is not None:
             counts = [check_stages(self.num_stages, layers, cluster)]
-        partitions = Partitions(layers, cluster, device_order(cluster), num_microbatches)
+        partitions = _partitions(layers, cluster, counts, num_microbatches)
         least, best = math.inf, None
         for count in counts:
             ranges = partitions.stages(count)
@@ -78,6 +80,29 @@ class Spp:
         return PipelineDraft(best)
 
 
+# Of so many devices every order is tried where Algorithm 2's has no plan for lack of links: 720.
+_MAX_DEVICES_IN_ANY_ORDER = 6
+
+
+def _partitions(
+    layers: LayerGraph, cluster: Cluster, counts: Sequence[int], num_microbatches: int
+) -> Partitions:
+    """Partitions on the devices in the order of Algorithm 2, unless missing links leave it none.
+
+    A plan may exist in another order all the same, and the least bottleneck of any is taken then.
+    """
+
+    def least(partitions: Partitions) -> float:
+        return min(map(partitions.seconds, counts))
+
+    found = Partitions(layers, cluster, device_order(cluster), num_microbatches)
+    few = cluster.num_devices <= _MAX_DEVICES_IN_ANY_ORDER
+    if least(found) < math.inf or not few or not _missing(cluster):
+        return found
+    orders = itertools.permutations(range(cluster.num_devices))
+    return min((Partitions(layers, cluster, one, num_microbatches) for one in orders), key=least)
+
+
 def in_execution_order(
     ranges: Sequence[StageRange], num_microbatches: int
 ) -> tuple[PipelineStage, ...]:
@@ -89,11 +114,15 @@ def in_execution_order(
     )
 
 
-def _missing_links(cluster: Cluster) -> str:
-    pairs = [
-        f"{a} and {b}"
-        for a in range(cluster.num_devices)
-        for b in range(a + 1, cluster.num_devices)
+def _missing(cluster: Cluster) -> list[tuple[int, int]]:
+    """Pairs of devices without a link."""
+    return [
+        (a, b)
+        for a, b in itertools.combinations(range(cluster.num_devices), 2)
         if cluster.bytes_per_second[a][b] == 0
     ]
+
+
+def _missing_links(cluster: Cluster) -> str:
+    pairs = [f"{a} and {b}" for a, b in _missing(cluster)]
     return ", ".join(pairs[:5]) + (f" and {len(pairs) - 5} other pairs" if pairs[5:] else "")
