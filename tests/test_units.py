@@ -20,6 +20,9 @@ from tf_libra import units
         (1.23456, "1.235 s"),
         (123456.0, "123500 s"),
         (-0.0015, "-1.5 ms"),
+        (1.23456e20, "123500000000000000000 s"),
+        (1.23456e21, "1.235e+21 s"),
+        (1e308, "1e+308 s"),
         (None, "-"),
     ],
 )
@@ -43,6 +46,12 @@ def test_changes_have_signs() -> None:
     assert units.difference(-1.5e-3) == "-1.5 ms"
     assert units.difference(1e-12) == "no change"
     assert units.difference(None) == "not possible"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_can_be_written(number: float) -> None:
+    for write in (units.time, units.size, units.rate, units.percent, units.change):
+        assert write(number)
 
 
 @given(st.floats(1e-9, 1e6))

@@ -12,6 +12,8 @@ NONE = "-"
 NO_DIFFERENCE = "no difference that can be told apart from noise"
 
 _DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
+# From here on the browser's toFixed writes an exponent.
+_TOO_LONG = 1e21
 _TIMES = (("us", 1e6), ("ms", 1e3), ("s", 1.0))
 _BYTES = (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6), ("GB", 1e-9))
 
@@ -60,7 +62,8 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
     for unit, factor in units:
         number = _number(value * factor)
         if number < 1000 or unit == units[-1][0]:
-            return f"{sign if number else ''}{number.normalize():f} {unit}"
+            text = f"{number.normalize():f}" if number < _TOO_LONG else repr(float(number))
+            return f"{sign if number else ''}{text} {unit}"
     raise AssertionError("there is a last unit")
 
 
@@ -71,4 +74,6 @@ def _number(value: float) -> Decimal:
 
 
 def _fixed(value: float, decimals: int) -> str:
+    if abs(value) >= _TOO_LONG:
+        return repr(value)
     return str(Decimal(value).quantize(Decimal(10) ** -decimals, ROUND_HALF_UP))

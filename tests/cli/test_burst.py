@@ -122,6 +122,16 @@ def test_a_plan_beside_a_background_job_is_of_its_profile(profile, tmp_path, cap
     assert "profile must be the plan's own" in capsys.readouterr().err
 
 
+def test_seconds_that_are_too_many_are_told_in_one_line(tmp_path, capsys):
+    """Without numpy's warnings of what it could not add up."""
+    value = json.loads(SCALING.to_json())
+    value["compute_seconds"][0][1] = 1e308
+    (tmp_path / "large.json").write_text(json.dumps(value))
+    assert main(["burst", "compare", f"--profile={tmp_path}/large.json"]) == 2
+    told = capsys.readouterr().err
+    assert "device_seconds must be a finite number, got inf" in told and told.count("\n") == 1
+
+
 def test_help_lists_the_commands_and_their_flags(capsys):
     assert main(["burst", "--help"]) == 0
     assert "compare" in capsys.readouterr().out

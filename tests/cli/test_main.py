@@ -158,6 +158,7 @@ def test_bad_input_is_named(inputs, capsys, arguments, status, words):
         ("cost", lambda v: v.update(gamma=1), "has unknown keys ['gamma']"),
         ("cost", lambda v: v.update(num_workers=0), "num_workers must be from 1"),
         ("cost", lambda v: v.update(hop_latency=-1), "hop_latency must be at least 0"),
+        ("cost", lambda v: v.update(hop_latency=1e308), "must add up to a finite number, got inf"),
         ("cost", lambda v: v.update(compute=[0, 0]), "alpha1 must be greater than 0"),
         ("cost", lambda v: v.update(exclusive=[1e9, 2e9, 0]), "must be positive at r ="),
     ],
@@ -169,7 +170,8 @@ def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, w
     change(value)
     path.write_text(json.dumps(value))
     assert main([command, *inputs]) == 2
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
 
 
 def test_bad_files_are_named(inputs, tmp_path, capsys):

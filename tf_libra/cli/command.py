@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from absl import flags
 
 from tf_libra import checks
@@ -97,7 +98,9 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
             raise ValueError(f"takes {wanted} beside the flags, got {len(rest)} arguments")
         if "plot" in values and values["plot"].value:
             check_picture("plot", values["plot"].value)
-        command.run(values, rest)
+        # What is too large for a number is refused by name, without numpy's warnings before.
+        with np.errstate(over="ignore", invalid="ignore"):
+            command.run(values, rest)
     except flags.Error as error:
         print(f"{program}: {error}\n{called}", file=sys.stderr)
         return BAD

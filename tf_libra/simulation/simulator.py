@@ -1,5 +1,7 @@
 """The timeline of any plan."""
 
+import math
+
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -14,7 +16,8 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     The plan may have been made for another number of workers; the cost model's counts.
 
     Raises:
-      ValueError: the plan is of other tensors, or a rate is not positive at a group's threads.
+      ValueError: the plan is of other tensors, a rate is not positive at a group's threads, or
+        times are so large that their sum is no number.
     """
     sizes = tuple(tensor.num_bytes for tensor in profile.tensors)
     if plan.tensor_names != profile.names or plan.num_bytes != sizes:
@@ -22,6 +25,11 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
             f"plan must be of the profile's {len(sizes)} tensors (same names and num_bytes, in "
             f"the same order), got one of {len(plan.num_bytes)} tensors"
         )
-    if plan.num_streams > 1:
-        return simulate_streams(profile, plan, cost)
-    return simulate_sequential(profile, plan, cost)
+    simulated = simulate_streams if plan.num_streams > 1 else simulate_sequential
+    timeline = simulated(profile, plan, cost)
+    if not math.isfinite(timeline.step_seconds):
+        raise ValueError(
+            "the seconds of profile and the times of cost must add up to a finite number, got"
+            f" {timeline.step_seconds}"
+        )
+    return timeline
