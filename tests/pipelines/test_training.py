@@ -28,7 +28,8 @@ def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
 def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) -> None:
     """On every rank, once variables are synchronized; optimizers' own variables included."""
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
-    assert {"convolutional", "transformer", "deep", "data_parallel"} <= set(cases)
+    several = {"transformer", "data_parallel"} if trained.world_size != 3 else {"convolutional"}
+    assert {"deep", *several} <= set(cases)
     for name in cases:
         make = EVERY[OTHERS.get(name, name)]
         wanted, every = trained_alone(make, STEPS, SAMPLES, MICROBATCHES)
@@ -65,6 +66,7 @@ def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
         assert len(stages) == kinds.get(name, len(stages))
 
 
+@pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
     """Between steps, for arguments of another kind, and when asked for."""
     alone = fresh(EVERY["deep"])
