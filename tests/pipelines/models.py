@@ -1,7 +1,7 @@
 """Models that pipelines are tried with, each with its step as for one device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -204,6 +204,22 @@ def tied() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
 
 
+def recurrent() -> Trained:
+    """Loops, whose gradients let them take lists that were not there when they were made."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input([8, 8, 1]),
+            layers.Reshape([8, 8]),
+            layers.LSTM(6, return_sequences=True),
+            layers.Bidirectional(layers.GRU(4)),
+            layers.Dense(10),
+        ]
+    )
+    # They have seeds for dropout, of which there is none.
+    return replace(_of_keras(model, keras.optimizers.SGD(0.1)), state=())
+
+
 def deep(num_layers: int = 16) -> Trained:
     """An MLP of many layers."""
     layers = keras.layers
@@ -337,7 +353,7 @@ BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
 EVERY = {
     one.__name__: one
     for one in (
-        convolutional, normalized, dropping, branching, transformer, tied, deep, two_optimizers,
-        generating,
+        convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
+        two_optimizers, generating,
     )
 }  # fmt: skip

@@ -174,6 +174,16 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
     assert 0 in found
 
 
+@pytest.mark.parametrize("model", ["deep", "convolutional"])
+def test_an_optimizer_may_be_built_by_the_first_trace(model):
+    """Which then has other ops than later ones: plain descent has no slots, Adam has."""
+    trained = EVERY[model]()
+    images, labels = batches(1, 8)[0]
+    traces = Traces(Recorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
+    cut = Cut(traces.whole, range(len(traces.whole.layers)))
+    assert 0 in {traces.axes(8).of(message.tensor) for message in cut.messages}
+
+
 def test_gradients_stay_with_their_stages():
     """Keras' optimizers all-reduce them among the replicas of a strategy, by one op: of one."""
     trained = fresh(EVERY["two_optimizers"])

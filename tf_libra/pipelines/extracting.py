@@ -58,7 +58,7 @@ class Extraction:
         """A function that runs these ops, all that have an effect among them.
 
         Args:
-            ops: names, in the order of creation; control edges between them are kept.
+            ops: names; control edges between them are kept.
             takes: names of the tensors that it is given, which no op of it computes.
             gives: names of those that it returns; what it is given may be among them.
             finish: goes on with what it returns, in the same graph.

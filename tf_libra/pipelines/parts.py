@@ -12,7 +12,7 @@ class Part:
     """What one stage computes of a microbatch, forward or backward, or in a round of the update.
 
     Attributes:
-        ops: names, in the order of creation.
+        ops: names, each behind those that it takes from.
         arguments: names of the step's arguments that it takes.
         takes: names of other tensors that it is given: received, averaged gradients, or of the
             stage's part before.

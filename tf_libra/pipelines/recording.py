@@ -236,10 +236,15 @@ class Recorder:
             ValueError: the step is compiled by XLA.
         """
         self.name = step_name(function)
+        self._step = _without_signature(function)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets all traces: the next of any kind is made anew."""
         self._last: _Recorder | None = None
         self._traced: list[tuple[_Recorder, Trace]] = []
         self._function = MarkedFunction(
-            _without_signature(function),
+            self._step,
             self._on_traced,
             lambda: Rules(sparse_as_dense=True),
             self._recording,

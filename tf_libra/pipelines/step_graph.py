@@ -7,7 +7,7 @@ averaged gradients, and what else the step writes, is of the update.
 
 import bisect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,8 @@ from tf_libra.tracing.variables import variable_name
 READS = frozenset({"ReadVariableOp", "VariableShape"})
 _LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 _RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
+# What makes a list without elements, as a loop's gradient gives the loop to fill.
+_EMPTY_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 REDUCTION = "LibraAllReduce"
 
 
@@ -42,7 +44,9 @@ class Layer:
 
 
 class StepGraph:
-    """A recorded step, op by op. Ops are known by their place in the order of creation.
+    """A recorded step, op by op. Ops are known by their place: what an op takes is before it.
+
+    That is the order of creation, but for what the gradient of a loop lets the loop take as well.
 
     Attributes:
         recording: the trace.
@@ -70,7 +74,7 @@ class StepGraph:
         self.recording = recording
         self._has_branches = has_branches
         graph = recording.concrete.graph
-        self.ops: list[Any] = graph.get_operations()
+        self.ops, self._created = _in_order(graph.get_operations())
         self.place = {op.name: index for index, op in enumerate(self.ops)}
         num_args = len(graph.inputs) - len(recording.concrete.captured_inputs)
         self.arguments = tuple(one.op.name for one in graph.inputs[:num_args])
@@ -128,7 +132,7 @@ class StepGraph:
 
     def region(self, place: int) -> int:
         """The region in which an op of the forward computation was created."""
-        return bisect.bisect_right(self._ends, place)
+        return bisect.bisect_right(self._ends, self._created[place])
 
     def is_accumulator(self, placeholder: str) -> bool:
         """Whether replicas add to a variable, each what it sees, as to the total of a metric."""
@@ -141,7 +145,7 @@ class StepGraph:
     def is_forward(self, place: int) -> bool:
         """Whether an op was not created for a gradient."""
         first, stop = self.recording.gradient_ops
-        return not first <= place < stop
+        return not first <= self._created[place] < stop
 
     def inputs(self, place: int) -> list[int]:
         """Places of the ops whose outputs an op takes."""
@@ -185,7 +189,10 @@ class StepGraph:
             self.free[place] = (
                 not op.op_def.is_stateful
                 and all(self.free[i] for i in inputs)
-                and not any(one.dtype in (tf.variant, tf.resource) for one in op.outputs)
+                and (
+                    op.type in _EMPTY_LISTS
+                    or not any(one.dtype in (tf.variant, tf.resource) for one in op.outputs)
+                )
             )
             if self.sample[place] and self.is_forward(place):
                 for used in (self.handles[place], *(variables[i] for i in inputs)):
@@ -214,7 +221,7 @@ class StepGraph:
                 self.sample[place]
                 or any(one in self._accumulators for one in self.handles[place])
                 or (
-                    place < gradients_end
+                    self._created[place] < gradients_end
                     and (
                         not self.handles[place]
                         or any(one in self.owner for one in self.handles[place])
@@ -403,6 +410,32 @@ class StepGraph:
             "it has no layers of Keras' Sequential or functional models, and tf_libra.boundary is"
             " not called"
         )
+
+
+def _in_order(created: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Ops, each behind what it takes; and by place, since when it or what takes it is there.
+
+    Args:
+        created: ops in the order of creation.
+    """
+    ops: list[Any] = []
+    since: list[int] = []
+    done: set[str] = set()
+    for number, op in enumerate(created):
+        waiting = [op]
+        while waiting:
+            one = waiting[-1]
+            before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+            missing = [other for other in before if other.name not in done]
+            if missing and one.name not in done:
+                waiting += missing
+                continue
+            waiting.pop()
+            if one.name not in done:
+                done.add(one.name)
+                ops.append(one)
+                since.append(number)
+    return ops, since
 
 
 def _names_of_variables(recording: Recording, captures: dict[str, Any]) -> dict[str, str]:

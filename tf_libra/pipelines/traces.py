@@ -55,6 +55,10 @@ class Traces:
         self._axes: dict[int, Axes] = {}
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
         self._extractions: dict[int, Extraction] = {}
+        if not self._are_alike():
+            # What a first trace builds, such as an optimizer without slots, others find built.
+            recorder.forget()
+            self._graphs.clear()
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
 
@@ -69,6 +73,14 @@ class Traces:
             args, kwargs = batches.sized(self._specs, size)
             self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), self._has_branches)
         return self._graphs[size]
+
+    def _are_alike(self) -> bool:
+        """Whether a microbatch is traced as one of another size; see `axes`."""
+        try:
+            self.axes(self.size)
+        except ValueError:
+            return False
+        return True
 
     def axes(self, size: int) -> Axes:
         """Where samples lie in the trace for so many.
