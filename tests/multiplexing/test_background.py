@@ -1,5 +1,6 @@
 """Background jobs beside training on two workers, and what cannot be one."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_example_trains_in_bursts_with_a_job_beside_it(run_job: Callable[..., Jo
     example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
     output = run_job(str(example), 2, "--epochs=3").output(0)
     assert "a burst plan under deeppool, amplification at most 1.5" in output
+    assert re.search(r"predicted iteration: .*\nmeasured iteration: ", output)
     assert "ran beside" in output and "test accuracy: " in output
 
 

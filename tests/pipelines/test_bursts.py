@@ -1,5 +1,6 @@
 """Burst plans on real workers, from an unchanged script."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     value = trained.value("given vgg")
     text = value["explained"]
     assert "a burst plan under given" in text
+    for case in ("given vgg", "planned vgg"):
+        explained = trained.value(case)["explained"]
+        assert re.search(r"predicted iteration: .*\nmeasured iteration: [\d.]+ ms", explained)
     for count, layer in zip(value["num_devices"], value["layers"], strict=True):
         assert any(
             line.split()[:1] == [str(count)] and line.endswith(f" {layer}")

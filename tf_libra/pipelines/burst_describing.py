@@ -29,8 +29,17 @@ def _ranks(first: int, count: int) -> str:
     return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
 
 
-def explained(name: str, plan: BurstPlan, execution: Execution) -> str:
-    """The plan, devices per layer as steps, and what this rank's last step took."""
+def explained(
+    name: str, plan: BurstPlan, execution: Execution, measured_seconds: float | None = None
+) -> str:
+    """The plan, devices per layer as steps, and what this rank's last step took.
+
+    Args:
+        name: of the step.
+        plan: that it runs under.
+        execution: on this rank.
+        measured_seconds: what a step takes under the plan; None where that is not known.
+    """
     limit = "without a limit on amplification"
     if plan.max_amplification is not None:
         limit = f"amplification at most {plan.max_amplification:g}"
@@ -38,6 +47,11 @@ def explained(name: str, plan: BurstPlan, execution: Execution) -> str:
         f"{name}: a burst plan under {plan.strategy}, {limit}",
         f"predicted iteration: {1e3 * plan.iteration_seconds:.2f} ms,"
         f" {1e3 * plan.device_seconds:.2f} ms of all ranks together",
+        *(
+            []
+            if measured_seconds is None
+            else [f"measured iteration: {1e3 * measured_seconds:.2f} ms, with its updates"]
+        ),
         "",
         f"{'ranks':>5}  {'comes in':>10}  {'computes':>10}  {'all-reduce':>10}"
         f"  {'amplified':>9}  layers",

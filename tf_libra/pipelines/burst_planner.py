@@ -1,7 +1,10 @@
 """Plans bursts: layers are measured at every number of ranks in steps that train, rank 0 plans."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +17,7 @@ from tf_libra.pipelines import burst_describing
 from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
-from tf_libra.pipelines.links import measured_all_reduces, measured_links
+from tf_libra.pipelines.links import AllReduces, Links, measured_all_reduces, measured_links
 from tf_libra.pipelines.scaling import Measured, crossing, flows
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
@@ -27,6 +30,8 @@ from tf_libra.tuning import Phase
 
 # A layout's first step makes its functions, and is not looked at.
 _STEPS = 3
+# Of those under the plan, how many say what a step takes.
+_REMEMBERED_STEPS = 100
 
 
 class _Trial(NamedTuple):
@@ -34,6 +39,18 @@ class _Trial(NamedTuple):
 
     num_ranks: int
     layout: Layout
+
+
+class _Computation(NamedTuple):
+    """What layers take.
+
+    Attributes:
+        seconds: of each layer at each number of ranks, shape [L, G].
+        stage_startup: seconds that calls of one more stage take.
+    """
+
+    seconds: Any
+    stage_startup: float
 
 
 class BurstPlanner:
@@ -56,6 +73,7 @@ class BurstPlanner:
         self._trials: list[_Trial] = []
         self._seconds: list[list[float]] = []  # of each trial's stages, the least of its steps
         self._steps = 0
+        self._under_plan: deque[float] = deque(maxlen=_REMEMBERED_STEPS)  # seconds of steps
         fingerprint = None if given is None else given.fingerprint
         self.asked = f"{strategy!r}, plan {fingerprint}"
 
@@ -120,8 +138,10 @@ class BurstPlanner:
         counts = self._counts(world, traces.size)
         self._flows = flows(traces.each_layer, traces.axes(traces.size))
         # What the strategy refuses whatever is measured it refuses before that.
-        same = Cluster.from_bandwidth(np.ones([world] * 2))
-        scaling, _ = self._profile(counts, np.ones([count, len(counts)]), [1.0] * len(counts), same)
+        links = Links(Cluster.from_bandwidth(np.ones([world] * 2)), 0.0)
+        same = AllReduces((0.0,) * len(counts), (1.0,) * len(counts))
+        computation = _Computation(np.ones([count, len(counts)]), 0.0)
+        scaling, _ = self._profile(counts, computation, same, links)
         make_burst_plan(scaling, self._strategy)
         story.busy(Phase.MEASURE)
         for number in reversed(counts):
@@ -142,9 +162,13 @@ class BurstPlanner:
 
     def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
+        start = time.perf_counter()
         result = run()
-        if self._layout is None and traces is self._traces:
-            self._note(execution)
+        if traces is self._traces:
+            if self._layout is None:
+                self._note(execution)
+            else:
+                self._under_plan.append(time.perf_counter() - start)
         return result
 
     def _note(self, execution: Execution) -> None:
@@ -164,22 +188,23 @@ class BurstPlanner:
     def explained(self, name: str, execution: Execution) -> str:
         """See `Planner`."""
         assert self.plan is not None
-        return burst_describing.explained(name, self.plan, execution)
+        # The first one makes its functions.
+        measured = statistics.median(self._under_plan) if len(self._under_plan) > 1 else None
+        return burst_describing.explained(name, self.plan, execution, measured)
 
     def _make_plan(self) -> Layout:
         """Measures links on all ranks, plans on rank 0."""
         control, story = self._control, self._story
-        cluster = measured_links(self._transport, control).cluster
+        links = measured_links(self._transport, control)
         counts = tuple(sorted({one.num_ranks for one in self._trials}))
-        rates = measured_all_reduces(self._transport, control, counts)
+        all_reduces = measured_all_reduces(self._transport, control, counts)
         everyone = control.all_gather(self._seconds)
         document = None
         if control.rank == 0:
-            seconds = _compute_seconds(self._trials, everyone, counts)
+            computation = _computation(self._trials, everyone, counts)
             try:
-                document = {
-                    "plan": self._plan(*self._profile(counts, seconds, rates, cluster)).to_json()
-                }
+                profile = self._profile(counts, computation, all_reduces, links)
+                document = {"plan": self._plan(*profile).to_json()}
             except ValueError as error:  # of all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
@@ -189,12 +214,19 @@ class BurstPlanner:
         return self._adopt(BurstPlan.from_json(document["plan"]))
 
     def _profile(
-        self, counts: tuple[int, ...], seconds: Any, rates: Sequence[float], cluster: Cluster
+        self,
+        counts: tuple[int, ...],
+        computation: "_Computation",
+        all_reduces: AllReduces,
+        links: Links,
     ) -> tuple[ScalingProfile, tuple[str, ...]]:
         """The profile of all that flows, or of as much of it as forms blocks of branches."""
         sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
         size = self._traces.size
-        measured = Measured(counts, self._names, seconds, sizes, rates, cluster, size)
+        seconds, stage_startup = computation
+        measured = Measured(
+            counts, self._names, seconds, sizes, all_reduces, links, size, stage_startup
+        )
         samples = {edge: flow for edge, flow in self._flows.items() if flow.sample_bytes}
         error = None
         for edges in (self._flows, samples):
@@ -235,10 +267,10 @@ class BurstPlanner:
         return layout
 
 
-def _compute_seconds(
+def _computation(
     trials: list[_Trial], everyone: list[list[list[float]]], counts: tuple[int, ...]
-) -> Any:
-    """What each layer takes at each number of ranks, shape [L, G].
+) -> _Computation:
+    """What was measured of it.
 
     Layers that run by themselves take their calls each time; so they are scaled to what all take
     at once. Each trial is the mean of the ranks that took part.
@@ -247,7 +279,9 @@ def _compute_seconds(
         np.mean([everyone[rank][number] for rank in range(trial.num_ranks)], axis=0)
         for number, trial in enumerate(trials)
     ]
-    columns = {}
+    columns, calls = {}, []
     for trial, apart, whole in zip(trials[::2], means[::2], means[1::2], strict=True):
         columns[trial.num_ranks] = apart * (whole[0] / apart.sum())
-    return np.stack([columns[count] for count in counts], axis=1)
+        calls.append((apart.sum() - whole[0]) / (len(apart) - 1))
+    seconds = np.stack([columns[count] for count in counts], axis=1)
+    return _Computation(seconds, max(float(np.median(calls)), 0.0))

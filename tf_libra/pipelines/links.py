@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,18 @@ class Links:
 
     cluster: Cluster
     latency_seconds: float
+
+
+class AllReduces(NamedTuple):
+    """All-reduces among the first ranks, by how many they are: shape [G] each.
+
+    Attributes:
+        startup_seconds: of one of nothing.
+        bytes_per_second: of what comes on top; any for one rank.
+    """
+
+    startup_seconds: tuple[float, ...]
+    bytes_per_second: tuple[float, ...]
 
 
 def measured_links(transport: Transport, control: Control) -> Links:
@@ -54,22 +66,28 @@ def measured_links(transport: Transport, control: Control) -> Links:
 
 def measured_all_reduces(
     transport: Transport, control: Control, counts: Sequence[int]
-) -> list[float]:
-    """The bytes per second of an all-reduce among as many first ranks, all of which call this.
+) -> AllReduces:
+    """All-reduces among as many first ranks, all of which call this.
 
     Args:
         transport: reaches the other ranks.
         control: likewise.
         counts: numbers of ranks, ascending, from 1, which all-reduces nothing.
     """
-    rates = [1.0]
-    probe = tf.zeros([_PROBE_BYTES // 4])
+    startups, rates = [0.0], [1.0]
+    probes = tf.zeros([1]), tf.zeros([_PROBE_BYTES // 4])
     for count in counts[1:]:
-        seconds = 0.0
+        seconds = [0.0, 0.0]
         if control.rank < count:
-            seconds = min(_all_reduce(transport, probe, count) for _ in range(_REPEATS))
-        rates.append(_PROBE_BYTES / max(*control.all_gather(seconds), 1e-9))
-    return rates
+            seconds = [
+                min(_all_reduce(transport, probe, count) for _ in range(_REPEATS))
+                for probe in probes
+            ]
+        small, large = map(max, zip(*control.all_gather(seconds), strict=True))
+        startups.append(small)
+        # The difference of two short times may be noise: what is sent takes a half of it at least.
+        rates.append(_PROBE_BYTES / max(large - small, large / 2, 1e-9))
+    return AllReduces(tuple(startups), tuple(rates))
 
 
 def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:
