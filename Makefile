@@ -76,13 +76,19 @@ wheel: setup
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 	$(BIN)/python tools/try_wheel.py $(WHEELS)/*.whl
 
-# The pictures of docs/tensorboard.md and docs/report_and_timeline.md, from runs of the demo.
+# The pictures of docs/tensorboard.md, docs/burst.md and docs/report_and_timeline.md, from runs of the
+# demos.
 pictures: setup
 	tools/install_browser.sh
 	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/libra
 	$(RUN) tf-libra run -np 2 python examples/digits.py --logdir build/runs/wfbp --strategy wfbp
 	$(RUN) python -m tools.tensorboard_tab --logdir build/runs --run libra --out docs/images
 	$(RUN) tf-libra report build/runs/libra --svg docs/images/report
+	$(RUN) tf-libra run -np 2 python examples/pipeline_digits.py --logdir build/pipeline --stages 2
+	$(RUN) tf-libra run --background "python -m tf_libra.multiplexing.repeat matrices:multiply" \
+	  -np 2 python examples/pipeline_digits.py --logdir build/bursts --amplification 1.5
+	for card in pipeline bursts; do \
+	  $(RUN) python -m tools.tensorboard_tab --logdir build/$$card --card $$card --out docs/images; done
 
 # Every view of the tab, to be looked at: few groups and many, one rank and eight.
 looks: setup

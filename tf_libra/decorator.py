@@ -204,7 +204,11 @@ class Optimized:
         if background is None:
             return self._training.step(args, kwargs, num_steps)
         with background.beside(lambda: self.settled):
-            return self._training.step(args, kwargs, num_steps)
+            result = self._training.step(args, kwargs, num_steps)
+        got = background.news()
+        if got is not None:
+            self._training.background(got)
+        return result
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""

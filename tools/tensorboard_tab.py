@@ -1,6 +1,7 @@
 """Drives the Libra tab of a real TensorBoard in a real browser; takes the pictures of the manual.
 
     python -m tools.tensorboard_tab --logdir build/runs --out docs/images
+    python -m tools.tensorboard_tab --logdir build/bursts --card burst --out docs/images
 
 Selenium, because it is Python like everything else here and drives the browser and the driver that
 the distribution has (Debian: chromium, chromium-driver).
@@ -263,7 +264,7 @@ def compact(path: Path) -> None:
 
 
 def main(_: list[str]) -> None:
-    """Takes a picture of every view, light and dark."""
+    """Takes a picture of every view, or of what a run without one shows, light and dark."""
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     with serving(Path(_LOGDIR.value or "")) as address:
@@ -272,8 +273,9 @@ def main(_: list[str]) -> None:
                 tab.open(address)
                 if _RUN.value:
                     tab.choose("#run", _RUN.value)
-                for name in VIEWS:
-                    tab.view(name)
+                for name in (_CARD.value,) if _CARD.value else VIEWS:
+                    if not _CARD.value:
+                        tab.view(name)
                     path = out / f"tensorboard_{name}_{theme}.png"
                     tab.picture(path)
                     compact(path)
@@ -285,6 +287,7 @@ def main(_: list[str]) -> None:
 if __name__ == "__main__":
     _LOGDIR = flags.DEFINE_string("logdir", None, "Log directory of runs to show (required).")
     _RUN = flags.DEFINE_string("run", None, "A part of the name of the run to show.")
+    _CARD = flags.DEFINE_string("card", None, "Of a run without views: the picture's name.")
     _OUT = flags.DEFINE_string("out", "docs/images", "Folder for the pictures.")
     flags.mark_flag_as_required("logdir")
     app.run(main)

@@ -51,13 +51,13 @@ def everywhere(here: bool) -> bool:
     return float(hvd.allreduce(tf.constant(float(here)), name="everywhere", op=hvd.Sum)) == SIZE
 
 
-def train(job: Background, until: Callable[[], bool]) -> None:
+def train(job: Background, until: Callable[[], bool], **options: Any) -> None:
     """Trains until it is so on every rank; saves weights of this and of one process alone.
 
     What runs on nobody's time may have none beside steps, so where it may run it is waited for.
     """
     model = models.HandWritten("float64", "sgd")
-    step = tf_libra.optimize("wfbp", max_tuning_steps=1)(tf.function(model.step))
+    step = tf_libra.optimize("wfbp", max_tuning_steps=1, **options)(tf.function(model.step))
     number = 0
     while number < 100 or (number < 1000 and not everywhere(until())):
         for _ in range(20):
@@ -81,11 +81,11 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def counted(given: Any) -> Any:
+def counted(given: Any, **options: Any) -> Any:
     TOLD.unlink(missing_ok=True)
     job = tf_libra.background(given, max_slowdown=0.5)
     try:
-        train(job, TOLD.exists)
+        train(job, TOLD.exists, **options)
     finally:
         job.end()
     return json.loads(TOLD.read_text()) | {"described": job.describe()}
@@ -98,7 +98,7 @@ def command() -> Any:
 
 @cases
 def function_of_a_module() -> Any:
-    return counted(__import__(MODULE).once)
+    return counted(__import__(MODULE).once, logdir=FOLDER / "logdir")
 
 
 @cases

@@ -22,6 +22,9 @@ PLANNED_STEPS = {2: 14, 4: 20}  # of which the last two run under the plan
 GIVEN = {"convolutional": models.convolutional, **models.BURSTS}
 
 
+LOGDIR = harness.FOLDER / "logdir"
+
+
 def train(make, strategy, num_steps, **options):
     trained = fresh(make)
     step = tf_libra.optimize(strategy, **options)(tf.function(trained.step))
@@ -65,6 +68,8 @@ cases.add("given beside", beside)
 strategy, steps = DeepPool(max_amplification=1.5), PLANNED_STEPS[harness.SIZE]
 for name, make in models.BURSTS.items():
     cases.add(f"planned {name}", lambda make=make: train(make, strategy, steps))
+# Long enough for an iteration under the plan to be measured.
+cases.add("planned and written", lambda: train(models.mlp, strategy, steps + 3, logdir=LOGDIR))
 cases.add("planned without a limit", lambda: train(models.mlp, "deeppool", steps))
 if harness.SIZE == 4:  # three are not among those that are measured otherwise
     cases.add("fixed", lambda: train(models.mlp, DataParallel(num_devices=3), 14))

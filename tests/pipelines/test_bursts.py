@@ -10,10 +10,14 @@ import tf_libra
 from tests.launching import Job
 from tests.pipelines import models
 from tests.pipelines.job import burst_plan, trained_alone
+from tf_libra import units
+from tf_libra.model.burst import BurstPlan
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.report.answers import backend
 from tf_libra.strategies import DeepPool
 
 SAMPLES = 24
-OTHERS = {"beside": "inception", "without a limit": "mlp"}
+OTHERS = {"beside": "inception", "without a limit": "mlp", "and written": "mlp"}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -87,7 +91,7 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     assert "a burst plan under given" in text
     for case in ("given vgg", "planned vgg"):
         explained = trained.value(case)["explained"]
-        assert re.search(r"predicted iteration: .*\nmeasured iteration: [\d.]+ ms", explained)
+        assert re.search(r"predicted iteration: .*\nmeasured iteration: [\d.]+ m?s", explained)
     for count, layer in zip(value["num_devices"], value["layers"], strict=True):
         assert any(
             line.split()[:1] == [str(count)] and line.endswith(f" {layer}")
@@ -97,6 +101,28 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     beside = trained.value("given beside")["explained"]
     assert f"from rank {trained.world_size // 2} on: " in beside
     assert max(map(len, [*text.splitlines(), *beside.splitlines()])) <= 100
+
+
+def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job) -> None:
+    """As the commands read it, as the tab shows it, and as `explain` says it."""
+    value, logdir = trained.value("planned and written"), trained.folder / "logdir"
+    plan = BurstPlan.from_json((logdir / "burst.json").read_text())
+    profile = ScalingProfile.from_json((logdir / "scaling.json").read_text())
+    assert list(plan.num_devices) == value["num_devices"]
+    assert plan.profile_fingerprint == profile.fingerprint
+    listed = backend(logdir)("runs", {})["value"]
+    [shown] = listed["bursts"]
+    assert [layer["name"] for layer in shown["layers"]] == list(plan.layer_names)
+    assert [layer["measured"] for layer in shown["layers"]] == profile.compute_seconds.tolist()
+    measured = shown["charts"][1]
+    assert {bar["kind"] for bar in measured["bars"]} >= {"forward", "backward"}
+    text = value["explained"]
+    assert f"measured iteration: {units.time(measured['seconds'])}" in text
+    for chart in shown["charts"]:
+        idle = ", ".join(map(units.time, chart["idle_seconds"]))
+        assert f"{chart['title']}: from rank 0 on, ranks are idle for {idle}" in text.replace(
+            "\n", " "
+        )
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)  # refused alike by any number of workers

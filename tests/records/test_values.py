@@ -25,7 +25,13 @@ from tf_libra.tuning import Conclusion
 
 RECORD = examples.plan_record()
 TIMELINE = examples.timeline_record(RECORD)
-ALL = (RECORD, examples.step_record(RECORD), examples.pipeline_record())
+ALL = (
+    RECORD,
+    examples.step_record(RECORD),
+    examples.pipeline_record(),
+    examples.burst_record(),
+    examples.background_record(),
+)
 
 
 @pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
@@ -55,7 +61,7 @@ def test_names_are_kept_as_they_are(name: str) -> None:
 def test_series_of_plans_differ_by_function_and_plan() -> None:
     other = examples.plan_record(strategy=strategies.Wfbp())
     assert RECORD.tag == f"train_step/plan/{RECORD.plan.fingerprint[:12]}"
-    assert len({RECORD.tag, other.tag, *(record.tag for record in ALL)}) == 4
+    assert len({RECORD.tag, other.tag, *(record.tag for record in ALL)}) == 6
 
 
 @pytest.mark.parametrize(

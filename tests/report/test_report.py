@@ -34,6 +34,9 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     logdir = written(folder / "<run> & 'quotes'")
+    writer = RecordWriter(logdir, 0)
+    writer.record(12, examples.burst_record("other_step", names=examples.HOSTILE[:1]))
+    writer.close()
     assert main(["report", str(logdir), "--out", str(folder / "report.html")]) == 0
     return folder / "report.html"
 
@@ -93,6 +96,7 @@ def tab(browser: Tab, report: Path) -> Tab:
 def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
     for name in VIEWS:
         tab.view(name)
+    assert len(tab.find(".burst .gantt")) == 2
     assert tab.trouble() == []
     assert tab.script("return performance.getEntriesByType('resource').map((e) => e.name)") == []
 

@@ -5,22 +5,25 @@ import json
 
 import numpy as np
 
-from tf_libra import ContentionModel, make_pipeline_plan, make_plan, strategies
+from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
 from tf_libra.cost_model import OverlapSample
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.model.scaling import ScalingProfile
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records.values import (
     AllReduceSpan,
+    BackgroundRecord,
+    BurstRecord,
     PipelineRecord,
     PlanRecord,
     StepRecord,
     TimelineRecord,
 )
 from tf_libra.simulation import simulate_pipeline
-from tf_libra.simulation.pipeline_gantt import bars_of
+from tf_libra.simulation.pipeline_gantt import Bar, bars_of
 from tf_libra.tuning import Conclusion
 
 HOSTILE = (
@@ -129,6 +132,33 @@ def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -
     )
     seconds = 1.5 * timeline.iteration_seconds
     return PipelineRecord(function, 4, plan, layers, cluster, bars, seconds)
+
+
+def burst_record(function: str = "train_step", names: tuple[str, ...] = ()) -> BurstRecord:
+    """Five layers on two ranks, of which the third is quickest on one; it took half as long again.
+
+    The third layer has no computation on rank 1, which is idle meanwhile.
+    """
+    labels = [*names, *(f"block_{i}" for i in range(len(names), 5))]
+    compute = [[0.02, 0.01], [0.02, 0.011], [0.002, 0.002], [0.01, 0.006], [0.01, 0.006]]
+    profile = ScalingProfile.chain(
+        (1, 2), compute, [[0.0, 1e-4]] * 5, [[[0.0, 1e-4], [1e-4, 0.0]]] * 4, labels
+    )
+    plan = make_burst_plan(profile, max_amplification=1.5)
+    bars, at = [], 0.0
+    for kind, order in (("forward", range(3)), ("backward", range(2, -1, -1))):
+        for stage in order:
+            for device in range(2 if stage != 1 else 1):
+                bars.append(Bar(device, kind, stage, 0, at, at + 0.009))
+            at += 0.009
+    bars += [Bar(device, "all_reduce", 0, None, at, at + 0.002) for device in range(2)]
+    return BurstRecord(function, 12, plan, tuple(bars), at + 0.003, profile)
+
+
+def background_record(rank: int = 0, function: str = "train_step") -> BackgroundRecord:
+    return BackgroundRecord(
+        function, rank, 64, "python other.py <fast>", 0.05, 0.031, 0.75, 2, 8.0, 200 + 100 * rank
+    )
 
 
 def replicas_record() -> PipelineRecord:

@@ -340,6 +340,8 @@ def test_an_empty_log_directory_has_no_runs(tmp_path: Path) -> None:
     assert backend.answer("runs") == {
         "plans": [],
         "pipelines": [],
+        "bursts": [],
+        "backgrounds": [],
         "measuring": [],
         "stamps": {},
         "problems": [],
@@ -368,6 +370,34 @@ def test_a_pipeline_is_there_with_all_that_is_shown(tmp_path: Path) -> None:
             assert 0 < row["idle_share"] < 1
             assert row["longest"]["seconds"] > 0
     assert shown["bottleneck"].startswith("the bottleneck is stage")
+
+
+def test_bursts_are_there_with_what_their_background_got(tmp_path: Path) -> None:
+    record = examples.burst_record(names=examples.HOSTILE[:1])
+    _write_alone(tmp_path, record)
+    for rank in range(2):
+        writer = RecordWriter(tmp_path, rank)
+        writer.record(64, examples.background_record(rank))
+        writer.close()
+    listed = Backend(tmp_path).answer("runs")
+    assert (listed["plans"], listed["problems"]) == ([], [])
+    [shown] = listed["bursts"]
+    counts = [layer["num_devices"] for layer in shown["layers"]]
+    assert counts == list(record.plan.num_devices) and len(set(counts)) == 2
+    assert [layer["name"] for layer in shown["layers"]] == list(record.plan.layer_names)
+    assert record.profile is not None
+    assert [layer["measured"] for layer in shown["layers"]] == (
+        record.profile.compute_seconds.tolist()
+    )
+    assert shown["layers"][2]["comes_in"] == pytest.approx(record.plan.transition_seconds[2])
+    predicted, measured = shown["charts"]
+    assert (predicted["title"], measured["title"]) == ("predicted", "measured")
+    assert predicted["idle_seconds"] == pytest.approx(record.plan.idle_seconds)
+    assert measured["seconds"] == record.seconds
+    assert len(measured["bars"]) == len(record.bars)
+    backgrounds = listed["backgrounds"]
+    assert [(one["rank"], one["job"]) for one in backgrounds] == [(0, ""), (1, "")]
+    assert [one["steps_per_second"] for one in backgrounds] == [200 / 8, 300 / 8]
 
 
 def test_a_stage_of_replicas_takes_what_each_of_them_computes() -> None:

@@ -1,6 +1,7 @@
 """The Libra tab of a real TensorBoard in a real browser, on the runs of real workers."""
 
 import itertools
+import re
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra import units
 from tf_libra.model.plan import Plan
+from tf_libra.records.values import BurstRecord
 from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer
@@ -492,24 +494,53 @@ def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> 
         assert browser.trouble() == []
 
 
+def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
+    """The ranks of every layer as a step curve, both charts, and the background's rank."""
+    card = browser.one(".burst")
+    assert "a burst plan under deeppool, amplification at most 1.5" in card.text
+    titles = browser.script(
+        "return [...document.querySelectorAll('.burst .hit title')].map((one) => one.textContent)"
+    )
+    assert [one.rpartition(": ")[2] for one in titles] == [
+        "1 rank" if count == 1 else f"{count} ranks" for count in burst.plan.num_devices
+    ]
+    path = browser.one(".burst .steps").get_attribute("d")
+    heights = re.findall(r" ([\d.]+)H", path)
+    alike = zip(heights, burst.plan.num_devices, strict=True)
+    assert len(set(alike)) == len(set(heights)) == len(set(burst.plan.num_devices))
+    bars = [
+        len(chart.find_elements("css selector", "rect")) for chart in browser.find(".burst .gantt")
+    ]
+    assert bars[1] == len(burst.bars)
+    idle = burst.plan.idle_seconds[1]
+    assert f"Rank 1 is idle for {units.time(idle)}" in card.text.replace("\u00a0", " ")
+    background = browser.one(".background").text.replace("\u00a0", " ")
+    assert "25 steps per second" in background and "+3.1 %" in background
+    assert "75.0 % of 64 steps" in background and "python other.py <fast>" in background
+
+
 def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Path) -> None:
     record = examples.pipeline_record(names=examples.HOSTILE[:4])
+    burst = examples.burst_record("other_step", names=examples.HOSTILE[:4])
     writer = RecordWriter(tmp_path, 0)
     writer.record(record.step, record)
+    writer.record(burst.step, burst)
+    writer.record(64, examples.background_record(function="other_step"))
     writer.close()
     with tensorboard_tab.serving(tmp_path) as address:
         browser.open(address)
         card = browser.one(".pipeline")
         assert "a pipeline of 2 stages under spp, 4 microbatches" in card.text
         assert "The bottleneck is stage" in card.text
-        assert [one.text.split(":")[0] for one in browser.find(".gantt figcaption")] == [
+        assert [one.text.split(":")[0] for one in browser.find(".pipeline .gantt figcaption")] == [
             "Predicted",
             "Measured",
         ]
-        for chart in browser.find(".gantt"):
+        for chart in browser.find(".pipeline .gantt"):
             assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
         assert card.text.count("computes nothing for") == 4
         keys = browser.find(".pipeline .key > span")
         assert [one.text for one in keys] == ["forward", "backward", "all-reduce"]
         assert len({one.location["y"] for one in keys}) == 1
+        burst_is_drawn(browser, burst)
         assert browser.trouble() == []

@@ -61,6 +61,12 @@ VARIABLES = (
         "tells a background job beside which rank it runs; nothing to set by hand",
     ),
     Variable(
+        "TF_LIBRA_BACKGROUND_COUNT",
+        "not set",
+        "tells a background job which file holds the number of its steps, eight bytes, a"
+        " little-endian integer; nothing to set by hand",
+    ),
+    Variable(
         "TF_LIBRA_LAUNCHED",
         "not set",
         "set by `tf-libra run` for its workers, which then end as it says; nothing to set by hand",

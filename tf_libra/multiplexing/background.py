@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import logs, units
+from tf_libra.model.background import Got
+from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount
 from tf_libra.multiplexing.pacing import Pacing
 from tf_libra.multiplexing.process import BackgroundProcess
 
@@ -29,6 +31,8 @@ MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"
 # Tells a background job beside which rank it runs.
 RANK_VARIABLE = "TF_LIBRA_BACKGROUND_RANK"
 MAX_SLOWDOWN = 0.05
+# Between two times that it is told what it has got.
+_NEWS_SECONDS = 2.0
 # What would make it a worker of the job.
 _OF_THE_JOB = re.compile(r"(HOROVOD|OMPI|PMI|PMIX|SLURM|TF_LIBRA)_.*|TF_CONFIG")
 
@@ -58,6 +62,9 @@ class Background:
         self._command = tuple(command)
         self._log = log
         self._process: BackgroundProcess | None = None
+        self._count: StepCount | None = None
+        self._began = self._told = 0.0
+        self._has_told_end = False
         self._is_over = False
 
     @property
@@ -92,7 +99,9 @@ class Background:
             return
         if self._process is None:
             if runs:
-                self._process = BackgroundProcess(self._command, _environment())
+                self._began = time.monotonic()
+                self._count = StepCount()
+                self._process = BackgroundProcess(self._command, _environment(self._count))
                 atexit.register(self.end)
         elif runs:
             self._process.resume()
@@ -120,12 +129,36 @@ class Background:
         self._is_over = True
         if self._process is not None:
             self._process.end()
+            if self._count is not None:
+                self._count.end()
             self._log.info("background: %s", self.describe())
+
+    def news(self) -> Got | None:
+        """What it has got so far, now and then, and once it is over; None if that is not new."""
+        if self._process is None or self._has_told_end:
+            return None
+        now = time.monotonic()
+        if not self._is_over and now - self._told < _NEWS_SECONDS:
+            return None
+        self._told, self._has_told_end = now, self._is_over
+        return Got(
+            step=self.pacing.num_steps,
+            command=shlex.join(self._command),
+            max_slowdown=self.pacing.max_slowdown,
+            slowdown=self.pacing.slowdown,
+            share_of_steps=self.pacing.share_of_steps,
+            num_pauses=self._process.num_pauses,
+            seconds=now - self._began,
+            num_steps=None if self._count is None else self._count.read(),
+        )
 
     def describe(self) -> str:
         """How much it ran, and what it cost, in one line."""
         share = units.percent(self.pacing.share_of_steps)
         told = f"{self._name} ran beside {share} of the settled steps"
+        made = None if self._count is None else self._count.read()
+        if made is not None:
+            told += f" and made {made} of its own"
         if self.pacing.slowdown is None:
             return told
         return (
@@ -134,7 +167,7 @@ class Background:
         )
 
 
-def _environment() -> dict[str, str]:
+def _environment(count: StepCount) -> dict[str, str]:
     """As ours, but of nobody's job, and with our modules to be found."""
     found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
     path = [one or os.getcwd() for one in sys.path]
@@ -142,6 +175,7 @@ def _environment() -> dict[str, str]:
         "PATH": _path(),
         "PYTHONPATH": os.pathsep.join(path),
         RANK_VARIABLE: os.environ.get("HOROVOD_RANK", "0"),
+        COUNT_VARIABLE: str(count.path),
     }
 
 

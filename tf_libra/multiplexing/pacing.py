@@ -76,6 +76,11 @@ class Pacing:
         return self._lost / self._num_judged if self._num_judged else None
 
     @property
+    def num_steps(self) -> int:
+        """How many steps there were."""
+        return self._num_steps
+
+    @property
     def share_of_steps(self) -> float:
         """In how many of the steps so far it ran."""
         return self._num_beside / self._num_steps if self._num_steps else 0.0

@@ -47,6 +47,7 @@ class BackgroundProcess:
             # Until the command begins: one that is stopped before would not end with us.
             select.select([reader], [], [], _START_SECONDS)
         self._is_paused = False
+        self._num_pauses = 0
 
     @property
     def status(self) -> int | None:
@@ -58,10 +59,16 @@ class BackgroundProcess:
         """Whether it waits to be resumed."""
         return self._is_paused
 
+    @property
+    def num_pauses(self) -> int:
+        """How often it was paused."""
+        return self._num_pauses
+
     def pause(self) -> None:
         """Stops it where it is; nothing is lost."""
         if not self._is_paused:
             self._is_paused = True
+            self._num_pauses += 1
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

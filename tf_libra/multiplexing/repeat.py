@@ -6,13 +6,16 @@ python -m tf_libra.multiplexing.repeat MODULE:FUNCTION
 import importlib
 import sys
 
+from tf_libra.multiplexing.counting import counter
+
 
 def main() -> None:
     """Does so."""
     module, _, name = sys.argv[1].partition(":")
     function = getattr(importlib.import_module(module), name)
+    step = counter()
     while function() is not False:
-        pass
+        step()
 
 
 if __name__ == "__main__":

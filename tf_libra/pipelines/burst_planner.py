@@ -1,9 +1,6 @@
 """Plans bursts: layers are measured at every number of ranks in steps that train, rank 0 plans."""
 
 import dataclasses
-import statistics
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +15,8 @@ from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.links import AllReduces, Links, measured_all_reduces, measured_links
+from tf_libra.pipelines.measuring import Measured as Iteration
+from tf_libra.pipelines.measuring import Measuring
 from tf_libra.pipelines.scaling import Measured, crossing, flows
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
@@ -30,8 +29,6 @@ from tf_libra.tuning import Phase
 
 # A layout's first step makes its functions, and is not looked at.
 _STEPS = 3
-# Of those under the plan, how many say what a step takes.
-_REMEMBERED_STEPS = 100
 
 
 class _Trial(NamedTuple):
@@ -73,7 +70,8 @@ class BurstPlanner:
         self._trials: list[_Trial] = []
         self._seconds: list[list[float]] = []  # of each trial's stages, the least of its steps
         self._steps = 0
-        self._under_plan: deque[float] = deque(maxlen=_REMEMBERED_STEPS)  # seconds of steps
+        self._scaling: ScalingProfile | None = None  # on rank 0
+        self._measuring = Measuring()  # of steps under the plan
         fingerprint = None if given is None else given.fingerprint
         self.asked = f"{strategy!r}, plan {fingerprint}"
 
@@ -162,14 +160,25 @@ class BurstPlanner:
 
     def during(self, traces: Traces, execution: Execution, run: Callable[[], Any]) -> Any:
         """See `Planner`."""
-        start = time.perf_counter()
-        result = run()
-        if traces is self._traces:
-            if self._layout is None:
-                self._note(execution)
-            else:
-                self._under_plan.append(time.perf_counter() - start)
+        if traces is not self._traces:
+            return run()
+        if self._layout is None:
+            result = run()
+            self._note(execution)
+            return result
+        before = self._measuring.typical
+        result = self._measuring.during(self._control, execution, run)
+        if before is None and self._measuring.typical is not None:
+            self._tell(self._measuring.typical)
         return result
+
+    def _tell(self, measured: Iteration) -> None:
+        assert self.plan is not None
+        if self._control.rank == 0:
+            self._story.log.info("burst plan: %s", burst_describing.took(self.plan, measured))
+        number = self._steps + self._measuring.number
+        made = (self.plan, self._scaling)
+        self._story.burst_measured(number, *made, measured.bars, measured.seconds)
 
     def _note(self, execution: Execution) -> None:
         """What a step has taken under the layout that is measured."""
@@ -188,9 +197,7 @@ class BurstPlanner:
     def explained(self, name: str, execution: Execution) -> str:
         """See `Planner`."""
         assert self.plan is not None
-        # The first one makes its functions.
-        measured = statistics.median(self._under_plan) if len(self._under_plan) > 1 else None
-        return burst_describing.explained(name, self.plan, execution, measured)
+        return burst_describing.explained(name, self.plan, execution, self._measuring.typical)
 
     def _make_plan(self) -> Layout:
         """Measures links on all ranks, plans on rank 0."""
@@ -203,8 +210,8 @@ class BurstPlanner:
         if control.rank == 0:
             computation = _computation(self._trials, everyone, counts)
             try:
-                profile = self._profile(counts, computation, all_reduces, links)
-                document = {"plan": self._plan(*profile).to_json()}
+                self._scaling, notes = self._profile(counts, computation, all_reduces, links)
+                document = {"plan": self._plan(self._scaling, notes).to_json()}
             except ValueError as error:  # of all ranks
                 document = {"refused": str(error)}
         document = control.broadcast(document)
@@ -264,6 +271,7 @@ class BurstPlanner:
             self._story.log.info("burst plan: %s", burst_describing.in_a_line(plan))
             for note in plan.notes:
                 self._story.log.info("burst plan: %s", note)
+        self._story.burst_planned(plan, self._scaling)
         return layout
 
 

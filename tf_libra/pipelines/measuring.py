@@ -1,4 +1,4 @@
-"""What all ranks did when in the first steps of a pipeline, as they tell each other after them."""
+"""What all ranks did when in the first steps under a plan, as they tell each other after them."""
 
 import time
 from collections.abc import Callable

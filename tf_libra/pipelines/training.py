@@ -8,6 +8,7 @@ from tf_libra import options as options_lib
 from tf_libra.backends import interrupts
 from tf_libra.backends.agreement import agree
 from tf_libra.backends.control import Control
+from tf_libra.model.background import Got
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.pipelines import axes as axes_lib
@@ -97,6 +98,10 @@ class StagedTraining:
         if self.plan is None or self._current is None:
             return f"{self._name}: nothing is planned yet"
         return self._planner.explained(self._name, self._current)
+
+    def background(self, got: Got) -> None:
+        """What a job beside it has got so far."""
+        self._story.background(got)
 
     def close(self) -> None:
         """Says nothing more."""

@@ -16,11 +16,19 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import Error as ProtobufError
 
+from tf_libra.model.background import Got
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records import values as records
-from tf_libra.records.values import PipelineRecord, PlanRecord, Record, StepRecord
+from tf_libra.records.values import (
+    BackgroundRecord,
+    BurstRecord,
+    PipelineRecord,
+    PlanRecord,
+    Record,
+    StepRecord,
+)
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning import Observation
 
@@ -60,8 +68,13 @@ class Recorder:
         if self._rank == 0:
             self._write(record.step, record)
 
-    def pipeline(self, record: PipelineRecord) -> None:
-        """What the ranks of a pipeline did when, as rank 0 knows it."""
+    def staged(self, record: PipelineRecord | BurstRecord) -> None:
+        """What ranks with stages of their own did when, as rank 0 knows it."""
+        self._write(record.step, record)
+
+    def background(self, got: Got) -> None:
+        """What a background job beside this rank has got so far."""
+        record = BackgroundRecord(self._function, self._rank, **dataclasses.asdict(got))
         self._write(record.step, record)
 
     def lacks_graph(self, plan: Plan) -> bool:

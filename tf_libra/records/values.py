@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra import checks, strategies
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
+from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.strategy import check_threads
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.simulation.pipeline_gantt import Bar
@@ -502,11 +504,138 @@ class PipelineRecord:
 
 _OF_PIPELINES: dict[str, Any] = {"plan": PipelinePlan, "layers": LayerGraph, "cluster": Cluster}
 
+
+@dataclass(frozen=True)
+class BurstRecord:
+    """A burst plan, what it was planned of, and what its ranks did when in one iteration.
+
+    Attributes:
+      function: name of the training function.
+      step: the last step that was measured.
+      plan: the bursts.
+      bars: what every rank computed, in seconds since the iteration's start; its stages are layers
+        that follow each other on the same ranks.
+      seconds: until the last rank had ended its step.
+      profile: the layers as they were measured; None of a plan that was given.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    function: str
+    step: int
+    plan: BurstPlan
+    bars: tuple[Bar, ...]
+    seconds: float
+    profile: ScalingProfile | None = None
+
+    KIND: ClassVar[str] = "burst"
+
+    def __post_init__(self) -> None:
+        checks.text("function", self.function)
+        _set(self, "step", checks.integer("step", self.step, minimum=1))
+        checks.instance("plan", self.plan, BurstPlan)
+        _set(self, "bars", checks.items("bars", self.bars, Bar))
+        _set(self, "seconds", checks.real("seconds", self.seconds, minimum=0))
+        if self.profile is not None:
+            checks.instance("profile", self.profile, ScalingProfile)
+            if self.profile.names != self.plan.layer_names:
+                raise ValueError("profile must be of the layers of the plan, got one of others")
+
+    @property
+    def tag(self) -> str:
+        """The name of the series of summaries that the record belongs to."""
+        return _tag(self.function, self.KIND, self.plan.fingerprint)
+
+    def to_json(self) -> str:
+        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        profile = None if self.profile is None else json.loads(self.profile.to_json())
+        document = _fields(self) | {
+            "plan": json.loads(self.plan.to_json()),
+            "bars": [dataclasses.asdict(one) for one in self.bars],
+            "profile": profile,
+        }
+        return _written(self.KIND, document)
+
+    @classmethod
+    def from_json(cls, document: str) -> "BurstRecord":
+        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        value = _read(cls, document)
+        value["plan"] = BurstPlan.from_json(json.dumps(value["plan"]))
+        if value.get("profile") is not None:
+            value["profile"] = ScalingProfile.from_json(json.dumps(value["profile"]))
+        return cls(**value)
+
+
+@dataclass(frozen=True)
+class BackgroundRecord:
+    """What a background job beside a training function has got so far, on one rank.
+
+    Attributes:
+      function: name of the training function.
+      rank: beside which it runs.
+      step: how many settled steps there were.
+      command: as in a shell.
+      max_slowdown: the limit, as a share.
+      slowdown: by how much steps beside it were longer in the last cycle, as a share; None before
+        it is known.
+      share_of_steps: in how many of the settled steps it ran.
+      num_pauses: how often it was paused.
+      seconds: since it began.
+      num_steps: how many of its own it has made; None where it does not count them.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    function: str
+    rank: int
+    step: int
+    command: str
+    max_slowdown: float
+    slowdown: float | None
+    share_of_steps: float
+    num_pauses: int
+    seconds: float
+    num_steps: int | None = None
+
+    KIND: ClassVar[str] = "background"
+
+    def __post_init__(self) -> None:
+        checks.text("function", self.function)
+        checks.text("command", self.command)
+        for field in ("rank", "step", "num_pauses"):
+            _set(self, field, checks.integer(field, getattr(self, field)))
+        for field in ("max_slowdown", "share_of_steps", "seconds"):
+            _set(self, field, checks.real(field, getattr(self, field), minimum=0))
+        if self.slowdown is not None:
+            _set(self, "slowdown", checks.real("slowdown", self.slowdown))
+        if self.num_steps is not None:
+            _set(self, "num_steps", checks.integer("num_steps", self.num_steps))
+
+    @property
+    def tag(self) -> str:
+        """The name of the series of summaries that the record belongs to."""
+        return f"{self.function}/{self.KIND}"
+
+    def to_json(self) -> str:
+        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        return _written(self.KIND, _fields(self))
+
+    @classmethod
+    def from_json(cls, document: str) -> "BackgroundRecord":
+        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        return cls(**_read(cls, document))
+
+
 # What is written, and what is read.
-Record = PlanRecord | StepRecord | PipelineRecord
+Record = PlanRecord | StepRecord | PipelineRecord | BurstRecord | BackgroundRecord
 KINDS: dict[str, type[Record | TimelineRecord]] = {
-    kind.KIND: kind for kind in (PlanRecord, TimelineRecord, StepRecord, PipelineRecord)
-}
+    kind.KIND: kind
+    for kind in (
+        PlanRecord, TimelineRecord, StepRecord, PipelineRecord, BurstRecord, BackgroundRecord
+    )
+}  # fmt: skip
 
 
 def plugin_content(kind: str) -> bytes:

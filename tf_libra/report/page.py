@@ -25,7 +25,7 @@ def page(title: str, answers: Answers) -> str:
         ValueError: there is no plan to show.
     """
     runs = next(answer["value"] for route, _, answer in answers if route == "runs")
-    if not runs["plans"] and not runs["pipelines"]:
+    if not any(runs[kind] for kind in ("plans", "pipelines", "bursts")):
         problems = runs["problems"]
         why = problems[0]["message"] if problems else "none was recorded"
         raise ValueError(f"there is no plan to show: {why}")

@@ -13,6 +13,7 @@ from tf_libra import options as options_lib
 from tf_libra.backends import interrupts
 from tf_libra.backends.control import Control, EngineError
 from tf_libra.backends.job import Job
+from tf_libra.model.background import Got
 from tf_libra.model.plan import Plan
 from tf_libra.records.step_graph import GroupNode
 from tf_libra.session import circumstances, elsewhere, executions, grappler, identity
@@ -100,6 +101,10 @@ class TrainingFunction:
     def explain(self) -> str:
         """What is known so far, as text of at most 100 columns."""
         return self._story.explain()
+
+    def background(self, got: Got) -> None:
+        """What a job beside it has got so far."""
+        self._story.background(got)
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more."""

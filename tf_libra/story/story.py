@@ -13,19 +13,22 @@ from typing import Any
 from tf_libra import logs, units
 from tf_libra.backends import interrupts
 from tf_libra.cost_model.evidence import written
+from tf_libra.model.background import Got
+from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
+from tf_libra.model.scaling import ScalingProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
-from tf_libra.records.values import PipelineRecord, PlanRecord
+from tf_libra.records.values import BurstRecord, PipelineRecord, PlanRecord
 from tf_libra.records.versions import versions
 from tf_libra.simulation.pipeline_gantt import Bar
-from tf_libra.story import pipeline_files
+from tf_libra.story import burst_files, pipeline_files
 from tf_libra.story.folders import documents, write
 from tf_libra.story.journal import Journal
 from tf_libra.story.progress import Progress
@@ -319,7 +322,31 @@ class Story:
             record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
             pipeline_files.write_measured(self._options.logdir, record, self.log)
             if self._recorder is not None:
-                self._recorder.pipeline(record)
+                self._recorder.staged(record)
+
+    def burst_planned(self, plan: BurstPlan, profile: ScalingProfile | None) -> None:
+        """A burst plan is in force, made of these measurements unless given; rank 0 writes."""
+        if self._writes_pipelines:
+            assert self._options.logdir is not None
+            made = (plan, profile)
+            burst_files.write_planned(self._options.logdir, self._function, *made, self.log)
+
+    def burst_measured(
+        self,
+        step: int,
+        plan: BurstPlan,
+        profile: ScalingProfile | None,
+        bars: tuple[Bar, ...],
+        seconds: float,
+    ) -> None:
+        """What the ranks under a burst plan did when is known, up to this step; rank 0 writes."""
+        if self._writes_pipelines and self._recorder is not None:
+            self._recorder.staged(BurstRecord(self._function, step, plan, bars, seconds, profile))
+
+    def background(self, got: Got) -> None:
+        """What a job beside this rank has got so far; every rank writes that of its own."""
+        if self._recorder is not None:
+            self._recorder.background(got)
 
     @property
     def _writes_pipelines(self) -> bool:

@@ -20,6 +20,8 @@ from tf_libra import checks, strategies
 from tf_libra.records import values as records
 from tf_libra.records.values import (
     PLUGIN_NAME,
+    BackgroundRecord,
+    BurstRecord,
     PipelineRecord,
     PlanRecord,
     StepRecord,
@@ -172,7 +174,7 @@ def _document(value: Any) -> str:
 _PLANS: Kept[PlanRecord] = Kept(64)
 _STEPS: Kept[StepRecord] = Kept(1024)
 _HEADINGS: Kept[dict[str, Any]] = Kept(4096)
-_PIPELINES: Kept[dict[str, Any]] = Kept(64)
+_STAGED: Kept[dict[str, Any]] = Kept(64)
 
 
 def _digest(document: str) -> bytes:
@@ -187,29 +189,37 @@ def _step_record(document: str) -> StepRecord:
     return _STEPS.get(_digest(document), lambda: StepRecord.from_json(document))
 
 
-def _pipeline_view(document: str) -> dict[str, Any]:
-    return _PIPELINES.get(
-        _digest(document), lambda: views.pipeline_view(PipelineRecord.from_json(document))
-    )
+# What a page draws of a record as it is, beside the plans of data parallelism.
+_CARDS: Mapping[str, Callable[[str], dict[str, Any]]] = MappingProxyType(
+    {
+        PipelineRecord.KIND: lambda text: views.pipeline_view(PipelineRecord.from_json(text)),
+        BurstRecord.KIND: lambda text: views.burst_view(BurstRecord.from_json(text)),
+        BackgroundRecord.KIND: lambda text: views.background_view(BackgroundRecord.from_json(text)),
+    }
+)
+
+
+def _card(kind: str, document: str) -> dict[str, Any]:
+    return _STAGED.get((kind, _digest(document)), lambda: _CARDS[kind](document))
 
 
 def _runs(query: Query) -> Any:
     """All plans, by run; functions that have none yet; and what cannot be read, with the reason.
 
-    Pipelines are there with all that is shown of them.
+    Pipelines, bursts and background jobs are there with all that is shown of them.
 
     `stamps` are by run what changes whenever anything is written there.
     """
     plans: list[dict[str, Any]] = []
-    pipelines: list[dict[str, Any]] = []
+    cards: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _CARDS}
     problems: list[dict[str, str]] = []
     for run, tags in sorted(query.listed().items()):
         for tag, series in sorted(tags.items()):
             try:
                 kind = records.kind_of(series.plugin_content)
-                if kind == PipelineRecord.KIND:
-                    shown = [_pipeline_view(text) for text in query.documents(run, tag)]
-                    pipelines += [{"run": run} | one for one in shown]
+                if kind in _CARDS:
+                    shown = [_card(kind, text) for text in query.documents(run, tag)]
+                    cards[kind] += [{"run": run, "job": _job(run)} | one for one in shown]
                 if kind == PlanRecord.KIND:
                     plans += _in_force(query, run, tag)
             except ValueError as error:
@@ -223,7 +233,9 @@ def _runs(query: Query) -> Any:
             stamps[run] = max(stamps.get(run, 0.0), latest)
     return {
         "plans": headings,
-        "pipelines": pipelines,
+        "pipelines": cards[PipelineRecord.KIND],
+        "bursts": cards[BurstRecord.KIND],
+        "backgrounds": cards[BackgroundRecord.KIND],
         "measuring": _measuring(query, scalars, headings),
         "stamps": stamps,
         "problems": problems,

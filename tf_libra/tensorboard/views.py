@@ -6,6 +6,7 @@ because nothing was measured, is None.
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +24,15 @@ from tf_libra.planning import make_plan
 from tf_libra.planning.compare import IDEAL, Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.planning.losses import bottleneck, losses
-from tf_libra.records.values import PipelineRecord, PlanRecord, Spread, TimelineRecord
-from tf_libra.simulation import Timeline, pipeline_gantt, simulate
+from tf_libra.records.values import (
+    BackgroundRecord,
+    BurstRecord,
+    PipelineRecord,
+    PlanRecord,
+    Spread,
+    TimelineRecord,
+)
+from tf_libra.simulation import Timeline, burst_gantt, pipeline_gantt, simulate
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.tensorboard.kept import Kept
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
@@ -156,6 +164,66 @@ def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
                 layers, plan, cluster, (record.bars, record.seconds)
             )
         ],
+    }
+
+
+def burst_view(record: BurstRecord) -> dict[str, Any]:
+    """A burst plan: the ranks under each layer, and what every rank does when.
+
+    `measured` of a layer is its computation on each of `device_counts` ranks; None of a plan that
+    was given. An amplification that is infinite is None.
+    """
+    plan, profile = record.plan, record.profile
+    return {
+        "function": record.function,
+        "step": record.step,
+        "strategy": plan.strategy,
+        "max_amplification": plan.max_amplification,
+        "predicted_seconds": plan.iteration_seconds,
+        "device_seconds": plan.device_seconds,
+        "measured_seconds": record.seconds,
+        "device_counts": list(plan.device_counts),
+        "notes": list(plan.notes),
+        "layers": [
+            dataclasses.asdict(layer)
+            | {
+                "amplification": _finite(layer.amplification),
+                "measured": None if profile is None else profile.compute_seconds[index].tolist(),
+            }
+            for index, layer in enumerate(burst_gantt.layers_of(plan))
+        ],
+        "charts": [
+            {
+                "title": picture.title,
+                "seconds": picture.seconds,
+                "bars": [dataclasses.asdict(bar) for bar in picture.bars],
+                "idle_seconds": list(picture.idle_seconds),
+            }
+            for picture in burst_gantt.pictures(plan, (record.bars, record.seconds))
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def background_view(record: BackgroundRecord) -> dict[str, Any]:
+    """What a background job has got; its own steps per second are None where it counts none."""
+    rate = None
+    if record.num_steps is not None and record.seconds > 0:
+        rate = record.num_steps / record.seconds
+    return {
+        "function": record.function,
+        "rank": record.rank,
+        "step": record.step,
+        "command": record.command,
+        "max_slowdown": record.max_slowdown,
+        "slowdown": record.slowdown,
+        "share_of_steps": record.share_of_steps,
+        "num_pauses": record.num_pauses,
+        "num_steps": record.num_steps,
+        "steps_per_second": rate,
     }
 
 

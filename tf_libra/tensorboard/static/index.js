@@ -1,6 +1,7 @@
 // The Libra tab: which run, which plan, which view.
 
 import {get, stylesheet} from './api.js';
+import {backgroundCards, burstCard} from './burst.js';
 import {contentionView} from './contention.js';
 import {choice, h} from './dom.js';
 import {short, strategy} from './format.js';
@@ -69,7 +70,7 @@ class Page {
     this.wanted = place; // until the plan that it names is found
     this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
     this.kept = new Map(); // answers that never change
-    this.runs = {plans: [], pipelines: [], measuring: [], stamps: {}, problems: []};
+    this.runs = {plans: [], pipelines: [], bursts: [], backgrounds: [], measuring: [], stamps: {}, problems: []};
     this.runs.said = said(this.runs);
     this.heading = null;
     this.visit = new Visit();
@@ -235,12 +236,14 @@ class Page {
     this.drawBar();
     const problems = this.runs.problems.map(({run, tag, message: reason}) =>
       message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`));
-    const measuring = [...this.runs.measuring.map(progress), ...this.runs.pipelines.map(pipelineCard)];
+    const {pipelines, bursts, backgrounds} = this.runs;
+    const staged = [...pipelines.map(pipelineCard), ...bursts.map(burstCard)];
+    const measuring = [...this.runs.measuring.map(progress), ...staged, ...backgroundCards(backgrounds)];
     if (this.heading === null) {
       left.leave();
       this.shown = visit;
       this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty()]));
-      this.main.dataset.ready = this.runs.pipelines.length > 0 ? 'pipeline' : measuring.length > 0 ? 'measuring' : 'empty';
+      this.main.dataset.ready = staged.length > 0 ? 'staged' : measuring.length > 0 ? 'measuring' : 'empty';
       visit.drawn = true;
       return null;
     }
@@ -399,8 +402,8 @@ function remembered() {
 }
 
 /** A list of runs as text, to be compared with the next one. */
-function said({plans, pipelines, measuring, problems}) {
-  return {plans: JSON.stringify(plans), others: JSON.stringify([pipelines, measuring, problems])};
+function said({plans, pipelines, bursts, backgrounds, measuring, problems}) {
+  return {plans: JSON.stringify(plans), others: JSON.stringify([pipelines, bursts, backgrounds, measuring, problems])};
 }
 
 /** A function that has no plan yet. */

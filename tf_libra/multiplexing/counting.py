@@ -1,0 +1,57 @@
+"""Counts the steps of a background job, where the process that has started it can read them.
+
+The environment variable TF_LIBRA_BACKGROUND_COUNT names a file of eight bytes: the number of steps
+so far, as a little-endian integer.
+"""
+
+import contextlib
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+COUNT_VARIABLE = "TF_LIBRA_BACKGROUND_COUNT"
+_FORMAT = struct.Struct("<Q")
+
+
+class StepCount:
+    """The number of steps of one job, for who has started it."""
+
+    def __init__(self) -> None:
+        """Makes the file, with zero steps."""
+        file, name = tempfile.mkstemp(prefix="tf-libra-background-")
+        with os.fdopen(file, "wb") as opened:
+            opened.write(_FORMAT.pack(0))
+        self.path = Path(name)
+        self._last = 0
+
+    def read(self) -> int | None:
+        """How many there are; None as long as there is none."""
+        with contextlib.suppress(OSError, struct.error):
+            (self._last,) = _FORMAT.unpack(self.path.read_bytes())
+        return self._last or None
+
+    def end(self) -> None:
+        """Removes the file; the last number is kept."""
+        self.read()
+        self.path.unlink(missing_ok=True)
+
+
+def counter() -> Callable[[], None]:
+    """What a job is to call after each step; it does nothing where nobody reads."""
+    path = os.environ.get(COUNT_VARIABLE)
+    try:
+        with open(path or os.devnull, "r+b") as file:
+            shared = mmap.mmap(file.fileno(), _FORMAT.size)
+    except (OSError, ValueError):
+        return lambda: None
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+        _FORMAT.pack_into(shared, 0, count)
+
+    return step

@@ -1,0 +1,48 @@
+"""What a burst plan leaves in its log directory: what it was planned of, the plan, and a picture.
+
+Rank 0 writes. A file that cannot be written is no reason to end the training: it is said once.
+"""
+
+import logging
+from pathlib import Path
+
+from tf_libra.model.burst import BurstPlan
+from tf_libra.model.scaling import ScalingProfile
+from tf_libra.story.folders import documents, write
+
+_NAMES = ("burst", "scaling")
+
+
+def write_planned(
+    logdir: Path,
+    function: str,
+    plan: BurstPlan,
+    profile: ScalingProfile | None,
+    log: logging.Logger,
+) -> None:
+    """Writes what `tf-libra burst` reads, burst.json and scaling.json, and burst.svg.
+
+    The picture needs Matplotlib, and is left out without it.
+
+    Args:
+        logdir: the log directory.
+        function: name of the training function; of several the first has the plain names.
+        plan: the bursts.
+        profile: the layers as they were measured; None of a plan that was given.
+        log: is warned where something cannot be written.
+    """
+    paths, told = documents(logdir, function, _NAMES)
+    if told:
+        log.info("%s", told)
+    texts = {paths["burst"]: plan.to_json()}
+    if profile is not None:
+        texts[paths["scaling"]] = profile.to_json()
+    write(texts, log)
+    try:
+        from tf_libra.simulation.burst_plot import plot_burst
+
+        plot_burst([(plan.strategy, plan)], paths["burst"].with_suffix(".svg"))
+    except ImportError:
+        log.info("logdir: without Matplotlib (pip install tf-libra[plot]) there is no burst.svg")
+    except OSError as error:
+        log.warning("logdir: not everything could be written: %s", error)

@@ -1,0 +1,110 @@
+// A burst plan: ranks under each layer, what every rank does when, and what a background job gets.
+
+import {h, s} from './dom.js';
+import {percent, plural, short, signedPercent, strategy, time} from './format.js';
+import {gantt, ganttLegend} from './gantt.js';
+
+const WIDTH = 1000;
+const LABEL = 64;
+const STEP = 26; // of the curve, from one number of ranks to the next
+const NAMES = 22; // below the curve
+const LEAST_NUMBER = 28; // wide, for a layer's number to be read
+
+/** The card of one burst plan, as the route `runs` describes it. */
+export function burstCard(burst) {
+  const {charts, layers} = burst;
+  const longest = Math.max(...charts.map((chart) => chart.seconds));
+  const ranks = charts.reduce((most, chart) => Math.max(most, chart.idle_seconds.length), 0);
+  const rows = Array.from({length: ranks}, (_, rank) => rank);
+  return h('section', {class: 'card staged burst', 'data-function': burst.function},
+    h('h2', {class: 'name'}, `${short(burst.function, 60)}: a burst plan under ${strategy(burst.strategy)}, ${limit(burst)}`),
+    h('p', {class: 'lead'}, `Measured iteration: ${time(burst.measured_seconds)}; predicted: ${time(burst.predicted_seconds)}, ${time(burst.device_seconds)} of all ranks together.`),
+    h('h3', {}, 'Ranks under each layer'),
+    curve(burst),
+    charts.map((chart) => gantt(chart, rows, longest, (bar) => `${WORDS[bar.kind]} ${short(bar.layers, 60)}`, idle(chart))),
+    ganttLegend([['compute', 'computes, forward and backward'], ['transition', 'comes in'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce']]),
+    h('p', {class: 'note'}, 'A plan has forward and backward of a layer in one stretch; when they ran, all of forward came before all of backward.'),
+    h('div', {class: 'scroll'}, h('table', {class: 'layers'},
+      h('thead', {}, h('tr', {}, [['left', 'layer'], ['', 'ranks'], ['', 'comes in'], ['', 'computes'], ['', 'all-reduce'], ['', 'amplified'],
+        ...(layers[0].measured === null ? [] : burst.device_counts.map((count) => ['', `on ${count}`]))].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('tbody', {}, layers.map((layer) => h('tr', {},
+        h('td', {class: 'left', title: layer.name}, short(layer.name, 50)),
+        h('td', {}, layer.first_device === 0 ? String(layer.num_devices) : `${layer.num_devices}, from rank ${layer.first_device} on`),
+        h('td', {}, time(layer.comes_in)),
+        h('td', {}, time(layer.computes)),
+        h('td', {}, time(layer.all_reduce)),
+        h('td', {}, layer.amplification === null ? '-' : layer.amplification.toFixed(2)),
+        (layer.measured ?? []).map((seconds) => h('td', {}, time(seconds)))))))),
+    h('p', {class: 'note'}, `Of the whole batch, forward and backward.${layers[0].measured === null ? '' : ' The last columns are what its computation took on so many ranks.'}`),
+    burst.notes.map((note) => h('p', {class: 'note name'}, note)));
+}
+
+const WORDS = {compute: 'computation of', transition: 'what comes into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of'};
+
+function limit({max_amplification: most}) {
+  return most === null ? 'without a limit on amplification' : `amplification at most ${most}`;
+}
+
+function idle({title, seconds, idle_seconds: each}) {
+  return h('ul', {class: 'bubbles'}, each.map((one, rank) => h('li', {},
+    `Rank ${rank} is idle for ${time(one)}, ${percent(seconds > 0 ? one / seconds : 0)} of the ${title} iteration.`)));
+}
+
+/** Numbers of ranks as a step curve over the layers. */
+function curve({layers, device_counts: counts}) {
+  const base = counts.length * STEP;
+  const width = (WIDTH - LABEL) / layers.length;
+  const x = (layer) => LABEL + layer * width;
+  const y = (count) => base - (counts.indexOf(count) + 0.5) * STEP;
+  const line = layers.map(({num_devices: count}, layer) => `${layer === 0 ? 'M' : 'L'}${x(layer)} ${y(count)}H${x(layer + 1)}`).join('');
+  const every = Math.ceil(LEAST_NUMBER / width);
+  return s('svg', {class: 'curve', viewBox: `0 0 ${WIDTH} ${base + NAMES}`, role: 'img', 'aria-label': 'Ranks under each layer'},
+    counts.map((count) => [
+      s('line', {class: 'gridline', x1: LABEL, x2: WIDTH, y1: y(count), y2: y(count)}),
+      s('text', {x: 0, y: y(count) + 4}, plural(count, 'rank')),
+    ]),
+    s('path', {class: 'area', d: `${line}V${base}H${LABEL}Z`}),
+    s('path', {class: 'steps', d: line}),
+    layers.map((layer, number) => [
+      number % every === 0 ? s('text', {x: x(number + 0.5), y: base + 15, 'text-anchor': 'middle'}, String(number)) : null,
+      s('rect', {class: 'hit', x: x(number), y: 0, width, height: base},
+        s('title', {}, `layer ${number}, ${short(layer.name, 60)}: ${plural(layer.num_devices, 'rank')}`)),
+    ]).flat());
+}
+
+/** What background jobs have got, a card for each training function of a job. */
+export function backgroundCards(backgrounds) {
+  const found = new Map();
+  for (const one of backgrounds) {
+    const key = JSON.stringify([one.job, one.function]);
+    found.set(key, [...(found.get(key) ?? []), one]);
+  }
+  return [...found.values()].map((ranks) => backgroundCard(ranks.sort((a, b) => a.rank - b.rank)));
+}
+
+function backgroundCard(ranks) {
+  const counted = ranks.filter((one) => one.steps_per_second !== null);
+  const total = counted.reduce((sum, one) => sum + one.steps_per_second, 0);
+  const known = ranks.filter((one) => one.slowdown !== null).map((one) => one.slowdown);
+  const lead = [
+    counted.length > 0 ? `All ranks’ jobs together make ${rounded(total)} steps per second.` : null,
+    known.length > 0 ? `Beside them, steps of training were ${signedPercent(Math.max(...known))} longer at most.` : null,
+  ].filter(Boolean).join(' ');
+  return h('section', {class: 'card background', 'data-function': ranks[0].function},
+    h('h2', {class: 'name'}, `${short(ranks[0].function, 60)}: what the background got`),
+    lead === '' ? null : h('p', {class: 'lead'}, lead),
+    h('div', {class: 'scroll'}, h('table', {},
+      h('thead', {}, h('tr', {}, [['left', 'rank'], ['', 'steps per second'], ['', 'ran beside'], ['', 'pauses'], ['', 'steps longer beside it'], ['', 'limit, in the mean'], ['left', 'command']].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('tbody', {}, ranks.map((one) => h('tr', {'data-rank': one.rank},
+        h('td', {class: 'left'}, String(one.rank)),
+        h('td', {}, one.steps_per_second === null ? 'not counted' : rounded(one.steps_per_second)),
+        h('td', {}, `${percent(one.share_of_steps)} of ${plural(one.step, 'step')}`),
+        h('td', {}, String(one.num_pauses)),
+        h('td', {}, one.slowdown === null ? 'not known yet' : signedPercent(one.slowdown)),
+        h('td', {}, percent(one.max_slowdown)),
+        h('td', {class: 'left', title: one.command}, short(one.command, 50))))))));
+}
+
+function rounded(number) {
+  return String(Number(number.toPrecision(4)));
+}
