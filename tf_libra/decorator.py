@@ -1,6 +1,7 @@
 """`optimize`: one line over a training step."""
 
 import functools
+import textwrap
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -21,6 +22,8 @@ from tf_libra.tuning import Conclusion, Origin, Phase
 
 if TYPE_CHECKING:
     from tf_libra.pipelines.planner import Planner
+
+_COLUMNS = 100
 
 
 @options_lib.takes_all_options()
@@ -278,5 +281,9 @@ class Optimized:
         self._training.close()
 
     def explain(self) -> str:
-        """What is known so far, as text of at most 100 columns: model, plan, times."""
-        return self._training.explain()
+        """What is known so far, as text of at most 100 columns: model, plan, times, background."""
+        text = self._training.explain()
+        background = of_this_process().background
+        if background is None:
+            return text
+        return "\n".join([text, *textwrap.wrap(f"background: {background.describe()}", _COLUMNS)])

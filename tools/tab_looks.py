@@ -2,6 +2,9 @@
 
     python -m tools.tab_looks --out build/looks
     python -m tools.tab_looks --out build/looks --cases g20_r8 --views timeline --themes dark
+    python -m tools.tab_looks --out build/looks --cases staged
+
+`staged` are a pipeline and bursts, of 2 ranks and of 8, and background jobs.
 
 Each at 1600 and 900 pixels, light and dark. The runs are made up (tests/tensorboard/examples.py):
 what they show is no measurement.
@@ -24,6 +27,7 @@ from tf_libra.tuning.race import Contender, Race
 from tools import tensorboard_tab
 
 CASES = tuple((groups, ranks) for groups in (2, 20, 100) for ranks in (1, 8))
+STAGED = "staged"
 WIDTHS = (1600, 900)
 THEMES = ("light", "dark")
 _NUM_STEPS = 120  # under the plan
@@ -110,38 +114,63 @@ def _of_rank(step: StepRecord, rank: int, late_ns: int) -> StepRecord:
     return dataclasses.replace(moved, backward_start_ns=None, produced_ns=())
 
 
+def write_staged(folder: Path) -> None:
+    """Writes runs whose ranks have stages of their own, which have no plan of tensor groups."""
+    for number, records in enumerate(
+        (
+            (examples.pipeline_record(), examples.burst_record("other_step")),
+            (examples.pipeline_record(ranks=8), examples.burst_record("other_step", ranks=8)),
+        )
+    ):
+        for rank in range(records[0].cluster.num_devices):
+            writer = RecordWriter(folder / f"run_{number}", rank)
+            for record in records if rank == 0 else ():
+                writer.record(record.step, record)
+            writer.record(64, examples.background_record(rank, "other_step"))
+            writer.close()
+
+
 def main(_: list[str]) -> None:
     """Takes the pictures."""
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        write_runs(Path(folder))
-        with tensorboard_tab.serving(Path(folder)) as address:
-            for theme in _THEMES.value:
-                for width in map(int, _WIDTHS.value):
-                    _look(address, theme, width, out)
+    cases = [case for case in _CASES.value if case != STAGED]
+    for case, write in ((cases, write_runs), ([], write_staged)):
+        if not case and STAGED not in _CASES.value:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder))
+            with tensorboard_tab.serving(Path(folder)) as address:
+                for theme in _THEMES.value:
+                    for width in map(int, _WIDTHS.value):
+                        _look(address, theme, width, case, out)
 
 
-def _look(address: str, theme: str, width: int, out: Path) -> None:
+def _look(address: str, theme: str, width: int, cases: list[str], out: Path) -> None:
     with tensorboard_tab.browsing(theme == "dark", width) as tab:
         tab.open(address)
-        for case in _CASES.value:
+        for case in cases:
             tab.choose("#run", case)
             for view in _VIEWS.value:
                 tab.view(view)
-                path = out / f"{case}_{view}_{width}_{theme}.png"
-                tab.picture(path)
-                wider = tab.script(
-                    "return document.documentElement.scrollWidth - window.innerWidth"
-                )
-                print(path, f"is {wider} pixels wider than its window" if wider > 0 else "")
+                _picture(tab, out / f"{case}_{view}_{width}_{theme}.png")
+        if not cases:
+            _picture(tab, out / f"{STAGED}_{width}_{theme}.png")
         for line in tab.trouble():
             print(line)
 
 
+def _picture(tab: tensorboard_tab.Tab, path: Path) -> None:
+    tab.picture(path)
+    wider = tab.script("return document.documentElement.scrollWidth - window.innerWidth")
+    print(path, f"is {wider} pixels wider than its window" if wider > 0 else "")
+
+
 if __name__ == "__main__":
     _OUT = flags.DEFINE_string("out", "build/looks", "Folder for the pictures.")
-    _CASES = flags.DEFINE_list("cases", [name_of(*case) for case in CASES], "Runs to look at.")
+    _CASES = flags.DEFINE_list(
+        "cases", [*(name_of(*case) for case in CASES), STAGED], "Runs to look at."
+    )
     _VIEWS = flags.DEFINE_list("views", list(tensorboard_tab.VIEWS), "Views to look at.")
     _WIDTHS = flags.DEFINE_list("widths", [str(one) for one in WIDTHS], "In pixels.")
     _THEMES = flags.DEFINE_list("themes", list(THEMES), "light and dark.")

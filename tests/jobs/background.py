@@ -51,7 +51,7 @@ def everywhere(here: bool) -> bool:
     return float(hvd.allreduce(tf.constant(float(here)), name="everywhere", op=hvd.Sum)) == SIZE
 
 
-def train(job: Background, until: Callable[[], bool], **options: Any) -> None:
+def train(job: Background, until: Callable[[], bool], **options: Any) -> dict[str, Any]:
     """Trains until it is so on every rank; saves weights of this and of one process alone.
 
     What runs on nobody's time may have none beside steps, so where it may run it is waited for.
@@ -72,6 +72,7 @@ def train(job: Background, until: Callable[[], bool], **options: Any) -> None:
         **{f"ours/{name}": value for name, value in model.weights().items()},
         **{f"alone/{name}": value for name, value in alone.weights().items()},
     )
+    return {"steps": number, "explained": step.explain()}
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -85,10 +86,10 @@ def counted(given: Any, **options: Any) -> Any:
     TOLD.unlink(missing_ok=True)
     job = tf_libra.background(given, max_slowdown=0.5)
     try:
-        train(job, TOLD.exists, **options)
+        trained = train(job, TOLD.exists, **options)
     finally:
         job.end()
-    return json.loads(TOLD.read_text()) | {"described": job.describe()}
+    return trained | json.loads(TOLD.read_text()) | {"described": job.describe()}
 
 
 @cases

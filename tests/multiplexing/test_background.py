@@ -35,6 +35,9 @@ def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: i
     assert told["rank"] == str(rank)
     assert told["horovod"] is None
     assert "settled steps" in told["described"]
+    lines = told["explained"].splitlines()
+    assert any(line.startswith("background: ") for line in lines)
+    assert max(map(len, lines)) <= 100
 
 
 def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:

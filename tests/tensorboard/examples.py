@@ -23,6 +23,7 @@ from tf_libra.records.values import (
     TimelineRecord,
 )
 from tf_libra.simulation import simulate_pipeline
+from tf_libra.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.simulation.pipeline_gantt import Bar, bars_of
 from tf_libra.tuning import Conclusion
 
@@ -117,11 +118,15 @@ def plan_record(
     )
 
 
-def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -> PipelineRecord:
-    """Two stages on two ranks, which took half again as long as was predicted."""
+def pipeline_record(
+    function: str = "train_step", names: tuple[str, ...] = (), ranks: int = 2
+) -> PipelineRecord:
+    """Two stages, which took half again as long as was predicted."""
     labels = [*names, *(f"block_{i}" for i in range(len(names), 6))]
     layers = LayerGraph.chain([0.01] * 6, [0.02] * 6, [1e6] * 6, [1e5] * 5, labels)
-    cluster = Cluster.from_bandwidth([[0, 1e9], [1e9, 0]])
+    cluster = Cluster.from_bandwidth(
+        [[0 if i == j else 1e9 for j in range(ranks)] for i in range(ranks)]
+    )
     plan = make_pipeline_plan(layers, cluster, strategies.Spp(num_stages=2), num_microbatches=4)
     timeline = simulate_pipeline(layers, plan, cluster)
     bars = tuple(
@@ -134,24 +139,37 @@ def pipeline_record(function: str = "train_step", names: tuple[str, ...] = ()) -
     return PipelineRecord(function, 4, plan, layers, cluster, bars, seconds)
 
 
-def burst_record(function: str = "train_step", names: tuple[str, ...] = ()) -> BurstRecord:
-    """Five layers on two ranks, of which the third is quickest on one; it took half as long again.
+def burst_record(
+    function: str = "train_step", names: tuple[str, ...] = (), ranks: int = 2
+) -> BurstRecord:
+    """Layers of which the third of every five is quickest on one rank; it took half as long again.
 
-    The third layer has no computation on rank 1, which is idle meanwhile.
+    There are five layers, or forty on more than two ranks.
     """
-    labels = [*names, *(f"block_{i}" for i in range(len(names), 5))]
-    compute = [[0.02, 0.01], [0.02, 0.011], [0.002, 0.002], [0.01, 0.006], [0.01, 0.006]]
-    profile = ScalingProfile.chain(
-        (1, 2), compute, [[0.0, 1e-4]] * 5, [[[0.0, 1e-4], [1e-4, 0.0]]] * 4, labels
-    )
+    count = 5 if ranks == 2 else 40
+    labels = [*names, *(f"block_{i}" for i in range(len(names), count))]
+    counts = tuple(2**k for k in range(ranks.bit_length()))
+    wide = [0.02, 0.02, 0.002, 0.01, 0.01] * (count // 5)
+    compute = [[s / (1 if s < 0.005 else min(g, 4)) for g in counts] for s in wide]
+    apart = [[0.0 if g == h else 1e-4 for h in counts] for g in counts]
+    synchronize = [[1e-4 * (g > 1) for g in counts]] * count
+    profile = ScalingProfile.chain(counts, compute, synchronize, [apart] * (count - 1), labels)
     plan = make_burst_plan(profile, max_amplification=1.5)
+    stages = stages_of(plan)
     bars, at = [], 0.0
-    for kind, order in (("forward", range(3)), ("backward", range(2, -1, -1))):
-        for stage in order:
-            for device in range(2 if stage != 1 else 1):
-                bars.append(Bar(device, kind, stage, 0, at, at + 0.009))
-            at += 0.009
-    bars += [Bar(device, "all_reduce", 0, None, at, at + 0.002) for device in range(2)]
+    numbers = range(len(stages))
+    for kind, order in (("forward", numbers), ("backward", reversed(numbers))):
+        for number in order:
+            seconds = 0.75 * sum(
+                one.computes for one in layers_of(plan)[stages[number].start : stages[number].stop]
+            )
+            for device in range(stages[number].num_devices):
+                bars.append(Bar(device, kind, number, 0, at, at + seconds))
+            at += seconds
+    bars += [
+        Bar(device, "all_reduce", 0, None, at, at + 0.002)
+        for device in range(max(plan.num_devices))
+    ]
     return BurstRecord(function, 12, plan, tuple(bars), at + 0.003, profile)
 
 
