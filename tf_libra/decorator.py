@@ -86,6 +86,7 @@ def optimize(
 
 # What else says something of data parallelism alone.
 _OF_STAGES = (
+    "logdir",
     "engine",
     "broadcast_variables",
     "sparse_as_dense",
@@ -124,8 +125,8 @@ def _options_of_stages(what: str, strategy: str, options: Mapping[str, Any]) -> 
     Raises:
         ValueError: one is given that these do not have.
     """
-    own = ("plan",) if what == "bursts" else ("logdir", "release_variables")
-    allowed = (*own, *_OF_STAGES)
+    own = "plan" if what == "bursts" else "release_variables"
+    allowed = (own, *_OF_STAGES)
     defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
     for name, value in options.items():
         if name not in allowed and name in defaults and value != defaults[name]:
