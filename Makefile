@@ -85,8 +85,7 @@ pictures: setup
 	$(RUN) python -m tools.tensorboard_tab --logdir build/runs --run libra --out docs/images
 	$(RUN) tf-libra report build/runs/libra --svg docs/images/report
 	$(RUN) tf-libra run -np 2 python examples/pipeline_digits.py --logdir build/pipeline --stages 2
-	$(RUN) tf-libra run --background "python -m tf_libra.multiplexing.repeat matrices:multiply" \
-	  -np 2 python examples/pipeline_digits.py --logdir build/bursts --amplification 1.5
+	$(RUN) tf-libra run -np 2 python examples/burst_digits.py --logdir build/bursts
 	for card in pipeline bursts; do \
 	  $(RUN) python -m tools.tensorboard_tab --logdir build/$$card --card $$card --out docs/images; done
 

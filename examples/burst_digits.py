@@ -24,7 +24,7 @@ from digits import batches, build_model, load_data  # noqa: E402
 
 import tf_libra  # noqa: E402
 
-# Those of digits.py, too: --epochs and --batch.
+# Those of digits.py, too: --epochs, --batch and --logdir.
 _AMPLIFICATION = flags.DEFINE_float("amplification", 1.5, "Of every layer, at most.", 1)
 _SLOWDOWN = flags.DEFINE_float("slowdown", 0.05, "Of steps by the job beside them, at most.")
 
@@ -38,7 +38,9 @@ def main(_) -> None:
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf_libra.optimize(tf_libra.strategies.DeepPool(max_amplification=_AMPLIFICATION.value))
+    bursts = tf_libra.strategies.DeepPool(max_amplification=_AMPLIFICATION.value)
+
+    @tf_libra.optimize(bursts, logdir=flags.FLAGS.logdir)
     @tf.function
     def train_step(images, labels):
         with tf.GradientTape() as tape:

@@ -1,11 +1,10 @@
-"""Trains a convolutional network on handwritten digits as a pipeline, or under a burst plan.
+"""Trains a convolutional network on handwritten digits as a pipeline.
 
     tf-libra run -np 2 python examples/pipeline_digits.py
-    tf-libra run -np 2 python examples/pipeline_digits.py --amplification 1.5
 
 The step is that of one device. Every worker passes its own share of every batch, and runs the stage
 of the model that it is given; where data parallelism is faster, that is what is planned. What was
-measured, planned and run is left in `--logdir` (docs/pipeline.md, docs/burst.md).
+measured, planned and run is left in `--logdir` (docs/pipeline.md).
 """
 
 import os
@@ -27,7 +26,6 @@ import tf_libra  # noqa: E402
 # Those of digits.py, too: --epochs, --batch and --logdir.
 _MICROBATCHES = flags.DEFINE_integer("microbatches", 4, "Parts of every batch.", lower_bound=1)
 _STAGES = flags.DEFINE_integer("stages", None, "Exactly so many; default: as many as is best.")
-_AMPLIFICATION = flags.DEFINE_float("amplification", None, "Bursts within this limit instead.")
 
 
 def main(_) -> None:
@@ -38,13 +36,9 @@ def main(_) -> None:
     model = build_model()
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    strategy = tf_libra.strategies.Spp(
-        num_microbatches=_MICROBATCHES.value, num_stages=_STAGES.value
-    )
-    if _AMPLIFICATION.value is not None:
-        strategy = tf_libra.strategies.DeepPool(max_amplification=_AMPLIFICATION.value)
+    spp = tf_libra.strategies.Spp(num_microbatches=_MICROBATCHES.value, num_stages=_STAGES.value)
 
-    @tf_libra.optimize(strategy, logdir=flags.FLAGS.logdir)
+    @tf_libra.optimize(spp, logdir=flags.FLAGS.logdir)
     @tf.function
     def train_step(images, labels):
         with tf.GradientTape() as tape:

@@ -41,14 +41,12 @@ def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: i
 
 
 def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
-    beside.value("function_of_a_module")
     found = backend(beside.folder / "logdir")("runs", {})["value"]["backgrounds"]
     assert [(one["run"], one["rank"]) for one in found] == [("rank_0", 0), ("rank_1", 1)]
     for one in found:
         assert "tf_libra.multiplexing.repeat" in one["command"]
         assert 0 < one["share_of_steps"] < 1
         assert one["max_slowdown"] == 0.5
-    assert "of its own" in beside.value("function_of_a_module")["described"]
 
 
 @pytest.mark.parametrize("rank", RANKS)

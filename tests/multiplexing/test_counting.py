@@ -1,7 +1,9 @@
 """How many steps a background job has made."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +22,23 @@ def test_steps_are_counted_across_processes(monkeypatch: pytest.MonkeyPatch) -> 
     assert count.read() == 2
 
 
+def test_calls_of_a_function_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the one that says it was the last."""
+    (tmp_path / "some.py").write_text(
+        "left = [1, 2, 3]\ndef once(): return bool(left and left.pop())"
+    )
+    count = StepCount()
+    monkeypatch.setenv(COUNT_VARIABLE, str(count.path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    command = [sys.executable, "-m", "tf_libra.multiplexing.repeat", "some:once"]
+    subprocess.run(command, check=True)
+    assert count.read() == 3
+    count.end()
+
+
 @pytest.mark.parametrize("content", [None, b"", b"abc"])
 def test_without_a_file_to_count_in_nothing_is_counted(
-    content: bytes | None, tmp_path, monkeypatch: pytest.MonkeyPatch
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "count"
     if content is not None:
