@@ -89,9 +89,6 @@ def test_explain_says_how_many_ranks_each_layer_has(trained: Job) -> None:
     value = trained.value("given vgg")
     text = value["explained"]
     assert "a burst plan under given" in text
-    for case in ("given vgg", "planned vgg"):
-        explained = trained.value(case)["explained"]
-        assert re.search(r"predicted iteration: .*\nmeasured iteration: [\d.]+ m?s", explained)
     for count, layer in zip(value["num_devices"], value["layers"], strict=True):
         assert any(
             line.split()[:1] == [str(count)] and line.endswith(f" {layer}")
@@ -117,7 +114,8 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
     measured = shown["charts"][1]
     assert {bar["kind"] for bar in measured["bars"]} >= {"forward", "backward"}
     text = value["explained"]
-    assert f"measured iteration: {units.time(measured['seconds'])}" in text
+    took = units.time(measured["seconds"])
+    assert re.search(rf"predicted iteration: .*\nmeasured iteration: {re.escape(took)}\n", text)
     for chart in shown["charts"]:
         idle = ", ".join(map(units.time, chart["idle_seconds"]))
         assert f"{chart['title']}: from rank 0 on, ranks are idle for {idle}" in text.replace(
