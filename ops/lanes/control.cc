@@ -2,9 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,8 +11,6 @@
 #include <sstream>
 #include <system_error>
 #include <utility>
-
-#include "ops/lanes/descriptors.h"
 
 namespace tf_libra {
 namespace {
@@ -28,8 +24,6 @@ constexpr int kFramesPerTurn = 64;
 constexpr double kProbeSeconds = 5;
 
 std::string Named(int rank) { return "rank " + std::to_string(rank); }
-
-bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 
@@ -55,8 +49,7 @@ ControlPlane::~ControlPlane() {
 
 Status ControlPlane::Start() {
   if (edges_.empty()) return Status();
-  waker_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!waker_.valid()) return OutOfDescriptors("eventfd", errno);
+  if (Status status = waker_.Open(); !status.ok()) return status;
   try {
     thread_ = std::thread([this] { Main(); });
   } catch (...) {
@@ -87,12 +80,6 @@ Status ControlPlane::CheckSize(const std::string& text) {
                     " bytes at most, not " + std::to_string(text.size()));
 }
 
-void ControlPlane::Wake() noexcept {
-  const uint64_t one = 1;
-  const ssize_t ignored = write(waker_.fd(), &one, sizeof(one));  // if it is full it wakes as well
-  static_cast<void>(ignored);
-}
-
 // The thread.
 
 void ControlPlane::Main() noexcept {
@@ -115,7 +102,7 @@ void ControlPlane::Main() noexcept {
 }
 
 bool ControlPlane::Serve() {
-  std::vector<pollfd> entries = {{waker_.fd(), POLLIN, 0}};
+  std::vector<pollfd> entries = {{waker_.descriptor().fd(), POLLIN, 0}};
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return false;
@@ -134,11 +121,7 @@ bool ControlPlane::Serve() {
     if (errno == EINTR) return true;
     throw std::system_error(errno, std::generic_category(), "poll");
   }
-  if (entries[0].revents != 0) {
-    uint64_t ignored;
-    const ssize_t taken = read(waker_.fd(), &ignored, sizeof(ignored));
-    static_cast<void>(taken);
-  }
+  if (entries[0].revents != 0) waker_.Rest();
   for (size_t i = 0; i < edges_.size(); ++i) {
     Edge& edge = edges_[i];
     const pollfd& own = entries[1 + i];
@@ -227,7 +210,7 @@ void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
     case Kind::kData:
       Pass(frame, edge);
       edge->unread_bytes += frame->bytes.size();
-      inbox_[origin].push_back({frame, edge});
+      inbox_[origin].push_back(frame);
       if (is_wanted_[origin] && inbox_[origin].size() == 1 && --num_missing_ == 0) {
         changed_.notify_all();
       }
@@ -277,10 +260,9 @@ void ControlPlane::Pass(const FramePtr& frame, const Edge* from) {
 void ControlPlane::Enqueue(Edge* edge, const FramePtr& frame) {
   edge->queue.push_back(frame);
   edge->queued_bytes += frame->bytes.size();
-  ++edge->num_queued;
   if (!edge->is_open || edge->is_deaf) return Drop(edge);
   Send(edge);
-  if (!edge->queue.empty()) Wake();
+  if (!edge->queue.empty()) waker_.Wake();
 }
 
 void ControlPlane::Send(Edge* edge) {
@@ -304,7 +286,7 @@ void ControlPlane::Send(Edge* edge) {
   }
   if (edge->queue.empty()) changed_.notify_all();
   if (was_full && edge->queued_bytes <= options_.max_waiting_bytes)
-    Wake();  // others may be read again
+    waker_.Wake();  // others may be read again
 }
 
 void ControlPlane::Drop(Edge* edge) {
@@ -312,9 +294,9 @@ void ControlPlane::Drop(Edge* edge) {
     const bool is_data = frame->header.kind == static_cast<uint32_t>(Kind::kData);
     edge->has_lost_data = edge->has_lost_data || is_data;
   }
+  edge->num_sent += edge->queue.size();
   edge->queue.clear();
   edge->front_sent = edge->queued_bytes = 0;
-  edge->num_sent = edge->num_queued;
   changed_.notify_all();
 }
 
@@ -358,7 +340,7 @@ Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* me
 Status ControlPlane::Run(const FramePtr& mine, int root, double timeout_seconds,
                          std::vector<std::string>* messages) {
   const std::lock_guard<std::mutex> alone(collective_mutex_);
-  std::vector<Message> received(tree_.world_size());
+  std::vector<FramePtr> received(tree_.world_size());
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (said_farewell_) {
@@ -370,7 +352,7 @@ Status ControlPlane::Run(const FramePtr& mine, int root, double timeout_seconds,
       is_wanted_[rank] = rank != tree_.rank() && (root == kAll || root == rank);
       num_missing_ += Misses(rank);
     }
-    if (num_missing_ > 0) Wake();  // there is room for it
+    if (num_missing_ > 0) waker_.Wake();  // there is room for it
     const Status status = Wait(root, timeout_seconds, &lock);
     num_missing_ = 0;
     is_alive_.clear();
@@ -381,15 +363,15 @@ Status ControlPlane::Run(const FramePtr& mine, int root, double timeout_seconds,
       if (!wanted[rank]) continue;
       received[rank] = std::move(inbox_[rank].front());
       inbox_[rank].pop_front();
-      Edge* const edge = received[rank].edge;
+      Edge* const edge = EdgeToward(rank);
       const bool was_full = edge->unread_bytes > options_.max_waiting_bytes;
-      edge->unread_bytes -= received[rank].frame->bytes.size();
-      if (was_full) Wake();
+      edge->unread_bytes -= received[rank]->bytes.size();
+      if (was_full) waker_.Wake();
     }
   }
   messages->assign(tree_.world_size(), std::string());
   for (int rank = 0; rank < tree_.world_size(); ++rank) {
-    if (received[rank].frame != nullptr) (*messages)[rank] = received[rank].frame->text();
+    if (received[rank] != nullptr) (*messages)[rank] = received[rank]->text();
   }
   return Status();
 }
@@ -416,7 +398,7 @@ Status ControlPlane::Wait(int root, double timeout_seconds, std::unique_lock<std
     if (is_over_) return Status(StatusCode::kUnavailable, Named(tree_.rank()) + " has given up");
     if (!failure_.ok()) return failure_;
     if (num_missing_ == 0 && to_send.empty()) {
-      for (const Edge& edge : edges_) to_send.push_back(edge.num_queued);
+      for (const Edge& edge : edges_) to_send.push_back(edge.num_sent + edge.queue.size());
     }
     if (Status status = Cut(root); !status.ok()) return status;
     // Nobody leaves before others have what goes by this rank.
@@ -530,7 +512,7 @@ void ControlPlane::Shutdown() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_over_ = true;
   for (Edge& edge : edges_) edge.socket.Shutdown();
-  Wake();
+  waker_.Wake();
   changed_.notify_all();
 }
 

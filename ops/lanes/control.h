@@ -23,6 +23,7 @@
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/tree.h"
+#include "ops/lanes/waker.h"
 
 namespace tf_libra {
 
@@ -110,18 +111,13 @@ class ControlPlane {
 
     // Guarded by mutex_.
     bool is_open = true;
-    bool is_deaf = false;                   // it takes nothing any more
-    bool has_lost_data = false;             // what it was to have
-    std::deque<FramePtr> queue;             // what goes out
-    size_t front_sent = 0;                  // bytes of the first of them
-    size_t queued_bytes = 0;                // of them all
-    uint64_t num_queued = 0, num_sent = 0;  // frames, since the beginning
-    size_t unread_bytes = 0;                // that came from it, and wait to be asked for
-  };
-  // What waits to be asked for.
-  struct Message {
-    FramePtr frame;
-    Edge* edge = nullptr;
+    bool is_deaf = false;        // it takes nothing any more
+    bool has_lost_data = false;  // what it was to have
+    std::deque<FramePtr> queue;  // what goes out
+    size_t front_sent = 0;       // bytes of the first of them
+    size_t queued_bytes = 0;     // of them all
+    uint64_t num_sent = 0;       // frames, since the beginning
+    size_t unread_bytes = 0;     // that came from it, and wait to be asked for
   };
   struct Statement {
     int rank = 0;  // of whom
@@ -172,24 +168,23 @@ class ControlPlane {
   std::string Missing(const std::vector<uint64_t>& to_send) const;
   // Places in edges_ of neighbours that are still to take what there was to be sent.
   std::vector<int> Owed(const std::vector<uint64_t>& to_send) const;
-  void Wake() noexcept;
 
   const Tree tree_;
   const ControlOptions options_;
   const std::vector<Socket>* const links_;
-  Socket waker_;
+  Waker waker_;
   std::thread thread_;
   std::mutex collective_mutex_;
 
   std::mutex mutex_;  // guards what follows; never held while waiting for others
   std::condition_variable changed_;
-  std::vector<Edge> edges_;                 // which are never more
-  std::vector<std::deque<Message>> inbox_;  // [rank]
-  std::vector<Statement> statements_;       // in the order in which they came
-  std::vector<bool> is_stated_;             // [rank]
-  std::vector<bool> is_wanted_;             // [rank], by the collective that waits
-  int num_missing_ = 0;                     // of them
-  std::vector<bool> is_alive_;              // [rank], has answered since all were last asked
+  std::vector<Edge> edges_;                  // which are never more
+  std::vector<std::deque<FramePtr>> inbox_;  // [rank], what waits to be asked for
+  std::vector<Statement> statements_;        // in the order in which they came
+  std::vector<bool> is_stated_;              // [rank]
+  std::vector<bool> is_wanted_;              // [rank], by the collective that waits
+  int num_missing_ = 0;                      // of them
+  std::vector<bool> is_alive_;               // [rank], has answered since all were last asked
   bool said_farewell_ = false;
   bool is_over_ = false;
   Status failure_;  // of the thread

@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "ops/lanes/socket.h"
-
 namespace tf_libra {
 namespace {
 
@@ -71,6 +69,12 @@ Status OutOfDescriptors(const std::string& call, int error) {
             " file descriptors: " + HowToRaise(2 * limit.rlim_cur);
   }
   return Status(StatusCode::kResourceExhausted, std::move(text));
+}
+
+Status TakeDescriptor(const char* call, int fd, Socket* descriptor) {
+  if (fd < 0) return OutOfDescriptors(call, errno);
+  *descriptor = Socket(fd);
+  return Status();
 }
 
 }  // namespace tf_libra

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 
 namespace tf_libra {
@@ -19,6 +20,9 @@ bool IsOutOfDescriptors(int error);
 
 // The error of `call`, with what the limit is where `error` is EMFILE.
 Status OutOfDescriptors(const std::string& call, int error);
+
+// Owns from here on what a system call has just returned. ResourceExhausted: it is no descriptor.
+Status TakeDescriptor(const char* call, int fd, Socket* descriptor);
 
 }  // namespace tf_libra
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -102,12 +101,6 @@ class Exchange {
   }
 
   ExchangeResult Run() {
-    watch_ = options_.watch;
-    if (watch_ == nullptr && !peers_.empty()) {
-      result_.status = Watch::Make(*options_.peers, options_.names, options_.links, &own_watch_);
-      if (!result_.status.ok()) return result_;
-      watch_ = own_watch_.get();
-    }
     TimePoint last_progress = Clock::now();
     bool warned = false;
     for (size_t i = 0; i < peers_.size(); ++i) turns_.push_back(i);
@@ -223,7 +216,7 @@ class Exchange {
   Step Outcome(const Peer& peer, ssize_t bytes) {
     if (bytes > 0) return Step::kProgress;
     if (bytes == 0) return Fail(StatusCode::kUnavailable, peer, "closed the connection");
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return Step::kBlocked;
+    if (WouldBlock(errno)) return Step::kBlocked;
     return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
   }
 
@@ -518,10 +511,10 @@ class Exchange {
     for (const Peer& peer : peers_) {
       if (peer.is_through) continue;  // it may well have left
       const bool is_idle = peer.memory != nullptr || !WantsToReceive(peer);
-      if (watch_->has_ended(peer.place) && is_idle) {
+      if (options_.watch->has_ended(peer.place) && is_idle) {
         return Fail(StatusCode::kUnavailable, peer, "closed the connection");
       }
-      if (watch_->is_link_broken(peer.place)) {
+      if (options_.watch->is_link_broken(peer.place)) {
         return Fail(StatusCode::kUnavailable, peer,
                     "is gone: " + WhyLinkBroke((*options_.links)[peer.rank]));
       }
@@ -547,9 +540,9 @@ class Exchange {
         limit = options_.stall_warning_seconds;
       }
     }
-    if (watch_->has_trouble() && LookForTrouble() == Step::kFailed) return false;
+    if (options_.watch->has_trouble() && LookForTrouble() == Step::kFailed) return false;
     if (!AwaitPeersInMemory()) return result_.status.ok();
-    watch_->Wait(After(limit - silent), &news_);
+    options_.watch->Wait(After(limit - silent), &news_);
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
     for (const int place : news_) {
       const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
@@ -572,8 +565,6 @@ class Exchange {
   std::vector<size_t> turns_, served_;  // of peers_: whose turn comes next, and is
   bool progress_ = false;
   std::vector<const void*> parts_;
-  Watch* watch_ = nullptr;
-  std::unique_ptr<Watch> own_watch_;
   std::vector<int> news_;
   ExchangeResult result_;
 };

@@ -60,8 +60,7 @@ struct ExchangeOptions {
   // The ranks at these places; nullptr: as their places are.
   const std::vector<int>* names = nullptr;
   const std::vector<Socket>* links = nullptr;  // [rank], watched; nullptr or invalid: none
-  // Of peers and links, from one exchange to the next; nullptr: there is none before, or after.
-  Watch* watch = nullptr;
+  Watch* watch = nullptr;                      // of peers and links, from one exchange to the next
   ExchangeSteps steps = ExchangeSteps::kAll;
   ExchangeHeader header;
   const Buffers* buffers = nullptr;

@@ -101,7 +101,7 @@ struct Scripted {
         buffers(tensors.views),
         options(OptionsFor(meshes[0], buffers, timeout_seconds)) {}
 
-  ExchangeResult Run() { return RunExchange(options, &scratch); }
+  ExchangeResult Run() { return testing::RunWatched(options, &scratch); }
   Connection& End(int rank) { return meshes[rank].lanes[0].column[0]; }
 
   void Send(int rank, const void* data, size_t size) {
@@ -166,7 +166,8 @@ void EqualsTheSum() {
         OnEveryRank(world_size, [&](int rank) {
           const Buffers buffers(tensors[rank].views);
           std::vector<char> scratch;
-          const ExchangeResult result = RunExchange(OptionsFor(meshes[rank], buffers), &scratch);
+          const ExchangeResult result =
+              testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch);
           CHECK_OK(result.status);
           CHECK_EQ(result.first_byte_nanos > 0, world_size > 1);
           CHECK_TRUE(tensors[rank].Flat(true) == expected);
@@ -195,7 +196,7 @@ void SizesOfAllKinds() {
       OnEveryRank(world_size, [&](int rank) {
         const Buffers buffers(tensors[rank].views);
         std::vector<char> scratch;
-        CHECK_OK(RunExchange(OptionsFor(meshes[rank], buffers), &scratch).status);
+        CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
       });
       const std::vector<float> expected = Sum(inputs);
       for (const Tensors& one : tensors) CHECK_TRUE(one.Flat(true) == expected);
@@ -218,7 +219,7 @@ void OneAfterTheOther() {
         const Tensors theirs({static_cast<size_t>(round * 37 % 1000)}, round * 3 + other, true);
         inputs.push_back(theirs.Flat(false));
       }
-      CHECK_OK(RunExchange(options, &scratch).status);
+      CHECK_OK(testing::RunWatched(options, &scratch).status);
       CHECK_TRUE(tensors.Flat(true) == Sum(inputs));
     }
   });
@@ -396,7 +397,7 @@ void WithAnotherProcess(const std::function<void(const ExchangeOptions&, pid_t)>
     Mesh mesh;
     std::vector<char> scratch;
     if (!meeting.Connect(1, &mesh).ok()) _exit(1);
-    while (RunExchange(reduce(mesh, kGenerousSeconds), &scratch).status.ok()) {
+    while (testing::RunWatched(reduce(mesh, kGenerousSeconds), &scratch).status.ok()) {
     }
     _exit(0);
   }
@@ -404,7 +405,7 @@ void WithAnotherProcess(const std::function<void(const ExchangeOptions&, pid_t)>
   CHECK_OK(meeting.Connect(0, &mesh));
   std::vector<char> scratch;
   const ExchangeOptions options = reduce(mesh, 1);
-  for (int round = 0; round < 20; ++round) CHECK_OK(RunExchange(options, &scratch).status);
+  for (int round = 0; round < 20; ++round) CHECK_OK(testing::RunWatched(options, &scratch).status);
   body(options, child);
   kill(child, SIGKILL);
   CHECK_EQ(waitpid(child, nullptr, 0), child);
@@ -415,7 +416,7 @@ void ProcessThatIsKilled() {
     std::vector<char> scratch;
     std::thread killer([child] { kill(child, SIGKILL); });
     Status status;
-    while ((status = RunExchange(options, &scratch).status).ok()) {
+    while ((status = testing::RunWatched(options, &scratch).status).ok()) {
     }
     killer.join();
     CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1");
@@ -427,7 +428,7 @@ void ProcessThatIsStopped() {
     std::vector<char> scratch;
     CHECK_EQ(kill(child, SIGSTOP), 0);
     Status status;
-    while ((status = RunExchange(options, &scratch).status).ok()) {
+    while ((status = testing::RunWatched(options, &scratch).status).ok()) {
     }
     CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
   });
@@ -455,7 +456,7 @@ void InterruptedBySignals() {
     for (int round = 0; round < 20; ++round) {
       Tensors tensors({1 << 18}, rank, true);
       const Buffers buffers(tensors.views);
-      CHECK_OK(RunExchange(OptionsFor(meshes[rank], buffers), &scratch).status);
+      CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
     }
     // From here on this thread's identity may be reused.
     if (rank == 0) {

@@ -180,7 +180,7 @@ void Exchanges() {
     options.slice = {0, 64};
     options.timeout_seconds = testing::kGenerousSeconds;
     std::vector<char> scratch;
-    CHECK_TRUE(!RunExchange(options, &scratch).status.ok());  // the other one has left
+    CHECK_TRUE(!testing::RunWatched(options, &scratch).status.ok());  // the other one has left
   });
 }
 

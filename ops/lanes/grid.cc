@@ -32,6 +32,12 @@ bool Grid::Meets(int rank) const {
          std::count(row_.begin(), row_.end(), rank) > 0;
 }
 
+Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers* peers) {
+  Status status = Watch::Make(peers->column, &grid.column(), links, &peers->column_watch);
+  if (!status.ok() || !grid.has_rows()) return status;
+  return Watch::Make(peers->row, &grid.row(), links, &peers->row_watch);
+}
+
 ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
                          const Buffers& in_place, std::vector<char>* scratch) {
   ExchangeOptions column = options;

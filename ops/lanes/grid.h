@@ -37,12 +37,16 @@ class Grid {
 
 // What a lane has on a grid.
 struct GridPeers {
-  std::vector<Connection> row, column;             // by place, own entries invalid
-  std::unique_ptr<Watch> row_watch, column_watch;  // or none; see ExchangeOptions
+  std::vector<Connection> row, column;  // by place, own entries invalid
+  std::unique_ptr<Watch> row_watch, column_watch;
 };
 
-// As RunExchange, over both. Of `options` rank, peers, names and steps are set here; `in_place` are
-// its buffers' outputs, as inputs, too. Sums of a row are rounded before those of a column.
+// Makes the watches: of what there is, and of the links to those ranks, as Watch::Make.
+Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers* peers);
+
+// As RunExchange, over both, of peers that are watched. Of `options` rank, peers, names and steps
+// are set here; `in_place` are its buffers' outputs, as inputs, too. Sums of a row are rounded
+// before those of a column.
 ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
                          const Buffers& in_place, std::vector<char>* scratch);
 

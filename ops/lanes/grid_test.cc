@@ -230,7 +230,8 @@ void SixtyFourRanks() {
   constexpr size_t kCount = 64 * 1024;
   std::vector<Mesh> meshes = ConnectHosts(Hosts(kHosts, kLocal), 1);
   OnEveryRank(kWorld, [&](int rank) {
-    const Mesh& mesh = meshes[rank];
+    Mesh& mesh = meshes[rank];
+    CHECK_OK(WatchPeers(mesh.grid, &mesh.links, &mesh.lanes[0]));
     std::vector<float> values = Values(rank, kCount);
     const Buffers buffers({{values.data(), values.data(), 4 * kCount}});
     ExchangeOptions options;

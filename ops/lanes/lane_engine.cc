@@ -120,7 +120,7 @@ Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
       Lane* const lane = added.back().get();
       lane->index = num_lanes_ + static_cast<int>(added.size()) - 1;
       lane->peers = std::move(peers);
-      status = WatchPeers(&lane->peers);
+      status = WatchPeers(grid_, &links_, &lane->peers);
       if (!status.ok()) break;
       lane->thread = std::thread([this, lane] { LaneMain(lane); });
     }
@@ -141,12 +141,6 @@ Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
   }
   StopAndJoin(&added);
   return status;
-}
-
-Status LaneEngine::WatchPeers(GridPeers* peers) {
-  Status status = Watch::Make(peers->column, &grid_.column(), &links_, &peers->column_watch);
-  if (!status.ok() || !grid_.has_rows()) return status;
-  return Watch::Make(peers->row, &grid_.row(), &links_, &peers->row_watch);
 }
 
 void LaneEngine::StopAndJoin(Lanes* lanes) {

@@ -106,7 +106,6 @@ class LaneEngine : public Engine {
 
   // Lanes beside those that there are.
   Status AddLanes(std::vector<GridPeers> connections);
-  Status WatchPeers(GridPeers* peers);
   static void StopAndJoin(Lanes* lanes);
   void LaneMain(Lane* lane) noexcept;
   void RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch) noexcept;

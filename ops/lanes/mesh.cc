@@ -375,7 +375,7 @@ Hearing Hear(const MeshOptions& options, Pending* pending, Mesh* mesh) {
   Socket file;  // comes with the last bytes
   const ssize_t received = ReceiveFile(pending->socket, bytes + at, size - at, &file);
   if (received <= 0) {
-    const bool later = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    const bool later = received < 0 && WouldBlock(errno);
     return later ? Hearing::kGoesOn : Hearing::kDropped;
   }
   pending->received += static_cast<size_t>(received);

@@ -2,10 +2,8 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,15 +28,6 @@ constexpr size_t kMaxNamed = 3;
 constexpr uint64_t kWaker = UINT64_MAX;
 
 std::string Named(int rank) { return "rank " + std::to_string(rank); }
-
-bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
-Status Descriptor(const char* call, int fd, Socket* socket) {
-  const int error = errno;
-  if (fd < 0) return OutOfDescriptors(call, error);
-  *socket = Socket(fd);
-  return Status();
-}
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
@@ -80,15 +69,13 @@ Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!has_ended_) {
       if (!thread_.joinable()) {
-        Status status = Descriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &poll_);
-        if (status.ok()) {
-          status = Descriptor("eventfd", eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), &waker_);
-        }
+        Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &poll_);
+        if (status.ok()) status = waker_.Open();
         if (!status.ok()) return status;
         thread_ = std::thread([this] { Main(); });
       }
       posted_.insert(posted_.end(), transfers.begin(), transfers.end());
-      Wake();
+      waker_.Wake();
       return Status();
     }
     end = end_;
@@ -101,13 +88,7 @@ void Messenger::Release(TransferPtr send) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_ended_) return;  // with the others
   released_.push_back(std::move(send));
-  Wake();
-}
-
-void Messenger::Wake() noexcept {
-  const uint64_t one = 1;
-  const ssize_t ignored = write(waker_.fd(), &one, sizeof(one));  // if it is full it wakes as well
-  static_cast<void>(ignored);
+  waker_.Wake();
 }
 
 std::string Messenger::Flush(double seconds) noexcept {
@@ -115,7 +96,7 @@ std::string Messenger::Flush(double seconds) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     if (has_ended_ || !thread_.joinable()) return "";
     flushes_ = true;
-    Wake();
+    waker_.Wake();
     flushed_.wait_until(lock, After(seconds), [this] { return is_flushed_ || has_ended_; });
     return is_flushed_ || has_ended_ ? "" : unflushed_;
   } catch (...) {
@@ -128,7 +109,7 @@ void Messenger::End(const Status& cause) noexcept {
   if (std::exchange(has_ended_, true)) return;
   end_ = cause;
   for (Socket& socket : sockets_) socket.Shutdown();
-  Wake();
+  waker_.Wake();
   flushed_.notify_all();
 }
 
@@ -173,7 +154,7 @@ Status Messenger::WatchAll() {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWaker;
-  if (epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, waker_.fd(), &event) != 0) {
+  if (epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, waker_.descriptor().fd(), &event) != 0) {
     return OutOfDescriptors("epoll_ctl", errno);
   }
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -211,9 +192,7 @@ Status Messenger::Turn() {
     const uint64_t who = events[i].data.u64;
     Status status;
     if (who == kWaker) {
-      uint64_t ignored;
-      const ssize_t taken = read(waker_.fd(), &ignored, sizeof(ignored));
-      static_cast<void>(taken);
+      waker_.Rest();
     } else if (who >= peers_.size()) {
       const size_t rank = who - peers_.size();
       epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, (*links_)[rank].fd(), nullptr);

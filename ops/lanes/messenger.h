@@ -27,6 +27,7 @@
 #include "ops/lanes/frame.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
+#include "ops/lanes/waker.h"
 
 namespace tf_libra {
 
@@ -154,7 +155,6 @@ class Messenger {
   void Forget(const TransferPtr& transfer);
   void Finish(const TransferPtr& transfer, const Status& status) noexcept;
   void EndAll() noexcept;
-  void Wake() noexcept;
 
   const MessengerOptions options_;
   std::vector<Socket> sockets_;
@@ -168,7 +168,8 @@ class Messenger {
   Status thrown_;  // by what follows a message
 
   std::mutex mutex_;  // guards what follows
-  Socket poll_, waker_;
+  Socket poll_;
+  Waker waker_;
   std::thread thread_;
   std::vector<TransferPtr> posted_, released_;
   bool has_ended_ = false;

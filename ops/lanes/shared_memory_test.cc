@@ -220,7 +220,7 @@ void RankThatMayNotShare() {
       options.slice = {0, buffers.num_bytes()};
       options.timeout_seconds = testing::kGenerousSeconds;
       std::vector<char> scratch;
-      CHECK_OK(RunExchange(options, &scratch).status);
+      CHECK_OK(testing::RunWatched(options, &scratch).status);
       for (const float value : values) CHECK_EQ(value, 6.0f);
     });
   }

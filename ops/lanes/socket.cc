@@ -395,6 +395,8 @@ Status InterfaceAddress(const std::string& name, std::string* host) {
                     "' with an address that other hosts could reach; there are: " + known);
 }
 
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 }  // namespace tf_libra

@@ -93,6 +93,8 @@ Status InterfaceAddress(const std::string& name, std::string* host);
 
 // "connection reset by peer" and the like, for the current errno.
 std::string ErrnoText(int error);
+// Whether an error of a call on such a socket says no more than that nothing moves now.
+bool WouldBlock(int error);
 
 }  // namespace tf_libra
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -228,6 +229,16 @@ inline Status SendSum(const Connection& connection, const void* data, size_t siz
 inline Status ReceiveSum(const Connection& connection, void* data, size_t size) {
   RingEnd* const end = connection.memory ? connection.memory->incoming_sums() : nullptr;
   return Move(connection, end, false, data, size);
+}
+
+// One exchange, and nothing of it is watched before or after.
+inline ExchangeResult RunWatched(ExchangeOptions options, std::vector<char>* scratch) {
+  std::unique_ptr<Watch> watch;
+  ExchangeResult result;
+  result.status = Watch::Make(*options.peers, options.names, options.links, &watch);
+  if (!result.status.ok()) return result;
+  options.watch = watch.get();
+  return RunExchange(options, scratch);
 }
 
 // A header, as it stands on the wire or in the ring.

@@ -24,8 +24,9 @@ bool Add(const Socket& set, const Socket& socket, uint32_t events, uint64_t numb
 
 Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>* names,
                    const std::vector<Socket>* links, std::unique_ptr<Watch>* watch) {
-  Socket set(epoll_create1(EPOLL_CLOEXEC));
-  if (!set.valid()) return OutOfDescriptors("epoll_create", errno);
+  Socket set;
+  Status status = TakeDescriptor("epoll_create", epoll_create1(EPOLL_CLOEXEC), &set);
+  if (!status.ok()) return status;
   for (size_t place = 0; place < peers.size(); ++place) {
     const Connection& peer = peers[place];
     if (!peer.valid()) continue;
@@ -39,7 +40,7 @@ Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>*
     if (!added) return OutOfDescriptors("epoll_ctl", errno);
   }
   watch->reset(new Watch(std::move(set), peers.size()));
-  return Status();
+  return status;
 }
 
 void Watch::Wait(TimePoint deadline, std::vector<int>* places) {
