@@ -60,12 +60,9 @@ def marking(
                     return original(tape, target, sources, *args, **kwargs)
                 with marks.differentiating():
                     gradients = original(tape, target, sources, *args, **kwargs)
-                if rules.by_strategy:
-                    _note(sources, gradients, marks)
+                if not rules.by_strategy and _stays_local(step_name, rules, sources):
                     return gradients
-                if _stays_local(step_name, rules, sources):
-                    return gradients
-                return _mark(step_name, tape, sources, gradients, marks, left_alone)
+                return _mark(step_name, rules, tape, sources, gradients, marks, left_alone)
 
             return call
 
@@ -180,6 +177,7 @@ def _stays_local(step_name: str, rules: Rules, sources: Any) -> bool:
 
 def _mark(
     step_name: str,
+    rules: Rules,
     tape: Any,
     sources: Any,
     gradients: Any,
@@ -193,15 +191,15 @@ def _mark(
     variables = [flat_sources[i] for i in chosen]
     raw = [flat_gradients[i] for i in chosen]
     names = tuple(variable_name(variable) for variable in variables)
-    # Horovod's tapes average what they compute.
+    # A variable that the loss does not depend on has none, as without us.
+    marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
+    # Horovod's tapes average what they compute, and a strategy what it is given.
     by_horovod = hasattr(tape, "_allreduce_grads")
-    if by_horovod or names in left_alone:
+    if by_horovod or rules.by_strategy or names in left_alone:
         marks.note(names, raw, variables, is_marked=False, by_horovod=by_horovod)
         return gradients
     if chosen:
         _refuse_xla(step_name)
-    # A variable that the loss does not depend on has none, as without us.
-    marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
     there = [i for i, one in enumerate(raw) if one is not None]
     # What is gathered comes last: no plan is about it, and it is to hold up nothing.
     order = sorted(
@@ -212,21 +210,6 @@ def _mark(
         results[chosen[i]] = average
     marks.note(names, raw, variables, is_marked=True, results=[results[i] for i in chosen])
     return tf.nest.pack_sequence_as(gradients, results)
-
-
-def _note(sources: Any, gradients: Any, marks: Marks) -> None:
-    """Remembers the gradients of variables, which a strategy may be given to reduce."""
-    pairs = zip(
-        tf.nest.flatten(sources),
-        tf.nest.flatten(gradients, expand_composites=False),
-        strict=True,
-    )
-    of = [(source, one) for source, one in pairs if _is_trainable_variable(source)]
-    if of:
-        variables, raw = zip(*of, strict=True)
-        names = tuple(variable_name(variable) for variable in variables)
-        marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
-        marks.note(names, raw, variables, is_marked=False)
 
 
 def refuse_strategies(step_name: str, traced_here: bool = True) -> None:

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tf_libra.tracing import patches
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
 from tf_libra.tracing.order import backward_order
-from tf_libra.tracing.origins import origins
+from tf_libra.tracing.origins import Origin, origins
 
 _KINDS = {tf.distribute.ReduceOp.SUM: "sum", tf.distribute.ReduceOp.MEAN: "average"}
 
@@ -95,13 +95,11 @@ class StrategyReductions:
         return found
 
     def _found(self, given: Sequence[Any]) -> list[Any]:
-        names = [self._name_of(one) for one in given]
+        made_of = [origins(self._marks, _values(one)) for one in given]
+        names = [_name_of(*both) for both in zip(given, made_of, strict=True)]
         if any(name is not None for name in names):
             # A scalar beside gradients is one; alone it may well be made of them to be shown.
-            return [
-                name or (self._name_of(one, scalars=True) if _values(one).shape.rank == 0 else None)
-                for name, one in zip(names, given, strict=True)
-            ]
+            return [_name_of(*both, scalars=True) for both in zip(given, made_of, strict=True)]
         if all(_values(one).shape.rank == 0 for one in given):
             return names
         for call in reversed(self._marks.calls):
@@ -111,17 +109,6 @@ class StrategyReductions:
             ):
                 return [call.names[i] for i in there]
         return names
-
-    def _name_of(self, one: Any, scalars: bool = False) -> str | None:
-        values = _values(one)
-        for origin in origins(self._marks, values):
-            if origin.is_itself:
-                return origin.name
-            if values.shape.rank == 0 and not scalars:
-                continue
-            if _is_of(origin.call, origin.index, one):
-                return origin.name
-        return None
 
     def _why_not(self, one: Any) -> str:
         if _values(one).dtype not in FLOATING:
@@ -142,6 +129,15 @@ def refuse_several_replicas(step_name: str, devices: Sequence[str]) -> None:
 
 def _values(one: Any) -> Any:
     return one.values if isinstance(one, tf.IndexedSlices) else one
+
+
+def _name_of(one: Any, made_of: Sequence[Origin], scalars: bool = False) -> str | None:
+    """Of the gradient that something is, or was made of without a change of shape."""
+    may_be_made = scalars or _values(one).shape.rank != 0
+    for origin in made_of:
+        if origin.is_itself or (may_be_made and _is_of(origin.call, origin.index, one)):
+            return origin.name
+    return None
 
 
 def _is_of(call: GradientCall, index: int, one: Any) -> bool:
