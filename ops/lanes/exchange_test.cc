@@ -204,6 +204,21 @@ void SizesOfAllKinds() {
   }
 }
 
+// What waits for the parts of all peers fits a cache, however many they are and however much it is.
+void ScratchIsSmall() {
+  constexpr int kRanks = 12;
+  const std::vector<Mesh> meshes = ConnectAll(kRanks, 1);
+  for (const size_t count : {size_t{kRanks}, size_t{1} << 19}) {
+    OnEveryRank(kRanks, [&](int rank) {
+      const Tensors tensors({count}, rank, true);
+      const Buffers buffers(tensors.views);
+      std::vector<char> scratch;
+      CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
+      CHECK_TRUE(scratch.capacity() <= (count == kRanks ? size_t{32} << 10 : size_t{1} << 20));
+    });
+  }
+}
+
 // Several exchanges in a row over one lane, with nothing in between.
 void OneAfterTheOther() {
   const std::vector<Mesh> meshes = ConnectAll(3, 1);
@@ -474,6 +489,7 @@ int main(int argc, char** argv) {
   return testing::RunTestsOverAll(
       {{"EqualsTheSum", EqualsTheSum},
        {"SizesOfAllKinds", SizesOfAllKinds},
+       {"ScratchIsSmall", ScratchIsSmall},
        {"OneAfterTheOther", OneAfterTheOther},
        {"PeerThatSendsBytewise", PeerThatSendsBytewise},
        {"HeadersThatDiffer", HeadersThatDiffer},
