@@ -273,8 +273,10 @@ void ControlPlane::Send(Edge* edge) {
                               bytes.size() - edge->front_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && WouldBlock(errno)) break;
     if (sent < 0) {
-      // What it said before it left is still to be read, and then that it left.
+      // What it said before it left is still to be read, and then that it left: also where it has
+      // not, and is to hear that this rank can tell it no more.
       edge->is_deaf = true;
+      edge->socket.Shutdown();
       return Drop(edge);
     }
     edge->front_sent += static_cast<size_t>(sent);

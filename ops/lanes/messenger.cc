@@ -350,8 +350,9 @@ Status Messenger::Write(Peer* peer) {
       return Status();
     }
     if (sent < 0) {
-      // What it said before it left is still to be read, and then that it left.
+      // As in ControlPlane::Send.
       peer->is_deaf = true;
+      sockets_[peer->rank].Shutdown();
       break;
     }
     const size_t of_frames = std::min(static_cast<size_t>(sent), runs[0].iov_len);

@@ -140,6 +140,7 @@ struct UnderWay {
     info->group = lane;
     info->first_lane = lane;
     info->num_threads = 1;
+    info->reduction = Reduction::kSum;
     info->tensor_names = {"values"};
     info->ComputeDigest();
     AllReduceRequest request;
