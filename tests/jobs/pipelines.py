@@ -23,6 +23,7 @@ hvd.init()
 cases = harness.Cases()
 STEPS, SAMPLES, MICROBATCHES = 5, 48, 4
 AT_ONCE = {"max_tuning_steps": 2}
+SHORT = (24, 24, 3, 24, 1)  # samples of each rank
 
 
 def train(make, strategy, **options):
@@ -121,6 +122,22 @@ def grouped():
 
 if harness.SIZE == 4:
     cases.add("grouped", grouped)
+
+
+def short_batches(**options):
+    """The last batch of an epoch is shorter: than microbatches divide, or than replicas do."""
+    trained = fresh(models.deep)
+    step = tf_libra.optimize(in_stages(2), **options)(tf.function(trained.step))
+    for size in SHORT:
+        [(images, labels)] = batches(1, harness.SIZE * size)
+        step(harness.own(images), harness.own(labels))
+    step.synchronize_variables()
+    cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
+
+
+if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not divide all batches
+    cases.add("short_batches", short_batches)
+    cases.add("short_batches_released", lambda: short_batches(release_variables=True))
 
 
 def adversarial():

@@ -28,6 +28,22 @@ def test_layers_that_follow_each_other_on_the_same_ranks_are_a_stage() -> None:
     assert layout.orders[2] == ()
 
 
+@given(st.integers(1, 4), st.integers(1, 60))
+def test_a_batch_that_microbatches_do_not_divide_is_laid_out_in_fewer(per_rank, whole) -> None:
+    """As the last of an epoch; the order on each rank stays, or all is on all ranks."""
+    layout = Layout.of_pipeline(plan_of(NAMES, (0, 3), (2, 1), 4))
+    fitting = layout.for_batch(per_rank * 3)
+    size, rest = divmod(per_rank * 3, fitting.num_microbatches)
+    assert not rest and not any(size % len(team) for team in fitting.teams)
+    if fitting.teams == layout.teams:
+        for order, shorter in zip(layout.orders, fitting.orders, strict=True):
+            few = [task for task in order if task.microbatch < fitting.num_microbatches]
+            assert list(shorter) == few
+    else:
+        assert per_rank % 2 and fitting.ranks == ((0, 1, 2),)
+    assert layout.for_batch(24 * whole) is layout
+
+
 @given(st.lists(st.sampled_from([(0,), (0, 1), (2, 3), (0, 1, 2, 3)]), min_size=1, max_size=8))
 def test_all_ranks_come_to_what_they_share_in_the_same_order(ranks) -> None:
     """As if one after the other did the tasks of a single order, in which no one waits for ever."""

@@ -93,6 +93,20 @@ def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> 
     assert kept[stages[0][0]] | kept[stages[1][0]] == set(range(len(whole)))
 
 
+@pytest.mark.parametrize("trained", [2, 3], indirect=True)
+@pytest.mark.parametrize("case", ["short_batches", "short_batches_released"])
+def test_batches_that_are_not_divided_run_in_fewer_microbatches(trained: Job, case: str) -> None:
+    """Or in one stage on all ranks, and the next as before."""
+    alone = fresh(EVERY["deep"])
+    for size in (24, 24, 3, 24, 1):
+        alone.accumulated(*batches(1, trained.world_size * size)[0], 1)
+    for rank in range(trained.world_size):
+        assert trained.value(case, rank) is None
+        found = trained.arrays(case, rank)
+        for number, one in enumerate(alone.variables):
+            np.testing.assert_allclose(found[str(number)], one.numpy(), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("trained", [2], indirect=True)
 @pytest.mark.parametrize("case", ["in_turns", "in_turns_released", "gone"])
 def test_steps_that_train_each_other_s_variables_find_them_up_to_date(

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -106,6 +106,27 @@ class Layout:
             for rank in range(num_ranks)
         )
         return cls(starts, stages, num_ranks, 1, orders)
+
+    def for_batch(self, num_samples: int) -> "Layout":
+        """The same for a joint batch of so many samples, which may be the last of an epoch.
+
+        It is divided into as many of the microbatches as divide it and its replicas a microbatch;
+        if even all of it at once does not do, every layer is on all ranks.
+        """
+        for count in range(self.num_microbatches, 0, -1):
+            if num_samples % count == 0 and not any(
+                num_samples // count % len(team) for team in self.teams
+            ):
+                return self if count == self.num_microbatches else self._shortened(count)
+        return Layout._at_once((0,), (tuple(range(self.num_ranks)),), self.num_ranks)
+
+    def _shortened(self, num_microbatches: int) -> "Layout":
+        """Without the last microbatches, and else in the same order."""
+        orders = tuple(
+            tuple(task for task in order if task.microbatch < num_microbatches)
+            for order in self.orders
+        )
+        return replace(self, num_microbatches=num_microbatches, orders=orders)
 
     @property
     def num_stages(self) -> int:

@@ -176,7 +176,10 @@ class StagedTraining:
             self._traces[key] = self._met(given)
         else:
             self._holding.prepare(self._traces[key].variables)
-        self._use(self._planner.next_layout())
+        layout = self._planner.next_layout()
+        fitting = self._traces[key].fitting(layout)
+        # Where a batch is laid out on other ranks, so are the variables.
+        self._use(layout if fitting.teams == layout.teams else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
         execution = self._current = self._executions[key]
@@ -215,8 +218,13 @@ class StagedTraining:
                 self._synchronize()
         agree(control, {"arguments": batches.signature(given)})
         samples = batches.num_samples(self._name, given)
-        self._planner.check_batch(samples, control.world_size)
-        size = samples * control.world_size // self._planner.num_microbatches
+        if is_first:
+            self._planner.check_batch(samples, control.world_size)
+            count = self._planner.num_microbatches
+        else:
+            layout = self._planner.next_layout()
+            count = layout.for_batch(samples * control.world_size).num_microbatches
+        size = samples * control.world_size // count
         traces = Traces(self._recorder, given, samples, size, self._planner.has_branches)
         agree(control, {"computation": axes_lib.digest(traces.whole)})
         self._holding.prepare(traces.variables)
@@ -251,12 +259,14 @@ class StagedTraining:
         before = self._holding.forget_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
-            self._executions[key] = self._execution(self._traces[key])
+            if self._traces[key].fitting(layout).teams == layout.teams:
+                self._executions[key] = self._execution(self._traces[key])
         self._holding.share_sums_anew(before, self._held)
 
     def _execution(self, traces: Traces) -> Execution:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
+        layout = traces.fitting(layout)
         shares = Shares(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
