@@ -2,6 +2,8 @@
 
 import ctypes
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,15 @@ def test_every_c_function_is_called_with_as_many_arguments_as_it_has() -> None:
     assert found
     for name, number in found.items():
         assert len(getattr(c, name).argtypes or ()) == number, name
+
+
+def test_to_ask_whether_an_engine_runs_loads_nothing() -> None:
+    """A lone process trains where the library cannot be loaded, too."""
+    script = (
+        "from tf_libra.backends import engine, library;"
+        " assert engine.running() is None and not library.is_loaded()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 def test_it_is_loaded_once() -> None:

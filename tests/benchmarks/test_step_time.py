@@ -167,7 +167,10 @@ def parse(argument: str) -> None:
     [
         ("--np=1", "must be at least 2: one worker has nobody to all-reduce with"),
         ("--np=4096", f"must be at most {len(os.sched_getaffinity(0))}"),
-        ("--model=cnn6m", "must be one of mlp, cnn5m, vgg, resnet20, transformer"),
+        (
+            "--model=cnn6m",
+            "must be one of mlp, cnn5m, vgg, vgg13, resnet20, transformer, embedding",
+        ),
         ("--strategies=none,fastest", "must name one or more of none, mwms, horovod, syneasgd"),
         ("--strategies=none,none", "each once; got none,none"),
         ("--strategies=mwms,horovod", "of different jobs"),

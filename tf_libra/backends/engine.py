@@ -205,6 +205,8 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
 
 def running() -> Engine | None:
     """The engine that runs in this process, if one does."""
+    if not library.is_loaded():
+        return None
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
     if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
         return None

@@ -99,6 +99,11 @@ def load() -> Library:
     return Library(path=PATH, ops=ops, c=c)
 
 
+def is_loaded() -> bool:
+    """Whether this process has loaded the library: where it has not, nothing of it runs."""
+    return load.cache_info().currsize > 0
+
+
 def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     """The gradient of an average (or sum) over ranks: that of what comes in, likewise.
 
