@@ -12,6 +12,7 @@ better the model, the more.
 import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class Race:
         index = next(i for i, one in enumerate(self.contenders) if one is contender)
         return self._standings.lead(index, 0)
 
-    @property
+    @cached_property
     def _standings(self) -> Standings:
         """Of all contenders, each of which had steps."""
         count = len(self.contenders)
