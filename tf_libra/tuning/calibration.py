@@ -18,7 +18,7 @@ from tf_libra.cost_model.hops import num_hops
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
-from tf_libra.tuning.misses import Candidates, MeasuredSteps
+from tf_libra.tuning.misses import Candidates, MeasuredSteps, updated_shares
 from tf_libra.tuning.step_times import StepTimes
 
 _Array = NDArray[np.float64]
@@ -179,10 +179,8 @@ def _fitted(
 
     def many_residuals(many: _Array) -> _Array:
         share, (before, rest, pace) = many[:, 0], np.exp(many[:, 1:4]).T
-        parameters = [tuple(one) for one in np.exp(many[:, 4:]).tolist()]
-        models = {one: model_of(*one) for one in dict.fromkeys(parameters)}
         candidates = Candidates(
-            models=[models[one] for one in parameters],
+            models=[model_of(*parameters) for parameters in np.exp(many[:, 4:]).tolist()],
             before=before,
             after=(1 - share) * rest,
             pace=pace,
@@ -213,11 +211,10 @@ def _fitted(
 
 def _paced(profile: BackwardProfile, pace: float, updates: float) -> BackwardProfile:
     """The profile where all computation takes `pace` times as long, with updates of so long."""
-    # An update takes its time per parameter; dtypes differ little in a model.
-    shares = profile.num_bytes / max(int(profile.num_bytes.sum()), 1)
+    taken = updates * np.diff(updated_shares(profile))
     tensors = (
         replace(tensor, compute_seconds=pace * tensor.compute_seconds, update_seconds=seconds)
-        for tensor, seconds in zip(profile.tensors, (updates * shares).tolist(), strict=True)
+        for tensor, seconds in zip(profile.tensors, taken.tolist(), strict=True)
     )
     return BackwardProfile(tuple(tensors))
 

@@ -23,6 +23,14 @@ _STEP_NOISE = 0.02
 _SPAN_NOISE = 0.04
 
 
+def updated_shares(profile: BackwardProfile) -> _Array:
+    """The share of the updates' time that is of the tensors before each, and 1: [tensors + 1].
+
+    An update takes its time per parameter; dtypes differ little in a model.
+    """
+    return np.asarray(profile.bytes_before / max(int(profile.num_bytes.sum()), 1))
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """What is to be judged, each of shape [candidates].
@@ -76,8 +84,7 @@ class MeasuredSteps:
           ValueError: a plan has several streams.
         """
         shape = len(steps), max(len(step.plan.groups) for step in steps)
-        # An update takes its time per parameter; dtypes differ little in a model.
-        updated_before = profile.bytes_before / max(int(profile.num_bytes.sum()), 1)
+        updated_before = updated_shares(profile)
         num_bytes, threads = np.zeros(shape, np.int64), np.ones(shape, np.int64)
         left, updated = np.zeros((shape[0], shape[1] + 1)), np.zeros(shape)
         spans, weights = np.zeros((2, *shape)), np.zeros(shape)
@@ -108,16 +115,16 @@ class MeasuredSteps:
           Shape [candidates, plans · (1 + 2·groups)], in units of what is known no better.
         """
         costs = {
-            id(model): (
+            model: (
                 model.overlapped_all_reduce(self.num_bytes, self.threads),
                 model.exclusive_all_reduce(self.num_bytes, self.threads),
                 model.compute_rate(self.threads),
             )
-            for model in {id(model): model for model in candidates.models}.values()
+            for model in dict.fromkeys(candidates.models)
         }
         overlapped, exclusive, rates = (
             np.stack(one)
-            for one in zip(*(costs[id(model)] for model in candidates.models), strict=True)
+            for one in zip(*(costs[model] for model in candidates.models), strict=True)
         )
         times = times_of_many(
             overlapped,
