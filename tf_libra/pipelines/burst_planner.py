@@ -71,7 +71,7 @@ class BurstPlanner:
         self._seconds: list[list[float]] = []  # of each trial's stages, the least of its steps
         self._steps = 0
         self._scaling: ScalingProfile | None = None  # on rank 0
-        self._measuring = Measuring()  # of steps under the plan
+        self._measuring = Measuring(self._tell)  # of steps under the plan
         fingerprint = None if given is None else given.fingerprint
         self.asked = f"{strategy!r}, plan {fingerprint}"
 
@@ -166,11 +166,7 @@ class BurstPlanner:
             result = run()
             self._note(execution)
             return result
-        before = self._measuring.typical
-        result = self._measuring.during(self._control, execution, run)
-        if before is None and self._measuring.typical is not None:
-            self._tell(self._measuring.typical)
-        return result
+        return self._measuring.during(self._control, execution, run)
 
     def _tell(self, measured: Iteration) -> None:
         assert self.plan is not None

@@ -107,12 +107,13 @@ class Layout:
         )
         return cls(starts, stages, num_ranks, 1, orders)
 
-    def for_batch(self, num_samples: int) -> "Layout":
-        """The same for a joint batch of so many samples, which may be the last of an epoch.
+    def for_batch(self, samples_per_rank: int) -> "Layout":
+        """The same where each rank passes so many samples, perhaps of the last batch of an epoch.
 
-        It is divided into as many of the microbatches as divide it and its replicas a microbatch;
-        if even all of it at once does not do, every layer is on all ranks.
+        The joint batch is divided into as many of the microbatches as divide it and its replicas a
+        microbatch; if even all of it at once does not do, every layer is on all ranks.
         """
+        num_samples = samples_per_rank * self.num_ranks
         for count in range(self.num_microbatches, 0, -1):
             if num_samples % count == 0 and not any(
                 num_samples // count % len(team) for team in self.teams

@@ -34,9 +34,14 @@ class Measuring:
         typical: the iteration of median length; None before all were measured.
     """
 
-    def __init__(self) -> None:
-        """None has run."""
+    def __init__(self, tell: Callable[[Measured], None]) -> None:
+        """None has run.
+
+        Args:
+            tell: is told the typical iteration, once.
+        """
         self.number = 0
+        self._tell = tell
         self.typical: Measured | None = None
         self._iterations: list[Measured] = []
 
@@ -66,4 +71,5 @@ class Measuring:
         if self.number == _STEPS[-1]:
             in_order = sorted(self._iterations, key=lambda one: one.seconds)
             self.typical = in_order[len(in_order) // 2]
+            self._tell(self.typical)
         return result

@@ -48,7 +48,7 @@ class PipelinePlanner:
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None
         self._layout: Layout | None = None
-        self._measuring = Measuring()
+        self._measuring = Measuring(self._tell)
         self._first: _First | None = None
 
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
@@ -111,14 +111,12 @@ class PipelinePlanner:
         first = self._first
         if first is None or traces is not first.traces:
             return run()
-        known = self._measuring.typical is not None
-        result = self._measuring.during(first.control, execution, run)
-        if not known and self._measuring.typical is not None:
-            self._tell(first, self._measuring.typical)
-        return result
+        return self._measuring.during(first.control, execution, run)
 
-    def _tell(self, first: "_First", measured: Measured) -> None:
+    def _tell(self, measured: Measured) -> None:
         assert self.plan is not None and self._layers is not None and self._cluster is not None
+        first = self._first
+        assert first is not None
         if first.control.rank == 0:
             first.story.log.info("pipeline: %s", describing.took(self.plan, measured))
         made = (self.plan, self._layers, self._cluster)

@@ -10,7 +10,6 @@ from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Traced
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.holding import held
-from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.session.variables import Held
@@ -62,10 +61,6 @@ class Traces:
             self._graphs.clear()
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
-
-    def fitting(self, layout: Layout) -> Layout:
-        """How joint batches of this kind are laid out where others are as given."""
-        return layout.for_batch(self.samples_per_rank * layout.num_ranks)
 
     @property
     def whole(self) -> StepGraph:

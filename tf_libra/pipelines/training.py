@@ -177,7 +177,7 @@ class StagedTraining:
         else:
             self._holding.prepare(self._traces[key].variables)
         layout = self._planner.next_layout()
-        fitting = self._traces[key].fitting(layout)
+        fitting = layout.for_batch(self._traces[key].samples_per_rank)
         # Where a batch is laid out on other ranks, so are the variables.
         self._use(layout if fitting.teams == layout.teams else fitting)
         if key not in self._executions:
@@ -223,7 +223,7 @@ class StagedTraining:
             count = self._planner.num_microbatches
         else:
             layout = self._planner.next_layout()
-            count = layout.for_batch(samples * control.world_size).num_microbatches
+            count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
         traces = Traces(self._recorder, given, samples, size, self._planner.has_branches)
         agree(control, {"computation": axes_lib.digest(traces.whole)})
@@ -259,14 +259,14 @@ class StagedTraining:
         before = self._holding.forget_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
-            if self._traces[key].fitting(layout).teams == layout.teams:
+            if layout.for_batch(self._traces[key].samples_per_rank).teams == layout.teams:
                 self._executions[key] = self._execution(self._traces[key])
         self._holding.share_sums_anew(before, self._held)
 
     def _execution(self, traces: Traces) -> Execution:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
-        layout = traces.fitting(layout)
+        layout = layout.for_batch(traces.samples_per_rank)
         shares = Shares(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
