@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
 from tf_libra.cost_model import OverlapSample
+from tf_libra.model.background import Got
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.plan import Plan, TensorGroup
@@ -174,9 +175,8 @@ def burst_record(
 
 
 def background_record(rank: int = 0, function: str = "train_step") -> BackgroundRecord:
-    return BackgroundRecord(
-        function, rank, 64, "python other.py <fast>", 0.05, 0.031, 0.75, 2, 8.0, 200 + 100 * rank
-    )
+    got = Got(64, "python other.py <fast>", 0.05, 0.031, 0.75, 2, 8.0, 200 + 100 * rank)
+    return BackgroundRecord(function=function, rank=rank, **dataclasses.asdict(got))
 
 
 def replicas_record() -> PipelineRecord:

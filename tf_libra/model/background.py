@@ -11,8 +11,8 @@ class Got:
         step: how many settled steps there were beside which it could run.
         command: as in a shell.
         max_slowdown: by how much steps may be longer for it, as a share, in the mean.
-        slowdown: by how much steps beside it were longer in the last cycle, as a share; None before
-            it is known.
+        slowdown: by how much steps beside it were longer so far, in the mean, as a share; None
+            before it is known.
         share_of_steps: in how many of the settled steps it ran.
         num_pauses: how often it was paused.
         seconds: since it began.

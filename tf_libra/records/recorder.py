@@ -74,7 +74,9 @@ class Recorder:
 
     def background(self, got: Got) -> None:
         """What a background job beside this rank has got so far."""
-        record = BackgroundRecord(self._function, self._rank, **dataclasses.asdict(got))
+        record = BackgroundRecord(
+            function=self._function, rank=self._rank, **dataclasses.asdict(got)
+        )
         self._write(record.step, record)
 
     def lacks_graph(self, plan: Plan) -> bool:

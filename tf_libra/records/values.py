@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_libra import checks, strategies
+from tf_libra.model.background import Got
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
@@ -567,22 +568,13 @@ class BurstRecord:
         return cls(**value)
 
 
-@dataclass(frozen=True)
-class BackgroundRecord:
+@dataclass(frozen=True, kw_only=True)
+class BackgroundRecord(Got):
     """What a background job beside a training function has got so far, on one rank.
 
     Attributes:
       function: name of the training function.
       rank: beside which it runs.
-      step: how many settled steps there were.
-      command: as in a shell.
-      max_slowdown: the limit, as a share.
-      slowdown: by how much steps beside it were longer in the last cycle, as a share; None before
-        it is known.
-      share_of_steps: in how many of the settled steps it ran.
-      num_pauses: how often it was paused.
-      seconds: since it began.
-      num_steps: how many of its own it has made; None where it does not count them.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -590,14 +582,6 @@ class BackgroundRecord:
 
     function: str
     rank: int
-    step: int
-    command: str
-    max_slowdown: float
-    slowdown: float | None
-    share_of_steps: float
-    num_pauses: int
-    seconds: float
-    num_steps: int | None = None
 
     KIND: ClassVar[str] = "background"
 
