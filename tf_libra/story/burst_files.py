@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.story.folders import documents, write
+from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("burst", "scaling")
 
@@ -38,11 +38,10 @@ def write_planned(
     if profile is not None:
         texts[paths["scaling"]] = profile.to_json()
     write(texts, log)
-    try:
+
+    def plot() -> None:
         from tf_libra.simulation.burst_plot import plot_burst
 
         plot_burst([(plan.strategy, plan)], paths["burst"].with_suffix(".svg"))
-    except ImportError:
-        log.info("logdir: without Matplotlib (pip install tf-libra[plot]) there is no burst.svg")
-    except OSError as error:
-        log.warning("logdir: not everything could be written: %s", error)
+
+    draw("burst.svg", plot, log)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 # Which function of this process has the plain names in a log directory.
@@ -34,5 +34,21 @@ def write(texts: Mapping[Path, str], log: logging.Logger) -> None:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text + "\n")
+    except OSError as error:
+        log.warning("logdir: not everything could be written: %s", error)
+
+
+def draw(name: str, plot: Callable[[], None], log: logging.Logger) -> None:
+    """Makes a picture, which is left out without Matplotlib.
+
+    Args:
+        name: of its file, for the reader.
+        plot: makes it, and imports what that needs.
+        log: is told where there is none.
+    """
+    try:
+        plot()
+    except ImportError:
+        log.info("logdir: without Matplotlib (pip install tf-libra[plot]) there is no %s", name)
     except OSError as error:
         log.warning("logdir: not everything could be written: %s", error)

@@ -14,7 +14,7 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.records.values import PipelineRecord
 from tf_libra.simulation.pipeline_gantt import Bar, pictures
-from tf_libra.story.folders import documents, write
+from tf_libra.story.folders import documents, draw, write
 
 _NAMES = ("pipeline", "layers", "cluster", "trace")
 
@@ -62,17 +62,16 @@ def write_measured(logdir: Path, record: PipelineRecord, log: logging.Logger) ->
     found = pictures(record.layers, record.plan, record.cluster, measured)
     events = [event for one in found for event in _events(one.title, one.bars)]
     write({paths["trace"]: json.dumps({"traceEvents": events})}, log)
-    try:
+
+    def plot() -> None:
         from tf_libra.simulation.pipeline_plot import plot_devices
 
         plot_devices(
             [(one.title, one.bars, one.seconds) for one in found],
             paths["pipeline"].with_suffix(".svg"),
         )
-    except ImportError:
-        log.info("logdir: without Matplotlib (pip install tf-libra[plot]) there is no pipeline.svg")
-    except OSError as error:
-        log.warning("logdir: not everything could be written: %s", error)
+
+    draw("pipeline.svg", plot, log)
 
 
 def _events(what: str, bars: Iterable[Bar]) -> list[dict[str, Any]]:

@@ -302,7 +302,7 @@ class Story:
 
     def pipeline_planned(self, plan: PipelinePlan, layers: LayerGraph, cluster: Cluster) -> None:
         """A pipeline is in force, made of these measurements; rank 0 writes."""
-        if self._writes_pipelines:
+        if self._writes_stages:
             assert self._options.logdir is not None
             made = (layers, cluster, plan)
             pipeline_files.write_planned(self._options.logdir, self._function, *made, self.log)
@@ -317,7 +317,7 @@ class Story:
         seconds: float,
     ) -> None:
         """What the ranks of a pipeline did when is known, up to this step; rank 0 writes."""
-        if self._writes_pipelines:
+        if self._writes_stages:
             assert self._options.logdir is not None
             record = PipelineRecord(self._function, step, plan, layers, cluster, bars, seconds)
             pipeline_files.write_measured(self._options.logdir, record, self.log)
@@ -326,7 +326,7 @@ class Story:
 
     def burst_planned(self, plan: BurstPlan, profile: ScalingProfile | None) -> None:
         """A burst plan is in force, made of these measurements unless given; rank 0 writes."""
-        if self._writes_pipelines:
+        if self._writes_stages:
             assert self._options.logdir is not None
             made = (plan, profile)
             burst_files.write_planned(self._options.logdir, self._function, *made, self.log)
@@ -340,7 +340,7 @@ class Story:
         seconds: float,
     ) -> None:
         """What the ranks under a burst plan did when is known, up to this step; rank 0 writes."""
-        if self._writes_pipelines and self._recorder is not None:
+        if self._writes_stages and self._recorder is not None:
             self._recorder.staged(BurstRecord(self._function, step, plan, bars, seconds, profile))
 
     def background(self, got: Got) -> None:
@@ -349,7 +349,7 @@ class Story:
             self._recorder.background(got)
 
     @property
-    def _writes_pipelines(self) -> bool:
+    def _writes_stages(self) -> bool:
         return self._rank == 0 and self._options.logdir is not None and not self._is_closed
 
     def close(self) -> None:
