@@ -1,6 +1,6 @@
 """A simulated machine that obeys a contention model to the nanosecond, to tune against."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,14 +139,16 @@ class Machine:
         )
 
 
-def at_pace(seen: Observation, pace: float) -> Observation:
-    """As if all in it had taken `pace` times as long."""
-    start_ns = seen.called_ns[0]
+def mover(start_ns: int, pace: float) -> Callable[[int], int]:
+    """When things were in a step since `start_ns`, had all in it taken `pace` times as long."""
+    return lambda when_ns: start_ns + round((when_ns - start_ns) * pace)
 
-    def moved(when_ns: int) -> int:
-        return start_ns + round((when_ns - start_ns) * pace)
 
-    records = tuple(
+def moved_records(
+    records: Iterable[AllReduceRecord], moved: Callable[[int], int]
+) -> tuple[AllReduceRecord, ...]:
+    """The same all-reduces at other times."""
+    return tuple(
         replace(
             one,
             enqueued_ns=moved(one.enqueued_ns),
@@ -154,8 +156,13 @@ def at_pace(seen: Observation, pace: float) -> Observation:
             first_byte_ns=moved(one.first_byte_ns),
             finished_ns=moved(one.finished_ns),
         )
-        for one in seen.records
+        for one in records
     )
+
+
+def at_pace(seen: Observation, pace: float) -> Observation:
+    """As if all in it had taken `pace` times as long."""
+    moved = mover(seen.called_ns[0], pace)
     assert seen.production is not None
     production = replace(
         seen.production,
@@ -163,7 +170,10 @@ def at_pace(seen: Observation, pace: float) -> Observation:
         backward_start_ns=moved(seen.production.backward_start_ns),
     )
     return replace(
-        seen, production=production, records=records, called_ns=(start_ns, moved(seen.called_ns[1]))
+        seen,
+        production=production,
+        records=moved_records(seen.records, moved),
+        called_ns=(seen.called_ns[0], moved(seen.called_ns[1])),
     )
 
 

@@ -1,12 +1,20 @@
 """The usual step of a plan, where plans took turns on a machine of changing pace."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.tuning.machine import AFTER, BEFORE, MODEL, NUM_WORKERS, PROFILE, Machine
+from tests.tuning.machine import (
+    AFTER,
+    BEFORE,
+    MODEL,
+    NUM_WORKERS,
+    PROFILE,
+    Machine,
+    moved_records,
+    mover,
+)
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -17,22 +25,9 @@ from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
 
 def _slowed(step: TimedStep, pace: float) -> TimedStep:
     """As if all in it had taken `pace` times as long."""
-    start_ns = step.called_ns[0]
-
-    def moved(when_ns: int) -> int:
-        return start_ns + round((when_ns - start_ns) * pace)
-
-    records = tuple(
-        replace(
-            one,
-            enqueued_ns=moved(one.enqueued_ns),
-            started_ns=moved(one.started_ns),
-            first_byte_ns=moved(one.first_byte_ns),
-            finished_ns=moved(one.finished_ns),
-        )
-        for one in step.records
-    )
-    return TimedStep(step.plan, (start_ns, moved(step.called_ns[1])), records)
+    moved = mover(step.called_ns[0], pace)
+    called_ns = (step.called_ns[0], moved(step.called_ns[1]))
+    return TimedStep(step.plan, called_ns, moved_records(step.records, moved))
 
 
 def _round(machine: Machine, plans: Sequence[Plan], pace: float) -> list[TimedStep]:
