@@ -92,7 +92,7 @@ class Placing:
         for name in ("np", "hosts"):
             flags.register_validator(name, _has_cores, flag_values=flag_values)
         flags.register_validator("hosts", _can_have_hosts, flag_values=flag_values)
-        flags.register_validator("model", _is_model, flag_values=flag_values)
+        flags.register_validator("model", is_model, flag_values=flag_values)
         flags.register_multi_flags_validator(
             of_network,
             lambda values: (
@@ -215,7 +215,8 @@ def _can_have_hosts(count: int | None) -> bool:
     return True
 
 
-def _is_model(model: str) -> bool:
+def is_model(model: str) -> bool:
+    """Whether a flag names a model; `ValidationError` says why not."""
     try:
         models.find(model)
     except ValueError as error:

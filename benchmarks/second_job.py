@@ -20,10 +20,9 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import models
 from benchmarks.jobs.job import SecondJob
 from benchmarks.machine import machine, versions
-from benchmarks.placing import Placing, WorkersFailedError
+from benchmarks.placing import Placing, WorkersFailedError, is_model
 
 NEAR = 1.02
 
@@ -39,13 +38,7 @@ _ROUNDS = flags.DEFINE_integer(
 )
 
 
-@flags.validator("changed", flag_values=FLAGS)
-def _is_model(model: str) -> bool:
-    try:
-        models.find(model)
-    except ValueError as error:
-        raise flags.ValidationError(str(error)) from error
-    return True
+flags.register_validator("changed", is_model, flag_values=FLAGS)
 
 
 def main(argv: Sequence[str]) -> int:
