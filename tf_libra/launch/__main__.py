@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, TextIO
 
 from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
@@ -66,9 +67,29 @@ def signals() -> Iterator[list[int]]:
         writer.close()
 
 
+def shutdown_event() -> threading.Event:
+    """Set by the first SIGINT or SIGTERM, however many come and how fast.
+
+    In place of Horovod's, which a second signal stops for ever if it comes while the first is
+    handled: setting an event twice, one within the other, waits for its own lock. timeout(1) sends
+    SIGTERM to its command and to the group, so twice at once.
+    """
+    event = threading.Event()
+    seen: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if not seen:
+            seen.append(number)
+            event.set()
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    return event
+
+
 def main() -> int:
     """Runs the job that the command line asks for, and returns the exit status."""
-    from horovod.runner import launch
+    from horovod.runner import gloo_run, launch
 
     sys.argv[0] = "tf-libra run"  # in what is said of the command line
     given = launch.parse_args()
@@ -82,6 +103,7 @@ def main() -> int:
     if transports is not None:
         launch.gloo_built = lambda verbose=False: transports.gloo
         launch.mpi_built = lambda verbose=False: transports.mpi
+    gloo_run.register_shutdown_event = shutdown_event
     outcome = Outcome()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None
