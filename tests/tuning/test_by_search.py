@@ -20,6 +20,8 @@ def test_it_measures_searches_races_and_keeps_within_its_steps() -> None:
     assert tuned.plan.strategy == "aiacc"
     assert tuned.is_complete and tuned.search is not None and tuned.race is not None
     assert any("the best is units of" in note for note in tuned.notes)
+    # All that race have had steps in the search.
+    assert not any(one.is_first for one in experiments if one.phase is Phase.RACE)
     assert tuned.profile.names == PROFILE.names
 
 

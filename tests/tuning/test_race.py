@@ -61,6 +61,20 @@ def test_without_noise_the_fastest_wins_and_every_round_is_fair(
         assert sorted(order[len(seconds) : 2 * len(seconds)]) == list(range(len(seconds)))
 
 
+def test_plans_that_have_had_steps_need_no_first_one() -> None:
+    proposed = [(plan(index), None) for index in range(3)]
+    racing = race(proposed, EndOfTuning(Budget(max_steps=4)), known={plan(0).fingerprint})
+    experiments, observation = [], None
+    while True:
+        try:
+            experiments.append(racing.send(observation))
+        except StopIteration:
+            break
+        observation = Observation(None, (), called_ns=(10**18, 10**18 + 10**8))
+    assert [one.plan for one in experiments if one.is_first] == [plan(1), plan(2)]
+    assert len(experiments) == 4 and not any(one.is_first for one in experiments[2:])
+
+
 def test_one_plan_alone_wins_without_a_step() -> None:
     result, order = run(lambda *_: 1.0, 1)
     assert winners(result) == [0]

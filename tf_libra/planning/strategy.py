@@ -70,7 +70,9 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
 
 def threads_at_once(strategy: Strategy) -> int:
     """The most threads that a strategy's plans have at once, over all all-reduces."""
-    return strategy.num_streams * max(strategy.allowed_threads)
+    # One that plans as others do has as many as they.
+    own: int | None = getattr(strategy, "num_lanes", None)
+    return own or strategy.num_streams * max(strategy.allowed_threads)
 
 
 def check_threads(field: str, num_threads: int) -> int:

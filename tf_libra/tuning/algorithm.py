@@ -32,10 +32,21 @@ def tune_by_model(task: Task) -> Tuner:
 
 
 def raced(
-    conclusion: Conclusion, proposed: Sequence[tuple[Plan, float | None]], task: Task
+    conclusion: Conclusion,
+    proposed: Sequence[tuple[Plan, float | None]],
+    task: Task,
+    tried: Sequence[Plan] = (),
 ) -> Tuner:
-    """A conclusion after a race between plans, of which that in force is not easily left."""
-    result = yield from race(proposed, task.end, error=conclusion.held_out_error)
+    """A conclusion after a race between plans, of which that in force is not easily left.
+
+    Args:
+        conclusion: before it.
+        proposed: the plans, with their predicted steps.
+        task: what is tuned.
+        tried: those of them that have had steps in a search.
+    """
+    known = {plan.fingerprint for plan in tried}
+    result = yield from race(proposed, task.end, error=conclusion.held_out_error, known=known)
     return conclusion.after(result if task.in_force is None else result.keeping(task.in_force))
 
 

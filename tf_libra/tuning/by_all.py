@@ -7,14 +7,16 @@ from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.tuning.algorithm import Tuner, concluded, raced
+from tf_libra.tuning.by_search import finalists
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import outlined
 from tf_libra.tuning.runnable import most_lanes, runnable
-from tf_libra.tuning.search.searching import plan_of, search
+from tf_libra.tuning.search.searching import search
 from tf_libra.tuning.task import Task
 
 # Of the steps that are left when a model is fitted; the race has the rest.
 _SEARCH_SHARE = 0.4
+_FINALISTS = 3
 
 
 def tune_by_all(task: Task) -> Tuner:
@@ -39,12 +41,13 @@ def tune_by_all(task: Task) -> Tuner:
         runs_streams,
         () if task.start is None else task.start.settings,
     )
+    tried: list[Plan] = []
     if found.best is not None:
-        best = plan_of(conclusion.profile, found.best, num_workers, runs_streams)
         # In place of what the model thinks the best setting.
         plans = [plan for plan in plans if plan.strategy != Aiacc.name]
         notes.append(found.describe())
-        plans.append(replace(best, contention=_contention(conclusion)))
+        tried = finalists(found, conclusion.profile, task, _FINALISTS)
+        plans += [replace(plan, contention=_contention(conclusion)) for plan in tried]
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
     kept = outlined(conclusion, strategy, runs_streams, task.start)
     plans += [plan for plan in (task.in_force, kept) if plan is not None]
@@ -52,7 +55,7 @@ def tune_by_all(task: Task) -> Tuner:
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
     timed.sort(key=lambda pair: pair[1] if pair[1] is not None else 0.0)
-    after = yield from raced(conclusion, timed, task)
+    after = yield from raced(conclusion, timed, task, tried)
     if after.race is None:
         note = "the budget ended before any two plans were compared: the model has chosen"
         return replace(conclusion, notes=(*conclusion.notes, note))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tf_libra import strategies
+from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning.algorithm import BASELINE_STEPS, Tuner, raced
 from tf_libra.tuning.conclusion import Conclusion
@@ -48,12 +49,20 @@ def tune_by_search(task: Task) -> Tuner:
     conclusion = searched(found, profile, packed, tensors, num_workers, notes, task.runs_streams)
     if found.best is None:
         return conclusion
-    plans = [plan_of(packed, setting, num_workers, task.runs_streams) for setting in found.seconds]
-    finalists = list({plan.fingerprint: plan for plan in plans}.values())[:_FINALISTS]
-    in_force = task.in_force
-    if in_force is not None and in_force.fingerprint not in {p.fingerprint for p in finalists}:
-        finalists.append(in_force)
-    return (yield from raced(conclusion, [(plan, None) for plan in finalists], task))
+    tried = finalists(found, packed, task, _FINALISTS)
+    plans = {plan.fingerprint: plan for plan in tried}
+    if task.in_force is not None:
+        plans.setdefault(task.in_force.fingerprint, task.in_force)
+    return (yield from raced(conclusion, [(plan, None) for plan in plans.values()], task, tried))
+
+
+def finalists(found: Search, packed: BackwardProfile, task: Task, most: int) -> list[Plan]:
+    """The plans of the best settings, `most` different ones, the best first."""
+    plans: dict[str, Plan] = {}
+    for setting in found.seconds:
+        plan = plan_of(packed, setting, task.num_workers, task.runs_streams)
+        plans.setdefault(plan.fingerprint, plan)
+    return list(plans.values())[:most]
 
 
 def searched(

@@ -10,7 +10,7 @@ better the model, the more.
 """
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -210,6 +210,7 @@ def race(
     end: EndOfTuning,
     seed: int = 0,
     error: float | None = None,
+    known: Collection[str] = (),
 ) -> Generator[Experiment, Observation | None, Race]:
     """Yields steps under the proposed plans in turns until one is left, or the end has come.
 
@@ -222,6 +223,7 @@ def race(
       seed: of the order within rounds.
       error: median relative error of predicted steps, for how far they are to be trusted; None
         where that is not known, and they are not.
+      known: fingerprints of plans that have had steps: their instantiation is paid for.
     """
     if not proposed:
         raise ValueError("proposed must hold at least one plan, got none")
@@ -231,7 +233,8 @@ def race(
     running = list(range(len(proposed)))
     gone: list[int] = []
     # The first step of a plan pays for its instantiation.
-    over = len(running) == 1 or (yield from _round(proposed, running, end, is_first=True)) is None
+    new = [index for index in running if proposed[index][0].fingerprint not in known]
+    over = len(running) == 1 or (yield from _round(proposed, new, end, is_first=True)) is None
     order: list[int] = []
     num_rounds = 0
     while not over:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
+from tf_libra.planning.strategy import threads_at_once
 
 THREADS = (1, 2)
 
@@ -28,8 +29,30 @@ def test_others_have_what_they_know_of_the_arguments():
     assert others["libra"].threads == (2, 4)
     assert others["wfbp"].num_threads == 2
     assert others["asc-wfbp"].contention == 2.0
+    assert (others["aiacc"].streams, others["aiacc"].threads) == ((1, 3), (2,))
     assert strategies.Auto(streams=(3, 1)).num_streams == 3
     assert strategies.Auto(streams=(1,)).num_streams == 2  # those of asc-wfbp
+
+
+@pytest.mark.parametrize(
+    ("given", "threads", "lanes"),
+    [
+        ({}, (1, 2), 8),
+        ({"streams": (1, 2)}, (1, 2, 4), 8),
+        ({"streams": (1,)}, (1, 2, 4), 4),
+        ({"threads": (1,)}, (1,), 4),
+        ({"threads": (2, 3), "streams": (16,)}, (2,), 32),
+    ],
+)
+def test_many_streams_have_fewer_threads_each(given, threads, lanes):
+    auto = strategies.Auto(**given)
+    assert auto.aiacc().threads == threads
+    # Those of asc-wfbp's two streams, whose threads are the fewest, are among them.
+    assert threads_at_once(auto) == lanes
+
+
+def test_what_aiacc_may_try_by_itself_auto_may_try():
+    assert strategies.Auto().aiacc() == strategies.Aiacc()
 
 
 def test_where_no_strategy_has_a_plan_it_is_said_why():

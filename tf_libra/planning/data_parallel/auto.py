@@ -6,9 +6,17 @@ from typing import ClassVar
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.planner import make_plan
 from tf_libra.planning.draft import Draft
-from tf_libra.planning.strategy import BY_NAME, ChosenThreads, Strategy, known_arguments, register
+from tf_libra.planning.strategy import (
+    BY_NAME,
+    ChosenThreads,
+    Strategy,
+    known_arguments,
+    register,
+    threads_at_once,
+)
 
 
 @register
@@ -18,14 +26,15 @@ class Auto(ChosenThreads):
 
     Attributes:
       threads: the allowed thread counts; strategies that do not choose have the fewest.
-      streams: how many all-reduces at once may be tried (aiacc).
+      streams: how many all-reduces at once may be tried (aiacc), by `threads` of which so many
+        streams have no more in all than two streams of the most threads; by the fewest anyway.
       contention: gamma; None: as training measures it, else 1.5.
     """
 
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
     tuning_steps: ClassVar[int] = 150
-    streams: tuple[int, ...] = (1, 2)
+    streams: tuple[int, ...] = (1, 2, 4)
     contention: float | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +55,17 @@ class Auto(ChosenThreads):
         """Always."""
         return True
 
+    @property
+    def num_lanes(self) -> int:
+        """The most threads that a plan has at once, over all all-reduces."""
+        return max(threads_at_once(one) for one in self.others().values())
+
+    @property
+    def _threads_of_streams(self) -> tuple[int, ...]:
+        """Of each, where there are the most streams."""
+        most = 2 * max(self.threads) // max(self.streams)
+        return tuple(r for r in self.threads if r <= most) or self.threads[:1]
+
     def others(self) -> dict[str, Strategy]:
         """Every other strategy that is registered, by name, with what it knows of the arguments."""
         given = {
@@ -54,11 +74,13 @@ class Auto(ChosenThreads):
             "streams": self.streams,
             "contention": self.contention,
         }
-        return {
+        found: dict[str, Strategy] = {
             name: kind(**known_arguments(kind, given))
             for name, kind in BY_NAME.items()
             if name != self.name
         }
+        found[Aiacc.name] = found[Aiacc.name].with_threads(self._threads_of_streams)
+        return found
 
     def aiacc(self) -> Strategy:
         """The one whose setting is searched."""
