@@ -113,6 +113,19 @@ def test_without_a_traceback_the_exit_status_is_told(number: int, told: str) -> 
     assert found.told() == [f"rank 0: {told}"]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795387698.931512   29553 port.cc:153] oneDNN custom operations are on.",
+        "2026-01-31 12:00:00.123456: W tensorflow/core/framework/op.cc:7] allocation exceeds 10 %",
+    ],
+)
+def test_what_tensorflow_notes_is_no_reason_for_an_exit_status(said: str) -> None:
+    found = outcome("[0]<stderr>:no GPU is left", f"[0]<stderr>:{said}", status(0, 4))
+    assert found.told() == ["rank 0: exit status 4: no GPU is left"]
+
+
 def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
     found = Outcome()
     for line in ("Traceback (most recent call last):", "KeyError: 1"):

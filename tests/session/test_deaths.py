@@ -111,7 +111,10 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
             assert document["times"][0] - incident(job.folder)["time"] < 5
         if how in ("kill", "kill-reduce"):
             assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
-    assert GONE.search("".join(told(job, rank)["errors"][0] for rank in SURVIVORS))
+    errors = [told(job, rank)["errors"][0] for rank in SURVIVORS]
+    assert GONE.search("".join(errors))
+    if how == "exit":
+        assert any("every rank must take equally many steps" in error for error in errors)
 
 
 def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
@@ -250,6 +253,9 @@ def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> N
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     check_told_by_horovod(job, SURVIVORS)
+    if how == "exit":
+        for rank in SURVIVORS:
+            assert "every rank must take equally many steps" in told(job, rank)["errors"][0]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ class LostRankError(EngineError):
     """A rank is dead, disconnected, late beyond the timeout, or gave up."""
 
 
+# Said by ops/lanes of a rank that leaves without an error, as where its program ends.
+_CLOSED = "gave up: the engine was closed"
+WHAT_ENDS = "its program has ended, where every rank must take equally many steps"
 _OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
 
 
@@ -34,7 +37,9 @@ def lost(error: BaseException) -> str | None:
 
     kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
     named = kernel and any(op in str(error) for op in _OPS)
-    return str(error) if named or isinstance(error, LostRankError) else None
+    if not (named or isinstance(error, LostRankError)):
+        return None
+    return str(error).replace(_CLOSED, f"{_CLOSED}: {WHAT_ENDS}")
 
 
 class Control(Protocol):

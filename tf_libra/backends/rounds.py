@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tf_libra.backends.control import EngineError, LostRankError, Terms
+from tf_libra.backends.control import WHAT_ENDS, EngineError, LostRankError, Terms
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -306,7 +306,7 @@ def _why_ended(notes: Sequence[Note]) -> EngineError:
         if note.end == _GIVES_UP:
             return LostRankError(f"rank {rank} gave up: {note.reason}")
     ended = [f"rank {rank}" for rank, note in enumerate(notes) if note.end]
-    return LostRankError(f"{', '.join(ended)} came to an end")
+    return LostRankError(f"{', '.join(ended)} came to an end: {WHAT_ENDS}")
 
 
 def _elsewhere(notes: Sequence[Note]) -> EngineError | None:

@@ -17,6 +17,8 @@ _ERROR = re.compile(r"\s*([A-Za-z_][\w.]*)(?:: (.*))?\Z")
 # After which TensorFlow tells the rest in lines of its own.
 _MORE_FOLLOWS = ("in user code:", "Graph execution error:")
 _KERAS = "Exception encountered when calling"
+# Of TensorFlow or absl: `I0000 00:00:1.2 7 port.cc:153] ...`, `2026-01-31 12:00:00.1: I tensor...`.
+_NO_ERROR = re.compile(r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log ")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # What a rank raises because of another.
 _CONSEQUENCE = "HorovodInternalError"
@@ -49,7 +51,7 @@ class Outcome:
         return not text.startswith(_ENDING)
 
     def _read_stderr(self, rank: int, said: str) -> None:
-        if said.strip():
+        if said.strip() and not _NO_ERROR.match(said):
             self._last[rank] = said.strip()
         if said == _TRACEBACK:
             self._raised[rank] = []
