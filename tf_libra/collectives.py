@@ -16,15 +16,14 @@ one rank differentiates, those that it exchanged with have to.
 """
 
 import atexit
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import jobs, lanes_meeting, library
+from tf_libra.backends import jobs, lanes_meeting, messages
 from tf_libra.backends.control import Terms
 
 _SUM, _AVERAGE = "sum", "average"
@@ -71,8 +70,7 @@ def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        with _cpu():
-            sent = library.load().ops.libra_send(tensor=value, to_rank=to_rank, tensor_name=name)
+        sent = messages.send(value, to_rank, name)
 
         def gradient(_: tf.Tensor) -> tf.Tensor:
             shape = tf.shape(value, tf.int64)
@@ -110,12 +108,7 @@ def receive(
     shape = _shape(shape)
 
     def start(known: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        ops = library.load().ops
-        with _cpu():
-            begun = ops.libra_receive_start(
-                shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
-            )
-            received = ops.libra_message_wait(*begun)
+        received = messages.receive(dtype, shape, from_rank, name)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             # Zero, once it was sent.
@@ -251,17 +244,7 @@ def _collective(
         raise ValueError(f"{kind} of {name!r}: dtype must be floating, got {tensor.dtype.name}")
 
     def start(value: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        ops = library.load().ops
-        with _cpu():
-            begun = ops.libra_collective_start(
-                tensor=value,
-                kind=kind,
-                ranks=list(members),
-                root=-1 if root is None else root,
-                reduction=reduction,
-                tensor_name=name,
-            )
-            result = ops.libra_message_wait(*begun)
+        result = messages.collective(kind, value, members, name, root, reduction)
 
         def gradient(incoming: tf.Tensor) -> tf.Tensor:
             return differentiate(incoming, f"{name}/gradient")
@@ -275,13 +258,6 @@ def _differentiable(start: Callable[..., Any], tensor: tf.Tensor) -> tf.Tensor:
     if not tensor.dtype.is_floating:
         return start(tensor)[0]
     return tf.custom_gradient(start)(tensor)
-
-
-@contextlib.contextmanager
-def _cpu() -> Iterator[None]:
-    """The engine takes tensors from the host's memory."""
-    with tf.device("/cpu:0"):
-        yield
 
 
 @functools.cache

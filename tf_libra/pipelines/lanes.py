@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tf_libra import collectives
+from tf_libra.backends import messages
 
 
 class Lanes:
-    """A transport over `tf_libra.collectives`."""
+    """A transport over lanes. Nothing is differentiated: a step in stages has its own gradients."""
 
     def __init__(self, rank: int, function: str) -> None:
         """Sends nothing.
@@ -21,12 +21,12 @@ class Lanes:
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
-        collectives.send(tensor, to_rank, f"{self._function}: {name}")
+        messages.send(tensor, to_rank, f"{self._function}: {name}")
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
-        return collectives.receive(dtype, shape, from_rank, f"{self._function}: {name}")
+        return messages.receive(dtype, shape, from_rank, f"{self._function}: {name}")
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""
-        return collectives.all_reduce(tensor, ranks, f"{self._function}: {name}")
+        return messages.collective("all_reduce", tensor, ranks, f"{self._function}: {name}")

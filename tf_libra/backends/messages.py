@@ -1,0 +1,50 @@
+"""The ops that carry tensors between ranks, without gradients; eagerly and within functions.
+
+What is given is not looked at: `tf_libra.collectives` checks what users pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.backends import library
+
+# The engine takes tensors from the host's memory.
+_HOST = "/cpu:0"
+
+
+def send(tensor: Any, to_rank: int, name: str) -> Any:
+    """Sends to another rank, and waits for nobody; a scalar zero of the tensor's dtype."""
+    with tf.device(_HOST):
+        return library.load().ops.libra_send(tensor=tensor, to_rank=to_rank, tensor_name=name)
+
+
+def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
+    """What another rank sends, of a shape that is known, or a tensor of int64."""
+    ops = library.load().ops
+    with tf.device(_HOST):
+        begun = ops.libra_receive_start(shape=shape, T=dtype, from_rank=from_rank, tensor_name=name)
+        return ops.libra_message_wait(*begun)
+
+
+def collective(
+    kind: str,
+    tensor: Any,
+    ranks: Sequence[int],
+    name: str,
+    root: int | None = None,
+    reduction: str = "sum",
+) -> Any:
+    """What a set of ranks does together: "all_reduce" and the others of `tf_libra.collectives`."""
+    ops = library.load().ops
+    with tf.device(_HOST):
+        begun = ops.libra_collective_start(
+            tensor=tensor,
+            kind=kind,
+            ranks=list(ranks),
+            root=-1 if root is None else root,
+            reduction=reduction,
+            tensor_name=name,
+        )
+        return ops.libra_message_wait(*begun)
