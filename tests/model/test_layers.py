@@ -59,6 +59,14 @@ def test_measured_shares_are_taken_where_given():
 def test_json_reads_back_unchanged():
     layers = chain(forward_seconds=[1e-300, 0.1, 1 / 3])
     assert tf_libra.LayerGraph.from_json(layers.to_json()) == layers
+    updated = chain(update_seconds=[0.5, 0, 1e-3])
+    np.testing.assert_array_equal(updated.update_seconds, [0.5, 0, 1e-3])
+    assert tf_libra.LayerGraph.from_json(updated.to_json()) == updated
+
+
+def test_json_of_layers_without_updates_is_that_of_the_version_before():
+    """Which knew no updates, and refuses what it does not know."""
+    assert "update_seconds" not in chain().to_json()
 
 
 @pytest.mark.parametrize(
@@ -67,6 +75,8 @@ def test_json_reads_back_unchanged():
         ({"forward_seconds": [1, -1, 2]}, "layer 1: forward_seconds must be at least 0, got -1"),
         ({"backward_seconds": [1, 1, math.nan]}, "layer 2: backward_seconds must be a finite"),
         ({"parameter_bytes": [1, -2, 3]}, "layer 1: parameter_bytes must be at least 0"),
+        ({"update_seconds": [1, -2, 3]}, "layer 1: update_seconds must be at least 0"),
+        ({"update_seconds": [1, 2]}, "update_seconds must have one entry per layer.* 3, got 2"),
         ({"parameter_bytes": [1, 2]}, "parameter_bytes must have one entry per layer.* 3, got 2"),
         ({"backward_seconds": [1] * 4}, "backward_seconds must have one entry per layer.* got 4"),
         ({"activation_bytes": [1]}, "activation_bytes must have one entry between every two"),

@@ -98,6 +98,22 @@ def chain_of_two(rate, num_bytes=4):
     return layers, cluster
 
 
+def test_updates_follow_what_their_stages_reduce():
+    """A stage on its own after its last backward, replicas when all is reduced."""
+    layers = tf_libra.LayerGraph.chain([1, 2], [1, 2], [0, 6], [0], update_seconds=[10, 1.5])
+    cluster = tf_libra.Cluster.from_bandwidth([[0, 6, 6], [6, 0, 6], [6, 6, 0]])
+    stages = [(0, 1, (0,)), (1, 2, (1, 2))]
+    plan = reference.plan_of(layers, cluster, stages, execution_orders(2, 1))
+    timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
+    found = {
+        (one.kind, one.stage): (one.start_seconds, one.stop_seconds) for one in timeline.blocks
+    }
+    assert found["update", 0] == (4, 14)
+    assert found["all_reduce", 1] == (3, 4)
+    assert found["update", 1] == (4, 5.5)
+    assert timeline.iteration_seconds == 14
+
+
 def test_a_missing_link_is_named_where_it_is_needed():
     layers, cluster = chain_of_two(0)
     separate = reference.plan_of(

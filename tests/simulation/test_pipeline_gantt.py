@@ -44,6 +44,23 @@ def test_all_reduce_is_seen_where_nothing_is_computed():
     assert chart(bars, (0,), 4.0, 8)[0] == "AAaa===="
 
 
+def test_an_update_occupies_its_device():
+    """Before it a stage waits for its all-reduce, where there is one."""
+    bars = [
+        Bar(0, "backward", 0, 0, 0.0, 2.0),
+        Bar(0, "all_reduce", 0, None, 2.0, 3.0),
+        Bar(0, "update", 0, None, 3.0, 4.0),
+        Bar(1, "backward", 1, 0, 0.0, 1.0),
+        Bar(1, "update", 1, None, 3.0, 3.5),
+    ]
+    assert chart(bars, (0, 1), 4.0, 8) == {0: "aaaa==++", 1: "aa....+."}
+    assert [(one.device, one.seconds, one.why) for one in bubbles(bars, 2, 4.0)] == [
+        (1, 2.0, "what the step returns"),
+        (0, 1.0, "the all-reduce of its stage"),
+        (1, 0.5, "the end of the iteration"),
+    ]
+
+
 @many
 @given(reference.layer_graphs(), reference.clusters())
 def test_bubbles_are_what_computation_leaves(layers, cluster):

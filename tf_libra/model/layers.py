@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ class Layer:
       forward_seconds_by_share: where time is not proportional to the input's size, its forward
         seconds for each of the graph's `input_shares`; else empty.
       backward_seconds_by_share: likewise, backward.
+      update_seconds: what updating its parameters takes, once in an iteration, on every device that
+        has the layer; the paper's model has none.
 
     Raises:
       ValueError: a number is negative or not finite.
@@ -38,10 +40,11 @@ class Layer:
     parameter_bytes: float
     forward_seconds_by_share: tuple[float, ...] = ()
     backward_seconds_by_share: tuple[float, ...] = ()
+    update_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         checks.text("name", self.name)
-        for name in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+        for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
             object.__setattr__(self, name, checks.real(name, getattr(self, name), minimum=0))
         for name in ("forward_seconds_by_share", "backward_seconds_by_share"):
             seconds = tuple(
@@ -115,7 +118,7 @@ class LayerGraph:
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "activation_bytes", sizes)
         object.__setattr__(self, "input_shares", shares)
-        for name in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+        for name in ("forward_seconds", "backward_seconds", "parameter_bytes", "update_seconds"):
             checks.real(f"the sum of {name}", sum(getattr(layer, name) for layer in layers))
 
     @classmethod
@@ -128,6 +131,7 @@ class LayerGraph:
         names: Sequence[str] | None = None,
         *,
         input_shares: ArrayLike = (),
+        update_seconds: ArrayLike | None = None,
     ) -> "LayerGraph":
         """Builds a graph of L layers, one after the other, from columns.
 
@@ -141,6 +145,7 @@ class LayerGraph:
           names: unique names; "layer_0" and so on where None.
           input_shares: shape [G], ascending, the last 1. Between two shares time is linear, below
             the least it is that of the least.
+          update_seconds: shape [L]; zeros where None.
 
         Raises:
           ValueError: columns of different lengths, or a value that `Layer` refuses.
@@ -153,9 +158,13 @@ class LayerGraph:
             labels: tuple[Any, ...] = tuple(f"layer_{i}" for i in range(len(forward)))
         else:
             labels = checks.sequence("names", names)
+        updates = checks.sequence(
+            "update_seconds", [0.0] * len(forward) if update_seconds is None else update_seconds
+        )
         for name, column in (
             ("backward_seconds", backward),
             ("parameter_bytes", parameters),
+            ("update_seconds", updates),
             ("names", labels),
         ):
             if len(column) != len(forward):
@@ -180,7 +189,7 @@ class LayerGraph:
                 whole = (forwards[-1], backwards[-1])
             try:
                 layers.append(
-                    Layer(label, whole[0], whole[1], parameters[index], forwards, backwards)
+                    Layer(label, *whole, parameters[index], forwards, backwards, updates[index])
                 )
             except ValueError as error:
                 raise ValueError(f"layer {index}: {error}") from None
@@ -207,6 +216,11 @@ class LayerGraph:
     def parameter_bytes(self) -> NDArray[np.float64]:
         """Sizes of parameters per layer, shape [L]."""
         return _column([layer.parameter_bytes for layer in self.layers])
+
+    @cached_property
+    def update_seconds(self) -> NDArray[np.float64]:
+        """Updates of parameters per layer, shape [L]."""
+        return _column([layer.update_seconds for layer in self.layers])
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
@@ -239,8 +253,9 @@ class LayerGraph:
 
     def to_json(self) -> str:
         """Returns the graph as JSON text; `from_json` reads it back unchanged."""
+        defaults = {one.name: one.default for one in fields(Layer)}
         layers = [
-            {name: value for name, value in asdict(layer).items() if value != ()}
+            {name: value for name, value in asdict(layer).items() if value != defaults.get(name)}
             for layer in self.layers
         ]
         value = {"layers": layers, "activation_bytes": self.activation_bytes}

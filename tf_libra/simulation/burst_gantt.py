@@ -54,8 +54,8 @@ class Busy:
 
     Attributes:
         device: its number.
-        kind: "transition", "compute" or "all_reduce" of a plan; "forward", "backward" or
-            "all_reduce" where it was measured.
+        kind: "transition", "compute" or "all_reduce" of a plan; "forward", "backward", "all_reduce"
+            or "update" where it was measured.
         layers: of which it is, in words.
         start_seconds: when it begins.
         stop_seconds: when it ends.
@@ -159,8 +159,8 @@ def pictures(
 
 
 def _of(plan: BurstPlan, stages: Sequence[Stage], bar: Bar) -> str:
-    """What all ranks of a rank's layers all-reduce is of no layer alone."""
-    if bar.kind == "all_reduce" or bar.stage >= len(stages):
+    """What all ranks of a rank's layers all-reduce, or update, is of no layer alone."""
+    if bar.microbatch is None or bar.stage >= len(stages):
         return "its layers"
     return named(plan, stages[bar.stage])
 

@@ -8,16 +8,19 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.simulation.tasks import Task, simulate_tasks
 
+_AT_THE_END = ("all_reduce", "update")
+
 
 @dataclass(frozen=True)
 class PipelineBlock:
     """A block of an iteration; seconds since the iteration's start.
 
     Attributes:
-      kind: "forward", "backward", "forward_transfer", "backward_transfer" or "all_reduce".
+      kind: "forward", "backward", "forward_transfer", "backward_transfer", "all_reduce" or, where
+        layers say what it takes, "update".
       stage: index of the stage that computes, sends or reduces: a forward transfer goes from it to
         the next, a backward transfer to the one before.
-      microbatch: its index; None: an all-reduce.
+      microbatch: its index; None: an all-reduce or update.
       start_seconds: when it begins.
       stop_seconds: when it ends.
     """
@@ -46,11 +49,14 @@ class PipelineTimeline:
 
     @property
     def iteration_seconds(self) -> float:
-        """SPP, Eq. 2: when stage 0 has ended its last backward and every all-reduce is done."""
+        """SPP, Eq. 2: when stage 0 has ended its last backward and every all-reduce is done.
+
+        And every update, of which the paper does not speak.
+        """
         return max(
             block.stop_seconds
             for block in self.blocks
-            if block.kind == "all_reduce" or (block.kind == "backward" and block.stage == 0)
+            if block.kind in _AT_THE_END or (block.kind == "backward" and block.stage == 0)
         )
 
 
@@ -59,7 +65,8 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
 
     Stages keep the plan's orders and start a block as soon as it is ready. Links are full duplex:
     between two neighbouring stages is one channel per direction, which carries one transfer at a
-    time, in order of readiness. A stage's all-reduce starts with the end of its last backward.
+    time, in order of readiness. A stage's all-reduce starts with the end of its last backward, its
+    update when that is done.
 
     Args:
       layers: what a microbatch costs; may be another measurement than the plan was made for.
@@ -82,7 +89,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
             f"got {used}"
         )
     durations = _durations(layers, plan, cluster)
-    labels = _labels(plan)
+    labels = _labels(layers, plan)
     index_of = {label: index for index, label in enumerate(labels)}
     # What runs before a block on its stage: the plan's order keeps a stage's blocks apart.
     before: dict[_Label, int] = {}
@@ -112,6 +119,11 @@ def stage_seconds(layers: LayerGraph, stage: PipelineStage) -> tuple[float, floa
     forward, backward = layers.replica_seconds(len(stage.devices))
     layers_of_stage = slice(stage.start, stage.stop)
     return float(forward[layers_of_stage].sum()), float(backward[layers_of_stage].sum())
+
+
+def update_seconds(layers: LayerGraph, stage: PipelineStage) -> float:
+    """What each replica of a stage takes to update its parameters."""
+    return float(layers.update_seconds[stage.start : stage.stop].sum())
 
 
 def transfer_seconds(
@@ -171,10 +183,11 @@ def _durations(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> dict
         "forward_transfer": [*channels, 0.0],
         "backward_transfer": [0.0, *channels],
         "all_reduce": [all_reduce_seconds(layers, cluster, stage) for stage in stages],
+        "update": [update_seconds(layers, stage) for stage in stages],
     }
 
 
-def _labels(plan: PipelinePlan) -> list[_Label]:
+def _labels(layers: LayerGraph, plan: PipelinePlan) -> list[_Label]:
     """All blocks of a plan; of blocks that are ready together, the first goes first."""
     last = len(plan.stages) - 1
     labels: list[_Label] = []
@@ -187,6 +200,8 @@ def _labels(plan: PipelinePlan) -> list[_Label]:
                 labels.append(("backward_transfer", index, microbatch))
         if len(stage.devices) > 1:
             labels.append(("all_reduce", index, None))
+        if update_seconds(layers, stage) > 0:
+            labels.append(("update", index, None))
     return labels
 
 
@@ -203,6 +218,8 @@ def _sources(plan: PipelinePlan, label: _Label) -> list[_Label]:
             return [("forward", stage, microbatch)]
         case "backward_transfer":
             return [("backward", stage, microbatch)]
+        case "update" if len(plan.stages[stage].devices) > 1:
+            return [("all_reduce", stage, None)]
         case _:
             # The last block of a stage is a backward, and by then all others are done.
             return [(plan.stages[stage].order[-1][0], stage, plan.stages[stage].order[-1][1])]

@@ -14,12 +14,14 @@ from tf_libra.simulation.pipeline import (
     simulate_pipeline,
     stage_seconds,
     transfer_seconds,
+    update_seconds,
 )
 
-KINDS = ("forward", "backward", "all_reduce")
-IDLE, ALL_REDUCE = ".", "="
-LEGEND = "A: forward of microbatch 0, a: its backward, and so on; =: all-reduce; .: idle"
+KINDS = ("forward", "backward", "all_reduce", "update")
+IDLE, ALL_REDUCE, UPDATE = ".", "=", "+"
+LEGEND = "A: forward of microbatch 0, a: its backward, and so on; =: all-reduce; +: update; .: idle"
 _LETTERS = 26
+_REDUCED, _END = "the all-reduce of its stage", "the end of the iteration"
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,9 @@ class Bar:
 
     Attributes:
         device: its number.
-        kind: "forward", "backward" or "all_reduce".
+        kind: "forward", "backward", "all_reduce" or "update".
         stage: of whose layers.
-        microbatch: which; None: an all-reduce.
+        microbatch: which; None: an all-reduce or update.
         start_seconds: when it begins.
         stop_seconds: when it ends.
 
@@ -54,6 +56,11 @@ class Bar:
             checks.integer("microbatch", self.microbatch)
         start = checks.real("start_seconds", self.start_seconds, minimum=0)
         checks.real("stop_seconds", self.stop_seconds, minimum=start)
+
+    @property
+    def computes(self) -> bool:
+        """Whether it occupies the device."""
+        return self.kind != "all_reduce"
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
     def within(one: Bar) -> float:
         return max(0.0, min(one.stop_seconds, stop) - max(one.start_seconds, start))
 
-    computing = [one for one in bars if one.microbatch is not None]
+    computing = [one for one in bars if one.computes]
     for some in (computing, bars):
         if some and sum(map(within, some)) >= (stop - start) / 2 > 0:
             return _letter(max(some, key=within))
@@ -188,7 +195,7 @@ def _character(bars: Sequence[Bar], start: float, stop: float) -> str:
 
 def _letter(bar: Bar) -> str:
     if bar.microbatch is None:
-        return ALL_REDUCE
+        return ALL_REDUCE if bar.kind == "all_reduce" else UPDATE
     first = "A" if bar.kind == "forward" else "a"
     return chr(ord(first) + bar.microbatch % _LETTERS)
 
@@ -203,24 +210,28 @@ def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bu
     """
     found = []
     known = list(bars)
-    computing = [one for one in known if one.microbatch is not None]
-    reducing = {one.device for one in known if one.microbatch is None}
+    computing = [one for one in known if one.computes]
+    reducing = {one.device for one in known if not one.computes}
     for device in sorted({one.device for one in computing}):
         at = 0.0
         own = sorted(
             (one for one in computing if one.device == device), key=lambda one: one.start_seconds
         )
         for one in own:
-            found.append(Bubble(device, at, one.start_seconds, _awaited(one, num_stages)))
+            why = _awaited(one, num_stages, reduces=device in reducing)
+            found.append(Bubble(device, at, one.start_seconds, why))
             at = max(at, one.stop_seconds)
-        last = "the all-reduce of its stage" if device in reducing else "the end of the iteration"
+        updates = any(one.kind == "update" for one in own)
+        last = _END if updates or device not in reducing else _REDUCED
         found.append(Bubble(device, at, end_seconds, last))
     found = [one for one in found if one.seconds > 0]
     return sorted(found, key=lambda one: (-one.seconds, one.device, one.start_seconds))
 
 
-def _awaited(bar: Bar, num_stages: int) -> str:
+def _awaited(bar: Bar, num_stages: int, reduces: bool) -> str:
     """What a computation needs from elsewhere."""
+    if bar.kind == "update":
+        return _REDUCED if reduces else "what the step returns"
     if bar.kind == "forward":
         if bar.stage == 0:
             return f"samples of microbatch {bar.microbatch}"
@@ -267,6 +278,7 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
                 f" {', '.join(map(str, stage.devices))}",
             )
         )
+        loads.append((update_seconds(layers, stage), f"the update of stage {number}"))
     seconds, what = max(loads, key=lambda one: one[0])
     of = "" if plan.predicted_seconds is None else f" of {units.time(plan.predicted_seconds)}"
     return f"the bottleneck is {what}: {units.time(seconds)}{of}"

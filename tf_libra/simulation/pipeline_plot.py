@@ -14,7 +14,9 @@ _COLOURS = {
     "forward_transfer": "#9ecae9",
     "backward_transfer": "#a8d8a0",
     "all_reduce": "#f58518",
+    "update": "#b279a2",
 }
+_COMPUTING = ("forward", "backward", "update")
 
 
 def plot_pipelines(
@@ -37,7 +39,7 @@ def plot_pipelines(
     panels = figure.subplots(len(pictures), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (title, plan, timeline) in zip(panels, pictures, strict=True):
         for kind, colour in _COLOURS.items():
-            place = (0.05, 0.55) if kind in ("forward", "backward") else (0.62, 0.3)
+            place = (0.05, 0.55) if kind in _COMPUTING else (0.62, 0.3)
             for stage in range(len(plan.stages)):
                 bars = [
                     (1e3 * block.start_seconds, 1e3 * block.seconds)
@@ -83,10 +85,10 @@ def plot_devices(
     height = 0.6 + 0.3 * len(devices)
     figure = Figure(figsize=(12, 0.6 + height * len(pictures)), layout="constrained")
     panels = figure.subplots(len(pictures), sharex=True, squeeze=False)[:, 0]
-    kinds = ("forward", "backward", "all_reduce")
+    kinds = ("forward", "backward", "all_reduce", "update")
     for axes, (title, bars, seconds) in zip(panels, pictures, strict=True):
         for bar in bars:
-            low, thick = (0.62, 0.3) if bar.kind == "all_reduce" else (0.05, 0.55)
+            low, thick = (0.05, 0.55) if bar.computes else (0.62, 0.3)
             span = (1e3 * bar.start_seconds, 1e3 * (bar.stop_seconds - bar.start_seconds))
             place = (devices.index(bar.device) + low, thick)
             colour = _COLOURS[bar.kind]

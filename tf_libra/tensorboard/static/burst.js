@@ -22,7 +22,7 @@ export function burstCard(burst) {
     h('h3', {}, 'Ranks under each layer'),
     curve(burst),
     charts.map((chart) => gantt(chart, rows, longest, (bar) => `${WORDS[bar.kind]} ${short(bar.layers, 60)}`, idle(chart))),
-    ganttLegend([['compute', 'computes, forward and backward'], ['transition', 'comes in'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce']]),
+    ganttLegend([['compute', 'computes, forward and backward'], ['transition', 'comes in'], ['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
     h('p', {class: 'note'}, 'A plan has forward and backward of a layer in one stretch; when they ran, all of forward came before all of backward.'),
     h('div', {class: 'scroll'}, h('table', {class: 'layers'},
       h('thead', {}, h('tr', {}, [['left', 'layer'], ['', 'ranks'], ['', 'comes in'], ['', 'computes'], ['', 'all-reduce'], ['', 'amplified'],
@@ -39,7 +39,7 @@ export function burstCard(burst) {
     burst.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
 
-const WORDS = {compute: 'computation of', transition: 'what comes into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of'};
+const WORDS = {compute: 'computation of', transition: 'what comes into', forward: 'forward of', backward: 'backward of', all_reduce: 'all-reduce of', update: 'update of'};
 
 function limit({max_amplification: most}) {
   return most === null ? 'without a limit on amplification' : `amplification at most ${most}`;

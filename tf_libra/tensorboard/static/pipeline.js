@@ -20,7 +20,7 @@ export function pipelineCard(pipeline) {
         h('td', {}, time(stage.backward_seconds)),
         h('td', {}, bytes(stage.parameter_bytes)))))),
     pipeline.charts.map((chart) => gantt(chart, chart.ranks.map(({rank}) => rank), longest, said, bubbles(chart))),
-    ganttLegend([['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce']]),
+    ganttLegend([['forward', 'forward'], ['backward', 'backward'], ['all_reduce', 'all-reduce'], ['update', 'update']]),
     h('p', {class: 'note'}, 'Forward and backward are of one microbatch, divided among the stage’s ranks.'),
     pipeline.notes.map((note) => h('p', {class: 'note name'}, note)));
 }
@@ -37,6 +37,7 @@ function bubbles(chart) {
 }
 
 function said(bar) {
-  const what = bar.microbatch === null ? 'all-reduce' : `${bar.kind} of microbatch ${bar.microbatch}`;
+  const kind = bar.kind.replace('_', '-');
+  const what = bar.microbatch === null ? kind : `${kind} of microbatch ${bar.microbatch}`;
   return `stage ${bar.stage}: ${what}`;
 }
