@@ -21,12 +21,14 @@ def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
     lanes = Lanes(1, "step")
     variables = {f"reduction{i}": tf.Variable(tf.zeros([3, i + 1])) for i in range(3)}
     reducing = Reducing(
-        groups=(("reduction0", "reduction1"), ("reduction2",)),
+        names=tuple(variables),
         places={name: place + 1 for place, name in enumerate(variables)},
+        kept=(0,),
         variables=variables,
+        divisor=8,
+        groups=(("reduction0", "reduction1"), ("reduction2",)),
         ranks=(1, 2),
         transport=lanes,
-        adds=False,
         name="of stage 1",
         send=lambda computed: lanes.send(computed[0], 0, "handed back"),
     )
@@ -52,9 +54,9 @@ def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
 
 
 def test_tensors_of_several_dtypes_are_summed_and_keep_their_places():
-    """A scalar and an empty one among them."""
+    """A scalar, an empty one, and one that is too large to be put with others, among them."""
     shapes = {"a": ([2, 3], tf.float32), "b": ([], tf.float64), "c": ([0, 4], tf.float32),
-              "d": ([5], tf.float64)}  # fmt: skip
+              "d": ([5], tf.float64), "e": ([512, 513], tf.float32)}  # fmt: skip
     transport = Threads(1).of(0)
     tensors = {
         name: tf.reshape(tf.cast(tf.range(int(np.prod(shape))), dtype), shape)

@@ -42,7 +42,7 @@ class _Computation(NamedTuple):
     """What layers take.
 
     Attributes:
-        seconds: of each layer at each number of ranks, shape [L, G].
+        seconds: of each layer at each number of ranks, with its update, shape [L, G].
         stage_startup: seconds that calls of one more stage take.
     """
 
@@ -182,13 +182,22 @@ class BurstPlanner:
         self._steps += 1
         if place == 0:
             return
-        seconds = [0.0] * execution.layout.num_stages
+        seconds = self._update_seconds(execution)
         for one in execution.executed:
             seconds[one.stage] += one.stop_seconds - one.start_seconds
         if place == 1:
             self._seconds.append(seconds)
         else:
             self._seconds[-1] = list(map(min, self._seconds[-1], seconds))
+
+    def _update_seconds(self, execution: Execution) -> list[float]:
+        """What updating takes of each stage: as much as its share of the parameters' bytes."""
+        starts = execution.layout.starts
+        sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
+        of_stages = np.add.reduceat(np.array(sizes, float), starts)
+        began, ended = execution.updated
+        shares = (ended - began) * of_stages / max(of_stages.sum(), 1.0)
+        return [float(one) for one in shares]
 
     def explained(self, name: str, execution: Execution) -> str:
         """See `Planner`."""

@@ -1,8 +1,8 @@
 """Runs one rank's part of a step: its stages of every microbatch, then its part of the update."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -19,9 +19,10 @@ from tf_libra.pipelines.exchanging import (
     sliced,
 )
 from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.functions import PartFunction, sum_of
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.parts import Part
-from tf_libra.pipelines.reducing import Groups, Reducing, fused_all_reduce
+from tf_libra.pipelines.reducing import Reducing, fused_all_reduce
 from tf_libra.pipelines.returning import Returned
 from tf_libra.pipelines.shares import Range, Shares
 from tf_libra.pipelines.transport import Transport
@@ -65,63 +66,28 @@ class Executed:
 
 
 @dataclass(frozen=True)
-class _Function:
-    """A function of a part, by names."""
-
-    call: Callable[[Sequence[Any]], list[Any]]
-    arguments: tuple[str, ...]
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
-    captures: frozenset[str]
-    sums: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls, extraction: Extraction, part: Part, reducing: Reducing | None = None
-    ) -> "_Function":
-        takes = [*(f"{name}:0" for name in part.arguments), *part.takes]
-        reduced = () if reducing is None else reducing.names
-        return cls(
-            extraction.function(part.ops, takes, part.gives, reducing),
-            part.arguments,
-            part.takes,
-            (*part.gives, *map(_total, reduced)),
-            extraction.captures(part.ops, part.gives),
-            reduced if reducing is not None and reducing.adds else (),
-        )
-
-    def __call__(self, arguments: Values, values: Values, sums: Values | None = None) -> Values:
-        given = [*(arguments[name] for name in self.arguments), *(values[n] for n in self.takes)]
-        given += [(sums or {})[name] for name in self.sums]
-        return dict(zip(self.gives, self.call(given), strict=True))
-
-
-def _total(reduction: str) -> str:
-    """What the sum over all microbatches and replicas is called among values."""
-    return f"total {reduction}"
-
-
-@dataclass(frozen=True)
 class _Block:
     """Forward or backward of a stage, on this rank.
 
     Attributes:
         cut: the step, traced for what the rank computes of it.
-        function: what it computes.
+        first: what it computes of the first microbatch.
+        later: of others.
+        last: of the last one.
         receives: before that.
         sends: after it.
         returns: names of the tensors among its results which the step returns.
-        last: what it computes of the last microbatch.
-        reduces: whether that also sends, and all-reduces gradients.
+        last_sends: whether `last` sends by itself, before it all-reduces.
     """
 
     cut: Cut
-    function: _Function
+    first: PartFunction
+    later: PartFunction
+    last: PartFunction
     receives: tuple[Exchange, ...]
     sends: tuple[Exchange, ...]
     returns: tuple[str, ...]
-    last: _Function
-    reduces: bool
+    last_sends: bool
 
 
 class Execution:
@@ -133,6 +99,7 @@ class Execution:
         executed: what the last step computed when.
         reduced: when it all-reduced what was left when backward computation had ended, in seconds
             since it began; None: nothing.
+        updated: when it updated what its stages have.
     """
 
     def __init__(
@@ -163,7 +130,9 @@ class Execution:
         self._cut = cut = any_trace.cut  # for what all traces have in common
         self._update = Update(cut)
         self._order = layout.orders[transport.rank]
-        self._last = {task.stage: task for task in self._order}
+        # By stage and kind, which microbatch comes first, and which last.
+        self._last = {(task.stage, task.kind): task.microbatch for task in self._order}
+        self._first = {(one.stage, one.kind): one.microbatch for one in reversed(self._order)}
         for one in traced.values():
             check_exchanges(one.cut, layout, one.axes)
         self._returned = {one.name: Returned.of(cut, any_trace.axes, one) for one in _returned(cut)}
@@ -177,7 +146,7 @@ class Execution:
             name for stage in self.stages for one in layout.groups_of(stage) for name in one
         }
         self._updates = [
-            _Function.of(any_trace.extraction, self._update.part(self.stages, number))
+            PartFunction.of(any_trace.extraction, self._update.part(self.stages, number))
             for number in range(self._update.num_rounds)
         ]
         needs = {
@@ -209,6 +178,7 @@ class Execution:
         self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
         self.executed: tuple[Executed, ...] = ()
         self.reduced: tuple[float, float] | None = None
+        self.updated = (0.0, 0.0)
 
     def _block(self, traced: Traced, kind: str, stage: int) -> _Block:
         cut = traced.cut
@@ -219,36 +189,34 @@ class Execution:
             return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
 
         sends = tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase)
-        groups = self.layout.groups_of(stage) if kind == "backward" else ()
-        part = cut.parts[phase]
-        if groups:
-            last = _Function.of(
-                traced.extraction, part, self._reducing(cut, stage, groups, part, sends)
-            )
-            only = self.layout.num_microbatches == 1
-            function = last if only else _Function.of(traced.extraction, part)
-        else:
-            last = function = _Function.of(traced.extraction, part)
-        return _Block(
-            cut,
-            function,
-            tuple(
-                exchange(m, sends=False)
-                for m in cut.messages
-                if m.needed_in == phase and m.target == stage
-            ),
-            sends,
-            tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase),
-            last,
-            bool(groups),
+        receives = tuple(
+            exchange(m, sends=False)
+            for m in cut.messages
+            if m.needed_in == phase and m.target == stage
         )
+        returns = tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase)
+        part, extraction = cut.parts[phase], traced.extraction
+        if kind == "forward":
+            first = later = last = PartFunction.of(extraction, part)
+        else:
+            count = self.layout.num_microbatches
+            others = {*returns, *(one.message.tensor for one in sends)}
+            before = Reducing.of(cut, stage, others)
+            ending = self._ending(before, cut, stage, part, sends)
+            last = PartFunction.of(extraction, part, ending)
+            first = PartFunction.of(extraction, part, before) if count > 1 else last
+            adding = replace(before, adds=True)
+            later = PartFunction.of(extraction, part, adding) if count > 2 else last
+        last_sends = kind == "backward" and bool(self.layout.groups_of(stage))
+        return _Block(cut, first, later, last, receives, sends, returns, last_sends)
 
-    def _reducing(
-        self, cut: Cut, stage: int, groups: Groups, part: Part, sends: tuple[Exchange, ...]
+    def _ending(
+        self, before: Reducing, cut: Cut, stage: int, part: Part, sends: tuple[Exchange, ...]
     ) -> Reducing:
-        """The end of a stage's last backward computation, which sends and all-reduces."""
-        gradients = {name: cut.graph.gradients[name] for one in groups for name in one}
-        microbatch = self._last[stage].microbatch
+        """The same of the last one."""
+        count = self.layout.num_microbatches
+        groups = self.layout.groups_of(stage)
+        microbatch = self._last[stage, "backward"]
 
         def send(computed: list[Any]) -> None:
             values = dict(zip(part.gives, computed, strict=True))
@@ -256,21 +224,21 @@ class Execution:
                 values[name] = tf.ensure_shape(values[name], cut.tensor(name).shape)
             self._send(sends, microbatch, values)
 
-        return Reducing(
-            groups,
-            {name: part.gives.index(one.name) for name, one in gradients.items()},
-            {name: cut.graph.recording.variables[name] for name in gradients},
-            self.layout.ranks[stage],
-            self._transport,
-            adds=self.layout.num_microbatches > 1,
-            name=f"of stage {stage}",
-            send=send,
+        return replace(
+            before,
+            adds=count > 1,
+            divisor=count * len(self.layout.ranks[stage]),
+            groups=groups,
+            ranks=self.layout.ranks[stage],
+            transport=self._transport,
+            send=send if groups else None,
         )
 
     @property
     def captures(self) -> frozenset[str]:
         """Placeholders of the variables, and other captured tensors, that this rank uses."""
-        functions = [*(block.function for block in self._blocks.values()), *self._updates]
+        # All functions of a block capture alike.
+        functions = [*(block.last for block in self._blocks.values()), *self._updates]
         return frozenset().union(*(one.captures for one in functions))
 
     @property
@@ -301,23 +269,19 @@ class Execution:
             self._receive(block, microbatch, values)
             start = time.perf_counter()
             samples = batches[self.layout.ranks[stage]][microbatch]
-            is_last = task == self._last[stage]
-            values |= (block.last if is_last else block.function)(samples, values, sums)
+            is_last = microbatch == self._last[stage, kind]
+            is_first = microbatch == self._first[stage, kind]
+            function = block.last if is_last else block.first if is_first else block.later
+            values |= function(samples, values, sums)
             stop = time.perf_counter()
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
             self._hand_on(block.sends, microbatch, values)
-            reduces = is_last and block.reduces
-            if not reduces:  # else it has sent
+            if not (is_last and block.last_sends):
                 self._send(block.sends, microbatch, values)
             for name in block.returns:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
-                for name in self._cut.variables[stage]:
-                    if reduces:
-                        sums[name] = values[_total(name)]
-                        continue
-                    value = values[self._gradient(name)]
-                    sums[name] = value if name not in sums else sums[name] + value
+                sums |= {name: values[sum_of(name)] for name in self._cut.variables[stage]}
                 del kept[stage, microbatch]
         self.executed = tuple(executed)
         self._keep_pace()
@@ -328,10 +292,8 @@ class Execution:
         has_left = any(len(team) > 1 for team in self._teams) and sums.keys() > self._reduced
         self.reduced = (start - began, stop - began) if has_left else None
         returned |= self._updated(averages, given)
+        self.updated = (stop - began, time.perf_counter() - began)
         return [returned[one.name] for one in self._cut.graph.returned]
-
-    def _gradient(self, reduction: str) -> str:
-        return str(self._cut.graph.gradients[reduction].name)
 
     # What stages send each other.
 
@@ -418,18 +380,18 @@ class Execution:
     # The update.
 
     def _averages(self, sums: Values) -> Values:
-        """The means over all microbatches and replicas, under the names of the reductions."""
-        means: Values = {}
+        """The means over all microbatches and replicas, under the names of the reductions.
+
+        Args:
+            sums: over microbatches, divided by how many there are of both.
+        """
+        means = dict(sums)
         for team, names in self._gradients.items():
-            totals = {name: sums[name] for name in names}
-            left = {name: one for name, one in totals.items() if name not in self._reduced}
             if len(team) > 1:
-                name = f"left, {self.layout.teams.index(team)}"
-                totals |= fused_all_reduce(left, team, self._transport, name)
-            count = self.layout.num_microbatches * len(team)
-            for name, total in totals.items():
-                means[f"{name}:0"] = total / tf.cast(count, total.dtype)
-        return means
+                number = self.layout.teams.index(team)
+                left = {name: sums[name] for name in names if name not in self._reduced}
+                means |= fused_all_reduce(left, team, self._transport, f"left, {number}")
+        return {f"{name}:0": one for name, one in means.items()}
 
     def _updated(self, averages: Values, given: Values) -> Values:
         """Updates the rank's variables; what the step returns of that."""

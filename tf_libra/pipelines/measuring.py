@@ -64,6 +64,8 @@ class Measuring:
         ]
         if execution.reduced is not None:
             mine.append(["all_reduce", execution.stages[0], None, *execution.reduced])
+        if execution.stages:
+            mine.append(["update", execution.stages[0], None, *execution.updated])
         everyone = control.all_gather({"seconds": seconds, "executed": mine})
         bars = [Bar(rank, *one) for rank, told in enumerate(everyone) for one in told["executed"]]
         longest = max(told["seconds"] for told in everyone)

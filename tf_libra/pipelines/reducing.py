@@ -1,7 +1,7 @@
-"""A stage's gradients are all-reduced among its replicas while the last of them are computed."""
+"""A stage's gradients: summed over microbatches, all-reduced among its replicas, averaged."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,15 @@ Groups = tuple[tuple[str, ...], ...]
 """Names of the reductions that are fused, in the order in which their gradients are produced."""
 
 
+# A tensor of so many bytes goes by itself: putting it with others would take longer than one more
+# all-reduce does.
+_ALONE_BYTES = 1 << 20
+
+
 def fused_all_reduce(
     tensors: Mapping[str, Any], ranks: Sequence[int], transport: Transport, name: str
 ) -> dict[str, Any]:
-    """The sums over ranks, by one all-reduce for each dtype.
+    """The sums over ranks: of large tensors one by one, of others by one all-reduce per dtype.
 
     Args:
         tensors: of known shapes.
@@ -31,8 +36,12 @@ def fused_all_reduce(
         name: what is under way at once between the same ranks has another one.
     """
     totals: dict[str, Any] = {}
-    for dtype in dict.fromkeys(one.dtype for one in tensors.values()):
-        some = {key: one for key, one in tensors.items() if one.dtype == dtype}
+    for number, (key, one) in enumerate(tensors.items()):
+        if one.shape.num_elements() * one.dtype.size >= _ALONE_BYTES:
+            totals[key] = transport.all_reduce(one, ranks, f"gradients {name}: {number}")
+    small = {key: one for key, one in tensors.items() if key not in totals}
+    for dtype in dict.fromkeys(one.dtype for one in small.values()):
+        some = {key: one for key, one in small.items() if one.dtype == dtype}
         flat = tf.concat([tf.reshape(one, [-1]) for one in some.values()], 0)
         total = transport.all_reduce(flat, ranks, f"gradients {name}: {dtype.name}")
         pieces = tf.split(total, [one.shape.num_elements() for one in some.values()])
@@ -110,34 +119,57 @@ def _num_bytes(variable: Any) -> int:
 
 @dataclass(frozen=True)
 class Reducing:
-    """The end of a stage's last backward computation: sends, and all-reduces group by group.
+    """The end of a stage's backward computation of a microbatch: what becomes of its gradients.
 
-    What other stages wait for is sent as soon as it is computed, and waits for no all-reduce.
+    They are added to the sums over the microbatches before, all-reduced group by group, and
+    averaged; in the function that has computed them, where TensorFlow adds in place. What other
+    stages wait for is sent as soon as it is computed, and waits for no all-reduce.
 
     Attributes:
-        groups: of reductions.
+        names: of the stage's reductions, in the order in which sums are given and returned.
         places: by reduction, which of the computed tensors is its gradient.
+        kept: which of the computed tensors are returned: those that are not only gradients.
         variables: by reduction, of what it is the gradient.
-        ranks: the stage's replicas.
-        transport: reaches them.
-        adds: whether it is given the sums over the microbatches before.
         name: tells its all-reduces apart from others between the same ranks.
-        send: sends what others need of what was computed.
+        adds: whether it is given the sums over the microbatches before.
+        divisor: what the sums are divided by in the end; 1 before the last microbatch.
+        groups: of reductions, all-reduced; the others are not.
+        ranks: the stage's replicas, where there are groups.
+        transport: reaches them, likewise.
+        send: sends what others need of what was computed; None: somebody else does.
     """
 
-    groups: Groups
+    names: tuple[str, ...]
     places: Mapping[str, int]
+    kept: tuple[int, ...]
     variables: Mapping[str, Any]
-    ranks: tuple[int, ...]
-    transport: Transport
-    adds: bool
     name: str
-    send: Callable[[list[Any]], None]
+    adds: bool = False
+    divisor: int = 1
+    groups: Groups = ()
+    ranks: tuple[int, ...] = ()
+    transport: Transport | None = None
+    send: Callable[[list[Any]], None] | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The reductions in the order in which sums are given, and totals returned."""
-        return tuple(name for group in self.groups for name in group)
+    @classmethod
+    def of(cls, cut: Cut, stage: int, others: Collection[str]) -> "Reducing":
+        """The end of a stage's backward computation of the first microbatch of several.
+
+        Args:
+            cut: the step in stages.
+            stage: which.
+            others: names of the tensors that are needed for themselves.
+        """
+        gradients = {name: cut.graph.gradients[name].name for name in cut.variables[stage]}
+        gives = cut.parts[cut.backward(stage)].gives
+        only_summed = set(gradients.values()) - set(others)
+        return cls(
+            tuple(gradients),
+            {name: gives.index(one) for name, one in gradients.items()},
+            tuple(place for place, one in enumerate(gives) if one not in only_summed),
+            {name: cut.graph.recording.variables[name] for name in gradients},
+            f"of stage {stage}",
+        )
 
     @property
     def specs(self) -> list[Any]:
@@ -147,16 +179,24 @@ class Reducing:
         return [tf.TensorSpec(self.variables[n].shape, self.variables[n].dtype) for n in self.names]
 
     def __call__(self, computed: list[Any], given: Sequence[Any]) -> list[Any]:
-        """What was computed, and behind it the totals over all microbatches and replicas."""
-        sums = {name: computed[self.places[name]] for name in self.names}
+        """What is kept of what was computed, and behind it the sums or, in the end, averages."""
+        # Of gradients the shape is not always known.
+        sums = {
+            name: tf.ensure_shape(computed[self.places[name]], self.variables[name].shape)
+            for name in self.names
+        }
         if self.adds:
-            sums = {name: one + sums[name] for name, one in zip(self.names, given, strict=True)}
-        totals: dict[str, Any] = {}
+            sums = {name: sums[name] + before for name, before in zip(sums, given, strict=True)}
         for number, group in enumerate(self.groups):
-            shaped = {n: tf.ensure_shape(sums[n], self.variables[n].shape) for n in group}
+            assert self.transport is not None
             name = f"{self.name}, group {number}"
-            totals |= fused_all_reduce(shaped, self.ranks, self.transport, name)
+            sums |= fused_all_reduce(
+                {one: sums[one] for one in group}, self.ranks, self.transport, name
+            )
+        if self.divisor != 1:
+            sums = {name: one / tf.cast(self.divisor, one.dtype) for name, one in sums.items()}
         # Traced last: TensorFlow lets what has an effect begin in the order of the trace, and what
         # is sent is among the last that is computed.
-        self.send(computed)
-        return [*computed, *(totals[name] for name in self.names)]
+        if self.send is not None:
+            self.send(computed)
+        return [*(computed[place] for place in self.kept), *(sums[name] for name in self.names)]
