@@ -8,7 +8,7 @@ from tf_libra.backends.control import Control
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.pipelines import batches, describing, profiling
+from tf_libra.pipelines import describing, profiling
 from tf_libra.pipelines.exchanging import check_exchanges
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
@@ -72,9 +72,9 @@ class PipelinePlanner:
                 )
         Update(traces.each_layer)  # what cannot be updated apart is refused
         story.busy(Phase.MEASURE)
-        leaves = batches.tensors(batches.resampled(given, traces.size))
-        arguments = dict(zip(graph.arguments, (leaves[i] for i in traces.order), strict=True))
-        layers = profiling.averaged(profiling.measured_layers(traces, arguments), control)
+        count, world = self.num_microbatches, control.world_size
+        mine = profiling.measured_layers(traces, given, count, world)
+        layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
         document = None
         if control.rank == 0:

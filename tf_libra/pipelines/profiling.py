@@ -1,8 +1,11 @@
 """What the layers of a step take, measured before planning."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,68 +13,153 @@ import tensorflow as tf
 from tf_libra.backends.control import Control
 from tf_libra.model.layers import LayerGraph
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.functions import PartFunction, sum_of
+from tf_libra.pipelines.reducing import Reducing
+from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.traces import Traces
+from tf_libra.pipelines.updating import Update
 
 _REPEATS = 3
 
 
-def measured_layers(traces: Traces, arguments: dict[str, Any]) -> LayerGraph:
-    """Runs one microbatch, forward and backward, without any effect.
+def measured_layers(
+    traces: Traces, given: Any, num_microbatches: int, num_ranks: int
+) -> LayerGraph:
+    """Runs one microbatch, forward and backward, and an update, all without any effect.
 
     Each layer runs by itself, which takes its call each time; so what they take is scaled to what
-    all take at once.
+    all take at once. Backward computation includes that gradients are added to those of the
+    microbatches before. What does not shrink with the samples, as that addition, is known from one
+    rank's share of a microbatch (SPP, footnote 2); it and the update are spread over layers by the
+    bytes of their parameters.
 
     Args:
         traces: of the step.
-        arguments: tensors by name, as many samples as a microbatch has.
+        given: arguments, as `batches.as_tensors` returns them.
+        num_microbatches: M.
+        num_ranks: of the job.
 
     Raises:
         ValueError: the step cannot be cut between some of its layers.
     """
     layers = traces.whole.layers
     count = len(layers)
-    cut = traces.each_layer
-    apart = np.array(_seconds(traces, cut, arguments))
-    whole = _seconds(traces, traces.cut([0]), arguments)
-    forward = apart[:count] * whole[0] / apart[:count].sum()
-    backward = apart[: count - 1 : -1] * whole[1] / apart[count:].sum()
+    adds = num_microbatches > 1
+    arguments = traces.arguments(given, traces.size)
+    apart = np.array(_measured(traces, traces.each_layer, traces.size, arguments, adds).seconds)
+    whole = _measured(traces, traces.cut([0]), traces.size, arguments, adds)
+    forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
+    backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
+    parameter_bytes = np.array([layer.parameter_bytes for layer in layers], float)
+    by_bytes = parameter_bytes / max(parameter_bytes.sum(), 1.0)
+    shares: tuple[float, ...] = ()
+    if num_ranks > 1 and traces.size % num_ranks == 0:
+        size, share = traces.size // num_ranks, 1 / num_ranks
+        cut, some = traces.cut([0], size), traces.arguments(given, size)
+        of_share = _measured(traces, cut, size, some, adds).seconds
+        fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
+        forward, backward = (
+            np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
+            for one, part in zip((forward, backward), fixed, strict=True)
+        )
+        shares = (share, 1.0)
     return LayerGraph.chain(
         forward,
         backward,
-        [layer.parameter_bytes for layer in layers],
-        crossing_bytes(cut),
+        parameter_bytes,
+        crossing_bytes(traces.each_layer),
         [layer.name for layer in layers],
+        input_shares=shares,
+        update_seconds=_update_seconds(traces, arguments, whole.sums) * by_bytes,
     )
 
 
-def _seconds(traces: Traces, cut: Cut, arguments: dict[str, Any]) -> list[float]:
-    """What each part of a cut takes.
+class _Measured(NamedTuple):
+    """A microbatch.
+
+    Attributes:
+        seconds: what each part takes.
+        sums: its gradients, by the names of reductions.
+    """
+
+    seconds: list[float]
+    sums: dict[str, Any]
+
+
+def _measured(
+    traces: Traces, cut: Cut, size: int, arguments: dict[str, Any], adds: bool
+) -> _Measured:
+    """Runs each part of a cut, which is of the trace for so many samples.
 
     What only writes is left out; what others go on with, as a random state that is read and moved
     on at once, has its variables restored.
     """
-    graph, extraction = cut.graph, traces.extraction(traces.size)
+    graph, extraction = cut.graph, traces.extraction(size)
     without = {graph.ops[place].name for place in graph.writes if not graph.ops[place].outputs}
-    used = {name for place in graph.writes for name in graph.handles[place]}
-    captured = traces.captured.items()
-    before = [(one, one.read_value()) for name, one in captured if name in used]
-    values = {f"{name}:0": tensor for name, tensor in arguments.items()}
+    sent = {one.tensor for one in cut.messages}
+    values: dict[str, Any] = {}
     seconds = []
-    for part in cut.parts:
-        takes = [*(f"{name}:0" for name in part.arguments), *part.takes]
-        ops = [name for name in part.ops if name not in without]
-        function = extraction.function(ops, takes, part.gives)
-        given = [values[name] for name in takes]
-        values |= dict(zip(part.gives, function(given), strict=True))
-        seconds.append(min(_timed(function, given) for _ in range(_REPEATS)))
-    for one, value in before:
-        one.assign(value)
-    return seconds
+    with _restored(traces, graph, graph.writes):
+        for phase, part in enumerate(cut.parts):
+            stage = cut.stage_of(phase)
+            reducing, sums = None, {}
+            if phase == cut.backward(stage):
+                reducing = replace(Reducing.of(cut, stage, sent), adds=adds)
+            if reducing is not None and adds:
+                sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
+            ops = tuple(name for name in part.ops if name not in without)
+            function = PartFunction.of(extraction, replace(part, ops=ops), reducing)
+            run = partial(function, arguments, values, sums)
+            computed = run()
+            seconds.append(min(_timed(run) for _ in range(_REPEATS)))
+            values |= computed
+    names = [name for one in cut.variables for name in one]
+    return _Measured(seconds, {name: values[sum_of(name)] for name in names})
 
 
-def _timed(function: Callable[[Sequence[Any]], Any], given: Sequence[Any]) -> float:
+def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[str, Any]) -> float:
+    """What updating all variables takes; 0 where an update does what cannot be undone."""
+    cut = traces.cut([0])
+    graph = cut.graph
+    if any(not graph.handles[place] for place in graph.once):
+        return 0.0
+    used = {name for place in graph.once for name in graph.handles[place]}
+    if not used <= traces.captured.keys():
+        return 0.0
+    update = Update(cut)
+    values = {f"{name}:0": one for name, one in gradients.items()}
+    extraction = traces.extraction(traces.size)
+    rounds = [
+        PartFunction.of(extraction, update.part((0,), number))
+        for number in range(update.num_rounds)
+    ]
+
+    def run() -> None:
+        found = dict(values)
+        for function in rounds:
+            found |= function(arguments, found)
+
+    with _restored(traces, graph, graph.once):
+        run()
+        return min(_timed(run) for _ in range(_REPEATS))
+
+
+@contextlib.contextmanager
+def _restored(traces: Traces, graph: StepGraph, writes: Sequence[int]) -> Iterator[None]:
+    """Lets variables that ops at these places write have their values again in the end."""
+    handles = {name for place in writes for name in graph.handles[place]}
+    captured = traces.captured.items()
+    before = [(one, one.read_value()) for name, one in captured if name in handles]
+    try:
+        yield
+    finally:
+        for one, value in before:
+            one.assign(value)
+
+
+def _timed(run: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    function(given)
+    run()
     tf.test.experimental.sync_devices()
     return time.perf_counter() - start
 
@@ -91,10 +179,20 @@ def crossing_bytes(cut: Cut) -> list[float]:
 
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """The means of what all ranks have measured, all of which call this."""
-    everyone = control.all_gather(
-        [layers.forward_seconds.tolist(), layers.backward_seconds.tolist()]
-    )
-    forward, backward = np.mean(everyone, axis=0)
+    shares, rows = layers.input_shares, layers.layers
+    times = [
+        [one.forward_seconds_by_share or one.forward_seconds for one in rows],
+        [one.backward_seconds_by_share or one.backward_seconds for one in rows],
+        layers.update_seconds.tolist(),
+    ]
+    everyone = control.all_gather(times)
+    forward, backward, update = (np.mean(one, axis=0) for one in zip(*everyone, strict=True))
     return LayerGraph.chain(
-        forward, backward, layers.parameter_bytes, layers.activation_bytes, layers.names
+        forward,
+        backward,
+        layers.parameter_bytes,
+        layers.activation_bytes,
+        layers.names,
+        input_shares=shares,
+        update_seconds=update,
     )

@@ -92,6 +92,11 @@ class Traces:
             self._axes[size] = Axes(self.graph(size), size, self.graph(2 * size), 2 * size)
         return self._axes[size]
 
+    def arguments(self, given: Any, size: int) -> dict[str, Any]:
+        """By name, arguments of so many samples, made of those that a rank passes."""
+        leaves = batches.tensors(batches.resampled(given, size))
+        return dict(zip(self.whole.arguments, (leaves[i] for i in self.order), strict=True))
+
     @cached_property
     def captured(self) -> dict[str, Held]:
         """By placeholder the variables that every trace captures, in the order of its inputs."""

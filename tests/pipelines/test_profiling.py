@@ -1,0 +1,57 @@
+"""What is measured of layers before planning, and that it leaves nothing behind."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.pipelines.job import batches, fresh
+from tests.pipelines.models import EVERY
+from tf_libra.pipelines.profiling import measured_layers
+from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.traces import Traces
+
+
+@pytest.mark.parametrize("name", ["normalized", "dropping"])
+def test_layers_and_updates_are_measured_without_any_effect(name):
+    """Neither on variables, nor on what an optimizer keeps, nor on random states."""
+    trained = fresh(EVERY[name])
+    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
+    before = [tf.convert_to_tensor(one).numpy() for one in every]
+    given = (batches(1, 8)[0], {})
+    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4)
+    found = measured_layers(traces, given, 2, 2)
+    for one, value in zip(every, before, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+    assert found.names == tuple(layer.name for layer in traces.whole.layers)
+    assert found.input_shares == (0.5, 1.0)
+    assert min(found.forward_seconds.min(), found.backward_seconds.min()) >= 0
+    assert found.update_seconds.sum() > 0
+    has_parameters = found.parameter_bytes > 0
+    np.testing.assert_array_equal(found.update_seconds > 0, has_parameters)
+    # A half of the samples takes at least a half, and no more than all.
+    for half, whole in zip(
+        found.replica_seconds(2), (found.forward_seconds, found.backward_seconds), strict=True
+    ):
+        assert np.all(half >= whole * (0.5 - 1e-9)) and np.all(half <= whole * (1 + 1e-9))
+
+
+def test_an_update_that_cannot_be_undone_is_not_measured():
+    """It says nothing of how long it takes, and what it does is done by steps alone."""
+    trained = fresh(EVERY["deep"])
+    calls = []
+
+    @dataclasses.dataclass
+    class Telling:
+        def step(self, images, labels):
+            result = trained.step(images, labels)
+            tf.numpy_function(lambda: calls.append(1), [], [])
+            return result
+
+    given = (batches(1, 8)[0], {})
+    traces = Traces(Recorder(tf.function(Telling().step)), given, 4, 4)
+    found = measured_layers(traces, given, 2, 1)
+    assert not calls
+    assert found.update_seconds.sum() == 0
+    assert found.input_shares == ()
