@@ -211,6 +211,7 @@ def gone():
         del decorated
         gc.collect()
     del kept
+    gc.collect()
     pairs = list(zip(variables, expected, start, strict=True))
     return {
         "difference": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b, _ in pairs),
@@ -218,8 +219,26 @@ def gone():
     }
 
 
+def ends():
+    """A script's main ends with the step and all that it has trained."""
+
+    def main():
+        trained = fresh(models.deep)
+        return tf_libra.optimize(in_stages(2))(tf.function(trained.step)), trained
+
+    def train_and_leave():
+        [step, trained] = main()  # of which the step goes first
+        [(images, labels)] = batches(1, SAMPLES)
+        step(harness.own(images), harness.own(labels))
+        assert trained.variables
+
+    train_and_leave()
+    gc.collect()
+
+
 if harness.SIZE == 2:
     cases.add("gone", gone)
+    cases.add("ends", ends)
     cases.add("in_turns", in_turns)
     cases.add("in_turns_released", lambda: in_turns(release_variables=True))
 

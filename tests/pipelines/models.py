@@ -22,6 +22,7 @@ class Trained:
         optimizer: updates them.
         metric: of labels and logits, None where the step has none.
         state: other variables that a step writes.
+        scaled: of a loss, that of which gradients are computed.
     """
 
     call: Callable[[Any], Any]
@@ -30,12 +31,14 @@ class Trained:
     optimizer: Any
     metric: Any = None
     state: tuple[Any, ...] = ()
+    scaled: Callable[[Any], Any] = lambda loss: loss
 
     def step(self, images: Any, labels: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
             logits = self.call(images)
             loss = self.loss(labels, logits)
-        gradients = tape.gradient(loss, self.variables)
+            scaled = self.scaled(loss)
+        gradients = tape.gradient(scaled, self.variables)
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
         result = {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
         if self.metric is not None:
@@ -53,9 +56,8 @@ class Trained:
             with tf.GradientTape() as tape:
                 logits.append(self.call(inputs))
                 losses.append(self.loss(wanted, logits[-1]))
-            gradients = [
-                tf.convert_to_tensor(one) for one in tape.gradient(losses[-1], self.variables)
-            ]
+                scaled = self.scaled(losses[-1])
+            gradients = [tf.convert_to_tensor(one) for one in tape.gradient(scaled, self.variables)]
             if self.metric is not None:
                 self.metric.update_state(wanted, logits[-1])
             sums = (
@@ -138,6 +140,33 @@ def dropping() -> Trained:
         ]
     )
     return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def conditional() -> Trained:
+    """Updates every second step, if all gradients are finite; averages stand in for weights then.
+
+    Its loss is scaled, by more and more.
+    """
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="relu") for _ in range(3)]
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
+    every = {"gradient_accumulation_steps": 2, "use_ema": True, "ema_overwrite_frequency": 3}
+    inner = keras.optimizers.Adam(1e-2, global_clipnorm=0.5, ema_momentum=0.5, **every)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, 8.0, dynamic_growth_steps=2)
+    return _of_keras(model, optimizer, scaled=optimizer.scale_loss)
+
+
+def embedded() -> Trained:
+    """Words, many of them several times in a sample, whose gradients are slices of their table."""
+    layers = keras.layers
+    table, dense = layers.Embedding(12, 6), [layers.Dense(16, activation="relu") for _ in range(2)]
+    model = keras.Sequential([layers.Input([8]), table, layers.Flatten(), *dense, layers.Dense(10)])
+    trained = _of_keras(model, keras.optimizers.Adam(1e-2))
+
+    def call(images: Any) -> Any:
+        return model(tf.cast(tf.abs(images[:, :, 0, 0]) * 6, tf.int32) % 12)
+
+    return replace(trained, call=call)
 
 
 def branching() -> Trained:
@@ -354,6 +383,6 @@ EVERY = {
     one.__name__: one
     for one in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
-        two_optimizers, generating,
+        two_optimizers, generating, conditional, embedded,
     )
 }  # fmt: skip

@@ -88,6 +88,21 @@ def test_replicas_all_reduce_groups_within_their_last_backward(starts, replicas,
     check("convolutional", starts, replicas, num_microbatches, batch=batch, num_groups=3)
 
 
+def test_no_stage_updates_where_a_gradient_is_not_finite():
+    """Nor any other: what scales the loss is halved on every rank."""
+    steps = batches(4, 24)
+    steps[2] = (tf.where(steps[2][0] > 2, np.inf, steps[2][0]), steps[2][1])
+    alone = fresh(EVERY["conditional"])
+    for step in steps:
+        alone.accumulated(*step, 4)
+    ranks = train(EVERY["conditional"], (0, 1, 2), (1, 2, 1), 4, steps)
+    check_variables(ranks, {str(i): one for i, one in enumerate(alone.variables)})
+    for rank in ranks:
+        own, wanted = rank.trained.optimizer, alone.optimizer
+        assert read(own.dynamic_scale) == read(wanted.dynamic_scale) == 8 * 2 / 2
+        assert read(own.iterations) == read(wanted.iterations)
+
+
 def test_a_tensor_that_is_no_sample_goes_to_replicas():
     """The table of a language model crosses all cuts, and its gradient comes back."""
     check("tied", (0, 2), (1, 2), 2)
@@ -182,6 +197,20 @@ def test_an_optimizer_may_be_built_by_the_first_trace(model):
     traces = Traces(Recorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
     cut = Cut(traces.whole, range(len(traces.whole.layers)))
     assert 0 in {traces.axes(8).of(message.tensor) for message in cut.messages}
+
+
+def test_of_a_condition_only_what_decides_it_is_exchanged():
+    """Of each gradient whether it is finite, and its norm; who scales the loss is known to all."""
+    trained = fresh(EVERY["conditional"])
+    images, labels = batches(1, 8)[0]
+    graph = traced(Recorder(tf.function(trained.step)), images, labels, 8)
+    cut = Cut(graph, (0, 2))
+    update = Update(cut)
+    tensors = [cut.tensor(one.tensor) for one in update.exchanged]
+    assert len(tensors) == 2 * len(trained.variables)
+    assert all(one.shape.rank == 0 for one in tensors)
+    assert graph.handle_of(plain(trained.optimizer.dynamic_scale)) not in update.variables
+    assert not any(op.type in ("If", "StatelessIf") for op in graph.ops)
 
 
 def test_gradients_stay_with_their_stages():

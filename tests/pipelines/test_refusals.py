@@ -139,8 +139,8 @@ def boundary_in_a_function() -> Any:
     return step
 
 
-def skipping() -> Any:
-    """As a loss scale does: all updates, or none."""
+def telling() -> Any:
+    """All updates or none, and a word only then."""
     variables = weights()
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
@@ -151,6 +151,7 @@ def skipping() -> Any:
         if finite:
             for one, gradient in zip(variables, gradients, strict=True):
                 one.assign_sub(gradient)
+            tf.print("updated")
 
     return step
 
@@ -207,7 +208,7 @@ def nothing_trained() -> Any:
         (input_gradient, "which is no variable"),
         (jacobian, "computes a jacobian"),
         (boundary_in_a_function, "call it in the step itself"),
-        (skipping, "updates 'weight0' together with what belongs to other stages"),
+        (telling, "updates 'weight0' together with what belongs to other stages"),
         (update_by_samples, "depends on samples"),
         (loss_after_the_update, "stages update once, after all samples"),
         (nothing_trained, "computes no gradient of a trainable variable"),

@@ -90,7 +90,7 @@ class Holding:
             owner: what is gone when the function is.
         """
         self._function = function
-        self._is_left = False
+        self._is_left = self._has_warned = False
         self._variables: dict[int, weakref.ref[Any]] = {}  # by key
         self._shared: set[int] = set()
         self._owned: dict[int, Owned] = {}
@@ -116,13 +116,17 @@ class Holding:
         return self._is_left and not self._alive(self._behind | self._gone)
 
     def is_left(self) -> None:
-        """See `Keeper`; warns of what only other ranks have, as nobody can ask for it by itself."""
+        """See `Keeper`; nobody can ask by itself then for what only other ranks have."""
         self._is_left = True
-        if self._reach is None:
+
+    def warn(self) -> None:
+        """See `Keeper`."""
+        if not self._is_left or self._has_warned or self._reach is None:
             return
         rank = self._reach[1].rank
         old = [one for one in self._alive(self._behind | self._gone) if rank not in one.ranks]
         if old:
+            self._has_warned = True
             logs.logger(rank).warning(
                 "%s is gone, and %d variables that it has trained, %s the first of them, are up to"
                 " date on other ranks alone, until another optimized function uses them: call"

@@ -10,10 +10,14 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
+from tf_libra.pipelines import branches
 from tf_libra.tracing import patches
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.variables import plain
+
+REDUCTION = "LibraAllReduce"
+"""The op through which each gradient of a trace goes."""
 
 _RECORDING = threading.local()  # of the thread that traces
 
@@ -87,7 +91,7 @@ class _Recorder:
         self.gradient_ops: tuple[int, int] | None = None
         self.variables: dict[str, Any] = {}
         self.elsewhere: list[str] = []
-        self.graph = tf_ops.get_default_graph()
+        self.graph: Any = tf_ops.get_default_graph()
         self._name = name
         self._marks = marks
         self._layers: list[Any] = []  # of Keras, that are being called
@@ -167,6 +171,32 @@ class _Recorder:
             return value
 
         return call
+
+    def condition(self, original: Any) -> Any:
+        def call(
+            pred: Any, true_fn: Any = None, false_fn: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            if (
+                self.gradient_ops is not None
+                and tf_ops.get_default_graph() is self.graph
+                and tf.is_tensor(pred)
+                and callable(true_fn)
+                and callable(false_fn)
+            ):
+                selected = branches.selected(pred, (true_fn, false_fn), self._is_sample)
+                if selected is not None:
+                    return selected[0]
+            return original(pred, true_fn, false_fn, *args, **kwargs)
+
+        return call
+
+    def _is_sample(self, tensor: Any) -> bool:
+        """Whether a tensor follows from samples without being averaged."""
+        if getattr(tensor, "graph", None) is not self.graph:
+            return False
+        captured = {id(inner) for _, inner in self.graph.captures}
+        found = branches.graph_inputs(tensor, lambda op: op.type == REDUCTION)
+        return any(id(one) not in captured and one.shape.rank != 0 for one in found)
 
     def jacobian(self, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -260,6 +290,7 @@ class Recorder:
                 patches.BATCH_JACOBIAN: recorder.jacobian,
                 patches.KERAS_LAYER: recorder.keras_layer,
                 patches.REPLICA_ALL_REDUCE: recorder.replica_all_reduce,
+                patches.CONDITION: recorder.condition,
             }.items():
                 if patch.exists():
                     stack.enter_context(patches.replaced(patch, make))

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.recording import Recording
+from tf_libra.pipelines.recording import REDUCTION, Recording
 from tf_libra.tracing.variables import variable_name
 
 # They read a variable, and it does not matter when, as long as nobody writes it.
@@ -23,7 +23,6 @@ _LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 _RANDOM = re.compile(r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal")
 # What makes a list without elements, as a loop's gradient gives the loop to fill.
 _EMPTY_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
-REDUCTION = "LibraAllReduce"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Which stage updates what, once all gradients are there.
 
 What follows from the gradients and variables of one stage alone is that stage's. What takes those
-of several stages, as a global norm does, is computed everywhere, and what it takes is exchanged.
+of several stages, as a global norm does, or whether all gradients are finite, is computed
+everywhere, and what it takes is exchanged.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.parts import Part, gathered
-from tf_libra.pipelines.step_graph import REDUCTION
+from tf_libra.pipelines.recording import REDUCTION
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,32 @@ class Update:
 
     def _owners(self) -> dict[str, int]:
         """By variable its stage; those of no stage are missing."""
+        everyones = self._numbers()
+        while True:
+            known = self._spread(everyones)
+            if everyones.isdisjoint(known):
+                return known
+            everyones -= known.keys()
+
+    def _numbers(self) -> set[str]:
+        """Numbers that layers only read, and the update writes, as the scale of a loss.
+
+        Every rank can keep them up to date by itself, unless it takes one stage's tensors for that.
+        """
         graph = self._graph
-        known = {name: self._cut.stage_of_variable(name) for name in graph.owner}
+        trained = {graph.handle_of(one) for one in graph.recording.variables.values()}
+        moved = {handle for place in graph.writes for handle in graph.handles[place]}
+        updated = {handle for place in graph.once for handle in graph.handles[place]}
+        every = graph.recording.concrete.graph.variables
+        numbers = {graph.handle_of(one) for one in every if one.shape.rank == 0}
+        return (updated & graph.owner.keys() & numbers) - trained - moved
+
+    def _spread(self, everyones: Collection[str]) -> dict[str, int]:
+        """The same where these variables are of no layer."""
+        graph = self._graph
+        known = {
+            name: self._cut.stage_of_variable(name) for name in graph.owner if name not in everyones
+        }
         self._where: dict[int, int | None] = {}
         before = -1
         while len(known) > before:
@@ -102,8 +127,9 @@ class Update:
     def _of_several(self, place: int, handle: str) -> ValueError:
         return ValueError(
             f"{self._graph.recording.name}: {self._graph.ops[place].name} updates"
-            f" {self._graph.variable_name(handle)!r} together with what belongs to other stages, as"
-            " a loss scale that skips updates does: each stage updates by itself"
+            f" {self._graph.variable_name(handle)!r} together with what belongs to other stages:"
+            " each stage updates by itself, under a condition, too, if that has no other effect and"
+            " returns tensors of known shapes"
         )
 
     def _exchanged(self) -> tuple[Exchanged, ...]:

@@ -5,6 +5,8 @@ order, and so find the same; but when a function that nobody refers to any more 
 finds at a time of its own. So who keeps its variables stays behind.
 """
 
+import atexit
+import gc
 import weakref
 from collections.abc import Mapping
 from typing import Protocol
@@ -29,6 +31,13 @@ class Keeper(Protocol):
         """The function is gone."""
         ...
 
+    def warn(self) -> None:
+        """Says, once, what of it only other ranks have, if the function is gone.
+
+        Called when all that nobody can reach has been collected.
+        """
+        ...
+
     def brings_back(self, held: Mapping[int, Held]) -> None:
         """Brings those of these variables, by key, up to date that are not."""
         ...
@@ -41,6 +50,9 @@ class Keeper(Protocol):
 _KEEPERS: dict[str, Keeper] = {}
 """By identity of the function, which is the same on every rank and so gives an order."""
 
+_OLDEST = len(gc.get_threshold()) - 1
+"""The generation of what has outlived most collections: with it everything is collected."""
+
 
 def register(function: str, keeper: Keeper, owner: object) -> None:
     """From now on others ask this keeper for the variables of a function.
@@ -50,6 +62,9 @@ def register(function: str, keeper: Keeper, owner: object) -> None:
         keeper: of its variables.
         owner: goes with the function, on each rank at another time.
     """
+    if not _KEEPERS and _collected not in gc.callbacks:
+        gc.callbacks.append(_collected)
+        atexit.register(_end)
     _KEEPERS[function] = keeper
     weakref.finalize(owner, _left, function, keeper).atexit = False
 
@@ -58,6 +73,24 @@ def _left(function: str, keeper: Keeper) -> None:
     # Called wherever garbage is collected, so nobody is forgotten here.
     if _KEEPERS.get(function) is keeper:
         keeper.is_left()
+
+
+# Variables often go with the function, as at the end of a script's main: models are cycles, which
+# are there until they are collected. What has outlived a whole collection is held by somebody.
+
+
+def _collected(phase: str, info: Mapping[str, int]) -> None:
+    if phase == "stop" and info["generation"] == _OLDEST:
+        for keeper in list(_KEEPERS.values()):
+            keeper.warn()
+
+
+def _end() -> None:
+    """Before modules are taken apart, and what the script holds with them."""
+    if anybody():
+        gc.collect()
+    if _collected in gc.callbacks:
+        gc.callbacks.remove(_collected)
 
 
 def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> None:

@@ -164,6 +164,14 @@ KERAS_LAYER = Patch(
     why="where layers of Sequential and functional models end, a pipeline may be cut",
     since="Keras 3.0",
 )
+CONDITION = Patch(
+    module="tensorflow.python.ops.cond",
+    path="cond",
+    why="tf.cond, AutoGraph's and Keras' conditions: one that updates variables of several stages"
+    " of a pipeline becomes a selection for each variable",
+    since=_TENSORFLOW,
+    reentry="one within a branch is written like any other",
+)
 
 COLLECTIVE_ALL_REDUCE = Patch(
     module="tensorflow.python.distribute.cross_device_ops",
@@ -200,7 +208,9 @@ OF_HOROVOD = (
     GROUPED_ALLGATHER,
 )
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
-TABLE = (*OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, COLLECTIVE_ALL_REDUCE, JOIN)
+TABLE = (
+    *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, COLLECTIVE_ALL_REDUCE, JOIN,
+)  # fmt: skip
 
 
 @contextlib.contextmanager
