@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
@@ -241,16 +242,16 @@ def _keras_models() -> Any:
 def _handed_on(tensor: Any, gradients: list[str]) -> Any:
     """The tensor through an op of its own, and its gradient through another."""
 
-    @tf.custom_gradient
-    def hand_on(x: Any) -> Any:
-        def gradient(dy: Any) -> Any:
-            handed = tf.identity(dy, name="tf_libra_boundary_gradient")
-            gradients.append(handed.op.name)
-            return handed
+    def gradient(dy: Any) -> list[Any]:
+        handed = tf.identity(dy, name="tf_libra_boundary_gradient")
+        gradients.append(handed.op.name)
+        return [handed]
 
-        return tf.identity(x, name="tf_libra_boundary"), gradient
-
-    return hand_on(tensor)
+    # `tf.custom_gradient` would keep the trace, and all variables with it, as long as the process.
+    with record.stop_recording():
+        result = tf.identity(tensor, name="tf_libra_boundary")
+    record.record_operation("tf_libra_boundary", [result], [tensor], gradient)
+    return result
 
 
 class Recorder:
