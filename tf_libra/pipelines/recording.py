@@ -195,7 +195,7 @@ class _Recorder:
         """Whether a tensor follows from samples without being averaged."""
         if getattr(tensor, "graph", None) is not self.graph:
             return False
-        captured = {id(inner) for _, inner in self.graph.captures}
+        captured = {id(inner) for _, inner in tensor.graph.captures}
         found = branches.graph_inputs(tensor, lambda op: op.type == REDUCTION)
         return any(id(one) not in captured and one.shape.rank != 0 for one in found)
 
