@@ -1,8 +1,9 @@
 """Ranks that are threads of one process: a transport for them."""
 
+import functools
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -64,6 +65,12 @@ class Thread:
         tensor = self._threads.get(from_rank, self.rank, name)
         assert tensor.dtype == dtype and tuple(tensor.shape) == tuple(shape), (name, tensor, shape)
         return tensor
+
+    def expect(
+        self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
+    ) -> Callable[[], Any]:
+        """Is asked once."""
+        return functools.partial(self.receive, dtype, shape, from_rank, name)
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """The sum, in the order of ranks."""

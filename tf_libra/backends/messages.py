@@ -22,10 +22,21 @@ def send(tensor: Any, to_rank: int, name: str) -> Any:
 
 def receive(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
     """What another rank sends, of a shape that is known, or a tensor of int64."""
-    ops = library.load().ops
+    return received(receive_start(dtype, shape, from_rank, name))
+
+
+def receive_start(dtype: Any, shape: Any, from_rank: int, name: str) -> Any:
+    """Begins to receive, and waits for nobody; `received` of what is returned is the tensor."""
     with tf.device(_HOST):
-        begun = ops.libra_receive_start(shape=shape, T=dtype, from_rank=from_rank, tensor_name=name)
-        return ops.libra_message_wait(*begun)
+        return library.load().ops.libra_receive_start(
+            shape=shape, T=dtype, from_rank=from_rank, tensor_name=name
+        )
+
+
+def received(begun: Any) -> Any:
+    """What has been begun to be received, once it is there."""
+    with tf.device(_HOST):
+        return library.load().ops.libra_message_wait(*begun)
 
 
 def collective(

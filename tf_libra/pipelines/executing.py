@@ -1,7 +1,7 @@
 """Runs one rank's part of a step: its stages of every microbatch, then its part of the update."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from tf_libra.pipelines.exchanging import (
 )
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.functions import PartFunction, sum_of
-from tf_libra.pipelines.layout import Layout
+from tf_libra.pipelines.layout import Layout, Task
 from tf_libra.pipelines.parts import Part
 from tf_libra.pipelines.reducing import Reducing, fused_all_reduce
 from tf_libra.pipelines.returning import Returned
@@ -176,6 +176,8 @@ class Execution:
             for team in self._teams
         }
         self._handed: dict[tuple[str, int, int], Any] = {}  # from one stage of this rank to another
+        # What has begun to come in, by what it is needed for, tensor and rank.
+        self._expected: dict[tuple[Task, str, int], Callable[[], Any]] = {}
         self.executed: tuple[Executed, ...] = ()
         self.reduced: tuple[float, float] | None = None
         self.updated = (0.0, 0.0)
@@ -257,16 +259,19 @@ class Execution:
         """
         began = time.perf_counter()
         given = dict(zip(self._cut.graph.arguments, arguments, strict=True))
+        self._expect(self._order[:1])
         batches = self._distribute(given)
         kept: dict[tuple[int, int], Values] = {}
         outputs: list[Values] = [{} for _ in range(self.layout.num_microbatches)]
         sums: Values = {}
         executed = []
-        for task in self._order:
+        for place, task in enumerate(self._order):
             kind, stage, microbatch = task
             block = self._blocks[kind, stage]
             values = kept.setdefault((stage, microbatch), {})
-            self._receive(block, microbatch, values)
+            self._receive(block, task, values)
+            # Comes in while this is computed.
+            self._expect(self._order[place + 1 : place + 2])
             start = time.perf_counter()
             samples = batches[self.layout.ranks[stage]][microbatch]
             is_last = microbatch == self._last[stage, kind]
@@ -282,7 +287,8 @@ class Execution:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
                 sums |= {name: values[sum_of(name)] for name in self._cut.variables[stage]}
-                del kept[stage, microbatch]
+                # While weights that were read are here, an update would copy them.
+                kept.pop((stage, microbatch)).clear()
         self.executed = tuple(executed)
         self._keep_pace()
         returned = self._collect(outputs)
@@ -314,19 +320,30 @@ class Execution:
                     part = _part(values[message.tensor], axis, piece)
                     self._handed[message.tensor, message.target, microbatch] = part
 
-    def _receive(self, block: _Block, microbatch: int, values: Values) -> None:
+    def _expect(self, tasks: Sequence[Task]) -> None:
+        """Begins to receive what is needed for them."""
+        for task in tasks:
+            block = self._blocks[task.kind, task.stage]
+            for message, axis, pieces in block.receives:
+                tensor = block.cut.tensor(message.tensor)
+                for piece in pieces:
+                    shape = tensor.shape.as_list()
+                    if axis is not None:
+                        shape[axis] = piece.own.size
+                    if piece.rank != self._transport.rank:
+                        name = f"{message.tensor} {message.target} {task.microbatch}"
+                        self._expected[task, message.tensor, piece.rank] = self._transport.expect(
+                            tensor.dtype, shape, piece.rank, name
+                        )
+
+    def _receive(self, block: _Block, task: Task, values: Values) -> None:
         for message, axis, pieces in block.receives:
-            tensor = block.cut.tensor(message.tensor)
             parts = []
             for piece in pieces:
-                shape = tensor.shape.as_list()
-                if axis is not None:
-                    shape[axis] = piece.own.size
                 if piece.rank == self._transport.rank:
-                    part = self._handed.pop((message.tensor, message.target, microbatch))
+                    part = self._handed.pop((message.tensor, message.target, task.microbatch))
                 else:
-                    name = f"{message.tensor} {message.target} {microbatch}"
-                    part = self._transport.receive(tensor.dtype, shape, piece.rank, name)
+                    part = self._expected.pop((task, message.tensor, piece.rank))()
                 weighted = piece.weight != 1
                 parts.append(part * tf.cast(piece.weight, part.dtype) if weighted else part)
             if axis is not None:

@@ -1,6 +1,7 @@
 """Tensors between ranks over lanes, as stages send them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tf_libra.backends import messages
@@ -26,6 +27,13 @@ class Lanes:
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
         return messages.receive(dtype, shape, from_rank, f"{self._function}: {name}")
+
+    def expect(
+        self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
+    ) -> Callable[[], Any]:
+        """See `Transport`."""
+        begun = messages.receive_start(dtype, shape, from_rank, f"{self._function}: {name}")
+        return partial(messages.received, begun)
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""

@@ -1,6 +1,6 @@
 """What carries tensors between ranks, as stages see it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -22,6 +22,12 @@ class Transport(Protocol):
         Raises:
             EngineError: a rank is gone or late; says who waited for whom.
         """
+        ...
+
+    def expect(
+        self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
+    ) -> Callable[[], Any]:
+        """Begins to receive while something else is computed; what is returned waits, as above."""
         ...
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
