@@ -94,7 +94,7 @@ def test_every_case_has_its_commands_and_rows() -> None:
     for case in every:
         commands = case.commands(50)
         assert ("truth" in commands) == case.pinned
-        assert ("wire" in commands) == (case.pinned and case.rate is not None)
+        assert ("wire" in commands) == (case.pinned and case.rate == "5gbit")
         assert ("--unpinned" in commands["step_time"]) != case.pinned
         assert ("plain" in commands) == (case.pinned and case.rate != "1gbit")
         kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3))
