@@ -37,6 +37,22 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
         assert np.all(half >= whole * (0.5 - 1e-9)) and np.all(half <= whole * (1 + 1e-9))
 
 
+def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
+    """Time is taken for proportional to samples then."""
+    trained = fresh(EVERY["deep"])
+
+    def step(images, labels):
+        if images.shape[0] % 4:
+            raise TypeError("four at a time")
+        return trained.step(images, labels)
+
+    given = (batches(1, 8)[0], {})
+    traces = Traces(Recorder(tf.function(step)), given, 4, 4)
+    found = measured_layers(traces, given, 2, 2)
+    assert found.input_shares == ()
+    assert found.forward_seconds.sum() > 0
+
+
 def test_an_update_that_cannot_be_undone_is_not_measured():
     """It says nothing of how long it takes, and what it does is done by steps alone."""
     trained = fresh(EVERY["deep"])

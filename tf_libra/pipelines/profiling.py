@@ -53,10 +53,9 @@ def measured_layers(
     parameter_bytes = np.array([layer.parameter_bytes for layer in layers], float)
     by_bytes = parameter_bytes / max(parameter_bytes.sum(), 1.0)
     shares: tuple[float, ...] = ()
-    if num_ranks > 1 and traces.size % num_ranks == 0:
-        size, share = traces.size // num_ranks, 1 / num_ranks
-        cut, some = traces.cut([0], size), traces.arguments(given, size)
-        of_share = _measured(traces, cut, size, some, adds).seconds
+    of_share = _of_share(traces, given, adds, num_ranks)
+    if of_share is not None:
+        share = 1 / num_ranks
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
             np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
@@ -72,6 +71,18 @@ def measured_layers(
         input_shares=shares,
         update_seconds=_update_seconds(traces, arguments, whole.sums) * by_bytes,
     )
+
+
+def _of_share(traces: Traces, given: Any, adds: bool, num_ranks: int) -> list[float] | None:
+    """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
+    if num_ranks == 1 or traces.size % num_ranks:
+        return None
+    size = traces.size // num_ranks
+    try:
+        cut = traces.cut([0], size)
+        return _measured(traces, cut, size, traces.arguments(given, size), adds).seconds
+    except Exception:  # whatever the script says to so few samples: no plan has to divide them
+        return None
 
 
 class _Measured(NamedTuple):
