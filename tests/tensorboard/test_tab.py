@@ -540,7 +540,7 @@ def test_a_pipeline_is_drawn_predicted_above_measured(browser: Tab, tmp_path: Pa
             assert len(chart.find_elements("css selector", "rect")) == 2 * 2 * 4
         assert card.text.count("computes nothing for") == 4
         keys = browser.find(".pipeline .key > span")
-        assert [one.text for one in keys] == ["forward", "backward", "all-reduce"]
+        assert [one.text for one in keys] == ["forward", "backward", "all-reduce", "update"]
         assert len({one.location["y"] for one in keys}) == 1
         burst_is_drawn(browser, burst)
         assert browser.trouble() == []
