@@ -203,7 +203,9 @@ def test_of_a_condition_only_what_decides_it_is_exchanged():
     """Of each gradient whether it is finite, and its norm; who scales the loss is known to all."""
     trained = fresh(EVERY["conditional"])
     images, labels = batches(1, 8)[0]
-    graph = traced(Recorder(tf.function(trained.step)), images, labels, 8)
+    recorder = Recorder(tf.function(trained.step))
+    recorder.select()
+    graph = traced(recorder, images, labels, 8)
     cut = Cut(graph, (0, 2))
     update = Update(cut)
     tensors = [cut.tensor(one.tensor) for one in update.exchanged]
@@ -211,6 +213,20 @@ def test_of_a_condition_only_what_decides_it_is_exchanged():
     assert all(one.shape.rank == 0 for one in tensors)
     assert graph.handle_of(plain(trained.optimizer.dynamic_scale)) not in update.variables
     assert not any(op.type in ("If", "StatelessIf") for op in graph.ops)
+
+
+def test_a_condition_that_one_stage_can_run_stays_one():
+    """Its other branch is not computed, which here would divide by zero."""
+    trained = fresh(EVERY["deep"])
+    count, mean = tf.Variable(0), tf.Variable(0)
+
+    def step(images, labels):
+        result = trained.step(images, labels)
+        tf.cond(count > 0, lambda: mean.assign(7 // count), mean.read_value)
+        return result
+
+    traces = Traces(Recorder(tf.function(step)), (batches(1, 8)[0], {}), 8, 8)
+    assert any(op.type == "If" for op in traces.whole.ops)
 
 
 def test_gradients_stay_with_their_stages():

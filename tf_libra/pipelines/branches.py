@@ -21,7 +21,7 @@ class _Branch:
         returned: what it returns.
         written: variables that it writes.
         takes: tensors that it takes from outside.
-        is_plain: whether it has no effect but on these variables.
+        is_plain: whether it has no effect but on these variables, whose shapes are known.
     """
 
     returned: Any
@@ -76,14 +76,22 @@ def _tried(call: Callable[[], Any], predicate: Any) -> _Branch:
         for handle in auto_control_deps_utils.get_read_write_resource_inputs(op)[1]
         if id(handle) in outside
     }
-    variables = tuple(one for one in graph.variables if id(one.handle) in written)
+    by_handle = {id(one.handle): one for one in graph.variables}
+    # In the order of the program: that of `graph.variables` is another one on every rank.
+    variables = tuple(
+        by_handle[id(outer)]
+        for outer, _ in graph.captures
+        if id(outer) in written and id(outer) in by_handle
+    )
     nodes = graph.as_graph_def()
     every = [*nodes.node, *(one for f in nodes.library.function for one in f.node_def)]
     return _Branch(
         graph.structured_outputs,
         variables,
         tuple(outside.values()),
-        len(variables) == len(written) and all(_is_plain(one) for one in every),
+        len(variables) == len(written)
+        and all(one.shape.is_fully_defined() for one in variables)
+        and all(_is_plain(one) for one in every),
     )
 
 

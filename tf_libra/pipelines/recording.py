@@ -87,7 +87,8 @@ def boundary(x: Any) -> Any:
 
 
 class _Recorder:
-    def __init__(self, name: str, marks: Marks) -> None:
+    def __init__(self, name: str, marks: Marks, selects: bool) -> None:
+        self._selects = selects
         self.endings: list[Ending] = []
         self.gradient_ops: tuple[int, int] | None = None
         self.variables: dict[str, Any] = {}
@@ -178,9 +179,11 @@ class _Recorder:
             pred: Any, true_fn: Any = None, false_fn: Any = None, *args: Any, **kwargs: Any
         ) -> Any:
             if (
-                self.gradient_ops is not None
+                self._selects
+                and self.gradient_ops is not None
                 and tf_ops.get_default_graph() is self.graph
                 and tf.is_tensor(pred)
+                and pred.dtype == tf.bool
                 and callable(true_fn)
                 and callable(false_fn)
             ):
@@ -268,6 +271,15 @@ class Recorder:
         """
         self.name = step_name(function)
         self._step = _without_signature(function)
+        self._selects = False
+        self.forget()
+
+    def select(self) -> None:
+        """From now on conditions of the update are selections, see `branches`; forgets all traces.
+
+        Both branches are computed then, so it is for steps that could not run otherwise.
+        """
+        self._selects = True
         self.forget()
 
     def forget(self) -> None:
@@ -283,7 +295,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _recording(self, marks: Marks) -> Iterator[None]:
-        recorder = self._last = _Recorder(self.name, marks)
+        recorder = self._last = _Recorder(self.name, marks, self._selects)
         with contextlib.ExitStack() as stack:
             for patch, make in {
                 patches.GRADIENT: recorder.gradient,

@@ -12,6 +12,7 @@ from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.holding import held
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.step_graph import StepGraph
+from tf_libra.pipelines.updating import Update
 from tf_libra.session.variables import Held
 
 
@@ -59,6 +60,11 @@ class Traces:
             # What a first trace builds, such as an optimizer without slots, others find built.
             recorder.forget()
             self._graphs.clear()
+        if not self._is_updated_by_stages():
+            recorder.select()
+            self._graphs.clear()
+            self._axes.clear()
+            self._cuts.clear()
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
 
@@ -78,6 +84,14 @@ class Traces:
         """Whether a microbatch is traced as one of another size; see `axes`."""
         try:
             self.axes(self.size)
+        except ValueError:
+            return False
+        return True
+
+    def _is_updated_by_stages(self) -> bool:
+        """Whether each stage can update its own variables."""
+        try:
+            Update(self.each_layer)
         except ValueError:
             return False
         return True
