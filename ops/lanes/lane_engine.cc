@@ -468,7 +468,9 @@ Status LaneEngine::Explain(const Status& status, const std::string& what, int64_
     const bool disagree = status.code() == StatusCode::kFailedPrecondition;
     // Told before listening: the other side listens for it, too.
     if (disagree) control_->Farewell(message);
-    if (disagree || status.code() == StatusCode::kUnavailable) {
+    // A rank that was stopped finds itself late with all that it waits for: the others know why.
+    const bool is_late = status.code() == StatusCode::kDeadlineExceeded;
+    if (disagree || is_late || status.code() == StatusCode::kUnavailable) {
       const std::string words =
           control_->HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
       if (!words.empty()) message += " (" + words + ")";

@@ -84,9 +84,8 @@ def test_stopped_rank_is_given_up_at_the_deadline(die: Callable[..., Any]) -> No
     assert any(waited.search(message) for message in first), first
     for rank in SURVIVORS:
         assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 30
-    # It is told as well, once it goes on; or finds that while it was stopped it has itself waited.
-    of_last = told(job, LAST)["errors"][0]
-    assert re.search(r"gave up|waited 3 s for rank \d to send", of_last), of_last
+    # It is told as well, once it goes on.
+    assert "gave up" in told(job, LAST)["errors"][0]
 
 
 def test_others_are_told_what_a_stage_raised(die: Callable[..., Any]) -> None:
