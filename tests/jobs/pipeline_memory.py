@@ -7,7 +7,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import tf_libra
-from tf_libra.strategies import Spp
+from tf_libra.strategies import GPipe
 
 cases = harness.Cases()
 WIDE = 3000  # a variable is mapped by itself, and unmapped when it is let go
@@ -33,7 +33,7 @@ def memory():
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
-    strategy = Spp(num_microbatches=2, num_stages=2)
+    strategy = GPipe(num_microbatches=2, num_stages=2)  # as many layers on each rank
     found = {}
     for what, release in (("before", False), ("let go", True)):
         step = tf_libra.optimize(strategy, release_variables=release)(tf.function(train_step))
