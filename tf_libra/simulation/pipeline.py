@@ -1,6 +1,7 @@
 """The timeline of a pipeline plan: its computation, transfers and all-reduces as tasks."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tf_libra.model.cluster import Cluster
@@ -89,7 +90,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
             f"got {used}"
         )
     durations = _durations(layers, plan, cluster)
-    labels = _labels(layers, plan)
+    labels = _labels(plan, durations["update"])
     index_of = {label: index for index, label in enumerate(labels)}
     # What runs before a block on its stage: the plan's order keeps a stage's blocks apart.
     before: dict[_Label, int] = {}
@@ -187,8 +188,13 @@ def _durations(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> dict
     }
 
 
-def _labels(layers: LayerGraph, plan: PipelinePlan) -> list[_Label]:
-    """All blocks of a plan; of blocks that are ready together, the first goes first."""
+def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
+    """All blocks of a plan; of blocks that are ready together, the first goes first.
+
+    Args:
+        plan: the stages.
+        updates: what each takes to update; none where that is nothing.
+    """
     last = len(plan.stages) - 1
     labels: list[_Label] = []
     for index, stage in enumerate(plan.stages):
@@ -200,7 +206,7 @@ def _labels(layers: LayerGraph, plan: PipelinePlan) -> list[_Label]:
                 labels.append(("backward_transfer", index, microbatch))
         if len(stage.devices) > 1:
             labels.append(("all_reduce", index, None))
-        if update_seconds(layers, stage) > 0:
+        if updates[index] > 0:
             labels.append(("update", index, None))
     return labels
 

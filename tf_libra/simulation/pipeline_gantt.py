@@ -18,6 +18,7 @@ from tf_libra.simulation.pipeline import (
 )
 
 KINDS = ("forward", "backward", "all_reduce", "update")
+COMPUTING = tuple(kind for kind in KINDS if kind != "all_reduce")
 IDLE, ALL_REDUCE, UPDATE = ".", "=", "+"
 LEGEND = "A: forward of microbatch 0, a: its backward, and so on; =: all-reduce; +: update; .: idle"
 _LETTERS = 26
@@ -60,7 +61,7 @@ class Bar:
     @property
     def computes(self) -> bool:
         """Whether it occupies the device."""
-        return self.kind != "all_reduce"
+        return self.kind in COMPUTING
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.simulation.picture import save
 from tf_libra.simulation.pipeline import PipelineTimeline
-from tf_libra.simulation.pipeline_gantt import Bar
+from tf_libra.simulation.pipeline_gantt import COMPUTING, KINDS, Bar
 
 _COLOURS = {
     "forward": "#4c78a8",
@@ -16,7 +16,6 @@ _COLOURS = {
     "all_reduce": "#f58518",
     "update": "#b279a2",
 }
-_COMPUTING = ("forward", "backward", "update")
 
 
 def plot_pipelines(
@@ -39,7 +38,7 @@ def plot_pipelines(
     panels = figure.subplots(len(pictures), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (title, plan, timeline) in zip(panels, pictures, strict=True):
         for kind, colour in _COLOURS.items():
-            place = (0.05, 0.55) if kind in _COMPUTING else (0.62, 0.3)
+            place = (0.05, 0.55) if kind in COMPUTING else (0.62, 0.3)
             for stage in range(len(plan.stages)):
                 bars = [
                     (1e3 * block.start_seconds, 1e3 * block.seconds)
@@ -85,7 +84,6 @@ def plot_devices(
     height = 0.6 + 0.3 * len(devices)
     figure = Figure(figsize=(12, 0.6 + height * len(pictures)), layout="constrained")
     panels = figure.subplots(len(pictures), sharex=True, squeeze=False)[:, 0]
-    kinds = ("forward", "backward", "all_reduce", "update")
     for axes, (title, bars, seconds) in zip(panels, pictures, strict=True):
         for bar in bars:
             low, thick = (0.05, 0.55) if bar.computes else (0.62, 0.3)
@@ -99,7 +97,7 @@ def plot_devices(
         axes.set_title(f"{title}: {1e3 * seconds:.4g} ms", fontsize=10)
     panels[-1].set_xlim(0, 1e3 * max(seconds for *_, seconds in pictures) or 1)
     panels[-1].set_xlabel("ms since the start of the iteration")
-    handles = [Patch(color=_COLOURS[kind], label=kind.replace("_", " ")) for kind in kinds]
+    handles = [Patch(color=_COLOURS[kind], label=kind.replace("_", " ")) for kind in KINDS]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     save(figure, path)
 
