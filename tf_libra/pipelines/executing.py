@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.pipelines.axes import Axes
-from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.cutting import Cut, Message
 from tf_libra.pipelines.distributing import Distribution, Values
 from tf_libra.pipelines.exchanging import (
     Exchange,
@@ -71,23 +71,20 @@ class _Block:
 
     Attributes:
         cut: the step, traced for what the rank computes of it.
-        first: what it computes of the first microbatch.
-        later: of others.
-        last: of the last one.
+        functions: by microbatch, what it computes.
         receives: before that.
         sends: after it.
         returns: names of the tensors among its results which the step returns.
-        last_sends: whether `last` sends by itself, before it all-reduces.
+        sends_itself: the microbatch of which the function sends, before it all-reduces; None: of
+            none.
     """
 
     cut: Cut
-    first: PartFunction
-    later: PartFunction
-    last: PartFunction
+    functions: Mapping[int, PartFunction]
     receives: tuple[Exchange, ...]
     sends: tuple[Exchange, ...]
     returns: tuple[str, ...]
-    last_sends: bool
+    sends_itself: int | None
 
 
 class Execution:
@@ -130,9 +127,6 @@ class Execution:
         self._cut = cut = any_trace.cut  # for what all traces have in common
         self._update = Update(cut)
         self._order = layout.orders[transport.rank]
-        # By stage and kind, which microbatch comes first, and which last.
-        self._last = {(task.stage, task.kind): task.microbatch for task in self._order}
-        self._first = {(one.stage, one.kind): one.microbatch for one in reversed(self._order)}
         for one in traced.values():
             check_exchanges(one.cut, layout, one.axes)
         self._returned = {one.name: Returned.of(cut, any_trace.axes, one) for one in _returned(cut)}
@@ -198,27 +192,36 @@ class Execution:
         )
         returns = tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase)
         part, extraction = cut.parts[phase], traced.extraction
+        in_order = [m for k, s, m in self._order if (k, s) == (kind, stage)]
+        sends_itself = None
         if kind == "forward":
-            first = later = last = PartFunction.of(extraction, part)
+            functions = dict.fromkeys(in_order, PartFunction.of(extraction, part))
         else:
-            count = self.layout.num_microbatches
+            first, last, between = in_order[0], in_order[-1], in_order[1:-1]
             others = {*returns, *(one.message.tensor for one in sends)}
-            before = Reducing.of(cut, stage, others)
-            ending = self._ending(before, cut, stage, part, sends)
-            last = PartFunction.of(extraction, part, ending)
-            first = PartFunction.of(extraction, part, before) if count > 1 else last
-            adding = replace(before, adds=True)
-            later = PartFunction.of(extraction, part, adding) if count > 2 else last
-        last_sends = kind == "backward" and bool(self.layout.groups_of(stage))
-        return _Block(cut, first, later, last, receives, sends, returns, last_sends)
+            alone = Reducing.of(cut, stage, others)
+            adding = replace(alone, adds=True)
+            before = alone if first == last else adding
+            ending = self._ending(before, cut, stage, part, sends, last)
+            functions = {last: PartFunction.of(extraction, part, ending)}
+            if first != last:
+                functions[first] = PartFunction.of(extraction, part, alone)
+            if between:
+                functions |= dict.fromkeys(between, PartFunction.of(extraction, part, adding))
+            sends_itself = last if ending.groups else None
+        return _Block(cut, functions, receives, sends, returns, sends_itself)
 
     def _ending(
-        self, before: Reducing, cut: Cut, stage: int, part: Part, sends: tuple[Exchange, ...]
+        self,
+        before: Reducing,
+        cut: Cut,
+        stage: int,
+        part: Part,
+        sends: tuple[Exchange, ...],
+        microbatch: int,
     ) -> Reducing:
-        """The same of the last one."""
-        count = self.layout.num_microbatches
+        """What becomes of gradients in the last microbatch, from what would in another."""
         groups = self.layout.groups_of(stage)
-        microbatch = self._last[stage, "backward"]
 
         def send(computed: list[Any]) -> None:
             values = dict(zip(part.gives, computed, strict=True))
@@ -228,8 +231,7 @@ class Execution:
 
         return replace(
             before,
-            adds=count > 1,
-            divisor=count * len(self.layout.ranks[stage]),
+            divisor=self.layout.num_microbatches * len(self.layout.ranks[stage]),
             groups=groups,
             ranks=self.layout.ranks[stage],
             transport=self._transport,
@@ -239,8 +241,8 @@ class Execution:
     @property
     def captures(self) -> frozenset[str]:
         """Placeholders of the variables, and other captured tensors, that this rank uses."""
-        # All functions of a block capture alike.
-        functions = [*(block.last for block in self._blocks.values()), *self._updates]
+        blocks = self._blocks.values()
+        functions = [*(f for block in blocks for f in block.functions.values()), *self._updates]
         return frozenset().union(*(one.captures for one in functions))
 
     @property
@@ -274,14 +276,11 @@ class Execution:
             self._expect(self._order[place + 1 : place + 2])
             start = time.perf_counter()
             samples = batches[self.layout.ranks[stage]][microbatch]
-            is_last = microbatch == self._last[stage, kind]
-            is_first = microbatch == self._first[stage, kind]
-            function = block.last if is_last else block.first if is_first else block.later
-            values |= function(samples, values, sums)
+            values |= block.functions[microbatch](samples, values, sums)
             stop = time.perf_counter()
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
             self._hand_on(block.sends, microbatch, values)
-            if not (is_last and block.last_sends):
+            if microbatch != block.sends_itself:
                 self._send(block.sends, microbatch, values)
             for name in block.returns:
                 outputs[microbatch][name] = values[name]
@@ -309,8 +308,7 @@ class Execution:
             for piece in pieces:
                 if piece.rank != self._transport.rank:
                     part = _part(values[message.tensor], axis, piece)
-                    name = f"{message.tensor} {message.target} {microbatch}"
-                    self._transport.send(part, piece.rank, name)
+                    self._transport.send(part, piece.rank, _name(message, microbatch))
 
     def _hand_on(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
         """To other stages of this rank."""
@@ -331,9 +329,8 @@ class Execution:
                     if axis is not None:
                         shape[axis] = piece.own.size
                     if piece.rank != self._transport.rank:
-                        name = f"{message.tensor} {message.target} {task.microbatch}"
                         self._expected[task, message.tensor, piece.rank] = self._transport.expect(
-                            tensor.dtype, shape, piece.rank, name
+                            tensor.dtype, shape, piece.rank, _name(message, task.microbatch)
                         )
 
     def _receive(self, block: _Block, task: Task, values: Values) -> None:
@@ -432,6 +429,11 @@ class Execution:
 
 def _returned(cut: Cut) -> list[Any]:
     return list({one.name: one for one in cut.graph.returned_samples}.values())
+
+
+def _name(message: Message, microbatch: int) -> str:
+    """Of what is sent from stage to stage."""
+    return f"{message.tensor} {message.target} {microbatch}"
 
 
 def _part(tensor: Any, axis: int | None, piece: Piece) -> Any:

@@ -8,8 +8,6 @@ from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.parts import Part
 from tf_libra.pipelines.reducing import Reducing
 
-Values = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class PartFunction:
@@ -62,7 +60,7 @@ class PartFunction:
         arguments: Mapping[str, Any],
         values: Mapping[str, Any],
         sums: Mapping[str, Any] | None = None,
-    ) -> Values:
+    ) -> dict[str, Any]:
         """Runs it.
 
         Args:

@@ -26,7 +26,7 @@ class Lanes:
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
-        return messages.receive(dtype, shape, from_rank, f"{self._function}: {name}")
+        return self.expect(dtype, shape, from_rank, name)()
 
     def expect(
         self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
