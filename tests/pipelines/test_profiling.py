@@ -1,14 +1,13 @@
 """What is measured of layers before planning, and that it leaves nothing behind."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.pipelines.job import batches, fresh
 from tests.pipelines.models import EVERY
-from tf_libra.pipelines.profiling import measured_layers
+from tf_libra.model.layers import LayerGraph
+from tf_libra.pipelines.profiling import averaged, measured_layers
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.traces import Traces
 
@@ -53,21 +52,53 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
     assert found.forward_seconds.sum() > 0
 
 
-def test_an_update_that_cannot_be_undone_is_not_measured():
+@pytest.mark.parametrize("in_condition", [False, True])
+def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
     """It says nothing of how long it takes, and what it does is done by steps alone."""
     trained = fresh(EVERY["deep"])
     calls = []
 
-    @dataclasses.dataclass
-    class Telling:
-        def step(self, images, labels):
-            result = trained.step(images, labels)
-            tf.numpy_function(lambda: calls.append(1), [], [])
-            return result
+    steps = tf.Variable(0)
+
+    def call():
+        tf.numpy_function(lambda: calls.append(1), [], [])
+        return steps.assign_add(1)
+
+    def step(images, labels):
+        result = trained.step(images, labels)
+        tf.cond(steps >= 0, call, steps.read_value) if in_condition else call()
+        return result
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(Telling().step)), given, 4, 4)
+    traces = Traces(Recorder(tf.function(step)), given, 4, 4)
     found = measured_layers(traces, given, 2, 1)
     assert not calls
     assert found.update_seconds.sum() == 0
     assert found.input_shares == ()
+
+
+def test_where_a_rank_has_not_measured_its_share_nobody_has():
+    """What all have measured of whole microbatches is averaged all the same."""
+    columns = ([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]], [8, 8], [4])
+    one = LayerGraph.chain(*columns, input_shares=(0.5, 1), update_seconds=[0.5, 1])
+    forward, backward = ([row[-1] for row in rows] for rows in columns[:2])
+    other = LayerGraph.chain(forward, backward, [8, 8], [4], update_seconds=[1.5, 3])
+
+    class Ranks:
+        """Of which each tells in turn what it has, and hears what was told until then."""
+
+        def __init__(self):
+            self._told = []
+
+        def all_gather(self, mine):
+            self._told.append(mine)
+            return self._told
+
+    ranks = Ranks()
+    averaged(other, ranks)
+    found = averaged(one, ranks)
+    assert found.input_shares == ()
+    np.testing.assert_array_equal(found.forward_seconds, forward)
+    np.testing.assert_array_equal(found.backward_seconds, backward)
+    np.testing.assert_array_equal(found.update_seconds, [1, 2])
+    assert averaged(one, Ranks()) == one

@@ -91,11 +91,11 @@ def _tried(call: Callable[[], Any], predicate: Any) -> _Branch:
         tuple(outside.values()),
         len(variables) == len(written)
         and all(one.shape.is_fully_defined() for one in variables)
-        and all(_is_plain(one) for one in every),
+        and all(map(is_plain, every)),
     )
 
 
-def _is_plain(node: Any) -> bool:
+def is_plain(node: Any) -> bool:
     """Whether an op has no effect but on variables that it is given."""
     op = op_def_registry.get(node.op)
     return (

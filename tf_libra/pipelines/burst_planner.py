@@ -17,11 +17,11 @@ from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.links import AllReduces, Links, measured_all_reduces, measured_links
 from tf_libra.pipelines.measuring import Measured as Iteration
 from tf_libra.pipelines.measuring import Measuring
+from tf_libra.pipelines.profiling import shares_of_bytes
 from tf_libra.pipelines.scaling import Measured, crossing, flows
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.transport import Transport
-from tf_libra.pipelines.updating import Update
 from tf_libra.planning.burst import BurstStrategy, DataParallel, make_burst_plan
 from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.story.story import Story
@@ -119,7 +119,7 @@ class BurstPlanner:
             raise ValueError(
                 f"{graph.recording.name} cannot be cut into layers: {graph.why_uncut()}"
             )
-        Update(traces.each_layer)  # what cannot be updated apart is refused
+        traces.check_update()
         self._traces, self._control, self._transport = traces, control, transport
         self._story = story
         self._names = tuple(layer.name for layer in graph.layers)
@@ -192,12 +192,10 @@ class BurstPlanner:
 
     def _update_seconds(self, execution: Execution) -> list[float]:
         """What updating takes of each stage: as much as its share of the parameters' bytes."""
-        starts = execution.layout.starts
-        sizes = [layer.parameter_bytes for layer in self._traces.whole.layers]
-        of_stages = np.add.reduceat(np.array(sizes, float), starts)
         began, ended = execution.updated
-        shares = (ended - began) * of_stages / max(of_stages.sum(), 1.0)
-        return [float(one) for one in shares]
+        shares = shares_of_bytes(self._traces.whole.layers)
+        of_stages = np.add.reduceat(shares, execution.layout.starts)
+        return [(ended - began) * float(one) for one in of_stages]
 
     def explained(self, name: str, execution: Execution) -> str:
         """See `Planner`."""

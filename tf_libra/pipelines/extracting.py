@@ -68,7 +68,7 @@ class Extraction:
         """
         definition = graph_pb2.GraphDef()
         definition.versions.CopyFrom(self._definition.versions)
-        definition.library.CopyFrom(self._library(ops))
+        definition.library.CopyFrom(self.library(ops))
         members, inputs = set(ops), set()
         for name in ops:
             node = definition.node.add()
@@ -108,7 +108,7 @@ class Extraction:
         used = {one.lstrip("^") for name in ops for one in self._nodes[name].input}
         return frozenset({one.split(":")[0] for one in (*used, *gives)} & self._captures.keys())
 
-    def _library(self, ops: Collection[str]) -> Any:
+    def library(self, ops: Collection[str]) -> Any:
         """The functions that these ops call, and those call."""
         library = self._definition.library
         known = {one.signature.name: one for one in library.function}

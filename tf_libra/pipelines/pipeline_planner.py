@@ -19,7 +19,6 @@ from tf_libra.pipelines.reducing import groups_of
 from tf_libra.pipelines.shares import Shares, check_divides
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.transport import Transport
-from tf_libra.pipelines.updating import Update
 from tf_libra.planning.pipeline import DataParallel, PipelineStrategy
 from tf_libra.story.story import Story
 from tf_libra.tuning import Phase
@@ -70,7 +69,7 @@ class PipelinePlanner:
                 raise ValueError(
                     f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
                 )
-        Update(traces.each_layer)  # what cannot be updated apart is refused
+        traces.check_update()
         story.busy(Phase.MEASURE)
         count, world = self.num_microbatches, control.world_size
         mine = profiling.measured_layers(traces, given, count, world)

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tf_libra.backends.control import Control
 from tf_libra.model.layers import LayerGraph
+from tf_libra.pipelines import axes, branches
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.functions import PartFunction, sum_of
 from tf_libra.pipelines.reducing import Reducing
-from tf_libra.pipelines.step_graph import StepGraph
+from tf_libra.pipelines.step_graph import Layer, StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 
@@ -50,8 +52,7 @@ def measured_layers(
     whole = _measured(traces, traces.cut([0]), traces.size, arguments, adds)
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
-    parameter_bytes = np.array([layer.parameter_bytes for layer in layers], float)
-    by_bytes = parameter_bytes / max(parameter_bytes.sum(), 1.0)
+    by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
     of_share = _of_share(traces, given, adds, num_ranks)
     if of_share is not None:
@@ -65,7 +66,7 @@ def measured_layers(
     return LayerGraph.chain(
         forward,
         backward,
-        parameter_bytes,
+        [layer.parameter_bytes for layer in layers],
         crossing_bytes(traces.each_layer),
         [layer.name for layer in layers],
         input_shares=shares,
@@ -79,6 +80,7 @@ def _of_share(traces: Traces, given: Any, adds: bool, num_ranks: int) -> list[fl
         return None
     size = traces.size // num_ranks
     try:
+        axes.check_same(traces.whole, traces.size, traces.graph(size), size)
         cut = traces.cut([0], size)
         return _measured(traces, cut, size, traces.arguments(given, size), adds).seconds
     except Exception:  # whatever the script says to so few samples: no plan has to divide them
@@ -131,15 +133,15 @@ def _measured(
 def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[str, Any]) -> float:
     """What updating all variables takes; 0 where an update does what cannot be undone."""
     cut = traces.cut([0])
-    graph = cut.graph
-    if any(not graph.handles[place] for place in graph.once):
-        return 0.0
+    graph, extraction = cut.graph, traces.extraction(traces.size)
+    ops = [graph.ops[place] for place in graph.once]
+    called = extraction.library([op.name for op in ops]).function
+    nodes = [*(op.node_def for op in ops), *(node for one in called for node in one.node_def)]
     used = {name for place in graph.once for name in graph.handles[place]}
-    if not used <= traces.captured.keys():
+    if not all(map(branches.is_plain, nodes)) or not used <= traces.captured.keys():
         return 0.0
     update = Update(cut)
     values = {f"{name}:0": one for name, one in gradients.items()}
-    extraction = traces.extraction(traces.size)
     rounds = [
         PartFunction.of(extraction, update.part((0,), number))
         for number in range(update.num_rounds)
@@ -175,6 +177,12 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def shares_of_bytes(layers: Sequence[Layer]) -> NDArray[np.float64]:
+    """Of the bytes of all parameters each layer's share, shape [L]; zeros where there are none."""
+    sizes = np.array([layer.parameter_bytes for layer in layers], float)
+    return sizes / max(sizes.sum(), 1.0)
+
+
 def crossing_bytes(cut: Cut) -> list[float]:
     """What crosses each cut of a step, of one microbatch; the larger of the two ways."""
     forward, backward = np.zeros(cut.num_stages - 1), np.zeros(cut.num_stages - 1)
@@ -190,20 +198,28 @@ def crossing_bytes(cut: Cut) -> list[float]:
 
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """The means of what all ranks have measured, all of which call this."""
-    shares, rows = layers.input_shares, layers.layers
-    times = [
-        [one.forward_seconds_by_share or one.forward_seconds for one in rows],
-        [one.backward_seconds_by_share or one.backward_seconds for one in rows],
-        layers.update_seconds.tolist(),
-    ]
-    everyone = control.all_gather(times)
-    forward, backward, update = (np.mean(one, axis=0) for one in zip(*everyone, strict=True))
+    rows = layers.layers
+    everyone = control.all_gather(
+        [
+            [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows],
+            [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows],
+            [(one.update_seconds,) for one in rows],
+        ]
+    )
+    # A rank that could not measure its share has whole microbatches only.
+    num_shares = min(len(forward[0]) for forward, _, _ in everyone)
+    forward, backward, update = (
+        np.mean([[row[-num_shares:] for row in one] for one in times], axis=0)
+        for times in zip(*everyone, strict=True)
+    )
+    if num_shares == 1:
+        forward, backward = forward[:, 0], backward[:, 0]
     return LayerGraph.chain(
         forward,
         backward,
         layers.parameter_bytes,
         layers.activation_bytes,
         layers.names,
-        input_shares=shares,
-        update_seconds=update,
+        input_shares=layers.input_shares if num_shares > 1 else (),
+        update_seconds=update[:, 0],
     )

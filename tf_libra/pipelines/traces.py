@@ -55,16 +55,15 @@ class Traces:
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, Axes] = {}
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
+        self._has_update = False
         self._extractions: dict[int, Extraction] = {}
         if not self._are_alike():
             # What a first trace builds, such as an optimizer without slots, others find built.
             recorder.forget()
-            self._graphs.clear()
-        if not self._is_updated_by_stages():
+            self._forget()
+        if not self._is_updated_apart():
             recorder.select()
-            self._graphs.clear()
-            self._axes.clear()
-            self._cuts.clear()
+            self._forget()
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
 
@@ -88,13 +87,19 @@ class Traces:
             return False
         return True
 
-    def _is_updated_by_stages(self) -> bool:
-        """Whether each stage can update its own variables."""
+    def _is_updated_apart(self) -> bool:
+        """Whether every layer, as a stage, can update its own variables."""
         try:
-            Update(self.each_layer)
+            self.check_update()
         except ValueError:
             return False
         return True
+
+    def _forget(self) -> None:
+        """Forgets what was found in traces that were made until now."""
+        self._graphs.clear()
+        self._axes.clear()
+        self._cuts.clear()
 
     def axes(self, size: int) -> Axes:
         """Where samples lie in the trace for so many.
@@ -120,6 +125,12 @@ class Traces:
     def variables(self) -> dict[int, Held]:
         """The same by key."""
         return {one.key: one for one in self.captured.values()}
+
+    def check_update(self) -> None:
+        """Raises `ValueError` where a layer, as a stage, could not update its own variables."""
+        if not self._has_update:
+            Update(self.each_layer)
+            self._has_update = True
 
     @property
     def each_layer(self) -> Cut:
