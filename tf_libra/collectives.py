@@ -22,9 +22,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_libra.backends import control, jobs, lanes_meeting, messages
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import jobs, lanes_meeting, messages
-from tf_libra.backends.control import Terms
 
 _SUM, _AVERAGE = "sum", "average"
 
@@ -41,9 +40,12 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
             `MultiWorkerMirroredStrategy` was made.
         EngineError: a rank cannot be reached in time.
     """
+    job = jobs.of_this_process()
+    for running in control.left_over(job.world(timeout_seconds)):
+        running.close()
     if engine_lib.running() is None:
-        terms = Terms(1, timeout_seconds, stall_warning_seconds)
-        engine = lanes_meeting.meet(jobs.of_this_process(), terms)
+        terms = control.Terms(1, timeout_seconds, stall_warning_seconds)
+        engine = lanes_meeting.meet(job, terms)
         atexit.register(engine.close)
 
 

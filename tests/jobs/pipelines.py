@@ -283,23 +283,82 @@ def another_job():
     return {"rank": hvd.rank()}
 
 
+def other_partners():
+    """Two jobs of two at once; in the next ones every rank of two is another process's partner."""
+    pairs, crossed = [[0, 1], [2, 3]], [[0, 3], [2, 1]]
+    weight = tf.Variable(0.0)
+
+    def average(gradient):
+        with tf.GradientTape() as tape:
+            loss = weight * gradient
+        weight.assign(tape.gradient(loss, weight))
+
+    by_engine = {
+        engine: tf_libra.optimize("syneasgd", engine=engine)(tf.function(average))
+        for engine in ("lanes", "horovod")
+    }
+    mine = tf.constant(float(harness.RANK))
+
+    def averaged(engine):
+        weight.assign(0.0)
+        by_engine[engine](mine)
+        return float(weight)
+
+    def summed():
+        tf_libra.collectives.connect(60)
+        return float(tf_libra.collectives.all_reduce(mine, [0, 1], "sum"))
+
+    found = {}
+    whole = [list(range(harness.SIZE))]
+    with places_of([*pairs, *crossed, *pairs, *crossed, *whole]) as places:
+        join([*pairs], places[0:2])
+        found["lanes"] = [averaged("lanes")]
+        join([*crossed], places[2:4])
+        found["sums"] = [summed()]
+        join([*pairs], places[4:6])
+        found["lanes"].append(averaged("lanes"))
+        found["sums"].append(summed())
+        found["horovod"] = [averaged("horovod")]
+        join([*crossed], places[6:8])
+        found["horovod"].append(averaged("horovod"))
+        found["lanes"].append(averaged("lanes"))
+        join(whole, places[8:])
+    return found
+
+
 def change_places():
     """Ends Horovod's job and begins another, in which rank 0 is who was the last."""
+    ranks = [list(range(harness.SIZE))[::-1]]
+    with places_of(ranks) as places:
+        join(ranks, places)
+
+
+@contextlib.contextmanager
+def places_of(jobs):
+    """What the environment of each rank says of its place, by job; rank 0 lets them meet."""
     with contextlib.ExitStack() as stack:
-        # To be there first and for longest.
         places = []
         if harness.RANK == 0:
-            places = stack.enter_context(meeting(f"localhost:{harness.SIZE}", "127.0.0.1", "lo"))
-        places = hvd.broadcast_object(places, name="places")
-        hvd.shutdown()
-        os.environ.update(places[harness.SIZE - 1 - harness.RANK])
-        hvd.init()
-        harness.barrier()
+            hosts = (f"localhost:{len(ranks)}" for ranks in jobs)
+            places = [stack.enter_context(meeting(one, "127.0.0.1", "lo")) for one in hosts]
+        yield hvd.broadcast_object(places, name="places")
+
+
+def join(jobs, places):
+    """Ends Horovod's job and begins others, of these ranks of the first, in this order."""
+    hvd.shutdown()
+    for ranks, of_these in zip(jobs, places, strict=True):
+        if harness.RANK in ranks:
+            os.environ.update(of_these[ranks.index(harness.RANK)])
+    hvd.init()
+    harness.barrier()
 
 
 # The last one: from here on ranks are others than the harness knows.
 if harness.SIZE == 2:
     cases.add("another_job", another_job)
+if harness.SIZE == 4:
+    cases.add("other_partners", other_partners)
 
 if __name__ == "__main__":
     cases.run()

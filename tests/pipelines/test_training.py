@@ -162,6 +162,19 @@ def test_what_stages_had_in_a_job_that_is_over_is_asked_of_nobody(trained: Job) 
         np.testing.assert_allclose(job[name], alone, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_ranks_of_the_next_job_are_met_anew(trained: Job) -> None:
+    """Even by who is the same rank of as many: the others are other processes."""
+    for rank in range(trained.world_size):
+        value = trained.value("other_partners", rank)
+        neighbour = {rank, rank ^ 1}
+        opposite = {rank, 3 - rank}
+        in_turn = [neighbour, neighbour, opposite]
+        assert value["lanes"] == [sum(one) / 2 for one in in_turn]
+        assert value["horovod"] == [sum(neighbour) / 2, sum(opposite) / 2]
+        assert value["sums"] == [sum(opposite), sum(neighbour)]
+
+
 def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> None:
     """Without oneDNN, which keeps what is freed for what comes next."""
     job = run_job("pipeline_memory.py", 2, env={"TF_ENABLE_ONEDNN_OPTS": "0"})

@@ -58,6 +58,11 @@ class Control(Protocol):
         """Number of processes."""
         ...
 
+    @property
+    def job(self) -> int:
+        """Whose ranks it reaches: `World.job`."""
+        ...
+
     def all_gather(self, message: Any) -> list[Any]:
         """Every rank's message, by rank. Messages are what JSON can say.
 
@@ -195,3 +200,9 @@ def running() -> list[Control]:
     """What reaches the other ranks from this process, whoever has started it."""
     found = (kind().running() for kind in REGISTRY.by_name.values())
     return [one for one in found if one is not None]
+
+
+def left_over(world: World) -> list[Control]:
+    """What still reaches the ranks of an earlier job, whoever has started it."""
+    ours = (world.job, world.rank, world.size)
+    return [one for one in running() if (one.job, one.rank, one.world_size) != ours]

@@ -87,12 +87,14 @@ class Engine:
         world_size: number of processes.
         num_lanes: the largest number of threads that an all-reduce may use.
         ranks_per_host: the same on all hosts; 0: not known, or hosts differ.
+        job: whose ranks they are: `World.job`.
     """
 
     rank: int
     world_size: int
     num_lanes: int
     ranks_per_host: int = 0
+    job: int = 0
 
     def all_gather(self, message: Any) -> list[Any]:
         """Every rank's message, by rank. Messages are what JSON can say.
@@ -203,6 +205,10 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     return parse_records((text.value or b"{}").decode())
 
 
+# Of the engine that runs, which itself knows nothing of jobs.
+_connected = {"job": 0}
+
+
 def running() -> Engine | None:
     """The engine that runs in this process, if one does."""
     if not library.is_loaded():
@@ -210,7 +216,7 @@ def running() -> Engine | None:
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
     if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
         return None
-    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value)
+    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value, _connected["job"])
 
 
 def connect(
@@ -221,8 +227,9 @@ def connect(
     timeout_seconds: float,
     stall_warning_seconds: float,
     liveness_seconds: float = 10.0,
+    job: int = 0,
 ) -> Engine:
-    """Connects to all ranks. `listen` must have been called; `addresses` are by rank.
+    """Connects to all ranks of a job. `listen` must have been called; `addresses` are by rank.
 
     Raises:
         EngineError: a rank cannot be reached, or did not arrive within `timeout_seconds`.
@@ -240,6 +247,7 @@ def connect(
             liveness_seconds,
         )
     )
+    _connected["job"] = job
     connected = running()
     assert connected is not None
     return connected

@@ -3,6 +3,7 @@
 It carries them as uint8 tensors, never as pickled objects.
 """
 
+import functools
 import json
 import struct
 import sys
@@ -40,7 +41,32 @@ def world() -> World:
             " tf-libra run -np 2 python train.py. Without Horovod, set TF_CONFIG and make a"
             " MultiWorkerMirroredStrategy before that step"
         )
-    return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size())
+    job = _jobs().num_ended
+    return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size(), job=job)
+
+
+class _Jobs:
+    """Counts the jobs of this process that have ended: each does by a shutdown."""
+
+    def __init__(self) -> None:
+        from horovod.tensorflow.mpi_ops import _basics
+
+        self.num_ended = 0
+        # What every `shutdown` calls, whoever has imported it from where.
+        library = _basics.MPI_LIB_CTYPES
+        shutdown = library.horovod_shutdown
+
+        def counted() -> None:
+            self.num_ended += 1
+            shutdown()
+
+        library.horovod_shutdown = counted
+
+
+@functools.cache
+def _jobs() -> _Jobs:
+    """Those since anybody has asked who the ranks are."""
+    return _Jobs()
 
 
 def internal_error(message: str) -> Exception:

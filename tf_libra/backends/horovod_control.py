@@ -51,6 +51,11 @@ class HorovodControl:
         """Number of processes."""
         return self._world.size
 
+    @property
+    def job(self) -> int:
+        """Whose ranks it reaches."""
+        return self._world.job
+
     def all_gather(self, message: Any) -> list[Any]:
         """Every rank's message, by rank. Messages are what JSON can say.
 

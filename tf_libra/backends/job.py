@@ -24,12 +24,15 @@ class World:
         size: number of processes.
         local_size: number of processes on this host.
         host: name or address by which the others know this one's host; "" where nobody has said.
+        job: the number of the job among those of this process, from 0: the ranks of the next are
+            other processes, even where this one is the same rank of as many.
     """
 
     rank: int
     size: int
     local_size: int
     host: str = ""
+    job: int = 0
 
 
 class Job(Protocol):

@@ -77,6 +77,7 @@ def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> eng
         terms.timeout_seconds,
         terms.stall_warning_seconds,
         terms.liveness_seconds,
+        world.job,
     )
 
 

@@ -50,6 +50,9 @@ class Keeper(Protocol):
 _KEEPERS: dict[str, Keeper] = {}
 """By identity of the function, which is the same on every rank and so gives an order."""
 
+_JOB = [0]
+"""Whose ranks were met last: `World.job`."""
+
 _OLDEST = len(gc.get_threshold()) - 1
 """The generation of what has outlived most collections: with it everything is collected."""
 
@@ -114,6 +117,13 @@ def anybody() -> bool:
     for name in [name for name, one in _KEEPERS.items() if one.is_done]:
         del _KEEPERS[name]
     return any(one.is_behind for one in _KEEPERS.values())
+
+
+def of_job(number: int) -> None:
+    """The ranks are those of this job: where it is another than before, they are others."""
+    if number not in _JOB:
+        forget()
+    _JOB[:] = [number]
 
 
 def forget() -> None:

@@ -232,10 +232,9 @@ class Meeting:
 
     def _close_others(self, world: World) -> None:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
-        for running in control_lib.running():
-            if (running.rank, running.world_size) != (world.rank, world.size):
-                self._close(running)
-                elsewhere.forget()
+        for running in control_lib.left_over(world):
+            self._close(running)
+        elsewhere.of_job(world.job)
 
     def _close(self, control: Control) -> None:
         self._joins.close()
