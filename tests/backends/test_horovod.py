@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import horovod.tensorflow as hvd
 import pytest
 from horovod.common import elastic
 from horovod.common.exceptions import HorovodInternalError
@@ -12,6 +13,19 @@ from tf_libra.backends import horovod
 def test_job_is_known_once_horovod_is_initialized() -> None:
     with pytest.raises(ValueError, match=r"call hvd\.init\(\)"):
         horovod.world()
+
+
+@pytest.mark.usefixtures("horovod")
+def test_next_job_is_another_even_for_the_same_rank_of_as_many() -> None:
+    job = horovod.HorovodJob()
+    first = job.world(1.0)
+    hvd.init()  # changes nothing
+    assert not job.is_another(first)
+    hvd.shutdown()
+    assert not job.is_another(first)  # there is no other yet
+    hvd.init()
+    assert job.is_another(first)
+    assert not job.is_another(job.world(1.0))
 
 
 def test_lost_rank_is_what_horovod_recovers_from() -> None:
