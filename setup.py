@@ -62,6 +62,12 @@ def ask_python(code: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
+def rule(name: str, command: str) -> list[str]:
+    """A rule of ninja for a compiler that writes what it has read beside what it makes."""
+    description = ["  description = $cxx $in", "  depfile = $out.d", "  deps = gcc"]
+    return [f"rule {name}", f"  command = {command}", *description]
+
+
 class Library(Extension):
     """A shared library, its sources, and where its objects are kept between builds."""
 
@@ -76,6 +82,10 @@ class Library(Extension):
         """What its compiler and its linker need beside the flags of all libraries."""
         return ["-std=c++17", "-fvisibility=hidden"], []
 
+    def shared_header(self, source: Path) -> Path | None:
+        """What is compiled once for all units like this one."""
+        return None
+
     def ninja_file(self) -> str:
         """One edge per source, one to link; ninja learns the headers from the compiler."""
         found = sorted(path for pattern in self.patterns for path in Path().glob(pattern))
@@ -88,17 +98,21 @@ class Library(Extension):
             " -Wno-unused-parameter -Wno-sign-compare",
             # -z defs: a symbol that is missing fails here, not in the user's import.
             f"ldflags = -shared -pthread -Wl,-z,defs {shlex.join(link_flags)}",
-            "rule compile",
-            "  command = $cxx $cxxflags -MMD -MF $out.d -c $in -o $out",
-            "  description = $cxx $in",
-            "  depfile = $out.d",
-            "  deps = gcc",
+            *rule("compile", "$cxx $cxxflags $include -MMD -MF $out.d -c $in -o $out"),
+            *rule("precompile", "$cxx $cxxflags $level -MMD -MF $out.d -x c++-header $in -o $out"),
             "rule link",
             "  command = $cxx $in $ldflags -o $out",
             "  description = link $out",
         ]
         objects = {str(path): str(self.build_dir / path.with_suffix(".o")) for path in sources}
-        lines += [f"build {out}: compile {source}" for source, out in objects.items()]
+        headers = {source: self.shared_header(source) for source in sources}
+        for header in sorted({header for header in headers.values() if header}):
+            lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
+        for source, header in headers.items():
+            shared = f" | {self.build_dir / header}.gch" if header else ""
+            lines.append(f"build {objects[str(source)]}: compile {source}{shared}")
+            if header:
+                lines.append(f"  include = -include {self.build_dir / header}")
         lines.append(f"build {self.output}: link {' '.join(objects.values())}")
         lines += self.test_edges(objects, link_flags)
         lines += [f"build cc_tests: phony {shlex.join(map(str, self.tests))}"]
@@ -115,27 +129,19 @@ class Library(Extension):
         run_paths = [f"-Wl,-rpath,{folder}" for folder in folders]
         lines = [
             f"testflags = -pthread {shlex.join([*link_flags, *run_paths])}",
-            "rule precompile",
-            "  command = $cxx $cxxflags -O0 -MMD -MF $out.d -x c++-header $in -o $out",
-            "  description = $cxx $in",
-            "  depfile = $out.d",
-            "  deps = gcc",
-            "rule compile_test",
-            "  command = $cxx $cxxflags -O0 -include $shared -MMD -MF $out.d -c $in -o $out",
-            "  description = $cxx $in",
-            "  depfile = $out.d",
-            "  deps = gcc",
+            *rule("compile_test", "$cxx $cxxflags -O0 $include -MMD -MF $out.d -c $in -o $out"),
             "rule link_test",
             "  command = $cxx $in $testflags -o $out",
             "  description = link $out",
         ]
         for header in sorted({source.parent / "testing.h" for source in self.tests.values()}):
             lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
+            lines.append("  level = -O0")
         for program, source in self.tests.items():
             own, shared = f"{program}.o", program.with_name("testing.h")
             units = [out for unit, out in objects.items() if Path(unit).parent == source.parent]
             lines.append(f"build {own}: compile_test {source} | {shared}.gch")
-            lines.append(f"  shared = {shared}")
+            lines.append(f"  include = -include {shared}")
             lines.append(f"build {program}: link_test {own} {' '.join(units)}")
         return lines
 
@@ -148,6 +154,10 @@ class TensorFlowLibrary(Library):
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
         for source in sorted(Path("passes").glob("*_test.cc")):
             self.tests[self.build_dir / source.with_suffix("")] = source
+
+    def shared_header(self, source: Path) -> Path | None:
+        """Nearly all of a unit's compilation is TensorFlow's headers; those of lanes have none."""
+        return None if source.is_relative_to("ops/lanes") else Path("ops/tensorflow_headers.h")
 
     def flags(self) -> tuple[list[str], list[str]]:
         """TensorFlow's compile and link flags; importing it takes seconds, so they are kept."""
