@@ -21,6 +21,7 @@ class Trained:
         variables: trained ones.
         optimizer: updates them.
         metric: of labels and logits, None where the step has none.
+        norms: a metric of the norm of all gradients and of the count of updates; likewise.
         state: other variables that a step writes.
         scaled: of a loss, that of which gradients are computed.
     """
@@ -30,6 +31,7 @@ class Trained:
     variables: list[Any]
     optimizer: Any
     metric: Any = None
+    norms: Any = None
     state: tuple[Any, ...] = ()
     scaled: Callable[[Any], Any] = lambda loss: loss
 
@@ -44,7 +46,14 @@ class Trained:
         if self.metric is not None:
             self.metric.update_state(labels, logits)
             result["metric"] = self.metric.result()
+        if self.norms is not None:
+            self._measure(gradients)
+            result["norms"] = self.norms.result()
         return result
+
+    def _measure(self, gradients: list[Any]) -> None:
+        self.norms.update_state(tf.linalg.global_norm(gradients))
+        self.norms.update_state(self.optimizer.iterations)
 
     def accumulated(self, images: Any, labels: Any, num_microbatches: int) -> dict[str, Any]:
         """What one process does that accumulates the same microbatches."""
@@ -72,6 +81,9 @@ class Trained:
         }
         if self.metric is not None:
             result["metric"] = self.metric.result()
+        if self.norms is not None:
+            self._measure(means)
+            result["norms"] = self.norms.result()
         return result
 
 
@@ -105,7 +117,11 @@ def convolutional() -> Trained:
         ]
     )
     optimizer = keras.optimizers.Adam(1e-2, global_clipnorm=0.5)
-    return _of_keras(model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy())
+    norms = keras.metrics.Mean("norms")
+    trained = _of_keras(
+        model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy(), norms=norms
+    )
+    return replace(trained, state=(*trained.state, *norms.variables))
 
 
 def normalized() -> Trained:

@@ -1,5 +1,6 @@
 """What cannot be a pipeline is refused by name, before anything runs."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tf_libra.pipelines.batches import as_tensors, num_samples
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.planning import plan_for
 from tf_libra.pipelines.recording import Recorder
+from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 from tf_libra.strategies import GPipe, Spp
 
@@ -181,6 +183,22 @@ def loss_after_the_update() -> Any:
     return step
 
 
+def metric_of_both() -> Any:
+    """The norm of all gradients, and under the same name the loss."""
+    variables, metric = weights(), tf.keras.metrics.Mean("both")
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        gradients = tape.gradient(loss, variables)
+        metric.update_state(loss)
+        metric.update_state(tf.linalg.global_norm(gradients))
+        for one, gradient in zip(variables, gradients, strict=True):
+            one.assign_sub(gradient)
+
+    return step
+
+
 def forward_alone() -> Any:
     """A step that can be a pipeline, with AutoGraph at work on it."""
     variables = weights()
@@ -211,6 +229,7 @@ def nothing_trained() -> Any:
         (telling, "updates 'weight0' together with what belongs to other stages"),
         (update_by_samples, "depends on samples"),
         (loss_after_the_update, "stages update once, after all samples"),
+        (metric_of_both, "the metric 'both' adds up what depends on samples, and what was updated"),
         (nothing_trained, "computes no gradient of a trainable variable"),
     ],
 )
@@ -225,6 +244,27 @@ def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
     graphs = [traced(recorder, IMAGES, LABELS, size) for size in (8, 16)]
     with pytest.raises(ValueError, match=r"computes .* for a batch of 8 samples where it"):
         Axes(graphs[0], 8, graphs[1], 16)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_step_that_counts_samples_in_its_update_is_refused(counts):
+    """A stage sees those of a microbatch. Gradients of a sum may be divided by their number."""
+    variables, seen = weights(), tf.Variable(0, name="seen")
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        size = tf.shape(images)[0]
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images) * tf.cast(size, tf.float32)
+        if counts:
+            seen.assign_add(size)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient / tf.cast(size, tf.float32))
+
+    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    with contextlib.ExitStack() as stack:
+        if counts:
+            stack.enter_context(pytest.raises(ValueError, match="'seen' is updated by the size"))
+        traces.check_update()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,10 @@ import hashlib
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+from tensorflow.python.framework import smart_cond
+
+from tf_libra.pipelines.recording import REDUCTION
 from tf_libra.pipelines.step_graph import StepGraph
 
 
@@ -68,6 +72,43 @@ def check_same(graph: StepGraph, size: int, other: StepGraph, other_size: int) -
                 f" computes {names[1]} for one of {other_size}: stages need the same"
                 " computation for both"
             )
+
+
+def check_counts(graph: StepGraph, other: StepGraph) -> None:
+    """Raises `ValueError` where the update counts samples, by the size of the batch.
+
+    A trace has that of a microbatch. Where gradients are divided by it, as where the loss is a sum,
+    it is right.
+
+    Args:
+        graph: the step.
+        other: the same for a batch of another size.
+    """
+    others = {op.name: op for op in other.ops}
+    for write in graph.once:
+        places = graph.closure([write])
+        is_average = any(graph.ops[place].type == REDUCTION for place in places)
+        if is_average or not graph.handles[write]:
+            continue
+        for place in places:
+            op = graph.ops[place]
+            if graph.constant[place]:
+                continue
+            for index, one in enumerate(op.inputs):
+                another = others[op.name].inputs[index]
+                if graph.constant[graph.place[one.op.name]] and _differ(one, another):
+                    name = graph.variable_name(graph.handles[write][0])
+                    raise ValueError(
+                        f"{graph.recording.name}: {name!r} is updated by the size of the batch,"
+                        " which in a stage is that of a microbatch: count samples outside of the"
+                        " step, or steps"
+                    )
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether tensors that are computed of constants do."""
+    values = [smart_cond.smart_constant_value(tensor) for tensor in (one, other)]
+    return not any(value is None for value in values) and not np.array_equal(*values)
 
 
 def _compared(graph: StepGraph) -> list[Any]:

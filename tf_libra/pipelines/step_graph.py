@@ -205,28 +205,17 @@ class StepGraph:
 
     def _classify(self) -> None:
         """Which effects are of a microbatch; finds what reads a variable after such a one."""
-        gradients_end = self.recording.gradient_ops[1]
-        after = [op.type == REDUCTION for op in self.ops]
+        after = self._after_update()
+        self._leave_to_update(after)
         self.writes, self.once = [], []
         written: dict[str, set[str]] = {}
         for place, op in enumerate(self.ops):
-            after[place] = after[place] or any(after[i] for i in self.inputs(place))
             if op.type == REDUCTION or op.name not in self._must_run:
                 if not self.is_write[place]:
                     continue
             elif op.type in READS | _LOOKUPS or (_RANDOM.search(op.type) and not op.control_inputs):
                 continue
-            of_microbatch = not after[place] and (
-                self.sample[place]
-                or any(one in self._accumulators for one in self.handles[place])
-                or (
-                    self._created[place] < gradients_end
-                    and (
-                        not self.handles[place]
-                        or any(one in self.owner for one in self.handles[place])
-                    )
-                )
-            )
+            of_microbatch = not after[place] and self._is_of_microbatch(place)
             (self.writes if of_microbatch else self.once).append(place)
             if of_microbatch:
                 for handle in self.handles[place]:
@@ -237,6 +226,55 @@ class StepGraph:
                 before & written.get(h, set()) for h in self.handles[place]
             ):
                 self._running.add(place)
+
+    def _is_of_microbatch(self, place: int) -> bool:
+        """Whether an effect is, unless it takes what is there after the update."""
+        handles = self.handles[place]
+        in_time = self._created[place] < self.recording.gradient_ops[1]
+        return (
+            self.sample[place]
+            or any(one in self._accumulators for one in handles)
+            or (in_time and (not handles or any(one in self.owner for one in handles)))
+        )
+
+    def _after_update(self) -> list[bool]:
+        """By place, whether an op takes averaged gradients, or what the update has written."""
+        after: list[bool] = []
+        updated: dict[str, set[str]] = {}
+        for place, op in enumerate(self.ops):
+            before = {one.name for one in op.control_inputs}
+            handles = self.handles[place]
+            reads_new = op.type in READS and any(before & updated.get(h, set()) for h in handles)
+            is_after = op.type == REDUCTION or any(after[i] for i in self.inputs(place))
+            after.append(is_after or reads_new)
+            if self.is_write[place] and (after[place] or not self._is_of_microbatch(place)):
+                for handle in handles:
+                    updated.setdefault(handle, set()).add(op.name)
+        return after
+
+    def _leave_to_update(self, after: Sequence[bool]) -> None:
+        """Metrics of what is known after the update add it up once, and count it once.
+
+        Raises:
+            ValueError: a metric is of samples, too.
+        """
+        late: set[str] = set()
+        of_samples: set[str] = set()
+        for place, is_write in enumerate(self.is_write):
+            if is_write and (after[place] or self.sample[place]):
+                names = late if after[place] else of_samples
+                names |= {
+                    _metric(self.variable_name(h))
+                    for h in self._accumulators & set(self.handles[place])
+                }
+        for metric in late & of_samples:
+            raise ValueError(
+                f"{self.recording.name}: the metric {metric!r} adds up what depends on samples, and"
+                " what was updated or averaged: make two metrics, each with a name of its own"
+            )
+        self._accumulators -= {
+            one for one in self._accumulators if _metric(self.variable_name(one)) in late
+        }
 
     def _mark_late(self) -> None:
         by_update: dict[str, set[str]] = {}
@@ -440,6 +478,11 @@ def _in_order(created: Sequence[Any]) -> tuple[list[Any], list[int]]:
 def _names_of_variables(recording: Recording, captures: dict[str, Any]) -> dict[str, str]:
     known = {id(one.handle): variable_name(one) for one in recording.concrete.graph.variables}
     return {name: known[id(outside)] for name, outside in captures.items() if id(outside) in known}
+
+
+def _metric(variable: str) -> str:
+    """The metric that a variable is of, by the variable's name; itself, where that does not say."""
+    return variable.rpartition("/")[0] or variable
 
 
 def _accumulators(recording: Recording) -> set[int]:

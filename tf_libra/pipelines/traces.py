@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra.pipelines import batches
-from tf_libra.pipelines.axes import Axes
+from tf_libra.pipelines.axes import Axes, check_counts
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Traced
 from tf_libra.pipelines.extracting import Extraction
@@ -127,9 +127,10 @@ class Traces:
         return {one.key: one for one in self.captured.values()}
 
     def check_update(self) -> None:
-        """Raises `ValueError` where a layer, as a stage, could not update its own variables."""
+        """Raises `ValueError` where a layer, as a stage, could not update what it has to."""
         if not self._has_update:
             Update(self.each_layer)
+            check_counts(self.whole, self.graph(2 * self.size))
             self._has_update = True
 
     @property
