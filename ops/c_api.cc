@@ -275,12 +275,12 @@ int TfLibraAbort(const char* reason) {
   });
 }
 
-int TfLibraClose() {
+int TfLibraClose(const char* why) {
   return Guarded([&] {
     // Another thread may be waiting in a collective, and holds the engine until it is told.
     auto engine = ExchangeActiveEngine(nullptr);
     if (engine == nullptr) return Status();
-    return tf_libra::EndWithin(std::move(engine));
+    return tf_libra::EndWithin(std::move(engine), why);
   });
 }
 

@@ -65,9 +65,10 @@ int TfLibraTakeExecuted(const char* function, const char** json);
 // Tells the peers why this rank gives up and ends all work; the engine stays, failed.
 int TfLibraAbort(const char* reason);
 
-// Ends the engine and joins its threads. No-op where none runs. DeadlineExceeded where something
-// that was called at the end of an all-reduce does not return: its thread is left behind.
-int TfLibraClose();
+// Ends the engine and joins its threads; the peers that go on are told why. No-op where none runs.
+// DeadlineExceeded where something that was called at the end of an all-reduce does not return: its
+// thread is left behind.
+int TfLibraClose(const char* why);
 
 // From here on Horovod executes what LibraAllReduce is asked for, unless an engine runs.
 int TfLibraStartHorovod();

@@ -42,11 +42,11 @@ def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0)
     """
     job = jobs.of_this_process()
     for running in control.left_over(job.world(timeout_seconds)):
-        running.close()
+        running.close(control.LEFT)
     if engine_lib.running() is None:
         terms = control.Terms(1, timeout_seconds, stall_warning_seconds)
         engine = lanes_meeting.meet(job, terms)
-        atexit.register(engine.close)
+        atexit.register(lambda: engine.close(control.why_program_ends()))
 
 
 def send(tensor: Any, to_rank: int, name: str) -> tf.Tensor:

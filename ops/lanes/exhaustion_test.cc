@@ -233,9 +233,10 @@ void ClosingWithoutThreads() {
     if (!started.ok()) return;  // not the superuser, who could have been another
     Reducing late;
     const std::shared_ptr<LaneEngine> used = engine;
-    CHECK_STATUS(EndWithin(std::move(engine)), StatusCode::kResourceExhausted, "left behind");
+    CHECK_STATUS(EndWithin(std::move(engine), "it ends"), StatusCode::kResourceExhausted,
+                 "left behind");
     used->AllReduce(late.Request());
-    CHECK_STATUS(late.end.get_future().get(), StatusCode::kUnavailable, "the engine was closed");
+    CHECK_STATUS(late.end.get_future().get(), StatusCode::kUnavailable, "it ends");
   });
 }
 

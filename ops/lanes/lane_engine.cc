@@ -537,7 +537,8 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
 
 void LaneEngine::Abort(const Status& reason) noexcept { Fail(reason); }
 
-Status EndWithin(std::shared_ptr<Engine> engine) {
+Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
+  const Status reason(StatusCode::kUnavailable, why);
   const double timeout_seconds = engine->timeout_seconds();
   engine->Flush();
   // What a `done` leads to may be anything, the user's code included.
@@ -546,13 +547,13 @@ Status EndWithin(std::shared_ptr<Engine> engine) {
   std::promise<void> ended;
   const std::future<void> end = ended.get_future();
   try {
-    std::thread([held, ended = std::move(ended)]() mutable {
-      (*held)->Abort(Closed());
+    std::thread([held, reason, ended = std::move(ended)]() mutable {
+      (*held)->Abort(reason);
       delete held;
       ended.set_value();
     }).detach();
   } catch (const std::system_error&) {
-    (*held)->Abort(Closed());
+    (*held)->Abort(reason);
     return Status(StatusCode::kResourceExhausted,
                   "no thread can start that would end the engine's; they are left behind");
   }

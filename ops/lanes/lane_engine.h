@@ -161,9 +161,10 @@ class LaneEngine : public Engine {
   Status failure_;
 };
 
-// Aborts the engine and lets go of it. Where another thread still uses it, it ends with that; where
-// a `done` does not return for the engine's timeout, DeadlineExceeded: its threads stay behind.
-Status EndWithin(std::shared_ptr<Engine> engine);
+// Aborts the engine, once what it has sent is there, and lets go of it; peers are told `why`. Where
+// another thread still uses it, it ends with that; where a `done` does not return for the engine's
+// timeout, DeadlineExceeded: its threads stay behind.
+Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why);
 
 }  // namespace tf_libra
 

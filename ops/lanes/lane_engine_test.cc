@@ -903,11 +903,12 @@ void ClosingEndsInTime() {
   engine->AllReduce(std::move(request));
   meshes.clear();
   entered.get_future().wait();
-  CHECK_STATUS(EndWithin(std::move(engine)), StatusCode::kDeadlineExceeded, "has not returned");
+  CHECK_STATUS(EndWithin(std::move(engine), "it ends"), StatusCode::kDeadlineExceeded,
+               "has not returned");
   leave.set_value();
   left->get_future().wait();  // it uses what lies on this stack
   auto quick = MakeEngine(Patient(), std::move(ConnectAll(1, 1)[0]));
-  CHECK_OK(EndWithin(std::move(quick)));
+  CHECK_OK(EndWithin(std::move(quick), "it ends"));
 }
 
 // A process that was forked, such as one that loads data, outlives the rank that forked it.

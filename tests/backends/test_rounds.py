@@ -115,8 +115,9 @@ def test_every_rank_gets_what_all_have_said(
     with job(size) as one:
         expected = [[bytes([rank]) + payload for rank in range(size)] for payload in payloads]
         assert one.on_all(take_part) == [expected] * size
-        assert one.on_all(lambda _, rounds: rounds.end(None)) == [True] * size
-        assert one.failed and all("came to an end" in reason for _, reason, _ in one.failed)
+        assert one.on_all(lambda _, rounds: rounds.end("done", gives_up=False)) == [True] * size
+        ranks = ", ".join(f"rank {rank}" for rank in range(size))
+        assert {reason for _, reason, _ in one.failed} == {f"{ranks} came to an end: done"}
 
 
 @pytest.mark.parametrize("at", ["idle", "in an exchange", "in a step", "giving up, too"])

@@ -11,6 +11,7 @@ HOW is one of
   kill-tracing: the same while its first step is traced, and the others compare.
   kill-tuning: the same in a step that measures.
   exit: the process ends without an error between two steps.
+  fail: the same by an error of the script.
   leave: the interpreter ends while another thread of it is in the middle of a step.
   stuck: the same where what follows an all-reduce holds the engine's own thread, and never returns.
   interrupt: Ctrl-C in the middle of a step.
@@ -186,8 +187,11 @@ def train_slowly(step: Any, model: Wide) -> None:
 
 def train(step: Any, result: dict[str, Any]) -> None:
     for number in range(1, 8):
-        if HOW == "exit" and RANK == LAST and number == FATAL_STEP:
-            return
+        if RANK == LAST and number == FATAL_STEP:
+            if HOW == "exit":
+                return
+            if HOW == "fail":
+                raise LookupError("no such file of images")
         inputs, labels = models.part(models.batch(number, SIZE, "float32"), RANK, SIZE)
         try:
             step(inputs, labels, tf.constant(number))

@@ -25,6 +25,11 @@ STALLED = "step 4; still waiting"
 GONE = re.compile(r"(rank \d) (closed the connection|is gone)")
 # Far below the 600 s after which a rank that says nothing is given up, far above what is needed.
 DEADLINE_SECONDS = 150.0
+# Of a process that ends between steps.
+WORDS = {
+    "exit": "its program has ended, where every rank must take equally many steps",
+    "fail": "its program has ended with an error: LookupError: no such file of images",
+}
 # A process that ends waits for so long for ranks that have stopped: Horovod's own farewell.
 FAREWELL = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
 
@@ -89,7 +94,14 @@ def check_survivors(job: Job, step: int | None, lost: int = LAST) -> None:
 
 @pytest.mark.parametrize(
     ("how", "step"),
-    [("kill", 4), ("kill-reduce", None), ("kill-tuning", 4), ("kill-tracing", None), ("exit", 4)],
+    [
+        ("kill", 4),
+        ("kill-reduce", None),
+        ("kill-tuning", 4),
+        ("kill-tracing", None),
+        ("exit", 4),
+        ("fail", 4),
+    ],
 )
 def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) -> None:
     with die(how) as workers:
@@ -100,21 +112,21 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
                 # The process that it had forked was alive all the time, and is nobody's but ours.
                 os.kill(incident(workers.folder)["child"], signal.SIGKILL)
         job = workers.job()
-    assert job.returncodes[LAST] == (0 if how == "exit" else -signal.SIGKILL)
+    assert job.returncodes[LAST] == {"exit": 0, "fail": 1}.get(how, -signal.SIGKILL)
     check_survivors(job, step)
     for rank in SURVIVORS:
         document = told(job, rank)
         # Lanes do not wait for what follows them, so the step may be through elsewhere.
         done = {"kill-tracing": (0,), "kill-reduce": (3, 4)}
         assert document["done"] in done.get(how, (3,))
-        if how != "exit":
+        if how not in WORDS:
             assert document["times"][0] - incident(job.folder)["time"] < 5
         if how in ("kill", "kill-reduce"):
             assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
     errors = [told(job, rank)["errors"][0] for rank in SURVIVORS]
     assert GONE.search("".join(errors))
-    if how == "exit":
-        assert any("every rank must take equally many steps" in error for error in errors)
+    if how in WORDS:
+        assert any(WORDS[how] in error for error in errors)
 
 
 def test_process_ends_whose_engine_cannot_be_closed(die: Die) -> None:
@@ -244,7 +256,9 @@ def test_what_is_wrong_on_one_rank_before_ranks_meet_is_told(die: Die, engine: s
 # Horovod alone, without lanes.
 
 
-@pytest.mark.parametrize("how", ["kill", "kill-reduce", "kill-tuning", "kill-tracing", "exit"])
+@pytest.mark.parametrize(
+    "how", ["kill", "kill-reduce", "kill-tuning", "kill-tracing", "exit", "fail"]
+)
 def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> None:
     with die(how, env=BY_HOROVOD) as workers:
         workers.wait(DEADLINE_SECONDS, ranks=SURVIVORS)
@@ -253,9 +267,9 @@ def test_without_lanes_others_raise_when_a_rank_is_gone(die: Die, how: str) -> N
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     check_told_by_horovod(job, SURVIVORS)
-    if how == "exit":
+    if how in WORDS:
         for rank in SURVIVORS:
-            assert "every rank must take equally many steps" in told(job, rank)["errors"][0]
+            assert WORDS[how] in told(job, rank)["errors"][0]
 
 
 @pytest.mark.parametrize(

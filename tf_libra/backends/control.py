@@ -6,6 +6,7 @@ Who executes all-reduces is a backend's matter (`backend.py`), which names its c
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ class LostRankError(EngineError):
     """A rank is dead, disconnected, late beyond the timeout, or gave up."""
 
 
-# Said by ops/lanes of a rank that leaves without an error, as where its program ends.
-_CLOSED = "gave up: the engine was closed"
-WHAT_ENDS = "its program has ended, where every rank must take equally many steps"
+# What other ranks hear of one that leaves between steps; `why_program_ends`, too.
+CLOSED = "it has closed its connections"
+LEFT = "it is in another job now"
 _OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
 
 
@@ -39,7 +40,16 @@ def lost(error: BaseException) -> str | None:
     named = kernel and any(op in str(error) for op in _OPS)
     if not (named or isinstance(error, LostRankError)):
         return None
-    return str(error).replace(_CLOSED, f"{_CLOSED}: {WHAT_ENDS}")
+    return str(error)
+
+
+def why_program_ends() -> str:
+    """What to tell other ranks that go on, while this process exits."""
+    error = getattr(sys, "last_value", None)
+    if error is None or hasattr(sys, "ps1"):  # a prompt goes on after errors
+        return "its program has ended, where every rank must take equally many steps"
+    said = f": {error}" if str(error) else ""
+    return f"its program has ended with an error: {type(error).__name__}{said}"
 
 
 class Control(Protocol):
@@ -116,8 +126,11 @@ class Control(Protocol):
         """Tells every rank why this one gives up, and fails all that is under way."""
         ...
 
-    def close(self) -> None:
+    def close(self, why: str = CLOSED) -> None:
         """Ends it, and all that waits for it.
+
+        Args:
+            why: what ranks are told that go on.
 
         Raises:
             EngineError: something that it has called does not return.

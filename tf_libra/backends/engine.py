@@ -189,13 +189,13 @@ class Engine:
         """Tells every rank why this one gives up, and fails all that is under way."""
         library.load().c.TfLibraAbort(reason.encode())
 
-    def close(self) -> None:
-        """Ends the engine and joins its threads.
+    def close(self, why: str = control.CLOSED) -> None:
+        """Ends the engine and joins its threads; ranks that go on are told why.
 
         Raises:
             EngineError: code that follows an all-reduce does not return; its thread stays.
         """
-        _check(library.load().c.TfLibraClose())
+        _check(library.load().c.TfLibraClose(why.encode()))
 
 
 def drain_telemetry() -> tuple[AllReduceRecord, ...]:

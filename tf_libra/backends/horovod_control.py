@@ -110,9 +110,9 @@ class HorovodControl:
         """Tells every rank why this one gives up, and fails all that is under way."""
         self._rounds.end(reason)
 
-    def close(self) -> None:
-        """Ends it on this rank; others that go on learn of it."""
-        self._rounds.end(None)
+    def close(self, why: str = control.CLOSED) -> None:
+        """Ends it on this rank; others that go on learn why."""
+        self._rounds.end(why, gives_up=False)
         self._rounds.stop()
         self._shutdown.put_back()
         library.load().c.TfLibraStopHorovod()

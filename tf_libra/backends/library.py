@@ -39,7 +39,7 @@ _PROTOTYPES = {
     "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAbort": (_INT, [_TEXT]),
-    "TfLibraClose": (_INT, []),
+    "TfLibraClose": (_INT, [_TEXT]),
     "TfLibraStartHorovod": (_INT, []),
     "TfLibraFailHorovod": (_INT, [_TEXT]),
     "TfLibraStopHorovod": (_INT, []),

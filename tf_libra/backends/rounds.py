@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tf_libra.backends.control import WHAT_ENDS, EngineError, LostRankError, Terms
+from tf_libra.backends.control import EngineError, LostRankError, Terms
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -164,22 +164,22 @@ class Rounds:
             with self._changed:
                 self._say(at="", num_done=self._note.num_done + ended)
 
-    def end(self, reason: str | None) -> bool:
+    def end(self, reason: str, *, gives_up: bool = True) -> bool:
         """Takes part in a last round; returns whether that was held.
 
         Args:
-            reason: why the rank gives up; None where it has come to its end.
+            reason: why the rank gives up, or has come to its end.
+            gives_up: whether something has failed.
         """
         with self._changed:
             if self._failure is None and not self._is_stopped:
-                how = _CLOSES if reason is None else _GIVES_UP
-                self._say(end=how, reason=reason or "")
+                self._say(end=_GIVES_UP if gives_up else _CLOSES, reason=reason)
                 self._is_quiet = False
                 self._changed.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join(PATIENCE_SECONDS)
         held = not self._thread.is_alive()
-        if not held and reason is not None:
+        if not held and gives_up:
             self._end_with(LostRankError(f"rank {self._rank} gave up: {reason}"), True)
         return held
 
@@ -305,8 +305,12 @@ def _why_ended(notes: Sequence[Note]) -> EngineError:
     for rank, note in enumerate(notes):
         if note.end == _GIVES_UP:
             return LostRankError(f"rank {rank} gave up: {note.reason}")
-    ended = [f"rank {rank}" for rank, note in enumerate(notes) if note.end]
-    return LostRankError(f"{', '.join(ended)} came to an end: {WHAT_ENDS}")
+    ended: dict[str, list[str]] = {}  # by reason
+    for rank, note in enumerate(notes):
+        if note.end:
+            ended.setdefault(note.reason, []).append(f"rank {rank}")
+    told = (f"{', '.join(ranks)} came to an end: {why}" for why, ranks in ended.items())
+    return LostRankError("; ".join(told))
 
 
 def _elsewhere(notes: Sequence[Note]) -> EngineError | None:

@@ -225,7 +225,7 @@ class Meeting:
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
         running = carrier.start(world, terms, [one["offer"] for one in everyone])
-        atexit.register(self._close, running)
+        atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
         if not job.by_strategy and patches.JOIN.exists():
             self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running
@@ -233,20 +233,20 @@ class Meeting:
     def _close_others(self, world: World) -> None:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
         for running in control_lib.left_over(world):
-            self._close(running)
+            self._close(running, control_lib.LEFT)
         elsewhere.of_job(world.job)
 
-    def _close(self, control: Control) -> None:
+    def _close(self, control: Control, why: str) -> None:
         self._joins.close()
         try:
-            control.close()
+            control.close(why)
         except control_lib.EngineError as error:  # what hangs must not keep the process
             logs.logger(control.rank).warning("closing: %s", error)
 
     def _on_reset(self) -> None:
         """Horovod's elastic mode has made a new job of the workers that there are now."""
         for running in control_lib.running():
-            self._close(running)
+            self._close(running, control_lib.LEFT)
         self._was_reset = True
         identity.count_anew()
         elsewhere.forget()
