@@ -15,9 +15,9 @@
 namespace tf_libra {
 namespace {
 
-constexpr uint32_t kMagic = 0x4442494cu;
-constexpr uint32_t kMaxWordsBytes = 4096;
-constexpr int kAll = -1;
+using Kind = ControlHeader::Kind;
+
+constexpr int kAll = ControlHeader::kAll;
 // What is read from a neighbour before the next has its turn.
 constexpr int kFramesPerTurn = 64;
 // How long before somebody is named all on the way there are asked; of short waits it is half.
@@ -60,24 +60,6 @@ Status ControlPlane::Start() {
 
 void ControlPlane::Join() {
   if (thread_.joinable()) thread_.join();
-}
-
-ControlPlane::FramePtr ControlPlane::Packed(Kind kind, int origin, int target,
-                                            const std::string& text) {
-  auto frame = std::make_shared<Frame>();
-  frame->header = {kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(text.size()), origin,
-                   target};
-  frame->bytes.reserve(sizeof(Header) + text.size());
-  frame->bytes.assign(reinterpret_cast<const char*>(&frame->header), sizeof(Header));
-  frame->bytes += text;
-  return frame;
-}
-
-Status ControlPlane::CheckSize(const std::string& text) {
-  if (text.size() <= kMaxMessageBytes) return Status();
-  return Status(StatusCode::kInvalidArgument,
-                "a control message may have " + std::to_string(kMaxMessageBytes) +
-                    " bytes at most, not " + std::to_string(text.size()));
 }
 
 // The thread.
@@ -146,11 +128,11 @@ bool ControlPlane::Serve() {
 Status ControlPlane::Read(Edge* edge) {
   for (int left = kFramesPerTurn; left > 0;) {
     if (edge->incoming == nullptr) {
-      edge->incoming = std::make_shared<Frame>();
-      edge->incoming->bytes.resize(sizeof(Header));
+      edge->incoming = std::make_shared<ControlFrame>();
+      edge->incoming->bytes.resize(sizeof(ControlHeader));
       edge->received = 0;
     }
-    Header& header = edge->incoming->header;
+    ControlHeader& header = edge->incoming->header;
     std::string& bytes = edge->incoming->bytes;
     const ssize_t received = recv(edge->socket.fd(), &bytes[edge->received],
                                   bytes.size() - edge->received, MSG_DONTWAIT);
@@ -161,10 +143,11 @@ Status ControlPlane::Read(Edge* edge) {
     }
     edge->received += static_cast<size_t>(received);
     if (edge->received < bytes.size()) continue;
-    if (edge->received == sizeof(Header)) {
-      std::memcpy(&header, bytes.data(), sizeof(Header));
-      if (Status status = CheckHeader(*edge, header); !status.ok()) return status;
-      bytes.resize(sizeof(Header) + header.num_bytes);
+    if (edge->received == sizeof(ControlHeader)) {
+      std::memcpy(&header, bytes.data(), sizeof(ControlHeader));
+      if (Status status = CheckControlHeader(header, tree_, edge->rank); !status.ok())
+        return status;
+      bytes.resize(sizeof(ControlHeader) + header.num_bytes);
       if (header.num_bytes > 0) continue;
     }
     const FramePtr frame = std::move(edge->incoming);
@@ -175,33 +158,6 @@ Status ControlPlane::Read(Edge* edge) {
     if (!HasRoom(*edge)) return Status();
   }
   return Status();
-}
-
-// Nothing comes from behind another neighbour, or goes back to where it came from.
-Status ControlPlane::CheckHeader(const Edge& edge, const Header& header) const {
-  const auto comes_by = [&](int rank) {
-    return rank >= 0 && rank < tree_.world_size() && tree_.Toward(rank) == edge.rank;
-  };
-  bool is_good = header.magic == kMagic && comes_by(header.origin);
-  switch (static_cast<Kind>(header.kind)) {
-    case Kind::kData:
-      is_good = is_good && header.target == kAll && header.num_bytes <= kMaxMessageBytes;
-      break;
-    case Kind::kFarewell:
-    case Kind::kGone:
-      is_good = is_good && header.target == kAll && header.num_bytes <= kMaxWordsBytes;
-      break;
-    case Kind::kProbe:
-    case Kind::kAlive:
-      is_good = is_good && header.target >= 0 && header.target < tree_.world_size() &&
-                !comes_by(header.target) && header.num_bytes == 0;
-      break;
-    default:
-      is_good = false;
-  }
-  if (is_good) return Status();
-  return Status(StatusCode::kFailedPrecondition,
-                Named(edge.rank) + " sent something that is no message");
 }
 
 void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
@@ -225,8 +181,8 @@ void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
     default:
       if (target != tree_.rank()) {
         Enqueue(EdgeToward(target), frame);
-      } else if (frame->header.kind == static_cast<uint32_t>(Kind::kProbe)) {
-        Enqueue(edge, Packed(Kind::kAlive, target, origin, ""));
+      } else if (frame->header.Is(Kind::kProbe)) {
+        Enqueue(edge, MakeControlFrame(Kind::kAlive, target, origin, ""));
       } else if (!is_alive_.empty()) {
         is_alive_[origin] = true;
       }
@@ -237,8 +193,8 @@ void ControlPlane::Lose(Edge* edge, const Status& why) {
   if (!edge->is_open) return;
   edge->is_open = false;
   Drop(edge);
-  const std::string text = why.message().substr(0, kMaxWordsBytes);
-  Note(Packed(Kind::kGone, edge->rank, kAll, text), why, edge);
+  const std::string text = why.message().substr(0, ControlFrame::kMaxWordsBytes);
+  Note(MakeControlFrame(Kind::kGone, edge->rank, kAll, text), why, edge);
 }
 
 void ControlPlane::Note(const FramePtr& said, const Status& status, const Edge* from) {
@@ -293,7 +249,7 @@ void ControlPlane::Send(Edge* edge) {
 
 void ControlPlane::Drop(Edge* edge) {
   for (const FramePtr& frame : edge->queue) {
-    const bool is_data = frame->header.kind == static_cast<uint32_t>(Kind::kData);
+    const bool is_data = frame->header.Is(Kind::kData);
     edge->has_lost_data = edge->has_lost_data || is_data;
   }
   edge->num_sent += edge->queue.size();
@@ -320,8 +276,8 @@ ControlPlane::Edge* ControlPlane::EdgeToward(int rank) {
 
 Status ControlPlane::AllGather(const std::string& mine, double timeout_seconds,
                                std::vector<std::string>* all) {
-  if (Status status = CheckSize(mine); !status.ok()) return status;
-  const FramePtr frame = Packed(Kind::kData, tree_.rank(), kAll, mine);
+  if (Status status = CheckControlData(mine); !status.ok()) return status;
+  const FramePtr frame = MakeControlFrame(Kind::kData, tree_.rank(), kAll, mine);
   if (Status status = Run(frame, kAll, timeout_seconds, all); !status.ok()) return status;
   (*all)[tree_.rank()] = mine;
   return Status();
@@ -330,8 +286,8 @@ Status ControlPlane::AllGather(const std::string& mine, double timeout_seconds,
 Status ControlPlane::Broadcast(int root, double timeout_seconds, std::string* message) {
   FramePtr frame;
   if (root == tree_.rank()) {
-    if (Status status = CheckSize(*message); !status.ok()) return status;
-    frame = Packed(Kind::kData, root, kAll, *message);
+    if (Status status = CheckControlData(*message); !status.ok()) return status;
+    frame = MakeControlFrame(Kind::kData, root, kAll, *message);
   }
   std::vector<std::string> all;
   const Status status = Run(frame, root, timeout_seconds, &all);
@@ -458,7 +414,7 @@ void ControlPlane::Probe() {
     if (!Misses(rank)) continue;
     for (int at = tree_.Before(rank); at != tree_.rank() && !asked[at]; at = tree_.Before(at)) {
       asked[at] = true;
-      Enqueue(EdgeToward(at), Packed(Kind::kProbe, tree_.rank(), at, ""));
+      Enqueue(EdgeToward(at), MakeControlFrame(Kind::kProbe, tree_.rank(), at, ""));
     }
   }
 }
@@ -497,7 +453,9 @@ void ControlPlane::Farewell(const std::string& reason) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (std::exchange(said_farewell_, true)) return;
   try {
-    Pass(Packed(Kind::kFarewell, tree_.rank(), kAll, reason.substr(0, kMaxWordsBytes)), nullptr);
+    Pass(MakeControlFrame(Kind::kFarewell, tree_.rank(), kAll,
+                          reason.substr(0, ControlFrame::kMaxWordsBytes)),
+         nullptr);
   } catch (...) {  // no memory for words: they will see the connections close
   }
 }

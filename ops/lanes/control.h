@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ops/lanes/clock.h"
+#include "ops/lanes/control_frame.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/tree.h"
@@ -44,7 +45,7 @@ struct ControlOptions {
 // same order, from one thread at a time. A collective that fails is the last one.
 class ControlPlane {
  public:
-  static constexpr uint32_t kMaxMessageBytes = 64u << 20;
+  static constexpr uint32_t kMaxMessageBytes = ControlFrame::kMaxDataBytes;
 
   // `peers[rank]`, those of neighbours in the tree. `links`, watched as in WatchLink, outlive this.
   ControlPlane(Tree tree, std::vector<Socket> peers, ControlOptions options = {},
@@ -77,28 +78,7 @@ class ControlPlane {
   void Shutdown() noexcept;
 
  private:
-  enum class Kind : uint32_t {
-    kData = 1,
-    kFarewell = 2,  // with the reason of its origin
-    kGone = 3,      // by a neighbour of its origin, with what there is to say of that
-    kProbe = 4,     // to its target, which is to answer
-    kAlive = 5,     // to its target, which has asked
-  };
-  struct Header {
-    uint32_t magic = 0;
-    uint32_t kind = 0;
-    uint32_t num_bytes = 0;
-    int32_t origin = 0;
-    int32_t target = 0;  // -1: all
-  };
-  static_assert(sizeof(Header) == 20, "the header goes over the wire as it is");
-  // As it goes over the wire; for all whom it is sent to.
-  struct Frame {
-    Header header;
-    std::string bytes;  // header included
-    std::string text() const { return bytes.substr(sizeof(Header)); }
-  };
-  using FramePtr = std::shared_ptr<const Frame>;
+  using FramePtr = std::shared_ptr<const ControlFrame>;
 
   // To a neighbour.
   struct Edge {
@@ -106,7 +86,7 @@ class ControlPlane {
     Socket socket;
 
     // Of the thread: what comes in.
-    std::shared_ptr<Frame> incoming;
+    std::shared_ptr<ControlFrame> incoming;
     size_t received = 0;
 
     // Guarded by mutex_.
@@ -130,16 +110,12 @@ class ControlPlane {
     Turn turn;
   };
 
-  static FramePtr Packed(Kind kind, int origin, int target, const std::string& text);
-  static Status CheckSize(const std::string& text);
-
   // Of the thread.
   void Main() noexcept;
   // Waits for what happens next, and deals with it; whether to go on.
   bool Serve();
   // Whole frames, until there is no more, or no room for it. An error: nothing more comes.
   Status Read(Edge* edge);
-  Status CheckHeader(const Edge& edge, const Header& header) const;
 
   // All of these with the lock held.
   void Deliver(Edge* edge, const FramePtr& frame);
