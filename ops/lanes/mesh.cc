@@ -4,114 +4,26 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <mutex>
 #include <set>
 #include <sstream>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "ops/lanes/calling.h"
+#include "ops/lanes/connection_numbers.h"
 #include "ops/lanes/descriptors.h"
+#include "ops/lanes/meeting.h"
 
 namespace tf_libra {
 namespace {
 
-constexpr int32_t kLink = -3;
-constexpr int32_t kMessages = -2;
-constexpr int32_t kControlLane = -1;
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
-constexpr double kRetrySeconds = 0.05;
-// Ranks that one connects to at a time.
-constexpr int kMaxConnecting = 8;
-// Usually all ranks have met before anybody looks after the others.
-constexpr double kLookSeconds = 1;
-
-bool OnOneHost(const MeshOptions& options, int rank) {
-  return !options.hosts.empty() && options.hosts[rank] == options.hosts[options.rank];
-}
-
-// Where this rank reaches another one.
-const Address& AddressOf(const MeshOptions& options, int rank) {
-  const bool is_local = OnOneHost(options, rank) && !options.local_addresses.empty() &&
-                        !options.local_addresses[rank].host.empty() &&
-                        !options.local_addresses[options.rank].host.empty();
-  return is_local ? options.local_addresses[rank] : options.addresses[rank];
-}
-
-bool IsLocal(const MeshOptions& options, int rank) { return IsUnix(AddressOf(options, rank).host); }
-
-// The first of the numbers that connections between two ranks have; the last is
-// num_lanes - 1.
-int FirstConnection(const MeshOptions& options) {
-  return options.first_lane > 0 ? options.first_lane : kLink;
-}
-
-// Whether two ranks have the connection of this number. Within one host there
-// is no cable that could be pulled.
-bool Wants(const MeshOptions& options, const Mesh& mesh, int lane, int rank) {
-  if (lane == kLink) return !IsLocal(options, rank);
-  if (lane == kControlLane) return mesh.tree.IsNeighbour(rank);
-  return lane == kMessages || mesh.grid.Meets(rank);
-}
-
-// Of the connections that are no lanes.
-std::vector<Socket>* Sockets(int lane, Mesh* mesh) {
-  if (lane == kLink) return &mesh->links;
-  return lane == kMessages ? &mesh->messages : &mesh->control;
-}
-
-// A lane's to a rank that it connects.
-Connection* OfLane(const MeshOptions& options, int lane, int rank, Mesh* mesh) {
-  GridPeers& peers = mesh->lanes[lane - options.first_lane];
-  const auto find = [rank](const std::vector<int>& ranks, std::vector<Connection>* connections) {
-    const auto found = std::find(ranks.begin(), ranks.end(), rank);
-    return found == ranks.end() ? nullptr : &(*connections)[found - ranks.begin()];
-  };
-  Connection* const in_row = find(mesh->grid.row(), &peers.row);
-  return in_row != nullptr ? in_row : find(mesh->grid.column(), &peers.column);
-}
-
-void Keep(const MeshOptions& options, int lane, int rank, Connection connection, Mesh* mesh) {
-  if (lane < 0) {
-    (*Sockets(lane, mesh))[rank] = std::move(connection.socket);
-  } else {
-    *OfLane(options, lane, rank, mesh) = std::move(connection);
-  }
-}
-
-bool Has(const MeshOptions& options, int lane, int rank, Mesh* mesh) {
-  if (lane < 0) return (*Sockets(lane, mesh))[rank].valid();
-  return OfLane(options, lane, rank, mesh)->valid();
-}
-
-bool SharesMemory(const MeshOptions& options, int lane, int rank) {
-  return options.share_memory && lane >= 0 && IsLocal(options, rank);
-}
-
-// Of each ring of a connection: the same on both of its sides. Large enough
-// that a rank seldom waits for another one; all those of a rank together stay
-// within a few times the processor's second cache, but for many ranks and
-// lanes.
-size_t RingBytes(const MeshOptions& options) {
-  constexpr size_t kMostBytes = 1 << 20, kLeastBytes = 64 << 10, kTogether = 8 << 20;
-  size_t num_peers = 0;
-  for (int rank = 0; rank < static_cast<int>(options.addresses.size()); ++rank) {
-    num_peers += rank != options.rank && IsLocal(options, rank);
-  }
-  size_t bytes = kMostBytes;
-  while (bytes > kLeastBytes &&
-         (bytes * num_peers > kMostBytes || bytes * num_peers * options.num_lanes > kTogether)) {
-    bytes /= 2;
-  }
-  return bytes;
-}
+// How often a rank that connects itself is looked after.
+constexpr double kConnectingSeconds = 0.05;
 
 int RanksPerHost(const MeshOptions& options, const Grid& grid) {
   const int world_size = static_cast<int>(options.addresses.size());
@@ -122,203 +34,6 @@ int RanksPerHost(const MeshOptions& options, const Grid& grid) {
   if (on_one) return world_size;
   return static_cast<int>(hosts.size()) == world_size ? 1 : 0;
 }
-
-Status Interrupted(const MeshOptions& options) {
-  return options.interrupted ? options.interrupted() : Status();
-}
-
-// When to look again at what goes on beside a wait.
-TimePoint NextLook(const MeshOptions& options, TimePoint deadline) {
-  return options.interrupted ? std::min(deadline, After(kLookSeconds)) : deadline;
-}
-
-// Until something happens on the socket, which those who use it then find out.
-Status AwaitEvent(const MeshOptions& options, const Socket& socket, short event,
-                  TimePoint deadline) {
-  for (;;) {
-    pollfd entry{socket.fd(), event, 0};
-    const int ready = poll(&entry, 1, PollMilliseconds(NextLook(options, deadline)));
-    if (ready > 0) return Status();
-    if (Status status = Interrupted(options); !status.ok()) return status;
-    if (ready == 0 && SecondsUntil(deadline) <= 0) {
-      return Status(StatusCode::kDeadlineExceeded, "no answer before the deadline");
-    }
-  }
-}
-
-// All ranks have listened, but some may be out of reach: on an interface whose
-// address is the same on every host, or behind a firewall that rejects.
-Status NobodyListens(const MeshOptions& options, int rank, const Status& status) {
-  std::ostringstream what;
-  what << "rank " << options.rank << ", while ranks connect: nobody listens for rank " << rank
-       << " any more: it has ended or given up, or its address is not "
-          "reachable from here ("
-       << status.message() << ")";
-  return Status(StatusCode::kUnavailable, what.str());
-}
-
-// Whoever listens there is not the rank, and more time will not mend it.
-Status Impostor(int rank, const char* why) {
-  return Status(StatusCode::kFailedPrecondition,
-                "rank " + std::to_string(rank) + "'s port is held by another program" + why);
-}
-
-// One attempt to connect and to be welcome; see handshake.h. What is certain,
-// and not to be tried again, is `refused`.
-Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
-            Connection* connection, Status* refused, Status* unshared) {
-  const Address& address = AddressOf(options, rank);
-  Socket* const socket = &connection->socket;
-  Status status = BeginConnect(address, socket);
-  if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
-  if (status.ok()) status = ConnectFailure(address, *socket);
-  if (!status.ok()) return status;
-  if (!IsOfThisUser(*socket)) return *refused = Impostor(rank, ", of another user");
-  Hello hello;
-  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-  hello.nonce = DrawNonce();
-  hello.rank = options.rank;
-  hello.lane = lane;
-  hello.world_size = static_cast<int32_t>(options.addresses.size());
-  hello.num_lanes = options.num_lanes;
-  status = SendAll(*socket, &hello, sizeof(hello), deadline);
-  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
-  Answer answer;
-  if (status.ok()) status = ReceiveAll(*socket, answer.magic, sizeof(kMagic), deadline);
-  if (!status.ok()) return status;
-  if (std::memcmp(answer.magic, kMagic, sizeof(kMagic)) != 0) return *refused = Impostor(rank, "");
-  status = ReceiveAll(*socket, &answer.nonce, sizeof(answer) - sizeof(kMagic), deadline);
-  if (!status.ok()) return status;
-  if (!SameDigest(answer.proof, Proof(options.secret, Role::kCallee, hello, rank, answer.nonce))) {
-    return *refused = Impostor(rank, ", perhaps of another job");
-  }
-  const Digest proof = Proof(options.secret, Role::kCaller, hello, rank, answer.nonce);
-  std::unique_ptr<SharedMemory> memory;
-  Socket file;
-  if (SharesMemory(options, lane, rank) && unshared->ok()) {
-    *unshared = SharedMemory::Make(RingBytes(options), &memory, &file);
-  }
-  if (!file.valid() || !SendFile(*socket, proof.data(), proof.size(), file)) {
-    status = SendAll(*socket, proof.data(), proof.size(), deadline);
-  }
-  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
-  uint8_t welcome;
-  if (status.ok()) status = ReceiveAll(*socket, &welcome, sizeof(welcome), deadline);
-  if (status.ok() && welcome == kWelcomeInMemory) connection->memory = std::move(memory);
-  return status;
-}
-
-// The network may drop the first packet: try again until the deadline.
-Status ConnectTo(const MeshOptions& options, int rank, int lane, TimePoint deadline,
-                 Status* unshared, Mesh* mesh) {
-  for (;;) {
-    Connection connection;
-    Status refused;
-    Status status = Call(options, rank, lane, deadline, &connection, &refused, unshared);
-    if (!refused.ok()) return refused;
-    if (status.ok()) {
-      Keep(options, lane, rank, std::move(connection), mesh);
-      return Status();
-    }
-    if (Status interrupted = Interrupted(options); !interrupted.ok()) return interrupted;
-    if (status.code() == StatusCode::kInvalidArgument ||
-        status.code() == StatusCode::kResourceExhausted) {
-      return status;  // stays wrong
-    }
-    if (status.code() == StatusCode::kFailedPrecondition) {
-      return NobodyListens(options, rank, status);
-    }
-    if (SecondsUntil(deadline) <= kRetrySeconds) {
-      std::ostringstream what;
-      what << "rank " << options.rank << " cannot reach rank " << rank << " within "
-           << options.timeout_seconds << " s: " << status.message();
-      return Status(StatusCode::kDeadlineExceeded, what.str());
-    }
-    poll(nullptr, 0, static_cast<int>(kRetrySeconds * 1e3));
-  }
-}
-
-// Connects to all lower ranks, several at a time, while others go on.
-class Connecting {
- public:
-  // Everything outlives this. Of `mesh` only what lower ranks have is touched.
-  Connecting(const MeshOptions& options, TimePoint deadline, Mesh* mesh)
-      : options_(options), deadline_(deadline), mesh_(mesh) {
-    options_.interrupted = [this, &options] {
-      return stops_ ? Status(StatusCode::kUnavailable, "the ranks do not meet")
-                    : Interrupted(options);
-    };
-  }
-  ~Connecting() {
-    stops_ = true;
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  // Where few are to be connected to, or no thread can start, it is done before
-  // this returns.
-  void Start() {
-    const int num_threads = std::min(kMaxConnecting, options_.rank / 2);
-    try {
-      while (static_cast<int>(threads_.size()) < num_threads) {
-        threads_.emplace_back([this] { Run(); });
-      }
-    } catch (const std::system_error&) {
-    }
-    if (threads_.empty()) Run();
-  }
-
-  bool has_failed() const { return failed_; }
-  bool is_over() const { return num_connected_ == options_.rank || failed_; }
-
-  // Until it is over.
-  Status Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return is_over(); });
-    if (!unshared_.ok() && mesh_->unshared.ok()) mesh_->unshared = unshared_;
-    return status_;
-  }
-
- private:
-  void Run() noexcept {
-    Status unshared;
-    for (int rank = next_++; rank < options_.rank && !failed_ && !stops_; rank = next_++) {
-      Status status;
-      try {
-        status = ConnectToRank(rank, &unshared);
-      } catch (...) {
-        status = CaughtStatus("a rank cannot be connected to");
-      }
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!unshared.ok()) unshared_ = unshared;
-      if (status.ok()) {
-        ++num_connected_;
-      } else if (!failed_) {
-        status_ = status;
-        failed_ = true;
-      }
-      changed_.notify_all();
-    }
-  }
-
-  Status ConnectToRank(int rank, Status* unshared) {
-    for (int lane = FirstConnection(options_); lane < options_.num_lanes; ++lane) {
-      if (!Wants(options_, *mesh_, lane, rank)) continue;
-      Status status = ConnectTo(options_, rank, lane, deadline_, unshared, mesh_);
-      if (!status.ok()) return status;
-    }
-    return Status();
-  }
-
-  MeshOptions options_;
-  const TimePoint deadline_;
-  Mesh* const mesh_;
-  std::vector<std::thread> threads_;
-  std::atomic<int> next_{0}, num_connected_{0};
-  std::atomic<bool> stops_{false}, failed_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Status status_, unshared_;
-};
 
 // A connection that has not yet shown who it is.
 struct Pending {
@@ -474,7 +189,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
       entries.push_back({one.socket.fd(), POLLIN, 0});
       if (!one.socket.valid()) wake = std::min(wake, one.due);
     }
-    if (!connecting->is_over()) wake = std::min(wake, After(kRetrySeconds));
+    if (!connecting->is_over()) wake = std::min(wake, After(kConnectingSeconds));
     poll(entries.data(), entries.size(), PollMilliseconds(wake));
     if (SecondsUntil(deadline) <= 0) {
       std::ostringstream what;

@@ -1,0 +1,117 @@
+#include "ops/lanes/connection_numbers.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+// Of rank 0 of as many ranks as hosts are named, which listen at TCP ports and, beside, for their
+// own hosts.
+MeshOptions OnHosts(std::vector<int> hosts, int num_lanes = 1) {
+  MeshOptions options;
+  options.num_lanes = num_lanes;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    options.addresses.push_back({"10.0.0.1", 1});
+    options.local_addresses.push_back({"unix:a", 0});
+  }
+  options.hosts = std::move(hosts);
+  return options;
+}
+
+Mesh Between(const MeshOptions& options) {
+  const int world_size = static_cast<int>(options.addresses.size());
+  Mesh mesh;
+  mesh.world_size = world_size;
+  mesh.tree = Tree(options.rank, world_size, options.hosts);
+  mesh.grid = Grid(options.rank, world_size, options.hosts);
+  mesh.control.resize(world_size);
+  mesh.messages.resize(world_size);
+  mesh.links.resize(world_size);
+  mesh.lanes.resize(options.num_lanes - options.first_lane);
+  for (GridPeers& lane : mesh.lanes) {
+    lane.row.resize(mesh.grid.row().size());
+    lane.column.resize(mesh.grid.column().size());
+  }
+  return mesh;
+}
+
+// The numbers of all that rank 0 wants to have to another one.
+std::vector<int> Wanted(const MeshOptions& options, int rank) {
+  const Mesh mesh = Between(options);
+  std::vector<int> numbers;
+  for (int number = FirstConnection(options); number < options.num_lanes; ++number) {
+    if (Wants(options, mesh, number, rank)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// Two hosts of two: rank 1 is of the own row, 2 of the own column, 3 of neither.
+void WhatTwoRanksHave() {
+  const MeshOptions options = OnHosts({0, 0, 1, 1}, 2);
+  CHECK_TRUE(Wanted(options, 1) == std::vector<int>({kMessages, kControlLane, 0, 1}));
+  CHECK_TRUE(Wanted(options, 2) == std::vector<int>({kLink, kMessages, kControlLane, 0, 1}));
+  CHECK_TRUE(Wanted(options, 3) == std::vector<int>({kLink, kMessages}));
+}
+
+void LanesThatAreAddedAreAllThatIsNew() {
+  MeshOptions options = OnHosts({0, 0, 1, 1}, 3);
+  options.first_lane = 1;
+  CHECK_TRUE(Wanted(options, 1) == std::vector<int>({1, 2}));
+  CHECK_TRUE(Wanted(options, 3).empty());
+}
+
+void NearRanksAreReachedByUnixSockets() {
+  MeshOptions options = OnHosts({0, 0, 1});
+  CHECK_TRUE(IsLocal(options, 1));
+  CHECK_TRUE(!IsLocal(options, 2));
+  CHECK_EQ(AddressOf(options, 2).host, "10.0.0.1");
+  CHECK_TRUE(SharesMemory(options, 0, 1));
+  CHECK_TRUE(!SharesMemory(options, kMessages, 1));
+  CHECK_TRUE(!SharesMemory(options, 0, 2));
+  options.local_addresses[1].host = "";  // it listens for the others alone
+  CHECK_TRUE(!IsLocal(options, 1));
+  options.hosts.clear();
+  CHECK_TRUE(!IsLocal(options, 1));
+}
+
+void WhatIsKeptIsThere() {
+  const MeshOptions options = OnHosts({0, 0, 1, 1}, 2);
+  Mesh mesh = Between(options);
+  for (const int rank : {1, 2}) {
+    for (const int number : Wanted(options, rank)) {
+      CHECK_TRUE(!Has(options, number, rank, &mesh));
+      Connection connection;
+      connection.socket = Socket(dup(0));
+      Keep(options, number, rank, std::move(connection), &mesh);
+      CHECK_TRUE(Has(options, number, rank, &mesh));
+    }
+  }
+  CHECK_TRUE(mesh.links[2].valid() && !mesh.links[1].valid());
+  CHECK_TRUE(mesh.lanes[1].row[1].valid() && mesh.lanes[1].column[1].valid());
+}
+
+// All of them together, of a few ranks and of many.
+void RingsStaySmall() {
+  CHECK_EQ(RingBytes(OnHosts({0, 0})), size_t{1} << 20);
+  CHECK_EQ(RingBytes(OnHosts({0, 0}, 16)), size_t{1} << 19);
+  CHECK_EQ(RingBytes(OnHosts({0, 0, 0, 0, 0})), size_t{1} << 18);
+  CHECK_EQ(RingBytes(OnHosts(std::vector<int>(64, 0), 64)), size_t{64} << 10);
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"WhatTwoRanksHave", WhatTwoRanksHave},
+                            {"LanesThatAreAddedAreAllThatIsNew", LanesThatAreAddedAreAllThatIsNew},
+                            {"NearRanksAreReachedByUnixSockets", NearRanksAreReachedByUnixSockets},
+                            {"WhatIsKeptIsThere", WhatIsKeptIsThere},
+                            {"RingsStaySmall", RingsStaySmall}},
+                           argc, argv);
+}
