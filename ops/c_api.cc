@@ -11,6 +11,7 @@
 
 #include "ops/engine_slot.h"
 #include "ops/horovod_executor.h"
+#include "ops/lanes/closing.h"
 #include "ops/lanes/executions.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/mesh.h"

@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <future>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -23,21 +21,7 @@ constexpr double kFarewellSeconds = 0.5;
 // Ranks that disagree are alive, and both find out: each is worth waiting for.
 constexpr double kDisagreementSeconds = 5;
 
-// Tensors of the same names and the same sum of bytes may still be cut differently.
-uint64_t WithSizes(uint64_t digest, const std::vector<TensorView>& tensors) {
-  for (const TensorView& tensor : tensors) digest = (digest ^ tensor.num_bytes) * 0x100000001b3u;
-  return digest;
-}
-
 Status Closed() { return Status(StatusCode::kUnavailable, "the engine was closed"); }
-
-// Zero stands for never, on both sides.
-void KeepEarliest(std::atomic<int64_t>* earliest, int64_t nanos) {
-  int64_t known = *earliest;
-  while (nanos != 0 && (known == 0 || nanos < known)) {
-    if (earliest->compare_exchange_weak(known, nanos)) return;
-  }
-}
 
 }  // namespace
 
@@ -128,6 +112,7 @@ Status LaneEngine::AddLanes(std::vector<GridPeers> connections) {
     if (status.ok()) status = failure_;
     if (status.ok()) {
       lanes_.reserve(lanes_.size() + added.size());
+      queue_.Add(static_cast<int>(added.size()));
       for (auto& lane : added) lanes_.push_back(std::move(lane));
       num_lanes_ = static_cast<int>(lanes_.size());
       return status;
@@ -162,26 +147,8 @@ void LaneEngine::SetStep(int64_t step) {
 }
 
 std::shared_ptr<LaneEngine::Job> LaneEngine::NewJob(AllReduceRequest* request) {
-  const OperationInfo& operation = *request->operation;
-  auto job = std::make_shared<Job>();
-  job->buffers = Buffers(request->tensors);
-  if (grid_.has_rows()) {
-    std::vector<TensorView> outputs = request->tensors;
-    for (TensorView& tensor : outputs) tensor.input = tensor.output;
-    job->in_place = Buffers(std::move(outputs));
-  }
-  job->lanes.resize(operation.num_threads);
-  job->wall = wall_;
-  job->record.operation = request->operation;
-  job->record.step = step_;
-  job->record.num_bytes = job->buffers.num_bytes();
-  job->record.enqueued_nanos = job->wall.Nanos();
-  job->header.digest = WithSizes(operation.digest, request->tensors);
-  job->header.num_bytes = job->buffers.num_bytes();
-  job->header.group = operation.group;
-  job->header.num_threads = static_cast<uint16_t>(operation.num_threads);
-  job->header.element_type = static_cast<uint8_t>(request->element_type);
-  job->header.reduction = static_cast<uint8_t>(operation.reduction);
+  auto job = std::make_shared<Job>(*request, step_, wall_, grid_.has_rows());
+  job->lanes.resize(request->operation->num_threads);
   job->request = std::move(*request);
   return job;
 }
@@ -191,31 +158,14 @@ void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
   std::shared_ptr<Job> job;
   Status refused;
   try {
-    const std::shared_ptr<const OperationInfo> info = request.operation;
-    const OperationInfo& operation = *info;
-    const int num_lanes = max_threads();
-    if (operation.num_threads < 1 || operation.num_threads > num_lanes) {
-      refused = Status(StatusCode::kInvalidArgument,
-                       "num_threads must be between 1 and the engine's " +
-                           std::to_string(num_lanes) + " lane(s), got " +
-                           std::to_string(operation.num_threads) + " for " + operation.Describe());
-    } else if (operation.first_lane < 0 ||
-               operation.first_lane > num_lanes - operation.num_threads) {
-      refused = Status(StatusCode::kInvalidArgument,
-                       "first_lane must be between 0 and " +
-                           std::to_string(num_lanes - operation.num_threads) + " for " +
-                           std::to_string(operation.num_threads) + " of " +
-                           std::to_string(num_lanes) + " lane(s), got " +
-                           std::to_string(operation.first_lane) + " for " + operation.Describe());
-    } else {
+    refused = CheckLanes(*request.operation, max_threads());
+    if (refused.ok()) {
       job = NewJob(&request);
       const std::lock_guard<std::mutex> lock(mutex_);
       job->header.sequence = job->record.sequence = next_sequence_;
-      for (size_t i = 0; i < job->lanes.size(); ++i) {
-        job->lanes[i] = lanes_[operation.first_lane + i].get();
-      }
-      queue_.push_back(job);
-      for (Lane* const lane : job->lanes) ++lane->num_waiting;
+      const LaneRange range = job->range();
+      for (int i = 0; i < range.count; ++i) job->lanes[i] = lanes_[range.first + i].get();
+      queue_.Push(range, job);
       ++next_sequence_;
     }
   } catch (...) {
@@ -224,32 +174,6 @@ void LaneEngine::AllReduce(AllReduceRequest request) noexcept {
   }
   if (!refused.ok()) return End(job == nullptr ? request : job->request, refused);
   StartNext();
-}
-
-std::shared_ptr<LaneEngine::Job> LaneEngine::TakeNext() {
-  ++looks_;
-  int num_open = 0;  // lanes that a job may still get
-  for (const auto& lane : lanes_) num_open += !lane->is_busy && lane->num_waiting > 0;
-  for (auto queued = queue_.begin(); num_open > 0; ++queued) {
-    const std::shared_ptr<Job> job = *queued;
-    bool is_free = true;
-    for (const Lane* const lane : job->lanes) {
-      is_free = is_free && !lane->is_busy && lane->wanted_in != looks_;
-    }
-    if (is_free) {
-      queue_.erase(queued);
-      for (Lane* const lane : job->lanes) {
-        lane->is_busy = true;
-        --lane->num_waiting;
-      }
-      return job;
-    }
-    for (Lane* const lane : job->lanes) {
-      num_open -= !lane->is_busy && lane->wanted_in != looks_;
-      lane->wanted_in = looks_;
-    }
-  }
-  return nullptr;
 }
 
 void LaneEngine::StartNext() noexcept {
@@ -261,13 +185,11 @@ void LaneEngine::StartNext() noexcept {
       if (queue_.empty()) return;
       failure = failure_;
       if (failure.ok()) {
-        job = TakeNext();
+        job = queue_.TakeNext();
         if (job == nullptr) return;
         ++num_running_;
       } else {
-        job = queue_.front();
-        queue_.pop_front();
-        for (Lane* const lane : job->lanes) --lane->num_waiting;
+        job = queue_.TakeFirst();
       }
     }
     if (!failure.ok()) {
@@ -308,7 +230,7 @@ void LaneEngine::LaneMain(Lane* lane) noexcept {
 
 ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char>* scratch) {
   const int64_t started_nanos = SteadyNanos();
-  KeepEarliest(&job->started_nanos, started_nanos);
+  job->Began(started_nanos);
   const size_t element_size = ElementSize(job->request.element_type);
   const size_t num_lanes = job->lanes.size();
   ExchangeOptions options;
@@ -328,7 +250,7 @@ ExchangeResult LaneEngine::Exchange(const Lane& lane, Job* job, std::vector<char
     };
   }
   ExchangeResult result = RunOnGrid(options, grid_, lane.peers, job->in_place, scratch);
-  KeepEarliest(&job->first_byte_nanos, result.first_byte_nanos);
+  job->HeardAll(result.first_byte_nanos);
   if (result.status.ok() && options_.on_lane_done) {
     options_.on_lane_done({&job->record, lane.index, options.slice.size(),
                            job->wall.At(started_nanos), job->wall.At(result.first_byte_nanos),
@@ -353,14 +275,12 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch
 }
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
-  job->record.finished_nanos = job->wall.Nanos();
-  job->record.started_nanos = job->wall.At(job->started_nanos);
-  job->record.first_byte_nanos = job->wall.At(job->first_byte_nanos);
+  job->Ended();
   if (!job->failed) telemetry_.Add(job->record);
   const Status status = job->failed ? failure() : Status();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (Lane* const lane : job->lanes) lane->is_busy = false;
+    queue_.Free(job->range());
     --num_running_;
     idle_.notify_all();
   }
@@ -536,34 +456,6 @@ Status LaneEngine::Fail(const Status& cause) noexcept {
 }
 
 void LaneEngine::Abort(const Status& reason) noexcept { Fail(reason); }
-
-Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
-  const Status reason(StatusCode::kUnavailable, why);
-  const double timeout_seconds = engine->timeout_seconds();
-  engine->Flush();
-  // What a `done` leads to may be anything, the user's code included.
-  // Held from here where no thread can start: then nobody may wait for the lanes.
-  auto* const held = new std::shared_ptr<Engine>(std::move(engine));
-  std::promise<void> ended;
-  const std::future<void> end = ended.get_future();
-  try {
-    std::thread([held, reason, ended = std::move(ended)]() mutable {
-      (*held)->Abort(reason);
-      delete held;
-      ended.set_value();
-    }).detach();
-  } catch (const std::system_error&) {
-    (*held)->Abort(reason);
-    return Status(StatusCode::kResourceExhausted,
-                  "no thread can start that would end the engine's; they are left behind");
-  }
-  if (end.wait_for(std::chrono::duration<double>(timeout_seconds)) == std::future_status::ready) {
-    return Status();
-  }
-  return Status(StatusCode::kDeadlineExceeded, "what follows an all-reduce has not returned for " +
-                                                   SecondsText(timeout_seconds) +
-                                                   " s; the engine's threads are left behind");
-}
 
 Status LaneEngine::AllGather(const std::string& mine, std::vector<std::string>* all) {
   return Message([&] { return control_->AllGather(mine, options_.timeout_seconds, all); });

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,9 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "ops/lanes/all_reduce_job.h"
 #include "ops/lanes/control.h"
 #include "ops/lanes/engine.h"
 #include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_queue.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/messenger.h"
 
@@ -68,20 +69,9 @@ class LaneEngine : public Engine {
 
  private:
   struct Lane;
-  // One all-reduce in flight, shared by the lanes that work on it.
-  struct Job {
-    AllReduceRequest request;
-    Buffers buffers;
-    Buffers in_place;  // its outputs, on a grid
-    ExchangeHeader header;
-    AllReduceRecord record;
-    WallClock wall;
+  struct Job : AllReduceJob {
+    using AllReduceJob::AllReduceJob;
     std::vector<Lane*> lanes;
-    std::atomic<int> lanes_left{0};
-    std::atomic<int64_t> started_nanos{0};  // SteadyNanos, as the next
-    std::atomic<int64_t> first_byte_nanos{0};
-    std::atomic<bool> warned{false};
-    std::atomic<bool> failed{false};  // then failure_ says why
   };
   // A thread with its mailbox and its connections.
   struct Lane {
@@ -92,10 +82,6 @@ class LaneEngine : public Engine {
     std::shared_ptr<Job> job;
     bool stop = false;
     std::thread thread;
-    // Guarded by the engine's mutex:
-    bool is_busy = false;    // has a job
-    int num_waiting = 0;     // jobs of the queue that want it
-    uint64_t wanted_in = 0;  // the last look through the queue in which one waited for it
   };
   using Lanes = std::vector<std::unique_ptr<Lane>>;
 
@@ -115,8 +101,6 @@ class LaneEngine : public Engine {
   // Starts what of the queue has its lanes for itself; none overtakes one that it shares a lane
   // with. Called without locks held.
   void StartNext() noexcept;
-  // Takes the next of these out of the queue, null if there is none. With the lock held.
-  std::shared_ptr<Job> TakeNext();
   void Finish(const std::shared_ptr<Job>& job) noexcept;
   // Calls `done`: what follows is TensorFlow, and whatever it does next.
   void End(const AllReduceRequest& request, const Status& status) noexcept;
@@ -153,18 +137,12 @@ class LaneEngine : public Engine {
 
   std::mutex mutex_;  // guards what follows
   Lanes lanes_;       // grows, until there is a failure
-  std::deque<std::shared_ptr<Job>> queue_;
-  uint64_t looks_ = 0;  // through the queue
+  LaneQueue<Job> queue_;
   int num_running_ = 0;
   std::condition_variable idle_;  // num_running_ became 0
   uint64_t next_sequence_ = 0;
   Status failure_;
 };
-
-// Aborts the engine, once what it has sent is there, and lets go of it; peers are told `why`. Where
-// another thread still uses it, it ends with that; where a `done` does not return for the engine's
-// timeout, DeadlineExceeded: its threads stay behind.
-Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why);
 
 }  // namespace tf_libra
 

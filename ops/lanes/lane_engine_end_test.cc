@@ -1,0 +1,285 @@
+// How an engine ends: by its own rank, by another one, or without it, in a process forked from its.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/engine_testing.h"
+#include "ops/lanes/lane_engine.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::AllReduce;
+using testing::Call;
+using testing::ConnectAll;
+using testing::Count;
+using testing::Engines;
+using testing::Expected;
+using testing::MakeEngines;
+using testing::OnEveryRank;
+using testing::Operation;
+using testing::ReduceUntilItEnds;
+using testing::Small;
+
+void EngineDestroyedInMidReduce() {
+  for (int round = 0; round < 10; ++round) {
+    Engines engines = MakeEngines(ConnectAll(3, 2));
+    Count through;
+    OnEveryRank(3, [&](int rank) {
+      if (rank == 1) {
+        for (int i = 0; i < round; ++i) CHECK_OK(AllReduce(engines[1].get(), Small()));
+        engines[1].reset();
+        return;
+      }
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
+      CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1 gave up: the engine was closed");
+      // From now on, and for whatever is asked.
+      CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
+      std::vector<std::string> all;
+      CHECK_EQ(engines[rank]->AllGather("x", &all).message(), status.message());
+      std::string text;
+      CHECK_EQ(engines[rank]->Broadcast(0, &text).message(), status.message());
+      engines[rank]->Abort(Status(StatusCode::kUnavailable, "too late to be the reason"));
+      CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
+    });
+  }
+}
+
+// As when its process is killed: every connection closes, without a word.
+void ProcessKilledInMidReduce() {
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Mesh> meshes = ConnectAll(3, 2);
+    Mesh killed = std::move(meshes[2]);
+    meshes.pop_back();
+    const Engines engines = MakeEngines(std::move(meshes));
+    OnEveryRank(3, [&](int rank) {
+      if (rank == 2) {
+        killed = Mesh();
+        return;
+      }
+      Count through;
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
+      CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
+    });
+  }
+}
+
+// Rank 1 itself sees no more of it than that rank 0 gives up.
+void TheCauseIsPassedOn() {
+  std::vector<Mesh> meshes = ConnectAll(3, 2);
+  Mesh killed = std::move(meshes[2]);
+  meshes.pop_back();
+  const Engines engines = MakeEngines(std::move(meshes));
+  OnEveryRank(3, [&](int rank) {
+    if (rank == 2) {
+      killed.control[0] = Socket();
+      for (auto& lane : killed.lanes) lane.column[0] = Connection();
+      return;
+    }
+    Count through;
+    const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
+    CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
+    if (rank == 1) CHECK_CONTAINS(status.message(), "rank 2 is gone");
+  });
+}
+
+// One connection of one lane breaks, here in the middle of large all-reduces on all lanes.
+void OneLaneBreaks() {
+  for (int broken = 0; broken < 4; ++broken) {
+    std::vector<Mesh> meshes = ConnectAll(2, 4);
+    const int fd = meshes[0].lanes[broken].column[1].socket.fd();
+    const Engines engines = MakeEngines(std::move(meshes));
+    Count through;
+    OnEveryRank(3, [&](int rank) {
+      if (rank == 2) {
+        through.WaitFor(4);
+        shutdown(fd, SHUT_RDWR);
+        return;
+      }
+      Operation operation;
+      operation.counts = {1 << 19};
+      operation.num_threads = 4;
+      const Status status = ReduceUntilItEnds(engines[rank].get(), operation, &through);
+      CHECK_STATUS(status, StatusCode::kUnavailable, "rank " + std::to_string(1 - rank));
+    });
+  }
+}
+
+void AbortWhileLanesWork() {
+  for (int round = 0; round < 10; ++round) {
+    const Engines engines = MakeEngines(ConnectAll(3, 2));
+    Count through;
+    OnEveryRank(4, [&](int rank) {
+      if (rank == 3) {
+        through.WaitFor(3 + round);
+        engines[1]->Abort(Status(StatusCode::kUnavailable, "interrupted by the user"));
+        engines[1]->Abort(Status(StatusCode::kUnavailable, "another reason"));
+        return;
+      }
+      const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
+      if (rank == 1) {
+        CHECK_EQ(status.message(), "interrupted by the user");
+      } else {
+        CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1 gave up: interrupted by the user");
+      }
+    });
+  }
+}
+
+// Ranks that wait for control messages and ranks that all-reduce hear of the same end.
+void AbortReachesWhoeverWaits() {
+  const Engines engines = MakeEngines(ConnectAll(3, 2));
+  OnEveryRank(4, [&](int part) {
+    std::vector<std::string> all;
+    if (part == 0) {
+      CHECK_CONTAINS(engines[0]->AllGather("x", &all).message(), "no more coffee");
+    } else if (part == 1) {
+      CHECK_CONTAINS(AllReduce(engines[0].get(), Operation()).message(), "no more coffee");
+    } else if (part == 2) {
+      CHECK_CONTAINS(AllReduce(engines[1].get(), Operation()).message(), "no more coffee");
+    } else {
+      engines[2]->Abort(Status(StatusCode::kUnavailable, "no more coffee"));
+    }
+  });
+}
+
+// Nobody answers: the first one waits in the lanes, the others in the queue.
+void DestructionEndsTheQueue() {
+  Engines engines = MakeEngines(ConnectAll(2, 2));
+  Operation operation;
+  operation.counts = {1000};
+  operation.num_threads = 2;
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 20; ++i) {
+    calls.push_back(std::make_unique<Call>(operation, 0, i));
+    calls.back()->Start(engines[0].get());
+  }
+  engines[0].reset();
+  for (const auto& call : calls) {
+    CHECK_EQ(call->times_done(), 1);
+    CHECK_STATUS(call->Wait(), StatusCode::kUnavailable, "the engine was closed");
+  }
+}
+
+// At any moment, one all-reduce ending and the next one beginning: every `done` comes once.
+void DestructionAtAnyMoment() {
+  Operation operation;
+  operation.counts = {3};
+  operation.num_threads = 4;
+  for (int round = 0; round < 60; ++round) {
+    Engines engines = MakeEngines(ConnectAll(2, 4));
+    std::vector<std::vector<std::unique_ptr<Call>>> calls(2);
+    OnEveryRank(2, [&](int rank) {
+      for (int i = 0; i < 40; ++i) {
+        calls[rank].push_back(std::make_unique<Call>(operation, rank, i));
+        calls[rank].back()->Start(engines[rank].get());
+      }
+      if (rank == round % 2) {
+        const Status early = calls[rank][static_cast<size_t>(round % 40)]->Wait();
+        engines[rank].reset();
+      }
+    });
+    engines.clear();
+    for (const auto& of_rank : calls) {
+      for (const auto& call : of_rank) CHECK_EQ(call->times_done(), 1);
+    }
+  }
+}
+
+// A process that was forked has copies of the connections and none of the lanes. When it is
+// through, as Python's exit is with all that it holds, the parent goes on.
+void ForkedChildLeavesTheParentAlone() {
+  Engines engines = MakeEngines(ConnectAll(2, 2));
+  Operation operation;
+  operation.counts = {1000};
+  operation.num_threads = 2;
+  OnEveryRank(2, [&](int rank) { CHECK_OK(AllReduce(engines[rank].get(), operation)); });
+  const int before = testing::Failures();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // not inherited; a child that hangs is a failure
+    const char* const why = "not in one forked from it";
+    CHECK_STATUS(AllReduce(engines[0].get(), operation), StatusCode::kFailedPrecondition, why);
+    std::vector<std::string> all;
+    CHECK_STATUS(engines[0]->AllGather("x", &all), StatusCode::kFailedPrecondition, why);
+    engines[0]->Abort(Status(StatusCode::kUnavailable, "the child has no say"));
+    engines.clear();
+    _exit(testing::Failures() == before ? 0 : 1);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+  OnEveryRank(2, [&](int rank) {
+    std::vector<char> output;
+    CHECK_OK(AllReduce(engines[rank].get(), operation, 1, &output));
+    CHECK_TRUE(output == Expected(operation, 2, 1));
+  });
+}
+
+// A process that was forked, such as one that loads data, outlives the rank that forked it.
+void ForkedChildDoesNotHideADeath() {
+  std::vector<Mesh> meshes = ConnectAll(2, 2);
+  Mesh killed = std::move(meshes[1]);
+  meshes.pop_back();
+  const Engines engines = MakeEngines(std::move(meshes));
+  int hold[2];
+  CHECK_EQ(pipe(hold), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    close(hold[1]);
+    char byte;
+    _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);  // until the parent is through
+  }
+  close(hold[0]);
+  killed = Mesh();
+  CHECK_STATUS(AllReduce(engines[0].get(), Small()), StatusCode::kUnavailable, "rank 1");
+  close(hold[1]);
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+// What the child opens gets numbers that its copies of the connections had.
+void ForkedChildClosesNothingOfItsOwn() {
+  Engines engines = MakeEngines(ConnectAll(2, 2));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    int files[64];
+    for (int& file : files) file = dup(0);
+    engines.clear();
+    for (const int file : files) {
+      if (fcntl(file, F_GETFD) < 0) _exit(1);
+    }
+    _exit(0);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(child, &outcome, 0), child);
+  CHECK_EQ(outcome, 0);
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTestsOverAll(
+      {{"EngineDestroyedInMidReduce", EngineDestroyedInMidReduce},
+       {"ProcessKilledInMidReduce", ProcessKilledInMidReduce},
+       {"TheCauseIsPassedOn", TheCauseIsPassedOn},
+       {"OneLaneBreaks", OneLaneBreaks},
+       {"AbortWhileLanesWork", AbortWhileLanesWork},
+       {"AbortReachesWhoeverWaits", AbortReachesWhoeverWaits},
+       {"DestructionEndsTheQueue", DestructionEndsTheQueue},
+       {"DestructionAtAnyMoment", DestructionAtAnyMoment},
+       {"ForkedChildLeavesTheParentAlone", ForkedChildLeavesTheParentAlone},
+       {"ForkedChildDoesNotHideADeath", ForkedChildDoesNotHideADeath},
+       {"ForkedChildClosesNothingOfItsOwn", ForkedChildClosesNothingOfItsOwn}},
+      argc, argv);
+}

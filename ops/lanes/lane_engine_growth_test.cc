@@ -1,0 +1,128 @@
+// Lanes that are added to an engine that runs.
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/lanes/engine_testing.h"
+#include "ops/lanes/lane_engine.h"
+
+namespace tf_libra {
+namespace {
+
+using testing::AllReduce;
+using testing::ConnectAll;
+using testing::Count;
+using testing::Engines;
+using testing::Expected;
+using testing::MakeEngine;
+using testing::MakeEngines;
+using testing::OnEveryRank;
+using testing::Operation;
+
+// Further lanes for engines that run. Ranks that do not take part have no say.
+Status Grow(testing::Meeting* meeting, int rank, LaneEngine* engine) {
+  return engine->Grow(meeting->options, std::move(meeting->listeners[rank]), Socket());
+}
+
+// In the middle of all-reduces, more than once; afterwards an all-reduce may use all of them.
+void LanesAreAdded() {
+  for (int world_size = 1; world_size <= 3; ++world_size) {
+    const Engines engines = MakeEngines(ConnectAll(world_size, 1));
+    std::vector<testing::Meeting> meetings;
+    for (const int num_lanes : {2, 5}) meetings.emplace_back(world_size, num_lanes);
+    Count through;
+    std::vector<std::thread> training;
+    Operation narrow;
+    narrow.counts = {30000};
+    const std::vector<char> expected = Expected(narrow, world_size, 3);
+    for (int rank = 0; rank < world_size; ++rank) {
+      training.emplace_back([&, rank] {
+        for (int i = 0; i < 60; ++i) {
+          std::vector<char> output;
+          CHECK_OK(AllReduce(engines[rank].get(), narrow, 3, &output));
+          CHECK_TRUE(output == expected);
+          through.Add();
+        }
+      });
+    }
+    OnEveryRank(world_size, [&](int rank) {
+      for (testing::Meeting& meeting : meetings) {
+        through.WaitFor(world_size);
+        CHECK_OK(Grow(&meeting, rank, engines[rank].get()));
+        CHECK_EQ(engines[rank]->max_threads(), meeting.options.num_lanes);
+        std::vector<std::string> all;
+        CHECK_OK(engines[rank]->AllGather("x", &all));
+      }
+    });
+    for (std::thread& thread : training) thread.join();
+    for (int num_threads = 1; num_threads <= 5; ++num_threads) {
+      Operation wide = narrow;
+      wide.num_threads = num_threads;
+      OnEveryRank(world_size, [&](int rank) {
+        std::vector<char> output;
+        CHECK_OK(AllReduce(engines[rank].get(), wide, 3, &output));
+        CHECK_TRUE(output == expected);
+      });
+    }
+    testing::Meeting fewer(world_size, 5);
+    CHECK_STATUS(Grow(&fewer, 0, engines[0].get()), StatusCode::kInvalidArgument, "more lanes");
+  }
+}
+
+// It is gone, or gives up: the others need not wait for it until the deadline.
+void RankThatIsLostWhileLanesAreAdded() {
+  for (const bool says_why : {false, true}) {
+    for (int lost = 0; lost < 3; ++lost) {
+      std::vector<Mesh> meshes = ConnectAll(3, 1);
+      LaneEngineOptions options;
+      options.timeout_seconds = 1e4;
+      Mesh killed;
+      Engines engines(3);
+      for (int rank = 0; rank < 3; ++rank) {
+        if (rank == lost && !says_why) {
+          killed = std::move(meshes[rank]);
+        } else {
+          engines[rank] = MakeEngine(options, std::move(meshes[rank]));
+        }
+      }
+      testing::Meeting meeting(3, 3, 1e4);
+      OnEveryRank(3, [&](int rank) {
+        if (rank == lost) {
+          // Its listener stays: a process that is forked, or another program, may have it.
+          if (says_why) engines[rank]->Abort(Status(StatusCode::kUnavailable, "no more lanes"));
+          killed = Mesh();
+          return;
+        }
+        const Status status = Grow(&meeting, rank, engines[rank].get());
+        CHECK_STATUS(status, StatusCode::kUnavailable, "while lanes 2 to 3 are added: ");
+        if (says_why) {
+          CHECK_CONTAINS(status.message(), "gave up");
+        } else {
+          CHECK_CONTAINS(status.message(), "is gone");
+        }
+        CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
+      });
+    }
+  }
+}
+
+// By Ctrl-C, say.
+void AbortWhileLanesAreAdded() {
+  const Engines engines = MakeEngines(ConnectAll(2, 1));
+  testing::Meeting meeting(2, 2);
+  std::thread user([&] { engines[0]->Abort(Status(StatusCode::kUnavailable, "Ctrl-C")); });
+  CHECK_STATUS(Grow(&meeting, 0, engines[0].get()), StatusCode::kUnavailable, "Ctrl-C");
+  user.join();
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTestsOverAll(
+      {{"LanesAreAdded", LanesAreAdded},
+       {"RankThatIsLostWhileLanesAreAdded", RankThatIsLostWhileLanesAreAdded},
+       {"AbortWhileLanesAreAdded", AbortWhileLanesAreAdded}},
+      argc, argv);
+}
