@@ -16,8 +16,6 @@
 namespace tf_libra {
 namespace {
 
-// What one message sends before the next has its turn.
-constexpr size_t kFragmentBytes = 256 << 10;
 // What is read from a peer before the next has its turn.
 constexpr size_t kTurnBytes = 1 << 20;
 constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
@@ -48,21 +46,8 @@ void Messenger::Join() {
 Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
   for (const TransferPtr& transfer : transfers) {
     const int world_size = static_cast<int>(sockets_.size());
-    if (transfer->peer < 0 || transfer->peer >= world_size || transfer->peer == options_.rank) {
-      return Status(StatusCode::kInvalidArgument,
-                    "a message is exchanged with another rank from 0 to " +
-                        std::to_string(world_size - 1) + ", got " + std::to_string(transfer->peer) +
-                        " for " + Quoted(transfer->name()) + " at rank " +
-                        std::to_string(options_.rank));
-    }
-    if (!FitsFrame(transfer->key, transfer->content)) {
-      return Status(
-          StatusCode::kInvalidArgument,
-          "a message's name must have characters, no zero byte, and together with what it "
-          "is less than " +
-              std::to_string(Frame::kMaxTextBytes) + " bytes, got " +
-              Quoted(transfer->name().substr(0, 100)));
-    }
+    Status status = CheckTransfer(*transfer, options_.rank, world_size);
+    if (!status.ok()) return status;
   }
   Status end;
   {
@@ -254,22 +239,15 @@ Status Messenger::Begin(const TransferPtr& transfer) {
     transfer->asked_as = id;
     peer.asked[id] = transfer;
   }
-  auto& channels = sends ? peer.sends : peer.receives;
-  channels[transfer->key].posted.push_back(transfer);
+  (sends ? peer.sends : peer.receives).Post(transfer);
   return Match(&peer, transfer->key, sends);
 }
 
-// The first that were posted, and announced, are of the same message.
 Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
-  auto& channels = sends ? peer->sends : peer->receives;
-  const auto found = channels.find(key);
-  Channel& channel = found->second;
-  while (!channel.posted.empty() && !channel.announced.empty()) {
-    const TransferPtr transfer = channel.posted.front();
-    const Announced theirs = std::move(channel.announced.front());
-    channel.posted.pop_front();
-    channel.announced.pop_front();
-    --peer->num_announced;
+  Channels& channels = sends ? peer->sends : peer->receives;
+  TransferPtr transfer;
+  Announced theirs;
+  while (channels.Meet(key, &transfer, &theirs)) {
     if (theirs.content != transfer->content || theirs.num_bytes != transfer->num_bytes) {
       const auto text = [](const std::string& content, uint64_t num_bytes) {
         return content + " (" + std::to_string(num_bytes) + " bytes)";
@@ -286,18 +264,17 @@ Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
       if (transfer->is_ready) Stream(peer, transfer);
     }
   }
-  if (channel.posted.empty() && channel.announced.empty()) channels.erase(found);
   return Status();
 }
 
 void Messenger::Stream(Peer* peer, const TransferPtr& send) {
-  peer->streaming.push_back(send);
+  peer->outgoing.Add(send);
   peer->has_sent = true;
   ToWrite(peer);
 }
 
 void Messenger::AddFrame(Peer* peer, const std::string& bytes) {
-  peer->next_frames += bytes;
+  peer->outgoing.Add(bytes);
   ToWrite(peer);
 }
 
@@ -317,30 +294,8 @@ void Messenger::Watch(Peer* peer, bool room) {
 
 Status Messenger::Write(Peer* peer) {
   while (peer->gone.empty() && !peer->is_deaf) {
-    if (peer->frames_sent == peer->frames.size() && peer->sending == nullptr) {
-      // Frames stand between fragments.
-      peer->frames_sent = 0;
-      peer->frames.clear();
-      peer->frames.swap(peer->next_frames);
-      if (!peer->streaming.empty()) {
-        peer->sending = std::move(peer->streaming.front());
-        peer->streaming.pop_front();
-        const size_t at = peer->sending->num_moved;
-        peer->fragment_end = std::min(at + kFragmentBytes, peer->sending->num_bytes);
-        Frame frame;
-        frame.kind = Frame::kData;
-        frame.id = peer->sending->asked_as;
-        frame.num_bytes = peer->fragment_end - at;
-        peer->frames.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
-      }
-      if (peer->frames.empty()) break;
-    }
-    iovec runs[2] = {{&peer->frames[peer->frames_sent], peer->frames.size() - peer->frames_sent},
-                     {nullptr, 0}};
-    Transfer* const send = peer->sending.get();
-    if (send != nullptr && peer->fragment_end > send->num_moved) {
-      runs[1] = {send->data + send->num_moved, peer->fragment_end - send->num_moved};
-    }
+    iovec runs[2];
+    if (!peer->outgoing.Next(runs)) break;
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = 2;
@@ -355,17 +310,7 @@ Status Messenger::Write(Peer* peer) {
       sockets_[peer->rank].Shutdown();
       break;
     }
-    const size_t of_frames = std::min(static_cast<size_t>(sent), runs[0].iov_len);
-    peer->frames_sent += of_frames;
-    if (send == nullptr) continue;
-    send->num_moved += static_cast<size_t>(sent) - of_frames;
-    send->last_progress = Clock::now();
-    if (peer->frames_sent < peer->frames.size() || send->num_moved < peer->fragment_end) continue;
-    const TransferPtr through = std::move(peer->sending);
-    peer->sending = nullptr;
-    if (through->num_moved < through->num_bytes) {
-      peer->streaming.push_back(through);
-    } else {
+    if (const TransferPtr through = peer->outgoing.Sent(static_cast<size_t>(sent))) {
       Forget(through);
       Finish(through, Status());
     }
@@ -445,7 +390,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
   switch (frame.kind) {
     case Frame::kOffer:
     case Frame::kAsk: {
-      if (++peer->num_announced > kMaxAnnounced) {
+      if (peer->sends.num_announced() + peer->receives.num_announced() >= kMaxAnnounced) {
         return Status(StatusCode::kFailedPrecondition,
                       Named(peer->rank) + " has more than " + std::to_string(kMaxAnnounced) +
                           " messages under way that this rank has none of");
@@ -454,7 +399,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       std::string key;
       Announced announced{frame.id, frame.num_bytes, ""};
       SplitText(text, frame.num_text_bytes, &key, &announced.content);
-      (sends ? peer->sends : peer->receives)[key].announced.push_back(std::move(announced));
+      (sends ? peer->sends : peer->receives).Announce(key, std::move(announced));
       return Match(peer, key, sends);
     }
     case Frame::kData: {
@@ -525,41 +470,25 @@ Status Messenger::CheckWaits() {
   const TimePoint now = Clock::now();
   if (now < next_look_) return Status();
   const double timeout = options_.timeout_seconds;
-  const bool warns = options_.warn != nullptr && options_.stall_warning_seconds < timeout;
-  std::vector<const Transfer*> overdue, late;
-  double next = timeout;
-  for (const TransferPtr& transfer : active_) {
-    if (!transfer->is_ready) continue;  // then others are waited for
-    const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
-    if (silent >= timeout) {
-      overdue.push_back(transfer.get());
-    } else if (warns && !transfer->warned && silent >= options_.stall_warning_seconds) {
-      transfer->warned = true;
-      late.push_back(transfer.get());
-    }
-    const bool to_warn = warns && !transfer->warned;
-    next = std::min(next, (to_warn ? options_.stall_warning_seconds : timeout) - silent);
-  }
-  const auto listed = [this](std::vector<const Transfer*> waits) {
-    std::sort(waits.begin(), waits.end(), [](const Transfer* one, const Transfer* other) {
-      return one->last_progress < other->last_progress;
-    });
+  const Waits waits =
+      LookForWaits(active_, now, timeout, options_.warn ? options_.stall_warning_seconds : timeout);
+  const auto listed = [this](const std::vector<const Transfer*>& found) {
     std::string text;
-    for (size_t i = 0; i < std::min(waits.size(), kMaxNamed); ++i) {
-      text += (i == 0 ? "" : "; for ") + Wait(*waits[i]);
+    for (size_t i = 0; i < std::min(found.size(), kMaxNamed); ++i) {
+      text += (i == 0 ? "" : "; for ") + Wait(*found[i]);
     }
-    return text + (waits.size() > kMaxNamed ? "; and for more" : "");
+    return text + (found.size() > kMaxNamed ? "; and for more" : "");
   };
-  if (!overdue.empty()) {
+  if (!waits.overdue.empty()) {
     return Status(StatusCode::kDeadlineExceeded,
-                  "waited " + SecondsText(timeout) + " s for " + listed(std::move(overdue)));
+                  "waited " + SecondsText(timeout) + " s for " + listed(waits.overdue));
   }
-  if (!late.empty()) {
+  if (!waits.late.empty()) {
     options_.warn(Named(options_.rank) + " has waited " +
-                  SecondsText(options_.stall_warning_seconds) + " s for " +
-                  listed(std::move(late)) + "; still waiting");
+                  SecondsText(options_.stall_warning_seconds) + " s for " + listed(waits.late) +
+                  "; still waiting");
   }
-  next_look_ = After(std::max(next, 1e-3));
+  next_look_ = After(waits.next_look_seconds);
   return Status();
 }
 
@@ -570,15 +499,9 @@ std::string Messenger::Wait(const Transfer& transfer) const {
   if (transfer.is_matched) return text;
   // What it has announced instead tells which name is wrong.
   const Peer& peer = peers_[transfer.peer];
-  std::string names;
-  size_t num_named = 0;
-  for (const auto& [key, channel] : sends ? peer.sends : peer.receives) {
-    if (channel.announced.empty() || ++num_named > kMaxNamed) continue;
-    Append(&names, Quoted(key.substr(1)) + " (" + channel.announced.front().content + ")");
-  }
+  const std::string names = (sends ? peer.sends : peer.receives).NameAnnounced(kMaxNamed);
   if (names.empty()) return text;
-  return text + ", which " + (sends ? "wants to receive " : "sends ") + names +
-         (num_named > kMaxNamed ? " and more" : "") + " instead";
+  return text + ", which " + (sends ? "wants to receive " : "sends ") + names + " instead";
 }
 
 void Messenger::Forget(const TransferPtr& transfer) {

@@ -12,9 +12,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,38 +21,16 @@
 #include <unordered_set>
 #include <vector>
 
+#include "ops/lanes/channels.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/frame.h"
+#include "ops/lanes/outgoing.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
+#include "ops/lanes/transfer.h"
 #include "ops/lanes/waker.h"
 
 namespace tf_libra {
-
-// One side of a message. Those of one key and one direction meet in the order in which they were
-// posted.
-struct Transfer {
-  enum class Way { kSend, kReceive };
-
-  Way way = Way::kSend;
-  int peer = 0;
-  std::string key;       // a letter for the kind of message, then its name
-  std::string content;   // as "float32 [8, 16]": the same on both sides
-  char* data = nullptr;  // of `num_bytes`, alive until `done` is called
-  size_t num_bytes = 0;
-  // Of a send: whether the data is there. Until Messenger::Release it only keeps its place.
-  bool is_ready = true;
-  std::function<void(const Status&)> done;  // exactly once, from any thread
-
-  std::string name() const { return key.substr(1); }
-
-  // Of the messenger's thread.
-  bool is_matched = false;  // of a send: it was asked for
-  uint64_t asked_as = 0;    // the receiver's id
-  size_t num_moved = 0;
-  TimePoint last_progress;
-  bool warned = false;
-};
 
 struct MessengerOptions {
   int rank = 0;
@@ -78,9 +54,9 @@ class Messenger {
 
   // All of them at once, in this order. Throws where no thread can start; then none is posted.
   // InvalidArgument: likewise none is, since a name or a peer cannot be.
-  Status Post(const std::vector<std::shared_ptr<Transfer>>& transfers);
+  Status Post(const std::vector<TransferPtr>& transfers);
   // The data of a send that was posted without is there.
-  void Release(std::shared_ptr<Transfer> send);
+  void Release(TransferPtr send);
 
   // Waits until all that was sent has arrived, or its receiver is gone, for at most `seconds`. Says
   // what is still under way; "" is nothing.
@@ -90,35 +66,18 @@ class Messenger {
   void End(const Status& cause) noexcept;
 
  private:
-  using TransferPtr = std::shared_ptr<Transfer>;
-  struct Announced {
-    uint64_t id = 0;
-    uint64_t num_bytes = 0;
-    std::string content;
-  };
-  // Of one key: what this rank has posted, and the peer announced, that has not met yet.
-  struct Channel {
-    std::deque<TransferPtr> posted;
-    std::deque<Announced> announced;
-  };
   struct Peer {
     int rank = 0;
     int fd = -1;
     std::string gone;  // why nothing more comes; empty: it is there
-    std::map<std::string, Channel> sends, receives;
-    size_t num_announced = 0;                         // in both
+    Channels sends, receives;
     std::unordered_map<uint64_t, TransferPtr> asked;  // receives, until all has come
     uint64_t next_id = 0;
     int num_active = 0;  // transfers with it
     bool has_sent = false;
     bool asked_to_confirm = false, has_confirmed = false;
 
-    // What goes out: frames, the last of them with a fragment of a message behind it.
-    std::string next_frames, frames;
-    size_t frames_sent = 0;
-    std::deque<TransferPtr> streaming;  // to take turns
-    TransferPtr sending;
-    size_t fragment_end = 0;  // within the message
+    Outgoing outgoing;
     bool is_to_write = false, awaits_room = false;
     bool is_deaf = false;  // it takes nothing any more
 

@@ -1,0 +1,68 @@
+#include "ops/lanes/channels.h"
+
+#include <memory>
+#include <string>
+
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+TransferPtr Made(const std::string& key) {
+  auto transfer = std::make_shared<Transfer>();
+  transfer->key = key;
+  return transfer;
+}
+
+void TheFirstOfAKeyMeet() {
+  Channels channels;
+  const TransferPtr one = Made("mx"), next = Made("mx"), other = Made("my");
+  TransferPtr transfer;
+  Announced announced;
+  channels.Post(one);
+  channels.Post(next);
+  channels.Post(other);
+  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
+  channels.Announce("my", {1, 8, "floats"});
+  channels.Announce("mx", {2, 16, ""});
+  CHECK_TRUE(channels.Meet("mx", &transfer, &announced));
+  CHECK_TRUE(transfer == one);
+  CHECK_EQ(announced.id, 2u);
+  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
+  channels.Announce("mx", {3, 16, ""});
+  CHECK_TRUE(channels.Meet("mx", &transfer, &announced));
+  CHECK_TRUE(transfer == next);
+  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
+  CHECK_TRUE(channels.Meet("my", &transfer, &announced));
+  CHECK_TRUE(transfer == other);
+  CHECK_EQ(announced.content, std::string("floats"));
+}
+
+void WhatIsAnnouncedIsNamed() {
+  Channels channels;
+  CHECK_EQ(channels.NameAnnounced(3), std::string());
+  channels.Post(Made("mposted"));
+  CHECK_EQ(channels.NameAnnounced(3), std::string());
+  channels.Announce("mb", {1, 4, "float32 [1]"});
+  channels.Announce("mb", {2, 4, "float32 [2]"});
+  channels.Announce("ma", {3, 4, "float32 [3]"});
+  CHECK_EQ(channels.num_announced(), 3u);
+  CHECK_EQ(channels.NameAnnounced(2), std::string("'a' (float32 [3]), 'b' (float32 [1])"));
+  CHECK_EQ(channels.NameAnnounced(1), std::string("'a' (float32 [3]) and more"));
+  TransferPtr transfer;
+  Announced announced;
+  channels.Post(Made("ma"));
+  CHECK_TRUE(channels.Meet("ma", &transfer, &announced));
+  CHECK_EQ(channels.num_announced(), 2u);
+  CHECK_EQ(channels.NameAnnounced(2), std::string("'b' (float32 [1])"));
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"TheFirstOfAKeyMeet", TheFirstOfAKeyMeet},
+                            {"WhatIsAnnouncedIsNamed", WhatIsAnnouncedIsNamed}},
+                           argc, argv);
+}

@@ -1,0 +1,135 @@
+#include "ops/lanes/outgoing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/lanes/frame.h"
+#include "ops/lanes/testing.h"
+
+namespace tf_libra {
+namespace {
+
+TransferPtr Made(uint64_t asked_as, std::string* data) {
+  auto transfer = std::make_shared<Transfer>();
+  transfer->asked_as = asked_as;
+  transfer->data = data->data();
+  transfer->num_bytes = data->size();
+  return transfer;
+}
+
+std::string FrameBytes(Frame::Kind kind) {
+  Frame frame;
+  frame.kind = kind;
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof(frame));
+}
+
+// All that there is, at most so many bytes at a time; `through` are those that ended, in order.
+std::string SendAll(Outgoing* outgoing, size_t most, std::vector<TransferPtr>* through) {
+  std::string sent;
+  iovec runs[2];
+  while (outgoing->Next(runs)) {
+    size_t left = most;
+    for (const iovec& run : runs) {
+      const size_t count = std::min(left, run.iov_len);
+      sent.append(static_cast<const char*>(run.iov_base), count);
+      left -= count;
+    }
+    if (const TransferPtr one = outgoing->Sent(most - left)) through->push_back(one);
+  }
+  return sent;
+}
+
+// What a reader makes of it: by id, the message; and how many fragments came.
+std::map<uint64_t, std::string> Read(const std::string& bytes, std::vector<uint64_t>* fragments) {
+  std::map<uint64_t, std::string> messages;
+  for (size_t at = 0; at < bytes.size();) {
+    Frame frame;
+    size_t length = 0;
+    CHECK_OK(ReadFrame(bytes.data() + at, bytes.size() - at, &frame, &length));
+    if (length == 0) break;
+    at += length;
+    if (frame.kind != Frame::kData) continue;
+    fragments->push_back(frame.id);
+    messages[frame.id] += bytes.substr(at, frame.num_bytes);
+    at += frame.num_bytes;
+  }
+  return messages;
+}
+
+void NothingIsNothing() {
+  Outgoing outgoing;
+  iovec runs[2];
+  CHECK_TRUE(!outgoing.Next(runs));
+  outgoing.Add(FrameBytes(Frame::kConfirm));
+  CHECK_TRUE(outgoing.Next(runs));
+  CHECK_EQ(runs[0].iov_len, sizeof(Frame));
+  CHECK_EQ(runs[1].iov_len, 0u);
+  CHECK_TRUE(outgoing.Sent(sizeof(Frame)) == nullptr);
+  CHECK_TRUE(!outgoing.Next(runs));
+}
+
+void MessagesTakeTurns() {
+  constexpr size_t kFragment = Outgoing::kFragmentBytes;
+  for (const size_t most : {size_t{7919}, size_t{1} << 30}) {
+    Outgoing outgoing;
+    std::string large(2 * kFragment + 1, 'l'), small(3, 's'), empty;
+    const std::vector<TransferPtr> sends = {Made(1, &large), Made(2, &small), Made(3, &empty)};
+    for (const TransferPtr& send : sends) outgoing.Add(send);
+    std::vector<TransferPtr> through;
+    const std::string sent = SendAll(&outgoing, most, &through);
+    std::vector<uint64_t> fragments;
+    auto messages = Read(sent, &fragments);
+    CHECK_TRUE(fragments == std::vector<uint64_t>({1, 2, 3, 1, 1}));
+    CHECK_TRUE(messages[1] == large && messages[2] == small && messages[3].empty());
+    CHECK_TRUE(through == std::vector<TransferPtr>({sends[1], sends[2], sends[0]}));
+  }
+}
+
+// However few bytes are taken at a time, and whatever is added in between.
+void FramesStandBetweenFragments() {
+  std::mt19937 random(5);
+  for (int round = 0; round < 20; ++round) {
+    Outgoing outgoing;
+    std::string data(Outgoing::kFragmentBytes + random() % 1000, 'd'), sent;
+    const TransferPtr send = Made(9, &data);
+    outgoing.Add(send);
+    std::vector<TransferPtr> through;
+    iovec runs[2];
+    size_t num_frames = 0;
+    while (outgoing.Next(runs)) {
+      size_t left = 1 + random() % 50'000;
+      const size_t most = left;
+      for (const iovec& run : runs) {
+        const size_t count = std::min(left, run.iov_len);
+        sent.append(static_cast<const char*>(run.iov_base), count);
+        left -= count;
+      }
+      if (const TransferPtr one = outgoing.Sent(most - left)) through.push_back(one);
+      if (num_frames < 3 && random() % 2 == 0) {
+        outgoing.Add(FrameBytes(Frame::kConfirm));
+        ++num_frames;
+      }
+    }
+    std::vector<uint64_t> fragments;
+    CHECK_TRUE(Read(sent, &fragments)[9] == data);
+    CHECK_EQ(fragments.size(), 2u);
+    CHECK_EQ(sent.size(), data.size() + (2 + num_frames) * sizeof(Frame));
+    CHECK_TRUE(through == std::vector<TransferPtr>({send}));
+  }
+}
+
+}  // namespace
+}  // namespace tf_libra
+
+int main(int argc, char** argv) {
+  using namespace tf_libra;
+  return testing::RunTests({{"NothingIsNothing", NothingIsNothing},
+                            {"MessagesTakeTurns", MessagesTakeTurns},
+                            {"FramesStandBetweenFragments", FramesStandBetweenFragments}},
+                           argc, argv);
+}
