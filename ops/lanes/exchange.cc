@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "ops/lanes/ring_moves.h"
+
 namespace tf_libra {
 namespace {
 
@@ -50,8 +52,6 @@ struct Peer {
   size_t sum_received = 0;   // of `chunk`
   char* block = nullptr;     // holds a block of the own chunk from `summed` on; none with memory
 };
-
-enum class Step { kProgress, kBlocked, kFailed };
 
 class Exchange {
  public:
@@ -189,7 +189,8 @@ class Exchange {
                                    return true;
                                  });
     for (Peer& peer : peers_) {
-      if (peer.memory != nullptr) Advance(peer, peer.memory->incoming_parts(), end - summed_);
+      if (peer.memory == nullptr) continue;
+      AdvanceRing(peer.fd, peer.memory->incoming_parts(), end - summed_);
     }
     summed_ = end;
     for (const Peer& peer : peers_) num_lacking_ += peer.part_received < BlockEnd();
@@ -220,69 +221,42 @@ class Exchange {
     return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
   }
 
-  // Moves on in shared memory, and wakes the peer if it waits for that.
-  static void Advance(const Peer& peer, RingEnd* end, size_t num_bytes) {
-    // A socket so full of these that there is no room has woken the peer before.
-    if (end->Advance(num_bytes)) send(peer.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-
-  Step Look(const Peer& peer, const RingEnd& end, size_t* num_bytes) {
-    if (end.Look(num_bytes)) return *num_bytes > 0 ? Step::kProgress : Step::kBlocked;
+  // A step in shared memory, whose failure has one cause.
+  Step InMemory(const Peer& peer, Step step) {
+    if (step != Step::kFailed) return step;
     return Fail(StatusCode::kFailedPrecondition, peer,
                 "has written into the shared memory what cannot be");
   }
 
-  // Copies as much of [*moved, limit) of `range` as there is room for, up to a block: then the peer
-  // may go on with it. `copy` has a run's input, output, place in the ring and size.
+  // Up to a block.
   template <typename Copy>
   Step CopyRange(Peer* peer, RingEnd* end, ByteRange range, size_t limit, size_t* moved,
                  Copy copy) {
-    if (*moved >= limit) return Step::kBlocked;
-    size_t room = 0;
-    if (const Step step = Look(*peer, *end, &room); step != Step::kProgress) return step;
-    const size_t bytes = std::min({room, limit - *moved, kMaxBlockBytes, end->capacity() / 4});
-    char* place = end->here();
-    const size_t begin = range.begin + *moved;
-    options_.buffers->ForEachRun({begin, begin + bytes},
-                                 [&](const char* input, char* output, size_t size) {
-                                   copy(input, output, place, size);
-                                   place += size;
-                                   return true;
-                                 });
-    *moved += bytes;
-    Advance(*peer, end, bytes);
-    return Step::kProgress;
-  }
-
-  // All of a header at once, if there is room for it, or all of it is there. `copy` has its place.
-  template <typename Copy>
-  Step MoveHeader(const Peer& peer, RingEnd* end, size_t* moved, Copy copy) {
-    const size_t size = BytesToHeaderEnd(end->position());
-    size_t room = 0;
-    if (Look(peer, *end, &room) == Step::kFailed) return Step::kFailed;
-    if (room < size) return Step::kBlocked;
-    copy(end->here() + size - kHeaderRoom);
-    Advance(peer, end, size);
-    *moved = sizeof(ExchangeHeader);
-    return Step::kProgress;
+    return InMemory(*peer, CopyThroughRing(*options_.buffers, range, limit, kMaxBlockBytes,
+                                           peer->fd, end, moved, copy));
   }
 
   Step SendHeaderInMemory(Peer* peer) {
-    return MoveHeader(
-        *peer, peer->memory->outgoing_parts(), &peer->header_sent,
-        [this](char* place) { std::memcpy(place, &options_.header, sizeof(ExchangeHeader)); });
+    const auto copy = [this](char* place) {
+      std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
+    };
+    return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->outgoing_parts(),
+                                                 &peer->header_sent, copy));
   }
 
   Step ReceiveHeaderInMemory(Peer* peer) {
-    return MoveHeader(
-        *peer, peer->memory->incoming_parts(), &peer->header_received,
-        [peer](char* place) { std::memcpy(&peer->header, place, sizeof(ExchangeHeader)); });
+    const auto copy = [peer](char* place) {
+      std::memcpy(&peer->header, place, sizeof(ExchangeHeader));
+    };
+    return InMemory(*peer, MoveHeaderThroughRing(peer->fd, peer->memory->incoming_parts(),
+                                                 &peer->header_received, copy));
   }
 
   // What is there stays there until it is summed.
   Step ReceivePartInMemory(Peer* peer) {
     size_t there = 0;
-    if (Look(*peer, *peer->memory->incoming_parts(), &there) == Step::kFailed) return Step::kFailed;
+    const Step looked = LookIntoRing(*peer->memory->incoming_parts(), &there);
+    if (InMemory(*peer, looked) == Step::kFailed) return looked;
     const size_t received = std::min(own_chunk_.size(), summed_ + there);
     if (received == peer->part_received) return Step::kBlocked;
     peer->part_received = received;
@@ -423,27 +397,9 @@ class Exchange {
   }
 
   Step CheckHeader(const Peer& peer) {
-    const ExchangeHeader& mine = options_.header;
-    const ExchangeHeader& theirs = peer.header;
-    std::ostringstream what;
-    if (theirs.magic != mine.magic) {
-      what << "sent something that is no all-reduce";
-    } else if (theirs.sequence != mine.sequence) {
-      what << "is at all-reduce " << theirs.sequence << ", this rank at " << mine.sequence;
-    } else if (theirs.group != mine.group) {
-      what << "reduces group " << theirs.group << ", this rank group " << mine.group;
-    } else if (theirs.num_bytes != mine.num_bytes) {
-      what << "reduces " << theirs.num_bytes << " bytes, this rank " << mine.num_bytes;
-    } else if (theirs.num_threads != mine.num_threads) {
-      what << "uses " << theirs.num_threads << " thread(s), this rank " << mine.num_threads;
-    } else if (theirs.element_type != mine.element_type || theirs.reduction != mine.reduction) {
-      what << "reduces another dtype or by another reduction than this rank";
-    } else if (theirs.digest != mine.digest) {
-      what << "reduces other tensors, or of other sizes, or by another plan than this rank";
-    } else {
-      return Step::kProgress;
-    }
-    return Fail(StatusCode::kFailedPrecondition, peer, what.str());
+    const std::string difference = DifferenceOf(peer.header, options_.header);
+    if (difference.empty()) return Step::kProgress;
+    return Fail(StatusCode::kFailedPrecondition, peer, difference);
   }
 
   // The ranks that hold the others up.
@@ -460,15 +416,9 @@ class Exchange {
     return text;
   }
 
-  // Asks to be woken when `left`, or what is worth it, is in the ring, or has room there: fewer
-  // turns between the ranks are fewer calls. Whoever waits for room has left half a ring, hence a
-  // block, for the other side to go on with, and so nobody waits for each other.
+  // False: there is something now, or a failure.
   bool Await(const Peer& peer, RingEnd* end, size_t left) {
-    if (left == 0) return true;
-    const size_t awaited = std::min(left, end->capacity() / 2);
-    end->Await(awaited);
-    size_t there = 0;
-    return Look(peer, *end, &there) != Step::kFailed && there < awaited;
+    return InMemory(peer, AwaitRing(end, left)) == Step::kBlocked;
   }
 
   // Has a peer that shares memory wake this rank for what it waits for. False: there is something
@@ -496,13 +446,6 @@ class Exchange {
     return std::all_of(in_memory_.begin(), in_memory_.end(), [this](size_t i) {
       return peers_[i].is_through || AwaitInMemory(peers_[i]);
     });
-  }
-
-  // Takes off the socket what has woken this rank: all of it, so that there is room for more.
-  static void Drain(const Peer& peer) {
-    char bytes[64];
-    while (recv(peer.fd, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes)) {
-    }
   }
 
   // Nothing moves any more. A peer that died while nothing was expected of it is still a peer that
@@ -546,7 +489,7 @@ class Exchange {
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
     for (const int place : news_) {
       const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
-      if (peers_[i].memory != nullptr) Drain(peers_[i]);
+      if (peers_[i].memory != nullptr) DrainWakes(peers_[i].fd);
       WakeUp(i);
     }
     return true;
