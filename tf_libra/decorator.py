@@ -2,6 +2,7 @@
 
 import functools
 import textwrap
+import threading
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -185,6 +186,8 @@ class Optimized:
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
+        # Threads that call it at once take turns: the ranks' steps are one after the other.
+        self._turn = threading.RLock()
         self._training: TrainingFunction | StagedTraining
         if make_planner is None:
             self._training = TrainingFunction(function, options, tuner)
@@ -206,8 +209,9 @@ class Optimized:
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         background = of_this_process().background
         if background is None:
-            return self._training.step(args, kwargs, num_steps)
-        with background.beside(lambda: self.settled):
+            with self._turn:
+                return self._training.step(args, kwargs, num_steps)
+        with self._turn, background.beside(lambda: self.settled):
             result = self._training.step(args, kwargs, num_steps)
         got = background.news()
         if got is not None:

@@ -1,5 +1,6 @@
 """What training scripts do, on two workers, and alone on the joint batch: `scripts.py PLAN`."""
 
+import concurrent.futures
 import functools
 import hashlib
 import sys
@@ -894,6 +895,26 @@ def steps_that_are_objects() -> Any:
         ):
             stepping = one if hasattr(one, "several") else wrap(one)
             train_steps(stepping, share)
+        return model.variables, None
+
+    return compared(train)
+
+
+@cases
+def two_threads_that_step_at_once() -> Any:
+    """All on one batch, so that it does not matter whose turn it is."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+        step = wrap(model.step)
+
+        def steps() -> None:
+            for _ in range(STEPS):
+                step(*share(batch(0)))
+
+        with concurrent.futures.ThreadPoolExecutor(1 if share is whole else 2) as pool:
+            for one in [pool.submit(steps) for _ in range(2)]:
+                one.result()
         return model.variables, None
 
     return compared(train)

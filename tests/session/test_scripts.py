@@ -38,6 +38,7 @@ EQUAL = [
     "loop_over_a_dataset_that_is_left_early",
     "loop_over_a_dataset_that_only_tf_data_can_run",
     "steps_that_are_objects",
+    "two_threads_that_step_at_once",
     "clustered_by_xla",
     "six_hundred_tensors",
     "gradient_penalty",
