@@ -105,12 +105,12 @@ class Library(Extension):
             "  description = link $out",
         ]
         objects = {str(path): str(self.build_dir / path.with_suffix(".o")) for path in sources}
-        headers = {source: self.shared_header(source) for source in sources}
-        for header in sorted({header for header in headers.values() if header}):
-            lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
-        for source, header in headers.items():
-            shared = f" | {self.build_dir / header}.gch" if header else ""
-            lines.append(f"build {objects[str(source)]}: compile {source}{shared}")
+        shared = {source: self.shared_header(source) for source in sources}
+        for one in sorted({header for header in shared.values() if header}):
+            lines.append(f"build {self.build_dir / one}.gch: precompile {one}")
+        for source, header in shared.items():
+            after = f" | {self.build_dir / header}.gch" if header else ""
+            lines.append(f"build {objects[str(source)]}: compile {source}{after}")
             if header:
                 lines.append(f"  include = -include {self.build_dir / header}")
         lines.append(f"build {self.output}: link {' '.join(objects.values())}")
