@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <future>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -134,14 +135,26 @@ void SumsOfGrids() {
     const int world_size = static_cast<int>(hosts.size());
     const bool is_grid = Grid(0, world_size, hosts).has_rows();
     std::vector<Mesh> meshes = ConnectHosts(hosts, kLanes);
+    const auto reductions = {Reduction::kSum, Reduction::kAverage};
+    const auto counts = {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}};
+    std::map<std::pair<Reduction, size_t>, std::vector<float>> all_expected;
+    for (const size_t count : counts) {
+      std::vector<std::vector<float>> all;
+      for (int rank = 0; rank < world_size; ++rank) all.push_back(Values(rank, count));
+      for (const Reduction reduction : reductions) {
+        all_expected[{reduction, count}] =
+            is_grid ? Expected(hosts, count, reduction) : Reduced(all, reduction);
+      }
+    }
     OnEveryRank(world_size, [&](int rank) {
       LaneEngineOptions options;
       options.timeout_seconds = kGenerousSeconds;
       std::shared_ptr<LaneEngine> engine;
       CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engine));
       CHECK_EQ(engine->ranks_per_host(), one.second);
-      for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
-        for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}}) {
+      for (const Reduction reduction : reductions) {
+        for (const size_t count : counts) {
+          const std::vector<float>& expected = all_expected.at({reduction, count});
           for (int num_threads = 1; num_threads <= kLanes; ++num_threads) {
             std::vector<float> input = Values(rank, count), output(count, -1);
             auto info = std::make_shared<OperationInfo>();
@@ -161,10 +174,6 @@ void SumsOfGrids() {
             request.done = [&end](const Status& status) { end.set_value(status); };
             engine->AllReduce(std::move(request));
             CHECK_OK(end.get_future().get());
-            std::vector<std::vector<float>> all;
-            for (int other = 0; other < world_size; ++other) all.push_back(Values(other, count));
-            const std::vector<float> expected =
-                is_grid ? Expected(hosts, count, reduction) : Reduced(all, reduction);
             CHECK_TRUE(std::memcmp(to, expected.data(), 4 * count) == 0);
           }
         }
