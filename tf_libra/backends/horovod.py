@@ -57,8 +57,8 @@ class _Jobs:
         shutdown = library.horovod_shutdown
 
         def counted() -> None:
-            self.num_ended += 1
             shutdown()
+            self.num_ended += 1  # not before: until then who asks is in the job that ends
 
         library.horovod_shutdown = counted
 
@@ -178,8 +178,11 @@ class HorovodJob:
 
     def is_another(self, before: World) -> bool:
         """Whether there is another job than before, as after `hvd.shutdown` and `hvd.init`."""
-        # Where a failure has ended Horovod, too, the ranks are still those that failed.
-        return is_initialized() and world() != before
+        try:
+            return world() != before
+        except ValueError:
+            # Where a failure has ended Horovod, too, the ranks are still those that failed.
+            return False
 
     def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
         """Every rank's message, by rank."""
