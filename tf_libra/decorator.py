@@ -208,11 +208,11 @@ class Optimized:
 
     def _step(self, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         background = of_this_process().background
-        if background is None:
-            with self._turn:
+        with self._turn:
+            if background is None:
                 return self._training.step(args, kwargs, num_steps)
-        with self._turn, background.beside(lambda: self.settled):
-            result = self._training.step(args, kwargs, num_steps)
+            with background.beside(lambda: self.settled):
+                result = self._training.step(args, kwargs, num_steps)
         got = background.news()
         if got is not None:
             self._training.background(got)

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/lanes/engine_testing.h"
@@ -50,13 +51,19 @@ void EngineDestroyedInMidReduce() {
   }
 }
 
+// Engines of all ranks but the last; what connects that one is the test's.
+Engines MakeAllButLast(int world_size, Mesh* last) {
+  std::vector<Mesh> meshes = ConnectAll(world_size, 2);
+  *last = std::move(meshes.back());
+  meshes.pop_back();
+  return MakeEngines(std::move(meshes));
+}
+
 // As when its process is killed: every connection closes, without a word.
 void ProcessKilledInMidReduce() {
   for (int round = 0; round < 10; ++round) {
-    std::vector<Mesh> meshes = ConnectAll(3, 2);
-    Mesh killed = std::move(meshes[2]);
-    meshes.pop_back();
-    const Engines engines = MakeEngines(std::move(meshes));
+    Mesh killed;
+    const Engines engines = MakeAllButLast(3, &killed);
     OnEveryRank(3, [&](int rank) {
       if (rank == 2) {
         killed = Mesh();
@@ -71,10 +78,8 @@ void ProcessKilledInMidReduce() {
 
 // Rank 1 itself sees no more of it than that rank 0 gives up.
 void TheCauseIsPassedOn() {
-  std::vector<Mesh> meshes = ConnectAll(3, 2);
-  Mesh killed = std::move(meshes[2]);
-  meshes.pop_back();
-  const Engines engines = MakeEngines(std::move(meshes));
+  Mesh killed;
+  const Engines engines = MakeAllButLast(3, &killed);
   OnEveryRank(3, [&](int rank) {
     if (rank == 2) {
       killed.control[0] = Socket();
@@ -223,10 +228,8 @@ void ForkedChildLeavesTheParentAlone() {
 
 // A process that was forked, such as one that loads data, outlives the rank that forked it.
 void ForkedChildDoesNotHideADeath() {
-  std::vector<Mesh> meshes = ConnectAll(2, 2);
-  Mesh killed = std::move(meshes[1]);
-  meshes.pop_back();
-  const Engines engines = MakeEngines(std::move(meshes));
+  Mesh killed;
+  const Engines engines = MakeAllButLast(2, &killed);
   int hold[2];
   CHECK_EQ(pipe(hold), 0);
   const pid_t child = fork();

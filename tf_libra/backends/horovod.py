@@ -49,18 +49,22 @@ class _Jobs:
     """Counts the jobs of this process that have ended: each does by a shutdown."""
 
     def __init__(self) -> None:
-        from horovod.tensorflow.mpi_ops import _basics
-
         self.num_ended = 0
-        # What every `shutdown` calls, whoever has imported it from where.
-        library = _basics.MPI_LIB_CTYPES
-        shutdown = library.horovod_shutdown
+        owner = owner_of_shutdown()
+        shutdown = owner.horovod_shutdown
 
         def counted() -> None:
             shutdown()
             self.num_ended += 1  # not before: until then who asks is in the job that ends
 
-        library.horovod_shutdown = counted
+        owner.horovod_shutdown = counted
+
+
+def owner_of_shutdown() -> Any:
+    """Of `horovod_shutdown`, which every `shutdown` calls, whoever has imported it from where."""
+    from horovod.tensorflow.mpi_ops import _basics
+
+    return _basics.MPI_LIB_CTYPES
 
 
 @functools.cache
@@ -100,14 +104,9 @@ def broadcast_variables(variables: list[Any]) -> None:
     _horovod().broadcast_variables(variables, root_rank=0)
 
 
-def is_initialized() -> bool:
-    """Whether there is a job: `hvd.init()` was called, and no shutdown since."""
-    return bool(_horovod().is_initialized())
-
-
 def is_known() -> bool:
     """Whether somebody has imported Horovod in this process, and initialized it."""
-    return "horovod.tensorflow" in sys.modules and is_initialized()
+    return "horovod.tensorflow" in sys.modules and bool(_horovod().is_initialized())
 
 
 def gather(payload: bytes, name: str) -> list[bytes]:

@@ -143,10 +143,7 @@ class _Shutdown:
     """Horovod's shutdown, once at a time, after which no round belongs to its job."""
 
     def __init__(self, before: Callable[[], None]) -> None:
-        from horovod.tensorflow.mpi_ops import _basics
-
-        # What every `shutdown` calls, whoever has imported it from where.
-        self._owner: Any = _basics.MPI_LIB_CTYPES
+        self._owner: Any = horovod_lib.owner_of_shutdown()
         self._original: Callable[[], None] = self._owner.horovod_shutdown
         self._before = before
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ averaged gradients, and what else the step writes, is of the update.
 
 import bisect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -221,11 +221,13 @@ class StepGraph:
                 for handle in self.handles[place]:
                     written.setdefault(handle, set()).add(op.name)
         for place, op in enumerate(self.ops):
-            before = {one.name for one in op.control_inputs}
-            if op.type in READS and any(
-                before & written.get(h, set()) for h in self.handles[place]
-            ):
+            if op.type in READS and self._follows(place, written):
                 self._running.add(place)
+
+    def _follows(self, place: int, written: Mapping[str, set[str]]) -> bool:
+        """Whether an op comes after a write of a variable that it uses; `written`: by variable."""
+        before = {one.name for one in self.ops[place].control_inputs}
+        return any(before & written.get(handle, set()) for handle in self.handles[place])
 
     def _is_of_microbatch(self, place: int) -> bool:
         """Whether an effect is, unless it takes what is there after the update."""
@@ -242,13 +244,11 @@ class StepGraph:
         after: list[bool] = []
         updated: dict[str, set[str]] = {}
         for place, op in enumerate(self.ops):
-            before = {one.name for one in op.control_inputs}
-            handles = self.handles[place]
-            reads_new = op.type in READS and any(before & updated.get(h, set()) for h in handles)
+            reads_new = op.type in READS and self._follows(place, updated)
             is_after = op.type == REDUCTION or any(after[i] for i in self.inputs(place))
             after.append(is_after or reads_new)
             if self.is_write[place] and (after[place] or not self._is_of_microbatch(place)):
-                for handle in handles:
+                for handle in self.handles[place]:
                     updated.setdefault(handle, set()).add(op.name)
         return after
 
@@ -281,14 +281,12 @@ class StepGraph:
         for place in self.once:
             for handle in self.handles[place]:
                 by_update.setdefault(handle, set()).add(self.ops[place].name)
-        once = set(self.once)
+        once, writes = set(self.once), set(self.writes)
         self.late = [False] * len(self.ops)
         for place, op in enumerate(self.ops):
-            before = {one.name for one in op.control_inputs}
-            reads_new = any(before & by_update.get(h, set()) for h in self.handles[place])
             self.late[place] = (
                 op.type == REDUCTION
-                or (reads_new and place not in self.writes)
+                or (self._follows(place, by_update) and place not in writes)
                 or any(self.late[i] for i in self.inputs(place))
                 or place in once
             )
