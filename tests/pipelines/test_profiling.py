@@ -19,8 +19,8 @@ def test_layers_and_updates_are_measured_without_any_effect(name):
     every = [*trained.variables, *trained.state, *trained.optimizer.variables]
     before = [tf.convert_to_tensor(one).numpy() for one in every]
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4)
-    found = measured_layers(traces, given, 2, 2)
+    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    found = measured_layers(traces, given, 2)
     for one, value in zip(every, before, strict=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
     assert found.names == tuple(layer.name for layer in traces.whole.layers)
@@ -46,8 +46,8 @@ def test_a_step_that_refuses_a_share_of_a_microbatch_is_measured_all_the_same():
         return trained.step(images, labels)
 
     given = (batches(1, 8)[0], {})
-    traces = Traces(Recorder(tf.function(step)), given, 4, 4)
-    found = measured_layers(traces, given, 2, 2)
+    traces = Traces(Recorder(tf.function(step)), given, 4, 4, num_ranks=2)
+    found = measured_layers(traces, given, 2)
     assert found.input_shares == ()
     assert found.forward_seconds.sum() > 0
 
@@ -71,7 +71,7 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
 
     given = (batches(1, 8)[0], {})
     traces = Traces(Recorder(tf.function(step)), given, 4, 4)
-    found = measured_layers(traces, given, 2, 1)
+    found = measured_layers(traces, given, 2)
     assert not calls
     assert found.update_seconds.sum() == 0
     assert found.input_shares == ()

@@ -71,8 +71,7 @@ class PipelinePlanner:
                 )
         traces.check_update()
         story.busy(Phase.MEASURE)
-        count, world = self.num_microbatches, control.world_size
-        mine = profiling.measured_layers(traces, given, count, world)
+        mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
         document = None

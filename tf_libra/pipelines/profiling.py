@@ -24,9 +24,7 @@ from tf_libra.pipelines.updating import Update
 _REPEATS = 3
 
 
-def measured_layers(
-    traces: Traces, given: Any, num_microbatches: int, num_ranks: int
-) -> LayerGraph:
+def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
     """Runs one microbatch, forward and backward, and an update, all without any effect.
 
     Each layer runs by itself, which takes its call each time; so what they take is scaled to what
@@ -39,7 +37,6 @@ def measured_layers(
         traces: of the step.
         given: arguments, as `batches.as_tensors` returns them.
         num_microbatches: M.
-        num_ranks: of the job.
 
     Raises:
         ValueError: the step cannot be cut between some of its layers.
@@ -54,9 +51,9 @@ def measured_layers(
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
     by_bytes = shares_of_bytes(layers)
     shares: tuple[float, ...] = ()
-    of_share = _of_share(traces, given, adds, num_ranks)
+    of_share = _of_share(traces, given, adds)
     if of_share is not None:
-        share = 1 / num_ranks
+        share = (traces.share or 0) / traces.size
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
             np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
@@ -74,11 +71,11 @@ def measured_layers(
     )
 
 
-def _of_share(traces: Traces, given: Any, adds: bool, num_ranks: int) -> list[float] | None:
+def _of_share(traces: Traces, given: Any, adds: bool) -> list[float] | None:
     """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
-    if num_ranks == 1 or traces.size % num_ranks:
+    size = traces.share
+    if size is None:
         return None
-    size = traces.size // num_ranks
     try:
         axes.check_same(traces.whole, traces.size, traces.graph(size), size)
         cut = traces.cut([0], size)

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra.pipelines import batches
-from tf_libra.pipelines.axes import Axes, check_counts
+from tf_libra.pipelines.axes import Axes, check_counts, check_same
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Traced
 from tf_libra.pipelines.extracting import Extraction
@@ -24,6 +24,7 @@ class Traces:
     Attributes:
         samples_per_rank: how many samples each rank passes.
         size: samples of a microbatch.
+        share: samples of one rank's share of a microbatch; None: there is none.
         order: which of the tensors among arguments, flattened, each argument of a trace is.
     """
 
@@ -33,6 +34,7 @@ class Traces:
         given: Any,
         samples_per_rank: int,
         size: int,
+        num_ranks: int = 1,
         has_branches: bool = False,
     ) -> None:
         """Traces the step for a microbatch.
@@ -42,6 +44,7 @@ class Traces:
             given: arguments, as `batches.as_tensors` returns them.
             samples_per_rank: their number of samples.
             size: samples of a microbatch.
+            num_ranks: of the job.
             has_branches: see `StepGraph`.
 
         Raises:
@@ -49,6 +52,9 @@ class Traces:
         """
         self.samples_per_rank = samples_per_rank
         self.size = size
+        self.share = size // num_ranks if num_ranks > 1 and size % num_ranks == 0 else None
+        # Traced anyway, where it is more than one sample, whose axis could be any of one element.
+        self._compared = self.share if self.share not in (None, 1) else 2 * size
         self._recorder = recorder
         self._has_branches = has_branches
         self._specs = batches.sized(given, size)
@@ -60,10 +66,12 @@ class Traces:
         if not self._are_alike():
             # What a first trace builds, such as an optimizer without slots, others find built.
             recorder.forget()
-            self._forget()
+            self._forget(size)
+            if self._compared == self.share and not self._are_alike():
+                self._compared = 2 * size  # so few samples are another computation, or none
         if not self._is_updated_apart():
             recorder.select()
-            self._forget()
+            self._forget(*self._graphs)
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
 
@@ -82,8 +90,12 @@ class Traces:
     def _are_alike(self) -> bool:
         """Whether a microbatch is traced as one of another size; see `axes`."""
         try:
-            self.axes(self.size)
+            whole = self.whole
         except ValueError:
+            return False
+        try:
+            check_same(whole, self.size, self.graph(self._compared), self._compared)
+        except Exception:  # whatever the script says to so few samples
             return False
         return True
 
@@ -95,9 +107,10 @@ class Traces:
             return False
         return True
 
-    def _forget(self) -> None:
-        """Forgets what was found in traces that were made until now."""
-        self._graphs.clear()
+    def _forget(self, *sizes: int) -> None:
+        """Forgets traces for so many samples, and what was found in any."""
+        for size in sizes:
+            self._graphs.pop(size, None)
         self._axes.clear()
         self._cuts.clear()
 
@@ -108,7 +121,10 @@ class Traces:
             ValueError: the step computes something else for another size.
         """
         if size not in self._axes:
-            self._axes[size] = Axes(self.graph(size), size, self.graph(2 * size), 2 * size)
+            other = self._compared if size == self.size else self.size
+            if other == 1:
+                other = 2 * size
+            self._axes[size] = Axes(self.graph(size), size, self.graph(other), other)
         return self._axes[size]
 
     def arguments(self, given: Any, size: int) -> dict[str, Any]:
@@ -130,7 +146,7 @@ class Traces:
         """Raises `ValueError` where a layer, as a stage, could not update what it has to."""
         if not self._has_update:
             Update(self.each_layer)
-            check_counts(self.whole, self.graph(2 * self.size))
+            check_counts(self.whole, self.graph(self._compared))
             self._has_update = True
 
     @property

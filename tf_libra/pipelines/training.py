@@ -225,7 +225,9 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
-        traces = Traces(self._recorder, given, samples, size, self._planner.has_branches)
+        traces = Traces(
+            self._recorder, given, samples, size, control.world_size, self._planner.has_branches
+        )
         agree(control, {"computation": axes_lib.digest(traces.whole)})
         self._holding.prepare(traces.variables)
         self._share(traces)
