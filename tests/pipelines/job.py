@@ -143,7 +143,8 @@ def rank_of(
     recorder = Recorder(tf.function(trained.step))
     given = ((images, labels), {})
     size = images.shape[0] // num_microbatches
-    traces = Traces(recorder, given, share, size, has_branches)
+    options = {"num_ranks": num_ranks, "has_branches": has_branches}
+    traces = Traces(recorder, given, share, size, **options)
     layout = layout_of([one.name for one in traces.whole.layers])
     if num_groups:
         cut = traces.cut(layout.starts)

@@ -38,7 +38,7 @@ def test_a_step_is_traced_for_a_microbatch_and_a_rank_s_share_of_it():
 def test_where_a_share_is_no_other_batch_a_step_is_traced_for_twice_a_microbatch(num_ranks):
     """No share, or one sample, which no axis shows."""
     step, sizes = counted(fresh(EVERY["deep"]).step)
-    traces = Traces(Recorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks)
+    traces = Traces(Recorder(step), (batches(1, 8)[0], {}), 8, 8, num_ranks=num_ranks)
     assert traces.axes(8).of(f"{traces.whole.arguments[0]}:0") == 0
     assert sizes == {8: 1, 16: 1}
 

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_libra.pipelines.axes import Axes
-from tf_libra.pipelines.cutting import Cut, Message
+from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.distributing import Distribution, Values
 from tf_libra.pipelines.exchanging import (
     Exchange,
@@ -65,23 +65,41 @@ class Executed:
     stage: int = 0
 
 
+class _Awaited(NamedTuple):
+    """What another rank sends, in every microbatch.
+
+    Attributes:
+        tensor: its name.
+        rank: who sends it.
+        dtype: of it.
+        shape: likewise.
+        target: the stage that it is for.
+    """
+
+    tensor: str
+    rank: int
+    dtype: Any
+    shape: list[int]
+    target: int
+
+
 @dataclass(frozen=True)
 class _Block:
     """Forward or backward of a stage, on this rank.
 
     Attributes:
-        cut: the step, traced for what the rank computes of it.
         functions: by microbatch, what it computes.
         receives: before that.
+        awaited: of which this comes from other ranks.
         sends: after it.
         returns: names of the tensors among its results which the step returns.
         sends_itself: the microbatch of which the function sends, before it all-reduces; None: of
             none.
     """
 
-    cut: Cut
     functions: Mapping[int, PartFunction]
     receives: tuple[Exchange, ...]
+    awaited: tuple[_Awaited, ...]
     sends: tuple[Exchange, ...]
     returns: tuple[str, ...]
     sends_itself: int | None
@@ -209,7 +227,24 @@ class Execution:
             if between:
                 functions |= dict.fromkeys(between, PartFunction.of(extraction, part, adding))
             sends_itself = last if ending.groups else None
-        return _Block(cut, functions, receives, sends, returns, sends_itself)
+        return _Block(
+            functions, receives, self._awaited(cut, receives), sends, returns, sends_itself
+        )
+
+    def _awaited(self, cut: Cut, receives: Sequence[Exchange]) -> tuple[_Awaited, ...]:
+        """What other ranks send of it; found once, since between blocks every call counts."""
+        found = []
+        for message, axis, pieces in receives:
+            tensor = cut.tensor(message.tensor)
+            for piece in pieces:
+                shape = tensor.shape.as_list()
+                if axis is not None:
+                    shape[axis] = piece.own.size
+                if piece.rank != self._transport.rank:
+                    found.append(
+                        _Awaited(message.tensor, piece.rank, tensor.dtype, shape, message.target)
+                    )
+        return tuple(found)
 
     def _ending(
         self,
@@ -308,7 +343,8 @@ class Execution:
             for piece in pieces:
                 if piece.rank != self._transport.rank:
                     part = _part(values[message.tensor], axis, piece)
-                    self._transport.send(part, piece.rank, _name(message, microbatch))
+                    name = _name(message.tensor, message.target, microbatch)
+                    self._transport.send(part, piece.rank, name)
 
     def _hand_on(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
         """To other stages of this rank."""
@@ -321,17 +357,11 @@ class Execution:
     def _expect(self, tasks: Sequence[Task]) -> None:
         """Begins to receive what is needed for them."""
         for task in tasks:
-            block = self._blocks[task.kind, task.stage]
-            for message, axis, pieces in block.receives:
-                tensor = block.cut.tensor(message.tensor)
-                for piece in pieces:
-                    shape = tensor.shape.as_list()
-                    if axis is not None:
-                        shape[axis] = piece.own.size
-                    if piece.rank != self._transport.rank:
-                        self._expected[task, message.tensor, piece.rank] = self._transport.expect(
-                            tensor.dtype, shape, piece.rank, _name(message, task.microbatch)
-                        )
+            for tensor, rank, dtype, shape, target in self._blocks[task.kind, task.stage].awaited:
+                name = _name(tensor, target, task.microbatch)
+                self._expected[task, tensor, rank] = self._transport.expect(
+                    dtype, shape, rank, name
+                )
 
     def _receive(self, block: _Block, task: Task, values: Values) -> None:
         for message, axis, pieces in block.receives:
@@ -431,9 +461,9 @@ def _returned(cut: Cut) -> list[Any]:
     return list({one.name: one for one in cut.graph.returned_samples}.values())
 
 
-def _name(message: Message, microbatch: int) -> str:
+def _name(tensor: str, target: int, microbatch: int) -> str:
     """Of what is sent from stage to stage."""
-    return f"{message.tensor} {message.target} {microbatch}"
+    return f"{tensor} {target} {microbatch}"
 
 
 def _part(tensor: Any, axis: int | None, piece: Piece) -> Any:

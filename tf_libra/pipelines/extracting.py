@@ -1,7 +1,7 @@
 """Makes functions of some ops of a trace."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -30,6 +30,7 @@ class Extraction:
         Args:
             concrete: the trace.
         """
+        self._concrete = concrete
         self._graph = concrete.graph
         num_args = len(concrete.inputs) - len(concrete.captured_inputs)
         self._captures = dict(
@@ -97,11 +98,7 @@ class Extraction:
             return result if finish is None else finish(result, given[len(takes) :])
 
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-
-        def call(given: Sequence[Any]) -> list[Any]:
-            return list(concrete(*given))
-
-        return call
+        return partial(_called, concrete, concrete.captured_inputs, self._concrete)
 
     def captures(self, ops: Collection[str], gives: Sequence[str] = ()) -> frozenset[str]:
         """Names of the captured tensors, such as variables, that a function of these ops takes."""
@@ -128,3 +125,11 @@ class Extraction:
     def _spec(self, name: str) -> Any:
         tensor = self._graph.get_tensor_by_name(name)
         return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _called(function: Any, captured: Sequence[Any], _trace: Any, given: Sequence[Any]) -> list[Any]:
+    """What a function returns; bodies of its loops are there as long as the trace they are from.
+
+    Called as users do, it would look at every argument, which takes longer than a small layer.
+    """
+    return list(function.inference_fn.call_flat(*given, *captured) or ())  # None: no tensors

@@ -34,6 +34,7 @@ class Traces:
         given: Any,
         samples_per_rank: int,
         size: int,
+        *,
         num_ranks: int = 1,
         has_branches: bool = False,
     ) -> None:

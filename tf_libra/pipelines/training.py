@@ -225,8 +225,9 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
+        has_branches, world = self._planner.has_branches, control.world_size
         traces = Traces(
-            self._recorder, given, samples, size, control.world_size, self._planner.has_branches
+            self._recorder, given, samples, size, num_ranks=world, has_branches=has_branches
         )
         agree(control, {"computation": axes_lib.digest(traces.whole)})
         self._holding.prepare(traces.variables)
