@@ -125,9 +125,22 @@ if harness.SIZE == 4:
 
 
 def short_batches(**options):
-    """The last batch of an epoch is shorter: than microbatches divide, or than replicas do."""
-    trained = fresh(models.deep)
-    step = tf_libra.optimize(in_stages(2), **options)(tf.function(trained.step))
+    """The last batch of an epoch is shorter: than microbatches divide, or than replicas do.
+
+    The step is a method, decorated in its class.
+    """
+
+    class Trainer:
+        def __init__(self):
+            self.trained = fresh(models.deep)
+
+        @tf_libra.optimize(in_stages(2), **options)
+        @tf.function
+        def step(self, images, labels):
+            return self.trained.step(images, labels)
+
+    trainer = Trainer()
+    trained, step = trainer.trained, trainer.step
     for size in SHORT:
         [(images, labels)] = batches(1, harness.SIZE * size)
         step(harness.own(images), harness.own(labels))

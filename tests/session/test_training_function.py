@@ -52,6 +52,15 @@ def test_call_from_inside_of_another_function_is_refused() -> None:
         outer(tf.constant(1.0))
 
 
+def test_call_in_a_graph_of_version_1_is_refused() -> None:
+    one = training()
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match="eager execution is switched off"),
+    ):
+        one.step((tf.constant(1.0),), {})
+
+
 def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
     one = training()
     with tf.distribute.MirroredStrategy(["cpu:0"]).scope(), pytest.raises(ValueError):

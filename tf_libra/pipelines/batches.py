@@ -1,16 +1,20 @@
 """A step's arguments: which are samples, and how many."""
 
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
+
+_NOT_DIVIDED = (composite_tensor.CompositeTensor, tf.Variable, Iterator)
 
 
 def as_tensors(step: str, value: Any) -> Any:
-    """Arguments with arrays as tensors.
+    """Arguments with arrays as tensors; other objects, such as a method's, are as they were.
 
     Raises:
-        ValueError: one is neither a tensor nor a value of Python.
+        ValueError: one has samples that cannot be divided, or is a variable.
     """
 
     def convert(one: Any) -> Any:
@@ -18,12 +22,12 @@ def as_tensors(step: str, value: Any) -> Any:
             return tf.convert_to_tensor(one)
         if tf.is_tensor(one) and isinstance(one, tf.Tensor):
             return one
-        if one is None or isinstance(one, bool | int | float | str):
-            return one
-        raise ValueError(
-            f"{step} is given a {type(one).__name__}: a step in stages divides tensors and arrays"
-            " among ranks, and takes numbers and texts as they are"
-        )
+        if tf.is_tensor(one) or isinstance(one, _NOT_DIVIDED):
+            raise ValueError(
+                f"{step} is given a {type(one).__name__}: a step in stages divides tensors and"
+                " arrays among ranks, and takes other objects of Python as they are"
+            )
+        return one
 
     return tf.nest.map_structure(convert, value)
 
@@ -60,11 +64,25 @@ def sized(arguments: Any, size: int) -> Any:
 
 
 def signature(arguments: Any) -> list[str]:
-    """What kind of arguments they are, as JSON can say it."""
-    return [
-        f"{one.dtype.name} {one.shape}" if tf.is_tensor(one) else repr(one)
-        for one in tf.nest.flatten(arguments)
-    ]
+    """What kind of arguments they are, as JSON can say it, and all ranks alike."""
+
+    def kind(one: Any) -> str:
+        if tf.is_tensor(one):
+            return f"{one.dtype.name} {one.shape}"
+        return repr(one) if _is_value(one) else type(one).__qualname__
+
+    return [kind(one) for one in tf.nest.flatten(arguments)]
+
+
+def key(arguments: Any) -> tuple[Hashable, ...]:
+    """The same for arguments for which a step is traced once; as long as those objects live."""
+    leaves = tf.nest.flatten(arguments)
+    objects = [id(one) for one in leaves if not (tf.is_tensor(one) or _is_value(one))]
+    return (*signature(arguments), *objects)
+
+
+def _is_value(one: Any) -> bool:
+    return one is None or isinstance(one, bool | int | float | str)
 
 
 def resampled(arguments: Any, size: int) -> Any:

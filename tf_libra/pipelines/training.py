@@ -1,6 +1,6 @@
 """A training function whose step runs in stages, as the user's script calls it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -64,8 +64,8 @@ class StagedTraining:
         self._planner = self._make_planner()
         self._story = Story(self._options)
         self._recorder = Recorder(self._function)
-        self._traces: dict[tuple[str, ...], Traces] = {}
-        self._executions: dict[tuple[str, ...], Execution] = {}  # of the current layout
+        self._traces: dict[tuple[Hashable, ...], Traces] = {}
+        self._executions: dict[tuple[Hashable, ...], Execution] = {}  # of the current layout
         self._layout: Layout | None = None
         self._current: Execution | None = None
         self._holding = Holding(self._identity, self)
@@ -171,7 +171,7 @@ class StagedTraining:
         given = batches.as_tensors(self._name, (args, kwargs))
         self._step += 1
         self._control.set_step(self._step)
-        key = tuple(batches.signature(given))
+        key = batches.key(given)
         if key not in self._traces:
             self._traces[key] = self._met(given)
         else:

@@ -249,6 +249,12 @@ def refuse_callers(step_name: str, why: str) -> None:
         why: not from inside of another `tf.function`, as the end of a sentence.
     """
     _refuse_scopes(step_name)
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise ValueError(
+            f"{step_name} is decorated with tf_libra.optimize, and called in a graph of version 1:"
+            " no plan can follow it where eager execution is switched off; take"
+            " tf.compat.v1.disable_eager_execution(), or the tf.Graph around it, out"
+        )
     if not tf.executing_eagerly():
         raise ValueError(
             f"{step_name} is decorated with tf_libra.optimize, and called from inside of another"
