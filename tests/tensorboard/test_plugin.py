@@ -17,7 +17,7 @@ from werkzeug.test import Client
 from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies, units
-from tf_libra.cost_model import prediction_errors
+from tf_libra.cost_model import OverlapSample, prediction_errors
 from tf_libra.pipelines import describing
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
@@ -229,6 +229,27 @@ def test_contention_has_samples_curves_and_errors(backend: Backend, plan: dict[s
     for one in view["at_threads"]:
         assert one["slowdown"] == pytest.approx(1 / float(model.compute_rate(one["num_threads"])))
     assert view["curves"]["num_threads"][-1] == 4
+
+
+def test_rates_are_told_by_all_reduces_that_are_more_than_startup() -> None:
+    """One of few bytes takes what it takes: the rate that comes of it is any."""
+    model = RECORD.conclusion.cost_model
+    assert model is not None
+    short = [
+        OverlapSample(64, 1, 0.0, 0.0, factor * model.exclusive_startup_seconds, step=1, plan="p")
+        for factor in (1.01, 1.5, 4)
+    ]
+    samples = (*RECORD.conclusion.samples, *short)
+    conclusion = replace(RECORD.conclusion, samples=samples)
+    view = views.contention_view(replace(RECORD, conclusion=conclusion))
+    rates = [one["rate"] for one in view["samples"]]
+    assert rates[-3:] == [None] * 3
+    fitted = view["at_threads"]
+    limits = [min(min(one["overlapped_rate"], one["exclusive_rate"]) for one in fitted),
+              max(max(one["overlapped_rate"], one["exclusive_rate"]) for one in fitted)]  # fmt: skip
+    told = [one for one in rates if one is not None]
+    assert len(told) > len(samples) / 2
+    assert 0.6 * limits[0] < min(told) and max(told) < 1.6 * limits[1]
 
 
 def test_history_has_steps_plans_and_prediction_errors(

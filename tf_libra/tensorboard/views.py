@@ -518,21 +518,23 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
         for sample, error in zip(samples, errors.tolist(), strict=True):
             overlapped = sample.overlap_seconds > 0
             startup = cost.startup_seconds if overlapped else cost.exclusive_startup_seconds
+            predicted = sample.wall_seconds * (1 + error)
             sending = sample.wall_seconds - startup
+            tells_rate = sending > 0 and predicted >= 2 * startup
             hat = float(cost.transmitted_bytes(sample.num_bytes))
             view["samples"].append(
                 dataclasses.asdict(sample)
                 | {
                     "error": error,
-                    "predicted_seconds": sample.wall_seconds * (1 + error),
+                    "predicted_seconds": predicted,
                     "compute_error": next(computing) if sample.compute_seconds > 0 else None,
                     "slowdown": (
                         sample.overlap_seconds / sample.compute_seconds
                         if sample.compute_seconds > 0
                         else None
                     ),
-                    # Without startup, an all-reduce that took less than that has no rate.
-                    "rate": hat / sending if sending > 0 else None,
+                    # One that is startup, most of all, says nothing of how fast it sends.
+                    "rate": hat / sending if tells_rate else None,
                 }
             )
     return view

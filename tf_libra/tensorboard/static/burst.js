@@ -102,7 +102,8 @@ function backgroundCard(ranks) {
         h('td', {}, String(one.num_pauses)),
         h('td', {}, one.slowdown === null ? 'not known yet' : signedPercent(one.slowdown)),
         h('td', {}, percent(one.max_slowdown)),
-        h('td', {class: 'left', title: one.command}, short(one.command, 50))))))));
+        // The program by its name: where it lies says little, and takes the place of what it does.
+        h('td', {class: 'left', title: one.command}, short(one.command.replace(/^\S*\//, ''), 50))))))));
 }
 
 function rounded(number) {

@@ -26,7 +26,7 @@ export async function contentionView(place, context) {
       coefficients(view)),
     h('div', {class: 'grid two'},
       panel('Computation slowdown', 'Backward computation and updates beside an all-reduce, against alone: g(b, r) / b.', plots[0]),
-      panel('Transmission rate', 'Bytes that a ring all-reduce sends per worker, per second, without startup overhead.', plots[1]),
+      panel('Transmission rate', 'Bytes that a ring all-reduce sends per worker, per second, without startup overhead; dots where sending takes longer than that, by the model.', plots[1]),
       panel('Predicted against measured', 'One dot per sampled all-reduce; on the line, the model is right.', plots[2]),
       panel('Residuals', 'Predicted over measured time, by size of the all-reduce; at 1, the model is right.', plots[3])),
     view.notes.length === 0 ? '' : h('section', {class: 'card'}, h('h2', {}, 'Notes of the fit'),
