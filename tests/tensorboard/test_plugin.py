@@ -244,12 +244,11 @@ def test_rates_are_told_by_all_reduces_that_are_more_than_startup() -> None:
     view = views.contention_view(replace(RECORD, conclusion=conclusion))
     rates = [one["rate"] for one in view["samples"]]
     assert rates[-3:] == [None] * 3
-    fitted = view["at_threads"]
-    limits = [min(min(one["overlapped_rate"], one["exclusive_rate"]) for one in fitted),
-              max(max(one["overlapped_rate"], one["exclusive_rate"]) for one in fitted)]  # fmt: skip
+    keys = ("overlapped_rate", "exclusive_rate")
+    fitted = [one[key] for one in view["at_threads"] for key in keys]
     told = [one for one in rates if one is not None]
     assert len(told) > len(samples) / 2
-    assert 0.6 * limits[0] < min(told) and max(told) < 1.6 * limits[1]
+    assert 0.6 * min(fitted) < min(told) and max(told) < 1.6 * max(fitted)
 
 
 def test_history_has_steps_plans_and_prediction_errors(
