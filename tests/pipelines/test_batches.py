@@ -1,5 +1,7 @@
 """What kinds of arguments a step in stages is traced for."""
 
+import dataclasses
+
 import tensorflow as tf
 
 from tf_libra.pipelines.batches import as_tensors, key, signature
@@ -18,6 +20,17 @@ def test_objects_are_told_apart_here_and_are_alike_on_all_ranks():
     assert signature(first) == signature(second) == ["Trainer", "float32 (4, 3)"]
     assert key(first) == key(as_tensors("step", ((one, IMAGES), {})))
     assert key(first) != key(second)
+
+
+def test_objects_that_are_equal_are_one():
+    """Else a setting that is made anew for every call would be traced anew."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Setting:
+        rate: float
+
+    keys = [key(as_tensors("step", ((Setting(rate), IMAGES), {}))) for rate in (0.5, 0.5, 0.25)]
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_values_are_told_apart_everywhere():

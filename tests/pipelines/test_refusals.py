@@ -278,6 +278,7 @@ def test_a_step_that_counts_samples_in_its_update_is_refused(counts):
             "is given a ResourceVariable: a step in stages divides tensors",
         ),
         ((iter([IMAGES]),), "is given a list_iterator: a step in stages divides tensors"),
+        ((IMAGES, {1}), "is given a set: .*other objects of Python, if they have"),
     ],
 )
 def test_arguments_that_are_no_batch_are_refused(arguments, message):

@@ -14,7 +14,7 @@ def as_tensors(step: str, value: Any) -> Any:
     """Arguments with arrays as tensors; other objects, such as a method's, are as they were.
 
     Raises:
-        ValueError: one has samples that cannot be divided, or is a variable.
+        ValueError: one has samples that cannot be divided, is a variable, or has no hash.
     """
 
     def convert(one: Any) -> Any:
@@ -22,10 +22,11 @@ def as_tensors(step: str, value: Any) -> Any:
             return tf.convert_to_tensor(one)
         if tf.is_tensor(one) and isinstance(one, tf.Tensor):
             return one
-        if tf.is_tensor(one) or isinstance(one, _NOT_DIVIDED):
+        if tf.is_tensor(one) or isinstance(one, _NOT_DIVIDED) or not isinstance(one, Hashable):
             raise ValueError(
                 f"{step} is given a {type(one).__name__}: a step in stages divides tensors and"
-                " arrays among ranks, and takes other objects of Python as they are"
+                " arrays among ranks, and takes other objects of Python, if they have a hash, as"
+                " they are"
             )
         return one
 
@@ -75,9 +76,9 @@ def signature(arguments: Any) -> list[str]:
 
 
 def key(arguments: Any) -> tuple[Hashable, ...]:
-    """The same for arguments for which a step is traced once; as long as those objects live."""
+    """The same for arguments for which a step is traced once, as for objects that are equal."""
     leaves = tf.nest.flatten(arguments)
-    objects = [id(one) for one in leaves if not (tf.is_tensor(one) or _is_value(one))]
+    objects = [one for one in leaves if not (tf.is_tensor(one) or _is_value(one))]
     return (*signature(arguments), *objects)
 
 

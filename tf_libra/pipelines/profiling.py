@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tf_libra.backends.control import Control
 from tf_libra.model.layers import LayerGraph
-from tf_libra.pipelines import axes, branches
+from tf_libra.pipelines import branches
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.functions import PartFunction, sum_of
 from tf_libra.pipelines.reducing import Reducing
@@ -53,7 +53,8 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
     shares: tuple[float, ...] = ()
     of_share = _of_share(traces, given, adds)
     if of_share is not None:
-        share = (traces.share or 0) / traces.size
+        assert traces.share is not None
+        share = traces.share / traces.size
         fixed = (np.array(of_share) - share * np.array(whole.seconds)) / (1 - share)
         forward, backward = (
             np.stack([share * one + (1 - share) * np.clip(part * by_bytes, 0, one), one], axis=1)
@@ -77,7 +78,7 @@ def _of_share(traces: Traces, given: Any, adds: bool) -> list[float] | None:
     if size is None:
         return None
     try:
-        axes.check_same(traces.whole, traces.size, traces.graph(size), size)
+        traces.axes(size)  # that it is no other computation
         cut = traces.cut([0], size)
         return _measured(traces, cut, size, traces.arguments(given, size), adds).seconds
     except Exception:  # whatever the script says to so few samples: no plan has to divide them

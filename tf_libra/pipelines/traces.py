@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra.pipelines import batches
-from tf_libra.pipelines.axes import Axes, check_counts, check_same
+from tf_libra.pipelines.axes import Axes, check_counts
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Traced
 from tf_libra.pipelines.extracting import Extraction
@@ -91,11 +91,11 @@ class Traces:
     def _are_alike(self) -> bool:
         """Whether a microbatch is traced as one of another size; see `axes`."""
         try:
-            whole = self.whole
+            self.graph(self.size)
         except ValueError:
             return False
         try:
-            check_same(whole, self.size, self.graph(self._compared), self._compared)
+            self.axes(self.size)
         except Exception:  # whatever the script says to so few samples
             return False
         return True
@@ -123,8 +123,6 @@ class Traces:
         """
         if size not in self._axes:
             other = self._compared if size == self.size else self.size
-            if other == 1:
-                other = 2 * size
             self._axes[size] = Axes(self.graph(size), size, self.graph(other), other)
         return self._axes[size]
 
