@@ -57,10 +57,10 @@ def weights(folder: Path, name: str, world_size: int) -> list[str]:
 def plans(name: str, values: Sequence[Any]) -> list[str]:
     """What is wrong with phases and plans, and with what was all-reduced on other ranks than 0."""
     found = [
-        f"phase is {step['phase']}; a random plan: {step['is_complete']}"
+        f"the phase is {step['phase']}, under no plan"
         for value in values
         for step in value["steps"]
-        if step["phase"] != "run" or not step["is_complete"]
+        if not step["is_planned"]
     ]
     steps = [step for step in values[0]["steps"] if step["is_recorded"]]
     planned = sorted([threads, names] for step in steps for threads, names in step["groups"])

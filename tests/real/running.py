@@ -5,12 +5,12 @@ it, but for what `By` gives it: the decorator over its step, and its share of ev
 """
 
 import contextlib
-import itertools
+import dataclasses
 import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import horovod.tensorflow as hvd
 import keras
@@ -20,10 +20,11 @@ import tensorflow as tf
 import tf_libra
 import tf_libra.keras
 from tf_libra.backends import engine as engine_lib
-from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import ChosenThreads
 
 # Tuning that ends early still leads through every phase that other ranks have to follow.
-BRIEFLY: dict[str, Any] = {"strategy": "mg-wfbp", "threads": 3, "max_tuning_steps": 2}
+MAX_TUNING_STEPS = 2
 
 Script = Callable[["By"], Any]
 
@@ -53,24 +54,22 @@ class Scripts:
         return add
 
 
-def random_plan(tuned: Plan, seed: int) -> Plan:
-    """Several groups of what was tuned, with mixed thread counts; the same on every rank."""
-    random = np.random.default_rng(seed)
-    count = len(tuned.tensor_names)
-    num_groups = min(count, int(random.integers(2, 6)))
-    inner = random.choice(np.arange(1, count), size=num_groups - 1, replace=False) if count else []
-    edges = [0, *sorted(int(cut) for cut in inner), count]
-    return Plan(
-        groups=tuple(
-            TensorGroup(start, stop, int(random.integers(1, 4)))
-            for start, stop in itertools.pairwise(edges)
-        ),
-        tensor_names=tuple(tuned.tensor_names),
-        num_bytes=tuple(int(size) for size in tuned.num_bytes),
-        num_workers=tuned.num_workers,
-        strategy="by hand",
-        dtypes=tuned.dtypes,
-    )
+@tf_libra.strategies.register
+@dataclass(frozen=True, kw_only=True)
+class ByChance(ChosenThreads):
+    """Several groups, with mixed thread counts; the same for the same seed and tensors."""
+
+    name: ClassVar[str] = "by-chance"
+    threads: tuple[int, ...] = (1, 2, 3)
+    seed: int = 0
+
+    def draft(self, profile: Any, cost: Any) -> Draft:
+        random = np.random.default_rng(self.seed)
+        count = profile.num_tensors
+        num_groups = min(count, int(random.integers(2, 6)))
+        stops = sorted(random.choice(np.arange(1, count), num_groups - 1, replace=False))
+        threads = random.choice(self.threads, num_groups)
+        return Draft(groups=groups_from_stops([*map(int, stops), count], threads))
 
 
 @dataclass
@@ -86,7 +85,7 @@ class By:
         size: how many there are.
         start: the values of variables before the first step, by `id`.
         made: variables that were made while functions ran eagerly, and what with.
-        steps: the decorated steps.
+        steps: the decorated steps, and models that Keras trains.
         calls: how many steps were called so far.
     """
 
@@ -96,7 +95,7 @@ class By:
     size: int
     start: dict[int, np.ndarray] = field(default_factory=dict)
     made: list[tuple[Any, np.ndarray]] = field(default_factory=list)
-    steps: list["Staged"] = field(default_factory=list)
+    steps: list["Ours"] = field(default_factory=list)
     calls: int = 0
 
     @property
@@ -107,12 +106,17 @@ class By:
         """`tf_libra.optimize` where it is ours, else nothing but `tf.function`."""
 
         def decorate(function: Callable[..., Any]) -> Any:
-            if self.ours:
-                self.steps.append(Staged(self, function, options))
-                return self.steps[-1]
-            return Plain(self, function)
+            if not self.ours:
+                return Plain(self, function)
+            self.steps.append(Ours(self, tf_libra.optimize(**self._briefly(options))(function)))
+            return self.steps[-1]
 
         return decorate
+
+    def _briefly(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What a decorator is given; the plan of each of a script's steps is another."""
+        strategy = ByChance(seed=zlib.crc32(self.name.encode()) + len(self.steps))
+        return {"strategy": strategy, "max_tuning_steps": MAX_TUNING_STEPS} | options
 
     def share(self, *joint: Any) -> Any:
         """This rank's part of arrays that are a joint batch; all of them alone."""
@@ -149,27 +153,23 @@ class By:
         )
 
     def fit(self, model: Any, arrays: Any, batch: int, epochs: int = 1, **options: Any) -> None:
-        """Trains twice by `fit`: while it is tuned, and under a random plan."""
+        """Trains twice by `fit`: while it is tuned, and under the plan."""
         data = self.dataset(arrays, batch)
         self.remember(model.trainable_variables)
-        tuned = tf_libra.keras.optimize(model, **BRIEFLY, **options) if self.ours else None
-        model.fit(data, epochs=epochs, verbose=0)
-        given = None
-        if tuned is not None:
-            assert tuned.plan is not None, f"no plan is in force: {tuned.phase}"
-            plan = random_plan(tuned.plan, zlib.crc32(self.name.encode()))
-            given = tf_libra.keras.optimize(model, plan=plan, **options)
-        model.fit(data, epochs=epochs, verbose=0)
-        self.fitted(tuned, given)
+        fitting = self.keras(model, **options)
+        for _ in range(2):
+            if fitting is not None:
+                fitting.count()
+            model.fit(data, epochs=epochs, verbose=0)
+            if fitting is not None and not fitting.entered:
+                fitting.entered = fitting.called
 
-    def keras(self, model: Any, **options: Any) -> Any:
-        """`tf_libra.keras.optimize` where it is ours."""
-        return tf_libra.keras.optimize(model, **(BRIEFLY | options)) if self.ours else None
-
-    def fitted(self, *fittings: Any) -> None:
-        """Has what Keras trained looked at in the end; None is none of ours."""
-        if None not in fittings:
-            self.steps.append(Staged.fitted(self, list(fittings)))
+    def keras(self, model: Any, **options: Any) -> "Ours | None":
+        """`tf_libra.keras.optimize` where it is ours: what is trained counts by itself."""
+        if not self.ours:
+            return None
+        self.steps.append(Ours(self, tf_libra.keras.optimize(model, **self._briefly(options))))
+        return self.steps[-1]
 
     def remember(self, variables: Any) -> None:
         """Keeps values from before training."""
@@ -224,48 +224,31 @@ class Plain:
         return self if instance is None else types.MethodType(self, instance)
 
 
-class Staged:
-    """A step that is tuned briefly, and then decorated again with a random plan."""
+class Ours:
+    """A step that is tuned briefly, and then runs under a random plan."""
 
-    def __init__(self, by: By, function: Any, options: dict[str, Any]) -> None:
+    def __init__(self, by: By, optimized: Any) -> None:
         self._by = by
-        self._function = function
-        self._options = options
-        self.stages: list[Any] = [tf_libra.optimize(**(BRIEFLY | options))(function)]
+        self.optimized = optimized
         self.entered = self.called = 0
 
-    @classmethod
-    def fitted(cls, by: By, stages: list[Any]) -> "Staged":
-        """What Keras' `fit` has gone through."""
-        staged = cls.__new__(cls)
-        staged._by, staged._function, staged._options, staged.stages = by, None, {}, stages
-        by.calls += 2
-        staged.entered, staged.called = by.calls - 1, by.calls
-        return staged
-
     @property
-    def is_complete(self) -> bool:
-        """Whether it came to a random plan; what Keras trained, its script has seen through."""
-        return self._function is None or len(self.stages) == 2
+    def is_planned(self) -> bool:
+        return self.optimized.phase == "run" and self.optimized.plan is not None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first = self.stages[0]
-        self._by.calls += 1
-        self.called = self._by.calls
-        if len(self.stages) == 1 and first.phase == "run" and first.plan is not None:
-            seed = zlib.crc32(self._by.name.encode()) + self._by.steps.index(self)
-            plan = random_plan(first.plan, seed)
-            options = {k: v for k, v in self._options.items() if k not in ("strategy", "threads")}
-            self.stages.append(tf_libra.optimize(plan=plan, **options)(self._function))
-            self.entered = self.called
-        return self.stages[-1](*args, **kwargs)
+        self.count()
+        return self.optimized(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def close(self) -> None:
-        for stage in self.stages:
-            getattr(stage, "close", lambda: None)()
+    def count(self) -> None:
+        """Counts a call that is to come; what the first one under the plan finds is drained."""
+        self._by.calls += 1
+        self.called = self._by.calls
+        if self.is_planned and not self.entered:
+            self.entered = self.called
 
 
 def run_alone(name: str, script: Script, size: int, reference: str) -> dict[str, Any]:
@@ -327,24 +310,22 @@ def executed(by: By) -> dict[str, Any]:
     running = engine_lib.running()
     records = running.drain_telemetry() if running is not None and by.rank > 0 else ()
     steps: list[Any] = []
-    # A plan's first call drains what was executed before.
-    drained = max((staged.entered for staged in by.steps), default=0)
-    for staged in by.steps:
-        last = staged.stages[-1]
-        groups = [] if last.plan is None else list(last.plan.groups)
+    drained = max((step.entered for step in by.steps), default=0)
+    for step in by.steps:
+        plan = step.optimized.plan
         steps.append(
             {
-                "is_complete": staged.is_complete,
-                "phase": str(last.phase),
-                "is_recorded": staged.called > drained,
+                "is_planned": step.is_planned,
+                "phase": str(step.optimized.phase),
+                "is_recorded": step.called > drained,
                 "groups": [
-                    [group.num_threads, list(last.plan.tensor_names[group.start : group.stop])]
-                    for group in groups
-                    if any(last.plan.num_bytes[group.start : group.stop])
+                    [group.num_threads, list(plan.tensor_names[group.start : group.stop])]
+                    for group in (() if plan is None else plan.groups)
+                    if any(plan.num_bytes[group.start : group.stop])
                 ],
             }
         )
-        staged.close()
+        getattr(step.optimized, "close", lambda: None)()
     return {
         "steps": steps,
         "executed": sorted(
