@@ -49,3 +49,20 @@ def test_every_test_that_is_named_is_there() -> None:
 def test_tables_of_tests_are_for_contributors(page: str) -> None:
     if page != "tested.md":
         assert TEST_COLUMN.findall((DOCS / page).read_text()) == []
+
+
+def messages() -> str:
+    """The program's sources, texts over several lines in one."""
+    folders = [ROOT / folder for folder in ("tf_libra", "tools", "ops", "passes")]
+    files = [path for one in folders for kind in ("*.py", "*.cc", "*.js") for path in one.rglob(kind)]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(path.read_text() for path in files))
+
+
+def test_symptoms_are_words_of_the_program() -> None:
+    """Those in quotes; what stands for a number, a name or more is left out."""
+    rows = re.findall(r"^\| (.*?) \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    quoted = [one for row in rows for one in QUOTED.findall(row)]
+    assert len(quoted) > 10
+    known = messages()
+    parts = [part for one in quoted for part in re.split(r"\.\.\.|\b[NM]\b|\[|: ", one)]
+    assert [part for part in parts if part.strip() and part.strip() not in known] == []

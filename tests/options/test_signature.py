@@ -1,5 +1,6 @@
 """What is declared once is what functions take and documents say."""
 
+import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import tf_libra
-from tf_libra import options
+from tf_libra import options, strategies
 from tf_libra.decorator import optimize
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
@@ -69,7 +70,37 @@ def row(option: options.Option) -> str:
 
 def test_page_has_every_option_as_declared() -> None:
     """What is expected is shown where it is not there: the table of the page, line by line."""
-    rows = re.findall(
-        r"^\| `.*\|$", PAGE.read_text().split("## Environment variables")[0], re.MULTILINE
-    )
-    assert rows == [row(option) for option in ALL]
+    assert rows("# Options of `optimize`") == [row(option) for option in ALL]
+
+
+def rows(heading: str) -> list[str]:
+    """The lines of the table below a heading of the page."""
+    section = PAGE.read_text().split(f"{heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `.*\|$", section, re.MULTILINE)
+
+
+def told_of(kind: type) -> dict[str, str]:
+    """What docstrings of a class, and of those that it is made of, say of its arguments."""
+    told: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        _, _, attributes = (inspect.cleandoc(one.__doc__ or "")).partition("Attributes:\n")
+        for line in re.split(r"\n(?=  \w)", attributes.partition("\n\n")[0]):
+            name, _, doc = line.strip().partition(":")
+            told[name] = " ".join(doc.split())
+    return told
+
+
+def rows_of(kind: type) -> list[str]:
+    told = told_of(kind)
+    return [
+        f"| `{kind.__name__}({field.name})` | `{field.default!r}` | {told[field.name]} |"
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def test_page_has_every_argument_of_every_strategy() -> None:
+    kinds = [getattr(strategies, name) for name in strategies.__all__]
+    kinds = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    assert {kind.name for kind in kinds} >= set(strategies.BY_NAME)
+    expected = [row for kind in kinds for row in rows_of(kind)]
+    assert rows("## Arguments of strategies") == expected

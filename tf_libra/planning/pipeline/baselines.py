@@ -29,7 +29,11 @@ _NODE_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class _Baseline:
-    """Attributes: num_microbatches: M; None: said when a plan is made."""
+    """What baselines have in common.
+
+    Attributes:
+      num_microbatches: M; None: said when a plan is made.
+    """
 
     num_microbatches: int | None = None
 
