@@ -54,8 +54,9 @@ def test_tables_of_tests_are_for_contributors(page: str) -> None:
 def messages() -> str:
     """The program's sources, texts over several lines in one."""
     folders = [ROOT / folder for folder in ("tf_libra", "tools", "ops", "passes")]
-    files = [path for one in folders for kind in ("*.py", "*.cc", "*.js") for path in one.rglob(kind)]
-    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(path.read_text() for path in files))
+    kinds = ("*.py", "*.cc", "*.js")
+    texts = [path.read_text() for one in folders for kind in kinds for path in one.rglob(kind)]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
 
 
 def test_symptoms_are_words_of_the_program() -> None:

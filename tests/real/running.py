@@ -5,7 +5,6 @@ it, but for what `By` gives it: the decorator over its step, and its share of ev
 """
 
 import contextlib
-import dataclasses
 import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
