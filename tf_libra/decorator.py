@@ -14,7 +14,7 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.multiplexing.background import of_this_process
+from tf_libra.multiplexing.background import of_this_process, waiting
 from tf_libra.planning import burst as burst_lib
 from tf_libra.planning import pipeline as pipeline_lib
 from tf_libra.planning.burst import BurstStrategy
@@ -192,7 +192,7 @@ class Optimized:
         if make_planner is None:
             self._training = TrainingFunction(function, options, tuner)
         else:
-            self._training = StagedTraining(function, make_planner, options)
+            self._training = StagedTraining(function, make_planner, options, waiting)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs one training step."""

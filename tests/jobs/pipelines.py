@@ -105,7 +105,7 @@ def grouped():
     def layout(names):
         return Layout.of_pipeline(plan_of(names, (0, 2), (2, 2), MICROBATCHES))
 
-    lanes = Lanes(harness.RANK, "grouped")
+    lanes = Lanes(harness.RANK, "grouped", contextlib.nullcontext)
     one = rank_of(make, lanes, layout, harness.SIZE, MICROBATCHES, steps, num_groups=3)
     run(one, harness.RANK)
     alone = fresh(make)

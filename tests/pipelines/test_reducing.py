@@ -1,5 +1,7 @@
 """Gradients that are all-reduced from within backward computation."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +20,7 @@ from tf_libra.pipelines.reducing import Reducing, fused_all_reduce, groups_of
 
 def test_what_others_wait_for_is_sent_before_any_all_reduce_has_ended():
     """No op that waits comes before one that sends, whatever TensorFlow orders by itself."""
-    lanes = Lanes(1, "step")
+    lanes = Lanes(1, "step", contextlib.nullcontext)
     variables = {f"reduction{i}": tf.Variable(tf.zeros([3, i + 1])) for i in range(3)}
     reducing = Reducing(
         names=tuple(variables),

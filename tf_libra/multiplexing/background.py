@@ -23,6 +23,7 @@ from typing import Any
 from tf_libra import logs, units
 from tf_libra.model.background import Got
 from tf_libra.multiplexing.counting import COUNT_VARIABLE, StepCount
+from tf_libra.multiplexing.gaps import Gaps, Manner
 from tf_libra.multiplexing.pacing import Pacing
 from tf_libra.multiplexing.process import BackgroundProcess
 
@@ -59,6 +60,9 @@ class Background:
             raise ValueError("background must be a command, got an empty one")
         check_program("background", command)
         self.pacing = Pacing(max_slowdown)
+        self._manner = Manner(self.pacing)
+        self._gaps = Gaps()
+        self._uses_gaps = False  # of the step under way
         self._command = tuple(command)
         self._log = log
         self._process: BackgroundProcess | None = None
@@ -86,13 +90,39 @@ class Background:
             is_settled: whether the function measures nothing, before and after the call.
         """
         settled = is_settled()
-        self._let_run(settled and self.pacing.runs)
+        runs = settled and self.pacing.runs
+        self._uses_gaps = runs and self._manner.in_gaps
+        if self._uses_gaps and self._process is None:
+            self._let_run(True)  # so that it is there when there is a gap
+        self._let_run(runs and not self._uses_gaps)
         start = time.perf_counter()
         yield
         seconds = time.perf_counter() - start
+        self._uses_gaps = False
         if settled:
             self.pacing.took(seconds, usual=is_settled())
+            self._gaps.step_took(seconds)
+            if self.pacing.is_planned:
+                self._manner.planned(self._gaps.share)
         self._look()
+
+    @contextlib.contextmanager
+    def gap(self, what: str) -> Iterator[None]:
+        """A wait for another rank within a call, in which the job may run where it is held to gaps.
+
+        Args:
+            what: is waited for; the same in every step.
+        """
+        uses = self._uses_gaps and self._gaps.is_long(what)
+        start = time.perf_counter()
+        if uses:
+            self._let_run(True)
+        try:
+            yield
+        finally:
+            if uses:
+                self._let_run(False)
+        self._gaps.took(what, time.perf_counter() - start)
 
     def _let_run(self, runs: bool) -> None:
         if self._is_over:
@@ -155,7 +185,8 @@ class Background:
     def describe(self) -> str:
         """How much it ran, and what it cost, in one line."""
         share = units.percent(self.pacing.share_of_steps)
-        told = f"{self._name} ran beside {share} of the settled steps"
+        where = "in the gaps of" if self._manner.in_gaps else "beside"
+        told = f"{self._name} ran {where} {share} of the settled steps"
         made = None if self._count is None else self._count.read()
         if made is not None:
             told += f" and made {made} of its own"
@@ -190,6 +221,12 @@ class Beside:
     def __init__(self, given: Background | None) -> None:
         """With what the launcher has given."""
         self.background = given
+
+
+def waiting(what: str) -> contextlib.AbstractContextManager[None]:
+    """A wait for another rank, which what runs beside this process may use."""
+    beside = of_this_process().background
+    return contextlib.nullcontext() if beside is None else beside.gap(what)
 
 
 @functools.cache

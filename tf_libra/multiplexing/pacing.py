@@ -76,6 +76,21 @@ class Pacing:
         return self._lost / self._num_judged if self._num_judged else None
 
     @property
+    def judged(self) -> tuple[int, float]:
+        """How many steps beside it were judged, and what they lost in all, in steps alone."""
+        return self._num_judged, self._lost
+
+    @property
+    def always(self) -> float:
+        """What a step beside it may lose, as a share of one alone, for it to run in all it may."""
+        return _AIM * self.max_slowdown * CYCLE / _MOST
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a cycle's run has just been planned."""
+        return self._place == ALONE
+
+    @property
     def num_steps(self) -> int:
         """How many steps there were."""
         return self._num_steps
@@ -89,6 +104,11 @@ class Pacing:
     def runs(self) -> bool:
         """Whether it may run in the next step."""
         return 0 <= self._place - ALONE < self._run
+
+    def begins_anew(self) -> None:
+        """From now on it runs in another manner: what it costs is not known any more."""
+        self._cost = [_UNKNOWN_COST, 1.0]
+        self._run, self._owed = 0, 0.0
 
     def took(self, seconds: float, usual: bool = True) -> None:
         """The next step took so long; `usual` unless it says nothing of others."""

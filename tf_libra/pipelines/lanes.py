@@ -1,7 +1,7 @@
 """Tensors between ranks over lanes, as stages send them."""
 
+import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from tf_libra.backends import messages
@@ -10,15 +10,22 @@ from tf_libra.backends import messages
 class Lanes:
     """A transport over lanes. Nothing is differentiated: a step in stages has its own gradients."""
 
-    def __init__(self, rank: int, function: str) -> None:
+    def __init__(
+        self,
+        rank: int,
+        function: str,
+        waiting: Callable[[str], contextlib.AbstractContextManager[None]],
+    ) -> None:
         """Sends nothing.
 
         Args:
             rank: this process.
             function: identity of the training function, which no other one has.
+            waiting: entered for every wait for what has a name, the same in every step.
         """
         self.rank = rank
         self._function = function
+        self._waiting = waiting
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
@@ -32,8 +39,14 @@ class Lanes:
         self, dtype: Any, shape: Sequence[int], from_rank: int, name: str
     ) -> Callable[[], Any]:
         """See `Transport`."""
-        begun = messages.receive_start(dtype, shape, from_rank, f"{self._function}: {name}")
-        return partial(messages.received, begun)
+        full_name = f"{self._function}: {name}"
+        begun = messages.receive_start(dtype, shape, from_rank, full_name)
+
+        def received() -> Any:
+            with self._waiting(f"{full_name} from {from_rank}"):
+                return messages.received(begun)
+
+        return received
 
     def all_reduce(self, tensor: Any, ranks: Sequence[int], name: str) -> Any:
         """See `Transport`."""

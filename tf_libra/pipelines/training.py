@@ -1,6 +1,7 @@
 """A training function whose step runs in stages, as the user's script calls it."""
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ class StagedTraining:
         function: Callable[..., Any],
         make_planner: Callable[[], Planner],
         options: options_lib.Options,
+        waiting: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         """Runs nothing before the first step.
 
@@ -46,6 +48,7 @@ class StagedTraining:
             function: a `tf.function` or a plain function.
             make_planner: makes who plans, anew for every job that this process takes part in.
             options: what else the user asked for.
+            waiting: entered for every wait for another rank in a step, with what is waited for.
 
         Raises:
             ValueError: what was asked of the planner cannot be, or the function is compiled by XLA.
@@ -53,6 +56,7 @@ class StagedTraining:
         self._function = function
         self._make_planner = make_planner
         self._options = options
+        self._waiting = waiting
         self._name = marked_function.step_name(function)
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
@@ -233,7 +237,7 @@ class StagedTraining:
         self._holding.prepare(traces.variables)
         self._share(traces)
         if is_first:
-            transport = Lanes(control.rank, self._identity)
+            transport = Lanes(control.rank, self._identity, self._waiting)
             self._planner.begin(traces, given, control, transport, self._story)
         else:
             traces.check_layers(next(iter(self._traces.values())))
@@ -273,7 +277,7 @@ class StagedTraining:
         shares = Shares(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
-        lanes = Lanes(rank, self._identity)
+        lanes = Lanes(rank, self._identity, self._waiting)
         execution = Execution(layout, traced, traces.samples_per_rank, lanes)
         variables = owned(
             traces.whole,

@@ -1,0 +1,107 @@
+"""Waits for other ranks, and a background that is held to them."""
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tf_libra.multiplexing.background import Background
+from tf_libra.multiplexing.gaps import Gaps, Manner
+from tf_libra.multiplexing.pacing import ALONE, CYCLE, Pacing
+
+MOST = CYCLE - ALONE
+LIMIT = 0.05
+
+
+def test_a_wait_is_known_by_the_last_one_for_the_same() -> None:
+    gaps = Gaps()
+    assert not gaps.is_long("x")
+    for what, seconds in ("x", 0.03), ("y", 1e-5), ("z", 0.01):
+        gaps.took(what, seconds)
+    gaps.step_took(0.1)
+    assert gaps.share == pytest.approx(0.4)
+    assert [gaps.is_long(one) for one in "xyz"] == [True, False, True]
+    gaps.took("x", 1e-5)
+    gaps.step_took(0.1)
+    assert gaps.share == 0 and not gaps.is_long("x")
+
+
+def lived(
+    in_gaps: float, beside: float, share: float, cycles: int, seed: int = 0
+) -> tuple[Pacing, list[tuple[bool, int]]]:
+    """Steps that lose so much of a step alone to it in gaps, or beside; by cycle what it did."""
+    random = np.random.default_rng(seed)
+    pacing = Pacing(LIMIT)
+    manner = Manner(pacing)
+    found = []
+    for _ in range(cycles):
+        ran = 0
+        for _ in range(CYCLE):
+            ran += pacing.runs
+            cost = (in_gaps if manner.in_gaps else beside) if pacing.runs else 0.0
+            pacing.took(0.1 * (1 + cost) * random.normal(1, 0.01))
+            if pacing.is_planned:
+                manner.planned(share)
+        found.append((manner.in_gaps, ran))
+    return pacing, found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_costs_much_beside_steps_keeps_to_gaps(seed: int) -> None:
+    pacing, found = lived(in_gaps=0.01, beside=0.8, share=0.4, cycles=100, seed=seed)
+    assert found[0][0]
+    assert all(in_gaps for in_gaps, _ in found[-40:])
+    assert np.mean([ran for _, ran in found[-40:]]) > 0.95 * MOST
+    trials = sum(before[0] != after[0] for before, after in itertools.pairwise(found))
+    assert trials <= 2  # beside once, and back for good
+    _, lost = pacing.judged
+    assert lost / pacing.num_steps <= 1.1 * LIMIT
+
+
+def test_what_costs_nothing_runs_beside_all_of_a_step() -> None:
+    _, found = lived(in_gaps=0.0, beside=0.0, share=0.4, cycles=60)
+    assert not any(in_gaps for in_gaps, _ in found[-20:])
+    assert np.mean([ran for _, ran in found[-20:]]) > 0.95 * MOST
+
+
+def test_gaps_that_cost_too_much_are_paced_as_well() -> None:
+    pacing, found = lived(in_gaps=0.3, beside=0.9, share=0.4, cycles=200)
+    assert all(in_gaps for in_gaps, _ in found)
+    assert 0 < np.mean([ran for _, ran in found[-100:]]) < 0.3 * MOST
+    _, lost = pacing.judged
+    assert lost / pacing.num_steps <= 1.1 * LIMIT
+
+
+def test_without_gaps_it_runs_beside_steps() -> None:
+    _, found = lived(in_gaps=0.0, beside=0.2, share=0.05, cycles=20)
+    assert not any(in_gaps for in_gaps, _ in found)
+
+
+@pytest.fixture
+def job() -> Iterator[Background]:
+    command = [sys.executable, "-c", "while True: pass"]
+    job = Background(command, 0.5, logging.getLogger("tf_libra.test"))
+    yield job
+    job.end()
+
+
+def test_process_goes_on_in_long_gaps_alone(job: Background) -> None:
+    """Between them, and in short ones, it is stopped; in steps that are to be alone, throughout."""
+    ran_in_gaps = 0
+    for step in range(4 * CYCLE):
+        is_alone = step % CYCLE < ALONE
+        with job.beside(lambda: True):
+            assert not job.runs
+            with job.gap("short"):
+                assert not job.runs
+            with job.gap("long"):
+                ran_in_gaps += job.runs
+                assert not (is_alone and job.runs)
+                time.sleep(0.005)
+            assert not job.runs
+    assert ran_in_gaps > 0
+    assert "in the gaps of" in job.describe()
