@@ -69,6 +69,9 @@ def blocks(path: Path) -> dict[str, str]:
             ],
         ),
         "sensitivity": _rows("changed", studies.sensitivity()),
+        "models_sensitivity": _rows(
+            "changed, BERT-large (Table III)", studies.table_3_sensitivity()
+        ),
     }
     return found
 

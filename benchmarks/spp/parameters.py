@@ -235,14 +235,15 @@ def servers(
     sizes: Sequence[int] = SERVERS,
     *,
     between: tuple[float, float] = INTER_SERVER,
+    num_slow: int | None = None,
     seed: int = 0,
 ) -> tf_libra.Cluster:
-    """Servers of so many GPUs, three eighths of them with PCIe; rates in Gbit/s between."""
+    """Servers of so many GPUs, so many of them with PCIe (None: three eighths); rates in Gbit/s."""
     random = np.random.default_rng(seed)
     server = np.repeat(np.arange(len(sizes)), sizes)
     pairs = random.uniform(*between, (len(sizes), len(sizes)))
     rates = pairs[server[:, None], server]
-    slow = round(len(sizes) * 3 / 8)
+    slow = round(len(sizes) * 3 / 8) if num_slow is None else num_slow
     for index in range(len(sizes)):
         own = server == index
         low, high = (96, 128) if index < slow else (160, 200)
@@ -251,9 +252,9 @@ def servers(
     return tf_libra.Cluster.from_bandwidth(_GIGABIT * (rates + rates.T), server)
 
 
-def testbed(name: str) -> tf_libra.Cluster:
-    """The testbeds of section V-A."""
+def testbed(name: str, *, within: float = 128.0) -> tf_libra.Cluster:
+    """The testbeds of section V-A; Gbit/s between GPUs of one server."""
     sizes, between = {"1080Ti x 8": ((2,) * 4, 50.0), "V100 x 4": ((4,), 0.0)}[name]
     server = np.repeat(np.arange(len(sizes)), sizes)
-    rates = np.where(server[:, None] == server, 128.0, between) * _GIGABIT
+    rates = np.where(server[:, None] == server, within, between) * _GIGABIT
     return tf_libra.Cluster.from_bandwidth(rates, server)

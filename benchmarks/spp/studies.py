@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 import tf_libra
 from benchmarks.spp import parameters
 from tf_libra import strategies
@@ -189,17 +191,80 @@ def table_3() -> list[Row]:
 def sensitivity() -> list[Row]:
     """What the paper does not give, changed one by one, in the default setting."""
     rate = parameters.gpu_rate(parameters.V100_PEAK)
-    cases = {"as stated": (parameters.bert(), 0)}
-    cases |= {f"{n} tokens": (parameters.bert(tokens=n), 0) for n in (128, 256, 512)}
+    stated, cluster = parameters.bert(), parameters.servers()
+    cases = {"as stated": (stated, cluster)}
+    cases |= {f"{n} tokens": (parameters.bert(tokens=n), cluster) for n in (128, 256, 512)}
     cases |= {
-        f"GPUs {factor:g} times as fast": (parameters.bert(rate=factor * rate), 0)
+        f"GPUs {factor:g} times as fast": (parameters.bert(rate=factor * rate), cluster)
         for factor in (0.5, 2, 4)
     }
-    cases |= {f"links drawn anew, {seed}": (parameters.bert(), seed) for seed in (1, 2, 3)}
-    return [
-        _row(name, layers, parameters.servers(seed=seed), parameters.MICROBATCHES)
-        for name, (layers, seed) in cases.items()
-    ]
+    cases |= {
+        f"backward {factor:g} times forward": (_changed(stated, backward=factor), cluster)
+        for factor in (1.5, 3)
+    }
+    cases["2 bytes per number"] = (_changed(stated, num_bytes=0.5), cluster)
+    cases["two blocks a layer"] = (_coarser(stated), cluster)
+    cases |= {
+        f"PCIe in {count} servers": (stated, parameters.servers(num_slow=count)) for count in (0, 8)
+    }
+    cases |= {
+        f"links drawn anew, {seed}": (stated, parameters.servers(seed=seed)) for seed in (1, 2, 3)
+    }
+    return [_row(name, *case, parameters.MICROBATCHES) for name, case in cases.items()]
+
+
+def table_3_sensitivity() -> list[Row]:
+    """Likewise for one model on both testbeds."""
+    microbatches, samples = MODELS["BERT-large"]
+    rows = []
+    for testbed, peak in (
+        ("1080Ti x 8", parameters.GTX1080TI_PEAK),
+        ("V100 x 4", parameters.V100_PEAK),
+    ):
+        rate, cluster = parameters.gpu_rate(peak), parameters.testbed(testbed)
+        stated = parameters.bert(samples=samples, rate=rate)
+        cases = {
+            "as stated": (stated, cluster),
+            "GPUs twice as fast": (parameters.bert(samples=samples, rate=2 * rate), cluster),
+            "backward 3 times forward": (_changed(stated, backward=3.0), cluster),
+            "2 bytes per number": (_changed(stated, num_bytes=0.5), cluster),
+        }
+        cases |= {
+            f"{rate:g} Gbit/s within a server": (stated, parameters.testbed(testbed, within=rate))
+            for rate in (64.0, 256.0)
+        }
+        rows += [_row(f"{testbed}: {name}", *case, microbatches) for name, case in cases.items()]
+    return rows
+
+
+def _changed(
+    layers: tf_libra.LayerGraph, *, backward: float | None = None, num_bytes: float = 1.0
+) -> tf_libra.LayerGraph:
+    """The same layers; backward takes so many times forward, a number so much of its bytes."""
+    backward_seconds = layers.backward_seconds
+    return tf_libra.LayerGraph.chain(
+        layers.forward_seconds,
+        backward_seconds if backward is None else backward * layers.forward_seconds,
+        num_bytes * layers.parameter_bytes,
+        num_bytes * layers.cut_bytes,
+        layers.names,
+    )
+
+
+def _coarser(layers: tf_libra.LayerGraph) -> tf_libra.LayerGraph:
+    """Two of these layers make one; the last may stay alone."""
+    starts = np.arange(0, len(layers.names), 2)
+    forward, backward, size = (
+        np.add.reduceat(one, starts)
+        for one in (layers.forward_seconds, layers.backward_seconds, layers.parameter_bytes)
+    )
+    return tf_libra.LayerGraph.chain(
+        forward,
+        backward,
+        size,
+        layers.cut_bytes[starts[1:] - 1],
+        tuple(layers.names[start] for start in starts),
+    )
 
 
 def claims(

@@ -105,3 +105,13 @@ def test_planning_is_measured():
     assert (result.layers, result.devices, result.microbatches) == (8, 4, 2)
     text = pipeline_planning.markdown({"layers": [result]})
     assert text.splitlines()[2].startswith("| layers | 8 | 4 | 2 |")
+
+
+def test_coarser_layers_are_the_same_model():
+    layers = parameters.bert(2)  # five layers
+    half = studies._coarser(layers)
+    assert half.names == layers.names[::2]
+    np.testing.assert_allclose(half.cut_bytes, layers.cut_bytes[[1, 3]])
+    for one in ("forward_seconds", "backward_seconds", "parameter_bytes"):
+        assert getattr(half, one).sum() == pytest.approx(getattr(layers, one).sum())
+        np.testing.assert_allclose(getattr(half, one)[0], getattr(layers, one)[:2].sum())
