@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <future>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,15 +16,16 @@ Status EndWithin(std::shared_ptr<Engine> engine, const std::string& why) {
   // What a `done` leads to may be anything, the user's code included.
   // Held from here where no thread can start: then nobody may wait for the lanes.
   auto* const held = new std::shared_ptr<Engine>(std::move(engine));
-  std::promise<void> ended;
-  const std::future<void> end = ended.get_future();
+  std::future<void> end;
   try {
+    std::promise<void> ended;
+    end = ended.get_future();
     std::thread([held, reason, ended = std::move(ended)]() mutable {
       (*held)->Abort(reason);
       delete held;
       ended.set_value();
     }).detach();
-  } catch (const std::system_error&) {
+  } catch (...) {  // threads or memory
     (*held)->Abort(reason);
     return Status(StatusCode::kResourceExhausted,
                   "no thread can start that would end the engine's; they are left behind");

@@ -30,7 +30,20 @@ class Collective : public std::enable_shared_from_this<Collective> {
         root_(std::find(request_.ranks.begin(), request_.ranks.end(), request_.root) -
               request_.ranks.begin()) {}
 
-  Status Start() {
+  Status Start(bool* is_over) {
+    try {
+      Prepare();
+      *is_over = transfers_.empty();  // a rank alone
+      left_ = transfers_.size();
+      return *is_over ? Status() : messenger_->Post(std::exchange(transfers_, {}));
+    } catch (...) {
+      transfers_.clear();  // each of which keeps this
+      throw;
+    }
+  }
+
+ private:
+  void Prepare() {
     switch (request_.kind) {
       case CollectiveKind::kAllReduce:
         SendParts();
@@ -60,15 +73,8 @@ class Collective : public std::enable_shared_from_this<Collective> {
         break;
     }
     if (waits_for_ == 0) OwnIsThere();
-    left_ = transfers_.size();
-    if (left_ == 0) {  // a rank alone
-      End();
-      return Status();
-    }
-    return messenger_->Post(std::exchange(transfers_, {}));
   }
 
- private:
   ByteRange PartOf(size_t index) const {
     return Part({0, request_.num_bytes}, request_.element_size, size_, index);
   }
@@ -99,8 +105,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
     Add(Transfer::Way::kReceive, peer, data, num_bytes);
     ++waits_for_;
     transfers_.back()->done = [self = shared_from_this()](const Status& status) {
-      if (status.ok() && --self->waits_for_ == 0) self->OwnIsThere();
-      self->OneLess(status);
+      self->OneOfOwn(status);
     };
   }
 
@@ -196,6 +201,18 @@ class Collective : public std::enable_shared_from_this<Collective> {
     }
   }
 
+  void OneOfOwn(const Status& status) {
+    if (status.ok() && --waits_for_ == 0) {
+      try {
+        OwnIsThere();
+      } catch (...) {
+        OneLess(CaughtStatus(text_.c_str()));
+        throw;  // the others of its messages end with all that is under way
+      }
+    }
+    OneLess(status);
+  }
+
   void OneLess(const Status& status) {
     if (!status.ok() && status_.ok()) status_ = status;
     if (--left_ == 0) End();
@@ -262,7 +279,8 @@ std::string Describe(const CollectiveRequest& request) {
   return text;
 }
 
-Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request) {
+Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request,
+                     bool* is_over) {
   const std::set<int> set(request.ranks.begin(), request.ranks.end());
   if (set.size() != request.ranks.size()) return Refused(request, "a rank is named twice");
   if (set.count(rank) == 0) {
@@ -280,7 +298,7 @@ Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveR
       request.num_bytes % (set.size() * request.element_size) != 0) {
     return Refused(request, "its elements cannot be dealt out evenly");
   }
-  return std::make_shared<Collective>(messenger, rank, std::move(request))->Start();
+  return std::make_shared<Collective>(messenger, rank, std::move(request))->Start(is_over);
 }
 
 }  // namespace tf_libra

@@ -49,9 +49,11 @@ struct CollectiveRequest {
 // "all_reduce (sum) of float32 [4] over ranks 0, 2".
 std::string Describe(const CollectiveRequest& request);
 
-// Returns at once. Where it returns an error nothing was begun, and `done` is not called:
+// Returns at once. `is_over`: the rank is alone in the set, and through. Then, and where this
+// returns an error or throws, nothing goes on and `done` is not called.
 // InvalidArgument: the set is none that rank `rank` is of.
-Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request);
+Status RunCollective(Messenger* messenger, int rank, int world_size, CollectiveRequest request,
+                     bool* is_over);
 
 }  // namespace tf_libra
 

@@ -19,16 +19,20 @@
 
 namespace {
 
-// Allocations to come until one fails; negative: none does.
-std::atomic<int> allocations_left{-1};
+// While it is armed: allocations to come until some fail, and how many of them do.
+std::atomic<bool> is_armed{false};
+std::atomic<int> allocations_left{0};
+int num_failing = 1;
 std::atomic<bool> has_failed{false};
 // The test's own code is not what is tested. What begins as a lane's thread is.
 thread_local int in_the_test = 0;
 
 void* Allocate(size_t size) {
-  if (in_the_test == 0 && allocations_left >= 0 && allocations_left.fetch_sub(1) == 0) {
-    has_failed = true;
-    throw std::bad_alloc();
+  if (in_the_test == 0 && is_armed) {
+    if (const int left = allocations_left.fetch_sub(1); left <= 0 && left > -num_failing) {
+      has_failed = true;
+      throw std::bad_alloc();
+    }
   }
   void* const memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
@@ -104,6 +108,13 @@ struct Reducing {
   }
 };
 
+// With words.
+void CheckEnd(const Status& status) {
+  CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted ||
+             status.code() == StatusCode::kUnavailable);
+  CHECK_EQ(status.ok(), status.message().empty());
+}
+
 // From the start of the engines to their end.
 void LiveAndEnd(std::vector<Mesh> meshes) {
   std::vector<std::shared_ptr<LaneEngine>> engines(meshes.size());
@@ -131,30 +142,157 @@ void LiveAndEnd(std::vector<Mesh> meshes) {
     std::string message(1000, 'y');
     statuses.push_back(Tested([&] { return engine->Broadcast(0, &message); }));
     for (const Reducing& one : reductions) CHECK_EQ(one.ends, 1);
-    for (const Status& status : statuses) {
-      CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted ||
-                 status.code() == StatusCode::kUnavailable);
-      CHECK_EQ(status.ok(), status.message().empty());
-    }
+    for (const Status& status : statuses) CheckEnd(status);
   });
   for (auto& engine : engines) {
     if (engine != nullptr) Tested([&] { engine.reset(); });
   }
 }
 
-// The first allocation fails, then the second, and so on, whichever thread makes it.
-void EveryAllocationFailsOnce() {
-  int count = 0;
-  for (bool failed = true; failed; ++count) {
-    std::vector<Mesh> meshes = ConnectAll(2, 2);
-    has_failed = false;
-    allocations_left = count;
-    LiveAndEnd(std::move(meshes));
-    allocations_left = -1;
-    failed = has_failed;
+// What a message or a collective of a rank ends with, and what its request holds until then.
+struct Ending {
+  std::promise<Status> end;
+  std::atomic<int> ends{0};
+  std::shared_ptr<int> held = std::make_shared<int>();
+
+  std::function<void(const Status&)> Done() {
+    return [this, held = held](const Status& status) {
+      const InTheTest here;
+      if (ends++ == 0) end.set_value(status);
+    };
   }
-  CHECK_TRUE(count > 30);  // else the hook is none
+};
+
+constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                     CollectiveKind::kReduce, CollectiveKind::kAllGather,
+                                     CollectiveKind::kBroadcast};
+
+// A message each way between neighbours, and every kind of collective, all at once.
+struct Exchanging {
+  static constexpr size_t kCount = 600;
+
+  std::vector<float> input = std::vector<float>(kCount, 1.0f), received = input;
+  std::vector<std::vector<float>> outputs;
+  std::vector<Ending> endings = std::vector<Ending>(2 + std::size(kKinds));
+
+  void Post(LaneEngine* engine) {
+    const int rank = engine->rank(), world_size = engine->world_size();
+    const auto message = [&](int peer, std::vector<float>* data, Ending* ending) {
+      MessageRequest request;
+      request.peer = (peer + world_size) % world_size;
+      request.name = "a message with a name that is too long for a short string";
+      request.content = "float32 [600], which is too long as well";
+      request.data = reinterpret_cast<char*>(data->data());
+      request.num_bytes = kCount * sizeof(float);
+      request.done = ending->Done();
+      return request;
+    };
+    MessageRequest send = message(rank + 1, &input, &endings[0]);
+    MessageRequest receive = message(rank - 1, &received, &endings[1]);
+    Tested([&] { engine->Send(std::move(send)); });
+    Tested([&] { engine->Receive(std::move(receive)); });
+    for (const CollectiveKind kind : kKinds) {
+      outputs.emplace_back(kCount * world_size);
+      CollectiveRequest request;
+      request.kind = kind;
+      for (int one = 0; one < world_size; ++one) request.ranks.push_back(one);
+      if (kind == CollectiveKind::kReduce || kind == CollectiveKind::kBroadcast) request.root = 0;
+      request.name = std::string("a collective with a long name, ") + CollectiveName(kind);
+      request.content = "float32 [600], which is too long as well";
+      request.input = reinterpret_cast<const char*>(input.data());
+      request.output = reinterpret_cast<char*>(outputs.back().data());
+      request.num_bytes = kCount * sizeof(float);
+      request.done = endings[1 + outputs.size()].Done();
+      Tested([&] { engine->Run(std::move(request)); });
+    }
+  }
+};
+
+using Engines = std::vector<std::shared_ptr<LaneEngine>>;
+
+Engines Started(std::vector<Mesh> meshes) {
+  Engines engines(meshes.size());
+  for (size_t rank = 0; rank < meshes.size(); ++rank) {
+    CHECK_OK(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]));
+  }
+  return engines;
 }
+
+// On engines that run.
+void ExchangeAndEnd(std::vector<Mesh> meshes) {
+  std::vector<Exchanging> exchanging(meshes.size());
+  {
+    const Engines engines = Started(std::move(meshes));
+    is_armed = true;
+    OnEveryRank(static_cast<int>(engines.size()), [&](int rank) {
+      const InTheTest here;
+      exchanging[rank].Post(engines[rank].get());
+      for (Ending& one : exchanging[rank].endings) {
+        std::future<Status> end = one.end.get_future();
+        // Before ranks give up for want of progress.
+        const auto within = std::chrono::duration<double>(kGenerousSeconds / 2);
+        const bool has_ended = end.wait_for(within) == std::future_status::ready;
+        CHECK_TRUE(has_ended);
+        if (has_ended) CheckEnd(end.get());
+      }
+    });
+    is_armed = false;
+  }
+  for (const Exchanging& of_rank : exchanging) {
+    for (const Ending& one : of_rank.endings) {
+      CHECK_EQ(one.ends, 1);
+      CHECK_EQ(one.held.use_count(), 1);
+    }
+  }
+}
+
+// Lanes are added to engines that run.
+void GrowAndEnd(std::vector<Mesh> meshes) {
+  const int world_size = static_cast<int>(meshes.size());
+  testing::Meeting meeting(world_size, 3);
+  const Engines engines = Started(std::move(meshes));
+  is_armed = true;
+  OnEveryRank(world_size, [&](int rank) {
+    const InTheTest here;
+    MeshOptions options = meeting.options;
+    CheckEnd(Tested([&] {
+      return engines[rank]->Grow(std::move(options), std::move(meeting.listeners[rank]), Socket());
+    }));
+  });
+  is_armed = false;
+}
+
+// The first allocation fails, then the second, and so on, whichever thread makes it; and then so
+// many in a row each time.
+void EveryAllocationFails(void (*body)(std::vector<Mesh>), int num_ranks) {
+  for (const int in_a_row : {1, 40}) {
+    const int before = testing::Failures();
+    int count = 0;
+    for (bool failed = true; failed && testing::Failures() == before; ++count) {
+      std::vector<Mesh> meshes = ConnectAll(num_ranks, 2);
+      has_failed = false;
+      allocations_left = count;
+      num_failing = in_a_row;
+      body(std::move(meshes));
+      is_armed = false;
+      failed = has_failed;
+    }
+    CHECK_TRUE(count > 30);  // else the hook is none
+  }
+}
+
+void EveryAllocationOfAllReducesFails() {
+  EveryAllocationFails(
+      [](std::vector<Mesh> meshes) {
+        is_armed = true;
+        LiveAndEnd(std::move(meshes));
+      },
+      2);
+}
+
+void EveryAllocationOfMessagesFails() { EveryAllocationFails(ExchangeAndEnd, 2); }
+
+void EveryAllocationOfGrowthFails() { EveryAllocationFails(GrowAndEnd, 2); }
 
 // Runs `body` in a process of its own, which may then start `more` threads.
 void WithFewThreads(int more, void (*body)()) {
@@ -271,16 +409,62 @@ void WhatFollowsAnAllReduceThrows() {
   }
 }
 
+// Its collective has ended all the same, and does not end again: also where a rank is alone, for
+// which all is over before the call returns.
+void WhatFollowsACollectiveThrows() {
+  for (const int world_size : {1, 2}) {
+    std::atomic<int> ends{0};
+    {
+      const Engines engines = Started(ConnectAll(world_size, 1));
+      OnEveryRank(world_size, [&](int rank) {
+        std::vector<float> values(10, 1.0f);
+        const auto collective = [&](const std::string& name) {
+          CollectiveRequest request;
+          for (int one = 0; one < world_size; ++one) request.ranks.push_back(one);
+          request.input = reinterpret_cast<const char*>(values.data());
+          request.output = reinterpret_cast<char*>(values.data());
+          request.num_bytes = values.size() * sizeof(float);
+          request.name = name;
+          return request;
+        };
+        std::promise<void> ended;
+        CollectiveRequest first = collective("x");
+        first.done = [&](const Status& status) {
+          CHECK_OK(status);
+          if (++ends <= world_size) ended.set_value();
+          throw std::runtime_error("the user's trouble");
+        };
+        engines[rank]->Run(std::move(first));
+        ended.get_future().wait();
+        if (rank > 0) return;  // takes no part in the next
+        Ending late;
+        CollectiveRequest second = collective("y");
+        second.done = late.Done();
+        engines[rank]->Run(std::move(second));
+        CHECK_STATUS(late.end.get_future().get(), StatusCode::kInternal,
+                     "what follows a message has failed: the user's trouble");
+      });
+    }
+    CHECK_EQ(ends, world_size);
+  }
+}
+
 }  // namespace
 }  // namespace tf_libra
 
 int main(int argc, char** argv) {
   using namespace tf_libra;
   const InTheTest here;
-  return testing::RunTestsOverAll({{"EveryAllocationFailsOnce", EveryAllocationFailsOnce},
-                                   {"ThreadThatCannotStart", ThreadThatCannotStart},
-                                   {"LastUseIsOnALane", LastUseIsOnALane},
-                                   {"ClosingWithoutThreads", ClosingWithoutThreads},
-                                   {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
-                                  argc, argv);
+  testing::RunTestsOverAll({{"EveryAllocationOfAllReducesFails", EveryAllocationOfAllReducesFails},
+                            {"ThreadThatCannotStart", ThreadThatCannotStart},
+                            {"LastUseIsOnALane", LastUseIsOnALane},
+                            {"ClosingWithoutThreads", ClosingWithoutThreads},
+                            {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
+                           argc, argv);
+  // What is the same over whatever lanes there are.
+  return testing::RunTestsOver({{"127.0.0.1", false}},
+                               {{"EveryAllocationOfMessagesFails", EveryAllocationOfMessagesFails},
+                                {"EveryAllocationOfGrowthFails", EveryAllocationOfGrowthFails},
+                                {"WhatFollowsACollectiveThrows", WhatFollowsACollectiveThrows}},
+                               argc, argv);
 }

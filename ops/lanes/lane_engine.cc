@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -89,7 +88,7 @@ void LaneEngine::Delete(LaneEngine* engine) noexcept {
   engine->Abort(Closed());
   try {
     std::thread([engine] { delete engine; }).detach();
-  } catch (const std::system_error&) {
+  } catch (...) {
     // It has ended, and only its memory and its sleeping threads are left behind.
   }
 }
@@ -271,7 +270,11 @@ void LaneEngine::RunSlice(const Lane& lane, Job* job, std::vector<char>* scratch
   if (status.ok() || job->failed.exchange(true)) return;
   // The first lane that fails says why, before the connections close: who sees them close finds
   // the words. That wakes the other lanes as well.
-  Fail(Explain(status, job->request.operation->Describe(), job->record.step));
+  try {
+    status = Explain(status, job->request.operation->Describe(), job->record.step);
+  } catch (...) {  // no memory for the words
+  }
+  Fail(status);
 }
 
 void LaneEngine::Finish(const std::shared_ptr<Job>& job) noexcept {
@@ -325,14 +328,15 @@ MessengerOptions LaneEngine::MessagesOptions() {
 
 template <typename Post>
 void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept {
-  Status status = InForkedChild() ? failure() : Status();
+  Status status = failure();
+  bool is_over = false;
   try {
-    if (status.ok()) status = post();
+    if (status.ok()) status = post(&is_over);
   } catch (...) {
     // The other ranks are not to wait for it.
     status = Fail(CaughtStatus("a message cannot start"));
   }
-  if (status.ok()) return;
+  if (status.ok() && !is_over) return;
   try {
     done(status);
   } catch (...) {
@@ -341,7 +345,7 @@ void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Po
 }
 
 void LaneEngine::Exchange(Transfer::Way way, MessageRequest request) noexcept {
-  PostMessages(request.done, [&] {
+  PostMessages(request.done, [&](bool*) {
     const auto transfer = std::make_shared<Transfer>();
     transfer->way = way;
     transfer->peer = request.peer;
@@ -363,9 +367,8 @@ void LaneEngine::Receive(MessageRequest request) noexcept {
 }
 
 void LaneEngine::Run(CollectiveRequest request) noexcept {
-  const std::function<void(const Status&)> done = request.done;
-  PostMessages(done, [&] {
-    return RunCollective(messenger_.get(), rank_, world_size_, std::move(request));
+  PostMessages(request.done, [&](bool* is_over) {
+    return RunCollective(messenger_.get(), rank_, world_size_, request, is_over);
   });
 }
 

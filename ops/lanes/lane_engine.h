@@ -107,7 +107,8 @@ class LaneEngine : public Engine {
   ControlOptions OptionsOfControl();
   MessengerOptions MessagesOptions();
   void Exchange(Transfer::Way way, MessageRequest request) noexcept;
-  // Calls `post`, which calls `done` unless it returns an error or throws.
+  // `post(&is_over)` returns or throws an error, or says that all is over: then this calls `done`.
+  // Else what it has posted does.
   template <typename Post>
   void PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept;
   // Records the first cause and wakes everybody. Returns the first cause.

@@ -14,6 +14,8 @@ namespace tf_libra {
 
 // Usually all ranks have met before anybody looks after the others.
 inline constexpr double kLookSeconds = 1;
+// How often whoever waits looks whether it is to give up.
+inline constexpr double kInterruptedSeconds = 0.2;
 
 inline Status Interrupted(const MeshOptions& options) {
   return options.interrupted ? options.interrupted() : Status();
@@ -21,7 +23,7 @@ inline Status Interrupted(const MeshOptions& options) {
 
 // When to look again at what goes on beside a wait.
 inline TimePoint NextLook(const MeshOptions& options, TimePoint deadline) {
-  return options.interrupted ? std::min(deadline, After(kLookSeconds)) : deadline;
+  return options.interrupted ? std::min(deadline, After(kInterruptedSeconds)) : deadline;
 }
 
 // All ranks have listened, but some may be out of reach: on an interface whose

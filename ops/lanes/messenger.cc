@@ -33,6 +33,17 @@ void Append(std::string* list, const std::string& text) {
   *list += (list->empty() ? "" : ", ") + text;
 }
 
+// The first of these for a transfer ends it. Returns what follows it has thrown.
+Status Finish(const TransferPtr& transfer, const Status& status) noexcept {
+  const auto done = std::exchange(transfer->done, nullptr);
+  try {
+    if (done != nullptr) done(status);
+  } catch (...) {
+    return CaughtStatus("what follows a message has failed");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Messenger::Messenger(MessengerOptions options, std::vector<Socket> peers,
@@ -129,9 +140,10 @@ void Messenger::EndAll() noexcept {
     left.swap(posted_);
     released_.clear();
   }
+  // One may be in two of them.
   for (const TransferPtr& transfer : left) Finish(transfer, end);
-  const std::unordered_set<TransferPtr> active = std::move(active_);
-  for (const TransferPtr& transfer : active) Finish(transfer, end);
+  for (const TransferPtr& transfer : std::exchange(taken_, {})) Finish(transfer, end);
+  for (const TransferPtr& transfer : std::exchange(active_, {})) Finish(transfer, end);
 }
 
 Status Messenger::WatchAll() {
@@ -193,18 +205,17 @@ Status Messenger::Turn() {
 }
 
 Status Messenger::TakePosted() {
-  std::vector<TransferPtr> posted, released;
+  std::vector<TransferPtr> released;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    posted.swap(posted_);
+    taken_.swap(posted_);
     released.swap(released_);
   }
-  // Whatever follows, all of them are known.
-  for (const TransferPtr& transfer : posted) {
+  for (const TransferPtr& transfer : taken_) {
     active_.insert(transfer);
     ++peers_[transfer->peer].num_active;
   }
-  for (const TransferPtr& transfer : posted) {
+  for (const TransferPtr& transfer : std::exchange(taken_, {})) {
     if (Status status = Begin(transfer); !status.ok()) return status;
   }
   for (const TransferPtr& send : released) {
@@ -311,8 +322,7 @@ Status Messenger::Write(Peer* peer) {
       break;
     }
     if (const TransferPtr through = peer->outgoing.Sent(static_cast<size_t>(sent))) {
-      Forget(through);
-      Finish(through, Status());
+      Through(through);
     }
   }
   Watch(peer, false);
@@ -352,8 +362,7 @@ void Messenger::TakePayload(Peer* peer, size_t num_bytes) {
   peer->receiving = nullptr;
   if (through->num_moved < through->num_bytes) return;
   peer->asked.erase(through->asked_as);
-  Forget(through);
-  Finish(through, Status());
+  Through(through);
 }
 
 // All frames that the buffer holds, and what of payloads has come with them.
@@ -504,17 +513,10 @@ std::string Messenger::Wait(const Transfer& transfer) const {
   return text + ", which " + (sends ? "wants to receive " : "sends ") + names + " instead";
 }
 
-void Messenger::Forget(const TransferPtr& transfer) {
+void Messenger::Through(const TransferPtr& transfer) noexcept {
   active_.erase(transfer);
   --peers_[transfer->peer].num_active;
-}
-
-void Messenger::Finish(const TransferPtr& transfer, const Status& status) noexcept {
-  try {
-    transfer->done(status);
-  } catch (...) {
-    thrown_ = CaughtStatus("what follows a message has failed");
-  }
+  if (const Status thrown = Finish(transfer, Status()); !thrown.ok()) thrown_ = thrown;
 }
 
 }  // namespace tf_libra

@@ -110,9 +110,7 @@ class Messenger {
   Status CheckWaits();
   // What a transfer waits for, and what the peer has for it instead.
   std::string Wait(const Transfer& transfer) const;
-  // It is through.
-  void Forget(const TransferPtr& transfer);
-  void Finish(const TransferPtr& transfer, const Status& status) noexcept;
+  void Through(const TransferPtr& transfer) noexcept;
   void EndAll() noexcept;
 
   const MessengerOptions options_;
@@ -121,6 +119,8 @@ class Messenger {
 
   // Of the thread.
   std::vector<Peer> peers_;
+  // What was posted and is not through is in one of posted_, taken_, active_ at any time.
+  std::vector<TransferPtr> taken_;  // on their way between the others
   std::unordered_set<TransferPtr> active_;
   TimePoint next_look_;  // after what waits
   std::vector<int> to_write_;

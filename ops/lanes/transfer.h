@@ -27,7 +27,7 @@ struct Transfer {
   size_t num_bytes = 0;
   // Of a send: whether the data is there. Until Messenger::Release it only keeps its place.
   bool is_ready = true;
-  std::function<void(const Status&)> done;  // exactly once, from any thread
+  std::function<void(const Status&)> done;  // exactly once, from any thread; none from then on
 
   std::string name() const { return key.substr(1); }
 
