@@ -5,16 +5,15 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <future>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ops/lanes/engine_testing.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
@@ -23,6 +22,9 @@ namespace {
 
 using testing::kGenerousSeconds;
 using testing::OnEveryRank;
+using testing::Operation;
+
+using Bytes = std::vector<char>;
 
 // What ranks on these hosts need to meet: TCP between them, Unix sockets and
 // memory within.
@@ -64,34 +66,44 @@ std::vector<int> Hosts(int num_hosts, int num_local, bool in_turns = false) {
   return hosts;
 }
 
-std::vector<float> Values(int rank, size_t count) {
-  std::mt19937 random(static_cast<uint32_t>(rank));
-  std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(static_cast<int32_t>(random())) / 3e6f;
-  return values;
+// Of two tensors; in place by two lanes.
+Operation Reducing(ElementType type, Reduction reduction, size_t count, int num_threads = 1) {
+  Operation operation;
+  operation.counts = {count / 3, count - count / 3};
+  operation.type = type;
+  operation.reduction = reduction;
+  operation.num_threads = num_threads;
+  operation.in_place = num_threads == 2;
+  return operation;
 }
 
-std::vector<float> Reduced(const std::vector<std::vector<float>>& inputs, Reduction reduction) {
+Bytes Values(const Operation& operation, int rank) {
+  return testing::Gradients(operation, rank, /*seed=*/0);
+}
+
+Bytes Reduced(const Operation& operation, const std::vector<Bytes>& inputs) {
   std::vector<const void*> pointers;
-  for (const auto& input : inputs) pointers.push_back(input.data());
-  std::vector<float> result(inputs[0].size());
-  ReduceBlock(ElementType::kFloat32, reduction, pointers, result.size(), result.data());
+  for (const Bytes& input : inputs) pointers.push_back(input.data());
+  Bytes result(inputs[0].size());
+  ReduceBlock(operation.type, operation.reduction, pointers, operation.num_elements(),
+              result.data());
   return result;
 }
 
-// Within each host in the order of ranks, then over hosts, likewise.
-std::vector<float> Expected(const std::vector<int>& hosts, size_t count, Reduction reduction) {
-  std::vector<std::vector<float>> rows;
-  std::set<int> seen;
-  for (const int host : hosts) {
-    if (!seen.insert(host).second) continue;
-    std::vector<std::vector<float>> inputs;
-    for (size_t rank = 0; rank < hosts.size(); ++rank) {
-      if (hosts[rank] == host) inputs.push_back(Values(static_cast<int>(rank), count));
-    }
-    rows.push_back(Reduced(inputs, reduction));
+// Within each host in the order of ranks, then over hosts, likewise; where they are no grid, over
+// all ranks.
+Bytes Expected(const std::vector<int>& hosts, const Operation& operation) {
+  const bool is_grid = Grid(0, static_cast<int>(hosts.size()), hosts).has_rows();
+  std::map<int, std::vector<Bytes>> rows;
+  std::vector<int> order;  // of hosts, by their first ranks
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    std::vector<Bytes>& row = rows[is_grid ? hosts[rank] : 0];
+    if (row.empty()) order.push_back(is_grid ? hosts[rank] : 0);
+    row.push_back(Values(operation, static_cast<int>(rank)));
   }
-  return Reduced(rows, reduction);
+  std::vector<Bytes> sums;
+  for (const int host : order) sums.push_back(Reduced(operation, rows[host]));
+  return is_grid ? Reduced(operation, sums) : sums[0];
 }
 
 void RowsAndColumns() {
@@ -123,8 +135,8 @@ void NoGrid() {
   }
 }
 
-// Of everything the same bits on every rank, whatever the lanes, the groups and
-// the order.
+// Of everything the same bits on every rank, whatever the lanes, the groups and the order, and of
+// every type of elements: halves are rounded once per level.
 void SumsOfGrids() {
   const std::vector<std::pair<std::vector<int>, int>> cases = {
       {Hosts(2, 2), 2}, {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2}, {Hosts(2, 3, true), 3},
@@ -133,50 +145,27 @@ void SumsOfGrids() {
     const std::vector<int>& hosts = one.first;
     constexpr int kLanes = 3;
     const int world_size = static_cast<int>(hosts.size());
-    const bool is_grid = Grid(0, world_size, hosts).has_rows();
     std::vector<Mesh> meshes = ConnectHosts(hosts, kLanes);
-    const auto reductions = {Reduction::kSum, Reduction::kAverage};
-    const auto counts = {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}};
-    std::map<std::pair<Reduction, size_t>, std::vector<float>> all_expected;
-    for (const size_t count : counts) {
-      std::vector<std::vector<float>> all;
-      for (int rank = 0; rank < world_size; ++rank) all.push_back(Values(rank, count));
-      for (const Reduction reduction : reductions) {
-        all_expected[{reduction, count}] =
-            is_grid ? Expected(hosts, count, reduction) : Reduced(all, reduction);
+    std::vector<std::pair<Operation, Bytes>> operations;  // and what comes of them
+    for (const ElementType type : {ElementType::kFloat32, ElementType::kFloat16,
+                                   ElementType::kBFloat16, ElementType::kFloat64}) {
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
+        for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{200'000}}) {
+          if (count > 1000 && type != ElementType::kFloat32) continue;
+          const Bytes expected = Expected(hosts, Reducing(type, reduction, count));
+          for (int num_threads = 1; num_threads <= kLanes; ++num_threads) {
+            operations.emplace_back(Reducing(type, reduction, count, num_threads), expected);
+          }
+        }
       }
     }
     OnEveryRank(world_size, [&](int rank) {
-      LaneEngineOptions options;
-      options.timeout_seconds = kGenerousSeconds;
-      std::shared_ptr<LaneEngine> engine;
-      CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engine));
+      const auto engine = testing::MakeEngine(testing::Patient(), std::move(meshes[rank]));
       CHECK_EQ(engine->ranks_per_host(), one.second);
-      for (const Reduction reduction : reductions) {
-        for (const size_t count : counts) {
-          const std::vector<float>& expected = all_expected.at({reduction, count});
-          for (int num_threads = 1; num_threads <= kLanes; ++num_threads) {
-            std::vector<float> input = Values(rank, count), output(count, -1);
-            auto info = std::make_shared<OperationInfo>();
-            info->num_threads = num_threads;
-            info->reduction = reduction;
-            info->tensor_names = {"a", "b"};
-            info->ComputeDigest();
-            AllReduceRequest request;
-            request.operation = info;
-            // In place, and not.
-            const bool in_place = num_threads == 2;
-            float* const to = in_place ? input.data() : output.data();
-            const size_t first = count / 3;
-            request.tensors = {{input.data(), to, 4 * first},
-                               {input.data() + first, to + first, 4 * (count - first)}};
-            std::promise<Status> end;
-            request.done = [&end](const Status& status) { end.set_value(status); };
-            engine->AllReduce(std::move(request));
-            CHECK_OK(end.get_future().get());
-            CHECK_TRUE(std::memcmp(to, expected.data(), 4 * count) == 0);
-          }
-        }
+      for (const auto& [operation, expected] : operations) {
+        Bytes output;
+        CHECK_OK(testing::AllReduce(engine.get(), operation, /*seed=*/0, &output));
+        CHECK_TRUE(output == expected);
       }
     });
   }
@@ -238,10 +227,12 @@ void SixtyFourRanks() {
   constexpr int kHosts = 8, kLocal = 8, kWorld = kHosts * kLocal;
   constexpr size_t kCount = 64 * 1024;
   std::vector<Mesh> meshes = ConnectHosts(Hosts(kHosts, kLocal), 1);
+  const Operation operation = Reducing(ElementType::kFloat32, Reduction::kSum, kCount);
+  const Bytes expected = Expected(Hosts(kHosts, kLocal), operation);
   OnEveryRank(kWorld, [&](int rank) {
     Mesh& mesh = meshes[rank];
     CHECK_OK(WatchPeers(mesh.grid, &mesh.links, &mesh.lanes[0]));
-    std::vector<float> values = Values(rank, kCount);
+    Bytes values = Values(operation, rank);
     const Buffers buffers({{values.data(), values.data(), 4 * kCount}});
     ExchangeOptions options;
     options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
@@ -252,8 +243,7 @@ void SixtyFourRanks() {
     options.timeout_seconds = kGenerousSeconds;
     std::vector<char> scratch;
     CHECK_OK(RunOnGrid(options, mesh.grid, mesh.lanes[0], buffers, &scratch).status);
-    const std::vector<float> expected = Expected(Hosts(kHosts, kLocal), kCount, Reduction::kSum);
-    CHECK_TRUE(std::memcmp(values.data(), expected.data(), 4 * kCount) == 0);
+    CHECK_TRUE(values == expected);
   });
   // Control is a tree, with few connections of any rank.
   size_t num_ends = 0;
