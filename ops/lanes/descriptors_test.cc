@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
 #include <string>
 #include <vector>
 
+#include "ops/lanes/engine_testing.h"
 #include "ops/lanes/testing.h"
 
 namespace tf_libra {
@@ -86,31 +88,75 @@ void HardLimitDoesNotSuffice() {
   });
 }
 
+// Of this process, but for `free` descriptors.
+class FullTable {
+ public:
+  explicit FullTable(int free) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(NumOpen() + free);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    for (;;) {
+      Socket more(dup(0));
+      if (!more.valid()) break;
+      taken_.push_back(std::move(more));
+    }
+    for (int i = 0; i < free && !taken_.empty(); ++i) taken_.pop_back();
+  }
+  ~FullTable() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_;
+  std::vector<Socket> taken_;
+};
+
 // What was free when it was looked at is taken when it is needed.
 void TableThatFillsMeanwhile() {
-  for (const int free : {0, 1}) {
-    for (const int rank : {0, 1}) {
-      Socket listener;
-      Address address;
-      CHECK_OK(Listen(testing::MeetingPlace(), 0, &listener, &address));
-      Socket waiting;
-      CHECK_OK(BeginConnect(address, &waiting));
-      rlimit limit, before;
-      getrlimit(RLIMIT_NOFILE, &before);
-      limit = before;
-      std::vector<Socket> taken;
-      limit.rlim_cur = static_cast<rlim_t>(NumOpen() + free);
-      setrlimit(RLIMIT_NOFILE, &limit);
-      for (;;) {
-        Socket more(dup(0));
-        if (!more.valid()) break;
-        taken.push_back(std::move(more));
-      }
-      Socket socket;
-      const Status status = rank == 0 ? Accept(listener, &socket) : BeginConnect(address, &socket);
-      setrlimit(RLIMIT_NOFILE, &before);
-      CHECK_STATUS(status, StatusCode::kResourceExhausted, "file descriptors: ");
+  for (const int rank : {0, 1}) {
+    Socket listener;
+    Address address;
+    CHECK_OK(Listen(testing::MeetingPlace(), 0, &listener, &address));
+    Socket waiting;
+    CHECK_OK(BeginConnect(address, &waiting));
+    Socket socket;
+    Status status;
+    {
+      const FullTable full(0);
+      status = rank == 0 ? Accept(listener, &socket) : BeginConnect(address, &socket);
     }
+    CHECK_STATUS(status, StatusCode::kResourceExhausted, "file descriptors: ");
+  }
+}
+
+// What moves messages opens what it needs with the first of them, a set to wait on and an event. A
+// rank that cannot have them says so at once, and whoever waits for its message is told.
+void MessagesThatHaveNoDescriptors() {
+  for (const int free : {0, 1}) {
+    const testing::Engines engines = testing::MakeEngines(testing::ConnectAll(2, 2));
+    char sent = 'x', received = 0;
+    const auto message = [](int peer, char* data, std::promise<Status>* end) {
+      MessageRequest request;
+      request.peer = peer;
+      request.name = "x";
+      request.content = "int8 []";
+      request.data = data;
+      request.num_bytes = 1;
+      request.done = [end](const Status& status) { end->set_value(status); };
+      return request;
+    };
+    std::promise<Status> sending, receiving;
+    engines[1]->Receive(message(0, &received, &receiving));
+    {
+      const FullTable full(free);
+      engines[0]->Send(message(1, &sent, &sending));
+    }
+    CHECK_STATUS(sending.get_future().get(), StatusCode::kResourceExhausted,
+                 free == 0 ? "epoll_create: " : "eventfd: ");
+    const Status told = receiving.get_future().get();
+    CHECK_STATUS(told, StatusCode::kUnavailable, "rank 0 gave up: ");
+    CHECK_CONTAINS(told.message(), "file descriptors: ");
+    CHECK_STATUS(testing::AllReduce(engines[0].get(), testing::Small()),
+                 StatusCode::kResourceExhausted, "file descriptors: ");
   }
 }
 
@@ -123,6 +169,7 @@ int main(int argc, char** argv) {
       {{"SoftLimitIsRaised", SoftLimitIsRaised},
        {"SoftLimitThatSufficesIsLeftAlone", SoftLimitThatSufficesIsLeftAlone},
        {"HardLimitDoesNotSuffice", HardLimitDoesNotSuffice},
-       {"TableThatFillsMeanwhile", TableThatFillsMeanwhile}},
+       {"TableThatFillsMeanwhile", TableThatFillsMeanwhile},
+       {"MessagesThatHaveNoDescriptors", MessagesThatHaveNoDescriptors}},
       argc, argv);
 }

@@ -333,10 +333,12 @@ void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Po
   try {
     if (status.ok()) status = post(&is_over);
   } catch (...) {
-    // The other ranks are not to wait for it.
-    status = Fail(CaughtStatus("a message cannot start"));
+    status = CaughtStatus("a message cannot start");
   }
   if (status.ok() && !is_over) return;
+  // What is refused is a mistake of the caller's. For all else the other ranks are not to wait.
+  const bool goes_on = status.ok() || status.code() == StatusCode::kInvalidArgument;
+  if (!goes_on) status = Fail(status);
   try {
     done(status);
   } catch (...) {

@@ -252,6 +252,8 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
   }
   // Each lane watches its row and its column.
   num_descriptors += (result.grid.has_rows() ? 2 : 1) * static_cast<int>(result.lanes.size());
+  // Control has an event to wake for, messages one and a set to wait on.
+  if (options.first_lane == 0 && world_size > 1) num_descriptors += 3;
   std::ostringstream what;
   what << "rank " << options.rank << ", to connect to " << world_size - 1 << " other rank(s) by "
        << (least < most ? "up to " : "") << most << " connections each,";
