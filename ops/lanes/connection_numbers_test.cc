@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,44 @@ void WhatIsKeptIsThere() {
   CHECK_TRUE(mesh.lanes[1].row[1].valid() && mesh.lanes[1].column[1].valid());
 }
 
+// The most that a rank has of messages, links, control and lanes.
+std::vector<int> MostOfEach(std::vector<int> hosts, int num_lanes) {
+  MeshOptions options = OnHosts(std::move(hosts), num_lanes);
+  std::vector<int> most(4, 0);
+  const int world_size = static_cast<int>(options.addresses.size());
+  for (options.rank = 0; options.rank < world_size; ++options.rank) {
+    const Mesh mesh = Between(options);
+    std::vector<int> counts(4, 0);
+    for (int rank = 0; rank < world_size; ++rank) {
+      if (rank == options.rank) continue;
+      counts[0] += Wants(options, mesh, kMessages, rank);
+      counts[1] += Wants(options, mesh, kLink, rank);
+      counts[2] += Wants(options, mesh, kControlLane, rank);
+      for (int lane = 0; lane < num_lanes; ++lane) counts[3] += Wants(options, mesh, lane, rank);
+    }
+    for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], counts[i]);
+  }
+  return most;
+}
+
+std::vector<int> RanksOf(int num_hosts, int num_local) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < num_hosts * num_local; ++rank) hosts.push_back(rank / num_local);
+  return hosts;
+}
+
+// The table of docs/multi_node.md. One rank less on one host, and there is no grid.
+void HowManyARankHas() {
+  CHECK_TRUE((MostOfEach(RanksOf(8, 2), 4) == std::vector<int>{15, 14, 5, 32}));
+  CHECK_TRUE((MostOfEach(RanksOf(64, 8), 4) == std::vector<int>{511, 504, 9, 280}));
+  std::vector<int> uneven = RanksOf(8, 2);
+  uneven.pop_back();
+  CHECK_TRUE((MostOfEach(uneven, 4) == std::vector<int>{14, 14, 5, 56}));
+  uneven = RanksOf(64, 8);
+  uneven.pop_back();
+  CHECK_TRUE((MostOfEach(uneven, 4) == std::vector<int>{510, 504, 9, 2040}));
+}
+
 // All of them together, of a few ranks and of many.
 void RingsStaySmall() {
   CHECK_EQ(RingBytes(OnHosts({0, 0})), size_t{1} << 20);
@@ -112,6 +151,7 @@ int main(int argc, char** argv) {
                             {"LanesThatAreAddedAreAllThatIsNew", LanesThatAreAddedAreAllThatIsNew},
                             {"NearRanksAreReachedByUnixSockets", NearRanksAreReachedByUnixSockets},
                             {"WhatIsKeptIsThere", WhatIsKeptIsThere},
+                            {"HowManyARankHas", HowManyARankHas},
                             {"RingsStaySmall", RingsStaySmall}},
                            argc, argv);
 }

@@ -1,4 +1,4 @@
-"""Horovod executes a plan's all-reduces, on MPI, NCCL or Gloo; lanes carry control."""
+"""Horovod executes a plan's all-reduces, on MPI, NCCL or Gloo, and carries control."""
 
 import os
 from collections.abc import Mapping
