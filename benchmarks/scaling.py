@@ -15,9 +15,11 @@ each end, comes from the smallest job; what it says of the larger ones is printe
 measured. Descriptors and memory are continued in a straight line.
 """
 
+import functools
 import json
 import os
 import subprocess
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ from absl import app, flags
 from benchmarks import native
 
 SIMULATED = (256, 512, 1024, 2048)
+# kMaxConnecting of ops/lanes/calling.cc.
+MAX_CALLS_AT_A_TIME = 8
 
 
 @dataclass(frozen=True)
@@ -94,24 +98,66 @@ def _line(rank: "subprocess.Popen[str]") -> str:
 
 
 def simulated_seconds(num_ranks: int, per_peer_seconds: float, num_cores: int) -> float:
-    """How long set-up takes: every rank connects to all lower ones in turn, and then accepts.
+    """How long set-up takes, of ranks that call all lower ones, several at a time, and accept.
 
-    A rank serves one other at a time. Where there are fewer cores than ranks, all that they do has
-    to go through these as well.
+    Where there are fewer cores than ranks, all that they do has to go through these as well.
 
     Args:
         num_ranks: at least 1.
         per_peer_seconds: of one core at each end, for all connections between two ranks.
         num_cores: that the ranks share.
     """
-    free = [0.0] * num_ranks  # from when on a rank accepts the next
-    for rank in range(num_ranks):
-        now = 0.0
-        for lower in range(rank):
-            now = free[lower] = max(now, free[lower]) + per_peer_seconds
-        free[rank] = now
-    work = num_ranks * (num_ranks - 1) * per_peer_seconds  # both ends of each pair
-    return max(max(free), work / num_cores)
+    work = num_ranks * (num_ranks - 1)  # both ends of each pair
+    return max(_turns(num_ranks), work / num_cores) * per_peer_seconds
+
+
+@functools.cache
+def _turns(num_ranks: int) -> int:
+    """The same where each rank has a core of its own, in units of what a peer takes at one end.
+
+    As in `ops/lanes/calling.cc` and `mesh.cc`: a rank calls the lower ones in their order, so many
+    at a time, and goes on to the next when one of them has accepted. Meanwhile it accepts, in the
+    order in which it is called; a rank that has too few to call for a thread calls them first.
+    What a rank has to do, on either side, goes through its core in the order in which it comes up.
+    """
+    # By rank: a lower one that it calls, or a higher one that it accepts.
+    to_do: list[deque[int]] = [deque() for _ in range(num_ranks)]
+    next_called = [max(1, _calls_at_a_time(rank)) for rank in range(num_ranks)]
+    for rank in range(1, num_ranks):
+        to_do[rank].extend(range(next_called[rank]))
+    missed_by = list(range(num_ranks))  # as many as have not yet accepted a rank
+    waiting: list[list[int]] = [[] for _ in range(num_ranks)]  # for a rank that calls first
+    missing = num_ranks * (num_ranks - 1) // 2
+    turns = 0
+    while missing:
+        turns += 1
+        arrived: list[tuple[int, int]] = []
+        for rank, tasks in enumerate(to_do):
+            if not tasks:
+                continue
+            other = tasks.popleft()
+            if other < rank:
+                if missed_by[other] and not _calls_at_a_time(other):
+                    waiting[other].append(rank)
+                else:
+                    arrived.append((other, rank))
+                continue
+            missing -= 1
+            missed_by[other] -= 1
+            if not missed_by[other]:
+                arrived.extend((other, caller) for caller in waiting[other])
+                waiting[other].clear()
+            if next_called[other] < other:
+                arrived.append((other, next_called[other]))
+                next_called[other] += 1
+        for rank, other in arrived:
+            to_do[rank].append(other)
+    return turns
+
+
+def _calls_at_a_time(rank: int) -> int:
+    """By threads of its own; 0: it calls before it accepts."""
+    return min(MAX_CALLS_AT_A_TIME, rank // 2)
 
 
 def fitted(smallest: Measured, num_cores: int) -> float:
@@ -132,7 +178,9 @@ def continued(measured: Sequence[Measured], name: str, num_ranks: int) -> float:
     return float(getattr(last, name) + slope * (num_ranks - last.num_ranks))
 
 
-def table(measured: Sequence[Measured], num_cores: int) -> str:
+def table(
+    measured: Sequence[Measured], num_cores: int, simulated_ranks: Sequence[int] = SIMULATED
+) -> str:
     """All of it, as Markdown."""
     per_peer = fitted(measured[0], num_cores)
     lines = [
@@ -149,7 +197,7 @@ def table(measured: Sequence[Measured], num_cores: int) -> str:
     if len(measured) > 1:
         lines += ["", "| ranks | set-up on a core each, s | descriptors | memory MB |"]
         lines.append("|---|---|---|---|")
-        for num_ranks in SIMULATED:
+        for num_ranks in simulated_ranks:
             seconds = simulated_seconds(num_ranks, per_peer, num_ranks)
             descriptors = continued(measured, "descriptors", num_ranks)
             memory = continued(measured, "memory_bytes", num_ranks) / 1e6

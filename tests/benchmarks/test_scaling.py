@@ -19,26 +19,43 @@ def test_nobody_is_faster_than_what_has_to_be_done(
     num_ranks: int, per_peer: float, num_cores: int
 ) -> None:
     seconds = simulated_seconds(num_ranks, per_peer, num_cores)
-    # A rank has to do with every other one in turn, and a core with its share of all that.
-    least = max(num_ranks - 1, num_ranks * (num_ranks - 1) / num_cores) * per_peer
-    # Rank r waits for none longer than until the lower ones are through with each other.
-    most = max(2 * num_ranks - 3, num_ranks * (num_ranks - 1) / num_cores) * per_peer
+    # Rank 0 accepts all others, once the first has called; a core does its share of all that.
+    work = num_ranks * (num_ranks - 1)
+    least = max(num_ranks, work / num_cores) * per_peer
+    # As long as anything is to be done some core does it.
+    most = work * per_peer
     assert least * (1 - 1e-9) <= seconds <= most * (1 + 1e-9)
     assert seconds <= simulated_seconds(num_ranks + 1, per_peer, num_cores)
     measured = Measured(num_ranks, seconds, 0.0, 0.0, 0, 0)
     assert scaling.fitted(measured, num_cores) == pytest.approx(per_peer)
 
 
-def test_two_ranks_meet_once() -> None:
-    assert simulated_seconds(2, 0.5, 2) == 0.5
+def test_few_ranks_meet_as_by_hand() -> None:
     assert simulated_seconds(1, 0.5, 1) == 0.0
+    assert simulated_seconds(2, 0.5, 2) == 1.0  # one calls, the other accepts
+    # Both call rank 0, which accepts rank 1 and then rank 2; that calls rank 1, which accepts.
+    assert simulated_seconds(3, 0.5, 3) == 2.5
+    # Rank 1 accepts nobody before it was accepted; rank 4 calls two at a time.
+    #   turn     1    2    3    4    5    6    7    8
+    #   rank 0        <1   <2   <3   <4
+    #   rank 1   >0        <4        <2   <3
+    #   rank 2   >0             >1   <4             <3
+    #   rank 3   >0                  >1        >2   <4
+    #   rank 4   >0   >1        >2        >3
+    assert simulated_seconds(5, 1.0, 5) == 8.0
+
+
+def test_ranks_call_as_many_at_a_time_as_in_the_engine() -> None:
+    source = (native.ROOT / "ops/lanes/calling.cc").read_text()
+    assert f"constexpr int kMaxConnecting = {scaling.MAX_CALLS_AT_A_TIME};" in source
+    assert "std::min(kMaxConnecting, options_.rank / 2)" in source
 
 
 def test_what_grows_by_rank_is_continued() -> None:
     jobs = [Measured(n, 1.0, 1.0, 1.0, 3 + 4 * n, 1000 * n) for n in (16, 64, 256)]
     assert scaling.continued(jobs, "descriptors", 2048) == pytest.approx(3 + 4 * 2048)
-    text = scaling.table(jobs, num_cores=2)
-    assert "| 2048 | " in text and "8,195" in text
+    text = scaling.table(jobs, num_cores=2, simulated_ranks=[300])
+    assert "| 300 | " in text and "1,203" in text
 
 
 @pytest.fixture(scope="module")
