@@ -85,36 +85,45 @@ def decisions(scaling, link, cap):
 
 
 def judge(scaling, model, decision):
-    """Iteration seconds and amplifications of one decision, as DESIGN.md and the paper put it."""
+    """Iteration seconds and amplifications of one decision, as DESIGN.md and the paper put it.
+
+    A transition occupies the devices of the layer that it leads to, which may be those of any lane
+    that joins there: so it comes when all lanes have ended, and after the other transitions.
+    """
     entering = [0.0] * scaling.num_layers
     edges = {edge: index for index, edge in enumerate(scaling.edges)}
 
     def along(link, source, target, left, right):
+        """Until all is done that is before the target, and what then comes into it."""
         if link is None:
             times = scaling.move_seconds if left or right else scaling.transition_seconds
             seconds = times[edges[source, target]][decision[source], decision[target]]
             entering[target] += seconds
-            return seconds
+            return 0.0, seconds
         if link[0] == "chain":
             _, links, layers = link
             ends = [source, *layers, target]
-            total = sum(own(layer) for layer in layers)
+            clock = comes = 0.0
             for index, inner in enumerate(links):
-                total += along(
+                if index:
+                    clock += comes + own(layers[index - 1])
+                seconds, comes = along(
                     inner,
                     ends[index],
                     ends[index + 1],
                     left and index == 0,
                     right and index == len(links) - 1,
                 )
-            return total
+                clock += seconds
+            return clock, comes
         beside = decision[id(link)]
-        times = [
+        found = [
             along(branch, source, target, left or b in beside, right or b in beside)
             for b, branch in enumerate(link[1])
         ]
-        together = sum(t for b, t in enumerate(times) if b not in beside)
-        return max([together, *(times[b] for b in beside)])
+        together = sum(clock for b, (clock, _) in enumerate(found) if b not in beside)
+        longest = max([together, *(found[b][0] for b in beside)])
+        return longest, sum(comes for _, comes in found)
 
     def own(layer):
         position = decision[layer]
@@ -125,7 +134,7 @@ def judge(scaling, model, decision):
     _, links, layers = model
     total = sum(own(layer) for layer in layers)
     for inner, pair in zip(links[1:-1], itertools.pairwise(layers), strict=True):
-        total += along(inner, *pair, False, False)
+        total += sum(along(inner, *pair, False, False))
     amplified = []
     for layer in range(scaling.num_layers):
         used = scaling.device_counts[decision[layer]] * (entering[layer] + own(layer))

@@ -159,11 +159,32 @@ def test_algorithm_1_is_the_shortest_path_where_nothing_is_forbidden(case):
     assert printed.iteration_seconds == pytest.approx(exact.iteration_seconds, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
-@given(reference.branching(), st.sampled_from([None, 1.5, 4.0]))
-def test_lanes_have_devices_of_their_own(case, limit):
+def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to():
+    # Layers 1 and 2 are beside each other on a device each, layer 3 is on both of them.
+    transitions, moves = np.zeros((4, 2, 2)), np.zeros((4, 2, 2))
+    transitions[2, :, 1] = 1
+    moves[[0, 2]] = 5
+    scaling = tf_libra.ScalingProfile.graph(
+        (1, 2),
+        [[1, 1], [1, 1], [4, 4], [4, 2]],
+        np.zeros((4, 2)),
+        [(0, 1), (0, 2), (1, 3), (2, 3)],
+        transitions,
+        moves,
+    )
+    plan = tf_libra.make_burst_plan(scaling)
+    assert (plan.num_devices, plan.first_devices) == ((1, 1, 1, 2), (0, 0, 1, 0))
+    began = {(span.kind, span.layer, span.source): span.start_seconds for span in plan.spans}
+    assert began["compute", 2, None] == 1
+    assert began["transition", 3, 1] == 5
+    assert plan.iteration_seconds == 8
+
+
+@settings(max_examples=300, deadline=None)
+@given(reference.branching(), st.sampled_from([None, 1.0, 1.5, 4.0]))
+def test_no_device_does_two_things_at_once(case, limit):
     plan = tf_libra.make_burst_plan(case[0], max_amplification=limit)
-    spans = [span for span in plan.spans if span.kind != "transition" and span.seconds > 1e-9]
+    spans = [span for span in plan.spans if span.seconds > 1e-9]
     for one, other in itertools.combinations(spans, 2):
         if (
             one.start_seconds < other.stop_seconds - 1e-9
@@ -179,6 +200,8 @@ def test_lanes_have_devices_of_their_own(case, limit):
             ]
             assert not set(used[0]) & set(used[1])
     assert max(span.stop_seconds for span in plan.spans) == pytest.approx(plan.iteration_seconds)
+    whole = plan.device_counts[-1] * plan.iteration_seconds
+    assert plan.device_seconds + sum(plan.idle_seconds) == pytest.approx(whole, rel=1e-9, abs=1e-9)
     # Nothing starts before what it takes from has come.
     begins = {span.layer: span.start_seconds for span in plan.spans if span.kind == "compute"}
     for span in plan.spans:

@@ -3,16 +3,17 @@
 A block lies between a layer on g devices and one on h. Its branches run one after the other on the
 devices around it, or some of them beside the others, each on an allotment of devices of its own,
 to which samples have to be moved and from which they come back. Allotments are of the allowed
-numbers, and together no more than the block may use. The block takes as long as its longest lane.
+numbers, and together no more than the block may use.
 
-All transitions into the layer where branches join come in there and count in its amplification. So
-a branch is no single number of seconds: a longer way through it may bring in less at its end. A
-`Table` keeps, per (g, h), every way that none beats in both.
+All transitions into the layer where branches join come in there and count in its amplification: on
+its devices, one after the other, when the longest lane is done, whose devices these may be. So a
+branch is no single number of seconds: a longer way through it may bring in less at its end. A
+`Table` keeps, per (g, h), every way that none beats in both (`ways`).
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,10 +21,21 @@ from numpy.typing import NDArray
 
 from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link
 from tf_libra.planning.burst.costs import Array, Costs
-from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
+from tf_libra.planning.burst.decisions import ChainRun, EdgeRun, Run
+from tf_libra.planning.burst.divisions import Division, Lanes, allotments_of
+from tf_libra.planning.burst.ways import (
+    EQUAL,
+    Indices,
+    Kept,
+    Table,
+    beside,
+    better,
+    combined,
+    frontier,
+    rows_of,
+    together,
+)
 
-# Ways whose seconds differ by less are as good as equal.
-_EQUAL = 1e-13
 # Divisions of a block's branches into lanes that are looked at.
 _MAX_DIVISIONS = 4096
 # Rows of a table from which on it is worth while to look for those that are not needed.
@@ -31,24 +43,7 @@ _MANY = 16
 # Choices of rows that are tried without further thought.
 _FEW = 128
 # Cases that are looked at together.
-_CHUNK = 4096
-
-Indices = NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class Table:
-    """The ways along a link, from g devices to h, that may be needed.
-
-    Attributes:
-      seconds: shape [R, G, G]; infinite where there are fewer ways.
-      entering: transitions into the link's target, among the seconds, shape [R, G, G].
-      run: what way r from position g to position h is.
-    """
-
-    seconds: Array
-    entering: Array
-    run: Callable[[int, int, int], Run]
+_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -57,15 +52,6 @@ class Step:
 
     seconds: Array
     rows: Indices | None
-
-
-@dataclass(frozen=True)
-class _Division:
-    """Which branches run beside the others, and the positions of the lanes' allotments."""
-
-    main: tuple[int, ...]
-    beside: tuple[int, ...]
-    allotments: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -152,9 +138,9 @@ class Branches:
         )
         entering = np.empty_like(seconds)
         entering[:] = last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None]
-        kept = _Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
+        kept = Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
         if len(kept.seconds) > _MANY:
-            kept = _frontier(*self._possible(target, kept.seconds, kept.entering))
+            kept = frontier(*self._possible(target, kept.seconds, kept.entering))
 
         def run(row: int, source: int, count: int) -> Run:
             position, way = divmod(kept.row(row, source, count), ways)
@@ -177,9 +163,9 @@ class Branches:
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
     def _block(self, block: Block, target: int, place: _Place, closed: bool) -> Table:
-        lanes = _Lanes(self._divisions(block, place.cap), len(self.costs.counts))
-        for branch, beside, cap in lanes.wanted:
-            inner = _Place(cap, place.left or beside, place.right or beside)
+        lanes = Lanes(self._divisions(block, place.cap), len(self.costs.counts))
+        for branch, apart, cap in lanes.wanted:
+            inner = _Place(cap, place.left or apart, place.right or apart)
             lanes.tables.append(self._table(block.branches[branch], target, inner, closed=False))
         if closed:
             if lanes.num_ways <= _FEW:
@@ -187,16 +173,20 @@ class Branches:
             return self._closed(lanes, self.costs.budget(target))
         return self._open(lanes, target)
 
-    def _together(self, lanes: "_Lanes", budget: Array) -> Table:
+    def _together(self, lanes: Lanes, budget: Array) -> Table:
         """There are few ways: every division and choice of a row per branch is tried."""
         every_seconds, every_entering = [], []
         for index, main in zip(lanes.index, lanes.main, strict=True):
             seconds, entering = lanes.tables[index[0]].seconds, lanes.tables[index[0]].entering
             for position in range(1, lanes.branches):
                 table = lanes.tables[index[position]]
-                join = np.add if main[position] else np.maximum
                 shape = (-1, *seconds.shape[1:])
-                seconds = join(seconds[:, None], table.seconds).reshape(shape)
+                if main[position]:
+                    joined = seconds[:, None] + table.seconds
+                else:
+                    before = seconds[:, None], entering[:, None]
+                    joined = beside(*before, table.seconds, table.entering)
+                seconds = joined.reshape(shape)
                 entering = (entering[:, None] + table.entering).reshape(shape)
             every_seconds.append(seconds)
             every_entering.append(entering)
@@ -217,12 +207,13 @@ class Branches:
         brought = entering.reshape(len(entering), -1)[rows.ravel(), places]
         return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
 
-    def _closed(self, lanes: "_Lanes", budget: Array) -> Table:
+    def _closed(self, lanes: Lanes, budget: Array) -> Table:
         """Nothing else leads to the target: per (g, h) the one quickest way within its budget.
 
         Each division is first judged by what its branches could do at best. Where the quickest rows
-        together keep the budget, that is what they do; else each branch is given all that the
-        others can leave, and only if they then still want too much, the rows are combined.
+        together are that and keep the budget, that is what they do. Else each branch is given all
+        that the others can leave, and those that need not be quick bring in as little as they can;
+        only if that still is not what they could do at best, the rows are combined.
         """
         size = len(self.costs.counts)
         cells = size * size
@@ -247,72 +238,76 @@ class Branches:
         least = np.take_along_axis(seconds, quick[:, None], 1)[:, 0]
         brings = np.take_along_axis(entering, quick[:, None], 1)[:, 0]
         fewest = entering.min(axis=1)
-        bound = lanes.joined(least[lanes.index], axis=1)  # [D, C]
+        bound = lanes.joined(least[lanes.index], fewest[lanes.index])  # [D, C]
         possible = np.isfinite(bound) & (fewest[lanes.index].sum(axis=1) <= limits)
         fits = possible & (brings[lanes.index].sum(axis=1) <= limits)
+        joined = lanes.joined(least[lanes.index], brings[lanes.index])
         which, at = np.nonzero(fits)
-        offer(bound[fits], which, at, quick[lanes.index[which], at[:, None]].T)
+        offer(joined[fits], which, at, quick[lanes.index[which], at[:, None]].T)
 
-        which, at = np.nonzero(possible & ~fits & (bound < best * (1 - _EQUAL)))
+        which, at = np.nonzero(possible & (bound < best * (1 - EQUAL)))
+        # What may be best by far comes first: less is then left to be looked at.
+        order = np.argsort(bound[which, at] - best[at], kind="stable")
+        which, at = which[order], at[order]
         for start in range(0, len(which), _CHUNK):
             d, c = which[start : start + _CHUNK], at[start : start + _CHUNK]
-            d, c = d[bound[d, c] < best[c]], c[bound[d, c] < best[c]]
+            open_ = bound[d, c] < best[c] * (1 - EQUAL)
+            d, c = d[open_], c[open_]
             index = lanes.index[d]  # [M, k]
             way_seconds = seconds[index, :, c[:, None]]  # [M, k, R]
             way_entering = entering[index, :, c[:, None]]
             fewest_here = way_entering.min(axis=2)
             left = limits[c][:, None] - fewest_here.sum(axis=1, keepdims=True) + fewest_here
             # The slack of rounding is what a sum in another order may differ by.
-            left = left + _EQUAL * np.abs(limits[c])[:, None]
+            left = left + EQUAL * np.abs(limits[c])[:, None]
             way_seconds = np.where(way_entering <= left[:, :, None], way_seconds, np.inf)
-            taken = way_seconds.argmin(axis=2)
-            quickest = np.take_along_axis(way_seconds, taken[:, :, None], 2)[:, :, 0]
-            together = np.take_along_axis(way_entering, taken[:, :, None], 2)[:, :, 0].sum(axis=1)
-            joined = lanes.joined(quickest, division=d, axis=1)
-            fit = np.isfinite(joined) & (together <= limits[c])
-            offer(joined[fit], d[fit], c[fit], taken[fit].T)
-            hard = np.isfinite(joined) & ~fit & (joined < best[c] * (1 - _EQUAL))
-            if hard.any():
-                d, c = d[hard], c[hard]
-                found, taken = _combined(
-                    way_seconds[hard], way_entering[hard], lanes.main[d], limits[c], best[c]
-                )
-                fit = np.isfinite(found)
-                offer(found[fit], d[fit], c[fit], taken[:, fit])
+            bound_here = lanes.joined(way_seconds.min(axis=2), fewest_here, d)
+            hard = bound_here < best[c] * (1 - EQUAL)
+            if not hard.any():
+                continue
+            d, c = d[hard], c[hard]
+            found, taken = combined(
+                way_seconds[hard], way_entering[hard], lanes.main[d], limits[c], best[c]
+            )
+            fit = np.isfinite(found)
+            offer(found[fit], d[fit], c[fit], taken[:, fit])
         shape = (1, size, size)
-        brought = entering[lanes.index[division].T, rows, np.arange(cells)].sum(axis=0)
+        all_brought = entering[lanes.index[division].T, rows, np.arange(cells)].sum(axis=0)
 
         def run(row: int, source: int, count: int) -> Run:
             cell = source * size + count
             return lanes.run(int(division[cell]), rows[:, cell], source, count, self.costs.counts)
 
-        return Table(best.reshape(shape), brought.reshape(shape), run)
+        return Table(best.reshape(shape), all_brought.reshape(shape), run)
 
-    def _open(self, lanes: "_Lanes", target: int) -> Table:
+    def _open(self, lanes: Lanes, target: int) -> Table:
         """Something else leads to the target, too: every undominated way."""
-        found: list[tuple[int, _Kept, list[Indices]]] = []
-        incumbent: _Kept | None = None
+        found: list[tuple[int, Kept, list[Indices]]] = []
+        incumbent: Kept | None = None
         for number in range(len(lanes.divisions)):
             tables = [lanes.tables[index] for index in lanes.index[number]]
             main = lanes.main[number]
             if incumbent is not None and self._beaten(tables, main, target, incumbent):
                 continue
-            kept = _Kept(tables[0].seconds, tables[0].entering, None)
+            kept = Kept(tables[0].seconds, tables[0].entering, None)
             picks: list[Indices] = [
                 np.broadcast_to(np.arange(len(kept.seconds))[:, None, None], kept.seconds.shape)
             ]
-            for table, beside in zip(tables[1:], ~main[1:], strict=True):
+            for table, apart in zip(tables[1:], ~main[1:], strict=True):
                 ways = len(table.seconds)
-                join = np.maximum if beside else np.add
+                before = kept.seconds[:, None], kept.entering[:, None]
+                if apart:
+                    joined = beside(*before, table.seconds, table.entering)
+                else:
+                    joined = before[0] + table.seconds
                 shape = (-1, *kept.seconds.shape[1:])
-                seconds = join(kept.seconds[:, None], table.seconds[None]).reshape(shape)
-                entering = (kept.entering[:, None] + table.entering[None]).reshape(shape)
-                kept = _frontier(*self._possible(target, seconds, entering))
-                picks = [np.take_along_axis(pick, _rows(kept) // ways, 0) for pick in picks]
-                picks.append(_rows(kept) % ways)
+                sums = (before[1] + table.entering).reshape(shape)
+                kept = frontier(*self._possible(target, joined.reshape(shape), sums))
+                picks = [np.take_along_axis(pick, rows_of(kept) // ways, 0) for pick in picks]
+                picks.append(rows_of(kept) % ways)
             found.append((number, kept, picks))
-            incumbent = kept if incumbent is None else _better(incumbent, kept)
-        final = _frontier(
+            incumbent = kept if incumbent is None else better(incumbent, kept)
+        final = frontier(
             np.concatenate([kept.seconds for _, kept, _ in found]),
             np.concatenate([kept.entering for _, kept, _ in found]),
         )
@@ -329,21 +324,20 @@ class Branches:
         return Table(final.seconds, final.entering, run)
 
     def _beaten(
-        self, tables: list[Table], main: NDArray[np.bool_], target: int, incumbent: "_Kept"
+        self, tables: list[Table], main: NDArray[np.bool_], target: int, incumbent: Kept
     ) -> bool:
         """Whether no way of a division can be better than the incumbent's anywhere."""
         quickest = np.stack([table.seconds.min(axis=0) for table in tables])
-        entering = sum(table.entering.min(axis=0) for table in tables)
-        seconds = quickest[main].sum(axis=0)
-        if not main.all():
-            seconds = np.maximum(seconds, quickest[~main].max(axis=0))
-        dominated = (incumbent.seconds <= seconds * (1 + _EQUAL)) & (incumbent.entering <= entering)
+        fewest = np.stack([table.entering.min(axis=0) for table in tables])
+        entering = fewest.sum(axis=0)
+        seconds = together(quickest, fewest, main[:, None, None], axis=0)
+        dominated = (incumbent.seconds <= seconds * (1 + EQUAL)) & (incumbent.entering <= entering)
         beaten = dominated.any(axis=0) | ~np.isfinite(seconds)
         return bool((beaten | ~self.costs.allowed(target, entering)).all())
 
-    def _divisions(self, block: Block, cap: int) -> Iterator[_Division]:
+    def _divisions(self, block: Block, cap: int) -> Iterator[Division]:
         branches = range(len(block.branches))
-        yield _Division(tuple(branches), (), (cap,))
+        yield Division(tuple(branches), (), (cap,))
         if not self.costs.can_move:
             return
         movable = [b for b in branches if isinstance(block.branches[b], Chain)]
@@ -353,7 +347,7 @@ class Branches:
             if size > len(movable):
                 break
             if (cap, size) not in self._shared:
-                self._shared[cap, size] = list(_allotments(counts, counts[cap], size + 1))
+                self._shared[cap, size] = list(allotments_of(counts, counts[cap], size + 1))
             allotments = self._shared[cap, size]
             looked_at += math.comb(len(movable), size) * len(allotments)
             if not allotments:
@@ -363,196 +357,7 @@ class Branches:
                     f"a block of {len(branches)} branches: at most {size - 1} run beside the others"
                 )
                 break
-            for beside in itertools.combinations(movable, size):
-                main = tuple(b for b in branches if b not in beside)
+            for apart in itertools.combinations(movable, size):
+                main = tuple(b for b in branches if b not in apart)
                 for allotment in allotments:
-                    yield _Division(main, beside, allotment)
-
-
-class _Lanes:
-    """The divisions of a block into lanes, and the tables of its branches in them.
-
-    Attributes:
-      divisions: D of them.
-      wanted: the P different (branch, beside, cap) among them.
-      tables: of `wanted`, in the same order.
-      branches: k, the block's.
-      index: which table each branch has in a division, the main ones first, shape [D, k].
-      main: whether that one runs with the main lane, shape [D, k].
-    """
-
-    def __init__(self, divisions: Iterable[_Division], size: int) -> None:
-        self.divisions = list(divisions)
-        self.tables: list[Table] = []
-        self._size = size
-        places: dict[tuple[int, bool, int], int] = {}
-        index, main = [], []
-        for division in self.divisions:
-            keys = [(branch, False, division.allotments[0]) for branch in division.main]
-            keys += [
-                (branch, True, cap)
-                for branch, cap in zip(division.beside, division.allotments[1:], strict=True)
-            ]
-            index.append([places.setdefault(key, len(places)) for key in keys])
-            main.append([not beside for _, beside, _ in keys])
-        self.wanted = tuple(places)
-        self.index, self.main = np.array(index), np.array(main)
-        self.branches = self.index.shape[1]
-
-    @property
-    def num_ways(self) -> int:
-        """Of all divisions, whatever they take."""
-        sizes = [len(table.seconds) for table in self.tables]
-        return sum(math.prod(sizes[index] for index in division) for division in self.index)
-
-    def stacked(self) -> tuple[Array, Array]:
-        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, G * G]."""
-        ways = max(len(table.seconds) for table in self.tables)
-        shape = (len(self.tables), ways, self._size * self._size)
-        seconds, entering = np.full(shape, np.inf), np.full(shape, np.inf)
-        for position, table in enumerate(self.tables):
-            rows = len(table.seconds)
-            seconds[position, :rows] = table.seconds.reshape(rows, -1)
-            entering[position, :rows] = table.entering.reshape(rows, -1)
-        return seconds, entering
-
-    def joined(self, seconds: Array, axis: int, division: Indices | None = None) -> Array:
-        """What a block takes, from seconds per branch: [D, k, C] of all divisions, or [M, k]."""
-        main = self.main if division is None else self.main[division]
-        if seconds.ndim == 3:
-            main = main[:, :, None]
-        together = np.where(main, seconds, 0.0).sum(axis=axis)
-        return np.maximum(together, np.where(main, 0.0, seconds).max(axis=axis))
-
-    def run(self, number: int, rows: Indices, source: int, count: int, counts: Array) -> BlockRun:
-        """What a division is, from the row that each of its branches takes."""
-        division = self.divisions[number]
-        runs = [
-            self.tables[index].run(int(row), source, count)
-            for index, row in zip(self.index[number], rows, strict=True)
-        ]
-        return BlockRun(
-            tuple(runs[: len(division.main)]),
-            tuple(runs[len(division.main) :]),
-            tuple(int(counts[cap]) for cap in division.allotments),
-        )
-
-
-def _combined(
-    seconds: Array, entering: Array, main: NDArray[np.bool_], limits: Array, known: Array
-) -> tuple[Array, Indices]:
-    """The quickest choice of a row per branch whose sum of what enters keeps to a limit.
-
-    Args:
-      seconds: per case, branch and row, shape [M, k, R].
-      entering: the same of what enters.
-      main: whether the branch's seconds are added to those before, else they run beside, [M, k].
-      limits: shape [M].
-      known: seconds that a choice must be below to be of interest, shape [M].
-
-    Returns:
-      Seconds, infinite where there is none, shape [M], and the rows, shape [k, M].
-    """
-    cases, branches, _ = seconds.shape
-    at = np.arange(cases)
-    ways = [_frontier(seconds[:, b].T, entering[:, b].T) for b in range(branches)]
-    # What the branches from b on add and bring in at least.
-    least = seconds.min(axis=2)
-    added = np.where(main, least, 0.0)[:, ::-1].cumsum(axis=1)[:, ::-1].T
-    brought = entering.min(axis=2)[:, ::-1].cumsum(axis=1)[:, ::-1].T
-    kept = ways[0]
-    picks = [_rows(kept)]
-    for branch in range(1, branches):
-        other = ways[branch]
-        size = len(other.seconds)
-        joined = np.where(
-            main[:, branch],
-            kept.seconds[:, None] + other.seconds,
-            np.maximum(kept.seconds[:, None], other.seconds),
-        ).reshape(-1, cases)
-        sums = (kept.entering[:, None] + other.entering).reshape(-1, cases)
-        last = branch == branches - 1
-        room = limits if last else limits * (1 + _EQUAL) - brought[branch + 1]
-        below = known if last else known - added[branch + 1]
-        joined = np.where((sums <= room) & (joined < below), joined, np.inf)
-        if last:
-            # Nothing else comes in: only the quickest.
-            rows = joined.argmin(axis=0)[None]
-            kept = _Kept(joined[rows, at], sums[rows, at], rows)
-        else:
-            kept = _frontier(joined, sums)
-        picks = [pick[_rows(kept) // size, at] for pick in picks]
-        picks.append(_rows(other)[_rows(kept) % size, at])
-    best = kept.seconds.argmin(axis=0)
-    return kept.seconds[best, at], np.stack([pick[best, at] for pick in picks])
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Ways as in `Table`, and which row each was before, shape [R, ...]; None: the same."""
-
-    seconds: Array
-    entering: Array
-    rows: Indices | None
-
-    def row(self, row: int, source: int, count: int) -> int:
-        """Which row a way was."""
-        return row if self.rows is None else int(self.rows[row, source, count])
-
-
-def _frontier(seconds: Array, entering: Array) -> _Kept:
-    """Keeps per place the ways that none beats in both; what enters rises with the row."""
-    shape = seconds.shape[1:]
-    seconds, entering = seconds.reshape(len(seconds), -1), entering.reshape(len(entering), -1)
-    at = np.arange(seconds.shape[1])
-    order = np.argsort(entering, axis=0, kind="stable")
-    seconds, entering = seconds[order, at], entering[order, at]
-    least = np.minimum.accumulate(seconds, axis=0)
-    keep = np.isfinite(seconds)
-    keep[1:] &= seconds[1:] < least[:-1] * (1 - _EQUAL)
-    size = max(1, int(keep.sum(axis=0).max()))
-    place = np.argsort(~keep, axis=0, kind="stable")[:size]
-    kept = keep[place, at]
-    return _Kept(
-        np.where(kept, seconds[place, at], np.inf).reshape(size, *shape),
-        np.where(kept, entering[place, at], np.inf).reshape(size, *shape),
-        order[place, at].reshape(size, *shape),
-    )
-
-
-def _rows(kept: _Kept) -> Indices:
-    assert kept.rows is not None
-    return kept.rows
-
-
-def _better(one: _Kept, other: _Kept) -> _Kept:
-    return _frontier(
-        np.concatenate([one.seconds, other.seconds]), np.concatenate([one.entering, other.entering])
-    )
-
-
-def _allotments(counts: list[int], devices: int, lanes: int) -> Iterator[tuple[int, ...]]:
-    """Positions of numbers of devices for each lane, of which none could have more.
-
-    A branch with more devices has all the ways that it has with fewer, so others are not needed.
-    """
-
-    def divide(left: int, lanes: int) -> Iterator[tuple[int, ...]]:
-        for position, count in enumerate(counts):
-            if count + lanes - 1 > left:
-                return
-            if lanes == 1:
-                larger = position + 1 < len(counts) and counts[position + 1] <= left
-                if not larger:
-                    yield (position,)
-            else:
-                for rest in divide(left - count, lanes - 1):
-                    yield (position, *rest)
-
-    for positions in divide(devices, lanes):
-        spare = devices - sum(counts[position] for position in positions)
-        if all(
-            position + 1 == len(counts) or counts[position + 1] - counts[position] > spare
-            for position in positions
-        ):
-            yield positions
+                    yield Division(main, apart, allotment)

@@ -1,5 +1,7 @@
 """From what a planner has decided to a plan: what happens when, and what it costs.
 
+No device does two things at once. Layers of a lane follow each other; what a layer takes from
+others comes in one after the other, when all lanes that lead to it have ended.
 All times are taken from the profile again, so a plan's figures do not rest on its planner's.
 """
 
@@ -11,6 +13,9 @@ from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
+
+# Numbers of spans, or of edges.
+Numbers = tuple[int, ...]
 
 
 def make_schedule(
@@ -38,7 +43,9 @@ def make_schedule(
     entering = np.zeros(len(layers))
     for span in writer.spans:
         if span.kind == "transition":
-            entering[span.layer] += writer.edge_seconds(span)
+            assert span.source is not None
+            # Without the rounding of its start and stop.
+            entering[span.layer] += writer.edge_seconds(span.source, span.layer)
     compute = scaling.compute_seconds[layers, position]
     synchronize = scaling.synchronize_seconds[layers, position]
     amplified = amplification(
@@ -93,69 +100,73 @@ class _Writer:
             for branch in (*run.main, *run.beside):
                 self.count(branch)
 
-    def edge_seconds(self, span: BurstSpan) -> float:
-        """What a transition takes, without the rounding of its start and stop."""
-        assert span.source is not None
-        return self._edge(self._edges[span.source, span.layer], span.lane)
-
-    def _edge(self, index: int, lane: int) -> float:
-        source, target = self.scaling.edges[index]
+    def edge_seconds(self, source: int, target: int) -> float:
+        """What a transition takes."""
         seconds = self.scaling.transition_seconds
-        if any(self.devices[layer].lane != lane for layer in (source, target)):
+        if self.devices[source].lane != self.devices[target].lane:
             assert self.scaling.move_seconds is not None
             seconds = self.scaling.move_seconds
+        index = self._edges[source, target]
         return float(seconds[index, self.counts[source], self.counts[target]])
 
-    def chain(self, run: ChainRun, after: tuple[int, ...], devices: _Devices) -> tuple[int, ...]:
-        """Writes layers one after the other, behind `after`; returns what ends last."""
+    def chain(self, run: ChainRun, after: Numbers, devices: _Devices) -> tuple[Numbers, Numbers]:
+        """Writes layers one after the other, behind `after`.
+
+        Returns:
+          What ends last, and the edges that lead out of it, of which nothing is written yet.
+        """
         self.devices.update(dict.fromkeys(run.layers, devices))
-        after = self.link(run.links[0], after, devices)
+        after, edges = self.link(run.links[0], after, devices)
         for layer, link in zip(run.layers, run.links[1:], strict=True):
             if layer < self.scaling.num_layers:
-                position = self.counts[layer]
-                for kind, times in (
-                    ("compute", self.scaling.compute_seconds),
-                    ("synchronize", self.scaling.synchronize_seconds),
-                ):
-                    seconds = float(times[layer, position])
-                    after = self._write(kind, layer, None, devices, seconds, after)
-            after = self.link(link, after, devices)
-        return after
+                after = self._layer(layer, edges, devices.lane, after)
+            after, edges = self.link(link, after, devices)
+        return after, edges
 
-    def link(self, run: Run | None, after: tuple[int, ...], devices: _Devices) -> tuple[int, ...]:
-        """Writes what lies between two layers, behind `after`; returns what ends last."""
+    def link(self, run: Run | None, after: Numbers, devices: _Devices) -> tuple[Numbers, Numbers]:
+        """Writes what lies between two layers, behind `after`; returns as `chain`."""
         if run is None:
-            return after
+            return after, ()
         if isinstance(run, ChainRun):
             return self.chain(run, after, devices)
         if isinstance(run, EdgeRun):
-            if run.index < 0:
-                return after
-            source, target = self.scaling.edges[run.index]
-            seconds = self._edge(run.index, devices.lane)
-            return self._write("transition", target, source, devices, seconds, after)
-        ends = after
+            return after, () if run.index < 0 else (run.index,)
+        ends, edges = after, Numbers()
         for branch in run.main:
-            ends = self.link(branch, ends, devices)
+            ends, entering = self.link(branch, ends, devices)
+            edges += entering
         first = devices.first + run.allotments[0]
         for branch, allotment in zip(run.beside, run.allotments[1:], strict=True):
             apart = _Devices(self.lanes, first)
             self.lanes += 1
-            ends = (*ends, *self.chain(branch, after, apart))
+            beside, entering = self.chain(branch, after, apart)
+            ends, edges = ends + beside, edges + entering
             first += allotment
-        return tuple(dict.fromkeys(ends))
+        return tuple(dict.fromkeys(ends)), edges
+
+    def _layer(self, layer: int, edges: Numbers, lane: int, after: Numbers) -> Numbers:
+        """Writes a layer, and before it one after the other what comes in, on its devices."""
+        for edge in edges:
+            source, _ = self.scaling.edges[edge]
+            seconds = self.edge_seconds(source, layer)
+            after = self._write("transition", layer, source, lane, seconds, after)
+        position = self.counts[layer]
+        for kind, times in (
+            ("compute", self.scaling.compute_seconds),
+            ("synchronize", self.scaling.synchronize_seconds),
+        ):
+            after = self._write(kind, layer, None, lane, float(times[layer, position]), after)
+        return after
 
     def _write(
         self,
         kind: str,
         layer: int,
         source: int | None,
-        devices: _Devices,
+        lane: int,
         seconds: float,
-        after: tuple[int, ...],
-    ) -> tuple[int, ...]:
+        after: Numbers,
+    ) -> Numbers:
         start = max((self.spans[index].stop_seconds for index in after), default=0.0)
-        self.spans.append(
-            BurstSpan(kind, layer, source, devices.lane, start, start + seconds, after)
-        )
+        self.spans.append(BurstSpan(kind, layer, source, lane, start, start + seconds, after))
         return (len(self.spans) - 1,)

@@ -1,0 +1,116 @@
+"""How the branches of a block may be divided into lanes, and what they are in them."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tf_libra.planning.burst.costs import Array
+from tf_libra.planning.burst.decisions import BlockRun
+from tf_libra.planning.burst.ways import Indices, Table, together
+
+
+@dataclass(frozen=True)
+class Division:
+    """Which branches run beside the others, and the positions of the lanes' allotments."""
+
+    main: tuple[int, ...]
+    beside: tuple[int, ...]
+    allotments: tuple[int, ...]
+
+
+class Lanes:
+    """The divisions of a block into lanes, and the tables of its branches in them.
+
+    Attributes:
+      divisions: D of them.
+      wanted: the P different (branch, beside, cap) among them.
+      tables: of `wanted`, in the same order.
+      branches: k, the block's.
+      index: which table each branch has in a division, the main ones first, shape [D, k].
+      main: whether that one runs with the main lane, shape [D, k].
+    """
+
+    def __init__(self, divisions: Iterable[Division], size: int) -> None:
+        self.divisions = list(divisions)
+        self.tables: list[Table] = []
+        self._size = size
+        places: dict[tuple[int, bool, int], int] = {}
+        index, main = [], []
+        for division in self.divisions:
+            keys = [(branch, False, division.allotments[0]) for branch in division.main]
+            keys += [
+                (branch, True, cap)
+                for branch, cap in zip(division.beside, division.allotments[1:], strict=True)
+            ]
+            index.append([places.setdefault(key, len(places)) for key in keys])
+            main.append([not beside for _, beside, _ in keys])
+        self.wanted = tuple(places)
+        self.index, self.main = np.array(index), np.array(main)
+        self.branches = self.index.shape[1]
+
+    @property
+    def num_ways(self) -> int:
+        """Of all divisions, whatever they take."""
+        sizes = [len(table.seconds) for table in self.tables]
+        return sum(math.prod(sizes[index] for index in division) for division in self.index)
+
+    def stacked(self) -> tuple[Array, Array]:
+        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, G * G]."""
+        ways = max(len(table.seconds) for table in self.tables)
+        shape = (len(self.tables), ways, self._size * self._size)
+        seconds, entering = np.full(shape, np.inf), np.full(shape, np.inf)
+        for position, table in enumerate(self.tables):
+            rows = len(table.seconds)
+            seconds[position, :rows] = table.seconds.reshape(rows, -1)
+            entering[position, :rows] = table.entering.reshape(rows, -1)
+        entering[np.isinf(seconds)] = np.inf
+        return seconds, entering
+
+    def joined(self, seconds: Array, entering: Array, division: Indices | None = None) -> Array:
+        """What a block takes, from each branch's: [D, k, C] of all divisions, or [M, k] of some."""
+        main = self.main if division is None else self.main[division]
+        if seconds.ndim == 3:
+            main = main[:, :, None]
+        return together(seconds, entering, main, axis=1)
+
+    def run(self, number: int, rows: Indices, source: int, count: int, counts: Array) -> BlockRun:
+        """What a division is, from the row that each of its branches takes."""
+        division = self.divisions[number]
+        runs = [
+            self.tables[index].run(int(row), source, count)
+            for index, row in zip(self.index[number], rows, strict=True)
+        ]
+        return BlockRun(
+            tuple(runs[: len(division.main)]),
+            tuple(runs[len(division.main) :]),
+            tuple(int(counts[cap]) for cap in division.allotments),
+        )
+
+
+def allotments_of(counts: list[int], devices: int, lanes: int) -> Iterator[tuple[int, ...]]:
+    """Positions of numbers of devices for each lane, of which none could have more.
+
+    A branch with more devices has all the ways that it has with fewer, so others are not needed.
+    """
+
+    def divide(left: int, lanes: int) -> Iterator[tuple[int, ...]]:
+        for position, count in enumerate(counts):
+            if count + lanes - 1 > left:
+                return
+            if lanes == 1:
+                larger = position + 1 < len(counts) and counts[position + 1] <= left
+                if not larger:
+                    yield (position,)
+            else:
+                for rest in divide(left - count, lanes - 1):
+                    yield (position, *rest)
+
+    for positions in divide(devices, lanes):
+        spare = devices - sum(counts[position] for position in positions)
+        if all(
+            position + 1 == len(counts) or counts[position + 1] - counts[position] > spare
+            for position in positions
+        ):
+            yield positions
