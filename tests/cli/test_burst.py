@@ -8,7 +8,7 @@ import pytest
 
 import tf_libra
 from tf_libra.cli import main
-from tf_libra.planning.burst import strong_scaling_limit
+from tf_libra.planning.burst import given_devices, strong_scaling_limit
 from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 
 SCALING = tf_libra.ScalingProfile.chain(
@@ -106,7 +106,7 @@ def test_bad_input_is_named(profile, capsys, arguments, status, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_plan_beside_a_background_job_is_of_its_profile(profile, tmp_path, capsys):
+def test_a_plan_is_simulated_by_the_profile_that_is_given(profile, tmp_path, capsys):
     plan = tf_libra.make_burst_plan(SCALING)
     (tmp_path / "plan.json").write_text(plan.to_json())
     other = tf_libra.ScalingProfile.chain(
@@ -116,10 +116,28 @@ def test_a_plan_beside_a_background_job_is_of_its_profile(profile, tmp_path, cap
         SCALING.transition_seconds,
     )
     (tmp_path / "profile.json").write_text(other.to_json())
-    given = ["burst", "simulate", profile, f"--plan={tmp_path}/plan.json"]
-    assert main(given) == 0
-    assert main([*given, "--background_seconds=1e-4"]) == 2
-    assert "profile must be the plan's own" in capsys.readouterr().err
+    picture = tmp_path / "plan.svg"
+    arguments = [f"--plan={tmp_path}/plan.json", "--background_seconds=1e-4", f"--plot={picture}"]
+    assert main(["burst", "simulate", profile, *arguments, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    expected = given_devices(other, plan.num_devices)
+    assert row["iteration_seconds"] == pytest.approx(expected.iteration_seconds)
+    assert row["device_seconds"] == pytest.approx(expected.device_seconds)
+    assert row["largest_amplification"] == pytest.approx(max(expected.amplification))
+    idle = sum(expected.idle_seconds) / (4 * expected.iteration_seconds)
+    assert row["idle_share"] == pytest.approx(idle)
+    found = simulate_multiplexing(expected, BackgroundJob((1e-4,), 1))
+    assert row["foreground_slowdown"] == pytest.approx(found.foreground_slowdown)
+    assert f"devices idle for {100 * idle:.1f} %" in picture.read_text()
+
+
+def test_operators_that_are_too_short_to_be_gone_through_are_named(tmp_path, capsys):
+    hours = tf_libra.ScalingProfile.chain([1], [[7200.0]], [[0.0]], [])
+    (tmp_path / "hours.json").write_text(hours.to_json())
+    profile = f"--profile={tmp_path}/hours.json"
+    arguments = [profile, "--strategy=deeppool", "--background_seconds=1e-300"]
+    assert main(["burst", "simulate", *arguments]) == 2
+    assert "operator_seconds must be at least" in capsys.readouterr().err
 
 
 def test_seconds_that_are_too_many_are_told_in_one_line(tmp_path, capsys):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.burst import reference
+from tf_libra.planning.burst import reschedule
 from tf_libra.simulation import simulate_burst
 
 
@@ -28,6 +31,33 @@ def test_another_profile_gives_other_times_for_the_same_plan():
         [1, 2], [[4.0, 4.0], [2.0, 2.0]], np.zeros((2, 2)), np.full((1, 2, 2), 0.25)
     )
     assert max(s.stop_seconds for s in simulate_burst(slower, plan)) == pytest.approx(6.25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(reference.branching(), st.sampled_from([None, 1.5, 4.0]), st.floats(0.1, 10))
+def test_a_plan_by_another_profile_is_all_of_that_profile(case, limit, factor):
+    scaling, _ = case
+    other = dataclasses.replace(
+        scaling,
+        compute_seconds=factor * scaling.compute_seconds,
+        synchronize_seconds=factor * scaling.synchronize_seconds,
+        transition_seconds=factor * scaling.transition_seconds,
+        move_seconds=None if scaling.move_seconds is None else factor * scaling.move_seconds,
+    )
+    plan = tf_libra.make_burst_plan(scaling, max_amplification=limit)
+    again = reschedule(other, plan)
+    assert again.profile_fingerprint == other.fingerprint
+    assert again.fingerprint == plan.fingerprint
+    for found, own in (
+        (again.iteration_seconds, plan.iteration_seconds),
+        (again.device_seconds, plan.device_seconds),
+        (sum(again.idle_seconds), sum(plan.idle_seconds)),
+    ):
+        assert found == pytest.approx(factor * own, rel=1e-9, abs=1e-9)
+    assert again.amplification == pytest.approx(plan.amplification, rel=1e-9)
+    assert again.transition_seconds == pytest.approx(
+        [factor * seconds for seconds in plan.transition_seconds], rel=1e-9, abs=1e-9
+    )
 
 
 def test_other_layers_are_refused():

@@ -147,6 +147,36 @@ def test_utilization_says_what_is_left():
     assert busy.background_iterations < free.background_iterations
 
 
+@pytest.mark.parametrize("outstanding", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("operators", "iterations", "slowdown"),
+    [
+        ((1e-300,), 1, 2.0),
+        ((5e-324,) * 3, 1, 2.0),
+        ((1e-9,), 1, 2.0),
+        ((1e-3,), 10**6, 2.0),
+        ((1e-3,), 1, 1e300),
+    ],
+)
+def test_no_more_operators_than_can_be_gone_through(outstanding, operators, iterations, slowdown):
+    how = Multiplexing(max_outstanding=outstanding, launch_seconds=0.0)
+    with pytest.raises(ValueError, match=r"operator_seconds must be at least .* 1000000 operators"):
+        simulate_multiplexing(
+            ONE,
+            BackgroundJob(operators, 1),
+            how,
+            Interference(compute_slowdown=slowdown),
+            iterations=iterations,
+        )
+
+
+def test_one_short_operator_among_others_is_gone_through():
+    # The clock does not notice it.
+    found = simulate_multiplexing(ONE, BackgroundJob((0.4, 1e-300), 1), PACED, HALF)
+    alone = simulate_multiplexing(ONE, BackgroundJob((0.4,), 1), PACED, HALF)
+    assert found.iteration_seconds == pytest.approx(alone.iteration_seconds, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

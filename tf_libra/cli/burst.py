@@ -10,13 +10,14 @@ from tf_libra.cli.command import Command, define_plot, given, print_json, read_f
 from tf_libra.cli.family import run_family
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
-from tf_libra.planning.burst import BY_NAME, data_parallel, make_burst_plan, strong_scaling_limit
-from tf_libra.simulation import (
-    BackgroundJob,
-    Multiplexing,
-    simulate_burst,
-    simulate_multiplexing,
+from tf_libra.planning.burst import (
+    BY_NAME,
+    data_parallel,
+    make_burst_plan,
+    reschedule,
+    strong_scaling_limit,
 )
+from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 
 PROGRAM = "tf-libra burst"
 
@@ -87,17 +88,11 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     if (given(values, "plan") is None) == (given(values, "strategy") is None):
         raise ValueError("plan or strategy must be given, and not both")
     if given(values, "strategy") is None:
-        plan = read_flag(values, "plan", BurstPlan.from_json)
+        plan = reschedule(scaling, read_flag(values, "plan", BurstPlan.from_json))
     else:
         plan = _planned(scaling, values)
-    seconds = max(span.stop_seconds for span in simulate_burst(scaling, plan))
-    row = _row(plan.strategy, plan) | {"iteration_seconds": seconds}
+    row = _row(plan.strategy, plan)
     if given(values, "background_seconds") is not None:
-        if plan.profile_fingerprint != scaling.fingerprint:
-            raise ValueError(
-                "profile must be the plan's own beside a background job, whose times the plan "
-                f"holds: {plan.profile_fingerprint:.12}, got {scaling.fingerprint:.12}"
-            )
         job = BackgroundJob(
             tuple(_numbers("background_seconds", given(values, "background_seconds"))),
             given(values, "background_batch"),

@@ -23,6 +23,8 @@ from tf_libra.model.burst import KINDS, BurstPlan
 
 # Seconds of work per second that the background does at least where it is not paused.
 _LEAST_PACE = 0.01
+# Operators of the background that a simulation may come to, over all that differ in what they do.
+MAX_OPERATORS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +179,8 @@ def simulate_multiplexing(
       iterations: of the foreground.
 
     Raises:
-      ValueError: a field out of its range, or a foreground that takes no time.
+      ValueError: a field out of its range, a foreground that takes no time, or so short operators
+        that there are more than `MAX_OPERATORS` of them.
     """
     how = Multiplexing() if how is None else how
     interference = Interference() if interference is None else interference
@@ -284,6 +287,22 @@ class _Job:
             self._paces.append(pace)
         self._operators, self._gap = _launches(background, how)
         self._before = [span.after for span in plan.spans]
+        self._check_operators()
+
+    def _check_operators(self) -> None:
+        """Raises `ValueError` where there would be too many to go through one by one."""
+        launches = sum(operator.last for operator in self._operators)
+        each = sum(operator.seconds for operator in self._operators) + launches * self._gap
+        # As many as there are if the foreground is slowed down all the time.
+        longest = self._plan.iteration_seconds * max(self._slowdowns) * self._iterations
+        times = longest * len(self._counts) / each
+        if not times * len(self._operators) <= MAX_OPERATORS:
+            least = longest * len(self._counts) / MAX_OPERATORS
+            raise ValueError(
+                f"operator_seconds must be at least {least:.3g} in the mean, launches included, for"
+                f" at most {MAX_OPERATORS} operators in {self._iterations} iterations of"
+                f" {self._plan.iteration_seconds:.3g} s, got {each / len(self._operators):.3g}"
+            )
 
     def run(self, paused: frozenset[int]) -> Multiplexed:
         """Simulates with the background paused beside the spans `paused`."""

@@ -17,6 +17,7 @@ from tf_libra.planning.burst.baselines import (
     strong_scaling_limit,
 )
 from tf_libra.planning.burst.planner import make_burst_plan
+from tf_libra.planning.burst.schedule import reschedule
 from tf_libra.planning.burst.strategy import (
     BY_NAME,
     BurstDraft,
@@ -39,6 +40,7 @@ __all__ = [
     "given_devices",
     "make_burst_plan",
     "register",
+    "reschedule",
     "resolve",
     "static_partitions",
     "strong_scaling_limit",

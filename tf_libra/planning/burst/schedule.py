@@ -5,14 +5,16 @@ others comes in one after the other, when all lanes that lead to it have ended.
 All times are taken from the profile again, so a plan's figures do not rest on its planner's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
+from tf_libra.simulation.burst import simulate_burst, span_seconds
 
 # Numbers of spans, or of edges.
 Numbers = tuple[int, ...]
@@ -39,36 +41,74 @@ def make_schedule(
     writer.chain(run, (), _Devices(0, 0))
     layers = range(scaling.num_layers)
     position = np.array([writer.counts[layer] for layer in layers])
-    devices = np.array(scaling.device_counts)[position]
     entering = np.zeros(len(layers))
     for span in writer.spans:
         if span.kind == "transition":
             assert span.source is not None
             # Without the rounding of its start and stop.
             entering[span.layer] += writer.edge_seconds(span.source, span.layer)
-    compute = scaling.compute_seconds[layers, position]
-    synchronize = scaling.synchronize_seconds[layers, position]
-    amplified = amplification(
-        devices.astype(np.float64),
-        entering,
-        (compute, synchronize),
-        scaling.compute_seconds[:, 0],
-    )
+    amplified, device_seconds = _costs(scaling, position, entering)
     return BurstPlan(
         layer_names=scaling.names,
         device_counts=scaling.device_counts,
-        num_devices=tuple(map(int, devices)),
+        num_devices=tuple(scaling.device_counts[index] for index in position),
         first_devices=tuple(writer.devices[layer].first for layer in layers),
         lanes=tuple(writer.devices[layer].lane for layer in layers),
-        amplification=tuple(map(float, amplified)),
+        amplification=amplified,
         iteration_seconds=max(span.stop_seconds for span in writer.spans),
-        device_seconds=float((devices * (entering + compute + synchronize)).sum()),
+        device_seconds=device_seconds,
         spans=tuple(writer.spans),
         strategy=strategy,
         max_amplification=limit,
         profile_fingerprint=scaling.fingerprint,
         notes=notes,
     )
+
+
+def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
+    """Returns the same decision as it is by another profile: when what happens, and what it costs.
+
+    Args:
+      scaling: a profile of the plan's layers.
+      plan: of which devices, lanes and the order are kept.
+
+    Raises:
+      ValueError: as `simulate_burst`.
+    """
+    spans = simulate_burst(scaling, plan)
+    entering = np.zeros(scaling.num_layers)
+    for span in spans:
+        if span.kind == "transition":
+            # Without the rounding of its start and stop.
+            entering[span.layer] += span_seconds(scaling, plan, span)
+    position = np.array([scaling.index(count) for count in plan.num_devices])
+    amplified, device_seconds = _costs(scaling, position, entering)
+    return replace(
+        plan,
+        spans=spans,
+        iteration_seconds=max(span.stop_seconds for span in spans),
+        amplification=amplified,
+        device_seconds=device_seconds,
+        profile_fingerprint=scaling.fingerprint,
+    )
+
+
+def _costs(
+    scaling: ScalingProfile, position: NDArray[np.intp], entering: NDArray[np.float64]
+) -> tuple[tuple[float, ...], float]:
+    """Amplification of each layer, and the seconds in which devices are occupied, all together.
+
+    Args:
+      scaling: the profile.
+      position: of each layer's number of devices, shape [L].
+      entering: what comes into it by transition, shape [L].
+    """
+    layers = np.arange(scaling.num_layers)
+    devices = np.array(scaling.device_counts, np.float64)[position]
+    own = scaling.compute_seconds[layers, position], scaling.synchronize_seconds[layers, position]
+    amplified = amplification(devices, entering, own, scaling.compute_seconds[:, 0])
+    occupied = float((devices * (entering + own[0] + own[1])).sum())
+    return tuple(map(float, amplified)), occupied
 
 
 @dataclass(frozen=True)
