@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_libra.model.scaling import ScalingProfile
-
-# Amplifications are within the limit up to rounding.
-TOLERANCE = 1e-12
+from tf_libra.planning.limits import widened
 
 Array = NDArray[np.float64]
 
@@ -49,7 +47,6 @@ class Costs:
           limit: no layer's amplification may be larger; infinite: none is forbidden.
         """
         self.counts = np.array(scaling.device_counts, np.float64)
-        self._limit = limit * (1 + TOLERANCE)
         nothing = np.zeros((2, len(self.counts)))
         self._compute = np.concatenate([scaling.compute_seconds, nothing])
         self._synchronize = np.concatenate([scaling.synchronize_seconds, nothing])
@@ -58,7 +55,7 @@ class Costs:
         self._budget = np.full(self.own.shape, np.inf)
         if np.isfinite(limit):
             with np.errstate(over="ignore"):
-                self._budget = self._limit * (self._compute[:, :1] / self.counts) - self.own
+                self._budget = widened(limit) * (self._compute[:, :1] / self.counts) - self.own
         self._transition = scaling.transition_seconds
         self._move = scaling.move_seconds
         self.can_move = scaling.move_seconds is not None

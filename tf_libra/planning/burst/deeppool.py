@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from tf_libra.model.scaling import ScalingProfile, check_device_counts
-from tf_libra.planning.burst.costs import TOLERANCE, amplification
+from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import ChainRun
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.search import Search
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.planning.limits import TOLERANCE
 
 
 @register

@@ -1,5 +1,6 @@
 """Data parallelism: every layer on the same devices."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +10,7 @@ from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link, reduce_grap
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.schedule import make_schedule
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.planning.limits import within
 
 
 @register
@@ -20,7 +22,7 @@ class DataParallel(Limited):
     least, with a note.
 
     Attributes:
-      num_devices: fixes the number, whatever the limit.
+      num_devices: fixes the number, whatever the limit; a note says where it breaks it.
     """
 
     name: ClassVar[str] = "data-parallel"
@@ -28,15 +30,21 @@ class DataParallel(Limited):
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Tries every number of devices."""
+        limit = math.inf if self.max_amplification is None else self.max_amplification
         if self.num_devices is not None:
-            return BurstDraft(everywhere(scaling, scaling.index(self.num_devices)))
+            run = everywhere(scaling, scaling.index(self.num_devices))
+            largest = max(make_schedule(scaling, run, self.name, None).amplification)
+            if within(largest, limit):
+                return BurstDraft(run)
+            note = (
+                f"{self.num_devices} devices for every layer amplify one by {largest:.6g}, over the"
+                f" limit, {limit:g}"
+            )
+            return BurstDraft(run, (note,))
         runs = [everywhere(scaling, position) for position in range(len(scaling.device_counts))]
         plans = [make_schedule(scaling, run, self.name, None) for run in runs]
-        limit = self.max_amplification
         allowed = [
-            index
-            for index, plan in enumerate(plans)
-            if limit is None or max(plan.amplification) <= limit
+            index for index, plan in enumerate(plans) if within(max(plan.amplification), limit)
         ]
         if allowed:
             return BurstDraft(runs[min(allowed, key=lambda i: plans[i].iteration_seconds)])

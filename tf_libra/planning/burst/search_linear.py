@@ -8,6 +8,7 @@ from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.costs import Costs, amplification
 from tf_libra.planning.burst.decisions import ChainRun, EdgeRun
 from tf_libra.planning.burst.strategy import BurstDraft, Limited, register
+from tf_libra.planning.limits import within
 
 
 @register
@@ -46,7 +47,7 @@ def _search(scaling: ScalingProfile, max_amplification: float | None) -> ChainRu
             for h in positions:
                 transition = float(costs.edge(layer - 1, False)[h, g]) if layer else 0.0
                 if (
-                    amplified[h] <= max(best_amplified, limit)
+                    within(amplified[h], max(best_amplified, limit))
                     and least[h] + transition <= best_seconds
                 ):
                     best_seconds = least[h] + transition
@@ -67,8 +68,8 @@ def _search(scaling: ScalingProfile, max_amplification: float | None) -> ChainRu
             )
         least, amplified = next_least, next_amplified
         predecessors.append(chosen)
-    within = [g for g in positions if amplified[g] <= limit] or list(positions)
-    counts = [min(within, key=lambda g: least[g])]
+    kept = [g for g in positions if within(amplified[g], limit)] or list(positions)
+    counts = [min(kept, key=lambda g: least[g])]
     for chosen in reversed(predecessors[1:]):
         counts.append(chosen[counts[-1]])
     counts.reverse()

@@ -4,6 +4,7 @@ from tf_libra import units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
+from tf_libra.planning.limits import within
 
 # Parameters, and as much for their gradients. Slots and activations are not known here.
 COPIES = 2
@@ -13,7 +14,7 @@ def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
     """Raises `ValueError` where a layer alone is more than a device has memory for."""
     largest = max(layers.layers, key=lambda one: one.parameter_bytes)
     needed = COPIES * largest.parameter_bytes
-    if cluster.memory_bytes is not None and needed > cluster.memory_bytes:
+    if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
         raise ValueError(
             f"layer {largest.name!r} fits no device: its parameters and their gradients take"
             f" {units.size(needed)}, and memory_bytes of cluster is"
@@ -27,7 +28,7 @@ def check_stages_fit(
     """Raises `ValueError` where a stage is more than a device has memory for."""
     for number, stage in enumerate(stages):
         needed = COPIES * float(layers.parameter_bytes[stage.start : stage.stop].sum())
-        if cluster.memory_bytes is not None and needed > cluster.memory_bytes:
+        if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
             raise ValueError(
                 f"stage {number} of the plan of {strategy}, layers {stage.start} to"
                 f" {stage.stop - 1}, fits no device: its parameters and their gradients take"

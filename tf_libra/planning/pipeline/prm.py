@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
+from tf_libra.planning.limits import within
 from tf_libra.planning.pipeline.memory import COPIES
 
 StageRange = tuple[int, int, tuple[int, ...]]
@@ -36,8 +37,9 @@ class Partitions:
         self._rates = cluster.rates[np.ix_(self._order, self._order)]
         devices, count = len(self._order), len(layers.layers)
         self.max_stages = min(devices, count)
-        self._memory = np.inf if cluster.memory_bytes is None else cluster.memory_bytes
-        self._parameters = _before(layers.parameter_bytes)
+        memory = np.inf if cluster.memory_bytes is None else cluster.memory_bytes
+        self._bytes = _ranges(layers.parameter_bytes)
+        self._too_large = ~within(COPIES * self._bytes, memory)
         # What crosses a channel behind layer l' in an iteration, both ways; before the first and
         # behind the last layer is none.
         self._crossing = 2 * num_microbatches * np.concatenate([[0.0], layers.cut_bytes, [0.0]])
@@ -70,7 +72,7 @@ class Partitions:
         """
         if not np.isfinite(self.seconds(num_stages)):
             return None
-        layer, used = len(self._parameters) - 1, len(self._order)
+        layer, used = len(self._bytes) - 1, len(self._order)
         replicas = 1 + int(self._least[-1][num_stages - 1, -1].argmin())
         stages: list[StageRange] = []
         for remaining in range(num_stages, 1, -1):
@@ -91,12 +93,11 @@ class Partitions:
         among = self._rates[used - replicas : used, used - replicas : used]
         computed = self._computation[replicas - 1]
         seconds = computed - computed[:, None]
-        num_bytes = self._parameters - self._parameters[:, None]
         if replicas > 1:
             rate = among[~np.eye(replicas, dtype=bool)].min()
-            seconds += _seconds(2 * (replicas - 1) / replicas * num_bytes, rate)
+            seconds += _seconds(2 * (replicas - 1) / replicas * self._bytes, rate)
         # Replicas have all parameters of their stage.
-        seconds[COPIES * num_bytes > self._memory] = np.inf
+        seconds[self._too_large] = np.inf
         # Every stage has a layer.
         seconds[np.tril_indices(len(seconds))] = np.inf
         return seconds
@@ -118,6 +119,14 @@ class Partitions:
 def _before(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sums of the first l values, l = 0..L."""
     return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of the values from l' to l, [l', l]; each is added up by itself."""
+    count = len(values)
+    sums = np.zeros((count + 1, count + 1))
+    sums[:count, 1:] = np.triu(np.broadcast_to(values, (count, count))).cumsum(axis=1)
+    return sums
 
 
 def _seconds(num_bytes: NDArray[np.float64], rates: NDArray[np.float64]) -> NDArray[np.float64]:
