@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.planning.pipeline import PipelineStrategy, Spp, make_pipeline_plan
+from tf_libra.planning.pipeline import PipelineStrategy, make_pipeline_plans
 
 Check = Callable[[PipelinePlan], None]
 
@@ -20,7 +20,7 @@ def plan_for(
 ) -> PipelinePlan:
     """The plan with the shortest iteration of those that can be executed.
 
-    Where SPP may choose the number of stages, it makes a plan for each.
+    Where SPP may choose the number of stages, there is a plan for each that is possible.
 
     Args:
         layers: of one microbatch.
@@ -32,12 +32,9 @@ def plan_for(
     Raises:
         ValueError: none can; says why of the best.
     """
-    plans = [
-        make_pipeline_plan(layers, cluster, one, num_microbatches=num_microbatches)
-        for one in _variants(strategy, layers, cluster)
-    ]
+    plans = make_pipeline_plans(layers, cluster, strategy, num_microbatches=num_microbatches)
     refused: list[tuple[str, ValueError]] = []
-    for plan in sorted(plans, key=lambda one: one.predicted_seconds or 0.0):
+    for plan in plans:
         try:
             check_all_ranks(plan)
             check(plan)
@@ -47,15 +44,6 @@ def plan_for(
         notes = tuple(f"{what} is not possible: {error}" for what, error in refused)
         return dataclasses.replace(plan, notes=(*plan.notes, *notes))
     raise refused[0][1]
-
-
-def _variants(
-    strategy: PipelineStrategy, layers: LayerGraph, cluster: Cluster
-) -> list[PipelineStrategy]:
-    if not isinstance(strategy, Spp) or strategy.num_stages is not None:
-        return [strategy]
-    most = min(len(layers.layers), cluster.num_devices)
-    return [dataclasses.replace(strategy, num_stages=count) for count in range(1, most + 1)]
 
 
 def check_all_ranks(plan: PipelinePlan) -> None:

@@ -4,7 +4,7 @@ Importing it registers the planners that come along.
 """
 
 from tf_libra.planning.pipeline.baselines import DataParallel, GPipe, HetPipe, PipeDream
-from tf_libra.planning.pipeline.planner import make_pipeline_plan
+from tf_libra.planning.pipeline.planner import make_pipeline_plan, make_pipeline_plans
 from tf_libra.planning.pipeline.spp import Spp
 from tf_libra.planning.pipeline.strategy import (
     BY_NAME,
@@ -26,6 +26,7 @@ __all__ = [
     "Spp",
     "find",
     "make_pipeline_plan",
+    "make_pipeline_plans",
     "register",
     "resolve",
 ]

@@ -7,7 +7,12 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
-from tf_libra.planning.pipeline.strategy import PipelineStrategy, resolve
+from tf_libra.planning.pipeline.strategy import (
+    Choosing,
+    PipelineDraft,
+    PipelineStrategy,
+    resolve,
+)
 from tf_libra.simulation.pipeline import simulate_pipeline
 
 
@@ -32,6 +37,38 @@ def make_pipeline_plan(
       ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
         devices, a layer or stage that fits no device, or a link that the plan needs is missing.
     """
+    strategy, count = _checked(layers, cluster, strategy, num_microbatches)
+    return _planned(layers, cluster, strategy, strategy.draft(layers, cluster, count))
+
+
+def make_pipeline_plans(
+    layers: LayerGraph,
+    cluster: Cluster,
+    strategy: PipelineStrategy | str,
+    *,
+    num_microbatches: int | None = None,
+) -> tuple[PipelinePlan, ...]:
+    """Returns all that a strategy chooses from, the shortest iteration first.
+
+    SPP chooses among numbers of stages, those without `drafts` among nothing. Arguments and errors
+    are those of `make_pipeline_plan`, whose plan is the first.
+    """
+    strategy, count = _checked(layers, cluster, strategy, num_microbatches)
+    if isinstance(strategy, Choosing):
+        drafts = strategy.drafts(layers, cluster, count)
+    else:
+        drafts = (strategy.draft(layers, cluster, count),)
+    plans = [_planned(layers, cluster, strategy, draft) for draft in drafts]
+    return tuple(sorted(plans, key=lambda plan: plan.predicted_seconds or 0.0))
+
+
+def _checked(
+    layers: LayerGraph,
+    cluster: Cluster,
+    strategy: PipelineStrategy | str,
+    num_microbatches: int | None,
+) -> tuple[PipelineStrategy, int]:
+    """Returns the strategy and M; `ValueError` for what no plan can be made of."""
     strategy = resolve(strategy)
     if num_microbatches is None:
         num_microbatches = strategy.num_microbatches
@@ -39,7 +76,12 @@ def make_pipeline_plan(
         raise ValueError("num_microbatches must be given, at least 1, got None")
     count = checks.integer("num_microbatches", num_microbatches, 1, checks.MAX_INT32)
     check_layers_fit(layers, cluster)
-    draft = strategy.draft(layers, cluster, count)
+    return strategy, count
+
+
+def _planned(
+    layers: LayerGraph, cluster: Cluster, strategy: PipelineStrategy, draft: PipelineDraft
+) -> PipelinePlan:
     check_stages_fit(layers, cluster, strategy.name, draft.stages)
     plan = PipelinePlan(
         draft.stages, layers.names, cluster.num_devices, strategy.name, notes=draft.notes

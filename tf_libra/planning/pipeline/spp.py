@@ -43,7 +43,20 @@ class Spp:
         object.__setattr__(self, "num_microbatches", microbatches)
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the plan of Algorithm 3.
+        """Returns the plan of Algorithm 3; raises as `drafts`."""
+
+        def seconds(draft: PipelineDraft) -> float:
+            plan = PipelinePlan(draft.stages, layers.names, cluster.num_devices, self.name)
+            return simulate_pipeline(layers, plan, cluster).iteration_seconds
+
+        return min(self.drafts(layers, cluster, num_microbatches), key=seconds)
+
+    def drafts(
+        self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """Returns what Algorithm 3 chooses from: for each number of stages the least bottleneck.
+
+        Numbers of stages that links or memory forbid are left out.
 
         Raises:
           ValueError: more stages than layers or devices, links that the cluster lacks are needed
@@ -54,17 +67,8 @@ class Spp:
         if self.num_stages is not None:
             counts = [check_stages(self.num_stages, layers, cluster)]
         partitions = _partitions(layers, cluster, counts, num_microbatches)
-        least, best = math.inf, None
-        for count in counts:
-            ranges = partitions.stages(count)
-            if ranges is None:
-                continue
-            stages = in_execution_order(ranges, num_microbatches)
-            plan = PipelinePlan(stages, layers.names, cluster.num_devices, self.name)
-            seconds = simulate_pipeline(layers, plan, cluster).iteration_seconds
-            if seconds < least:
-                least, best = seconds, stages
-        if best is None:
+        found = [ranges for ranges in map(partitions.stages, counts) if ranges is not None]
+        if not found:
             wanted = "" if self.num_stages is None else f" in {self.num_stages} stages"
             if cluster.memory_bytes is not None:
                 raise ValueError(
@@ -77,7 +81,7 @@ class Spp:
                 f"{cluster.num_devices}{wanted} needs; it has no link between "
                 f"{_missing_links(cluster)}"
             )
-        return PipelineDraft(best)
+        return tuple(PipelineDraft(in_execution_order(one, num_microbatches)) for one in found)
 
 
 # Of so many devices every order is tried where Algorithm 2's has no plan for lack of links: 720.

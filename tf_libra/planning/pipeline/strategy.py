@@ -1,7 +1,7 @@
 """What plans pipelines: the protocol of a strategy, and who is known by which name."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from tf_libra import checks
 from tf_libra.model.cluster import Cluster
@@ -43,6 +43,17 @@ class PipelineStrategy(Protocol):
 
         The prediction is added elsewhere.
         """
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """What a strategy has besides if it chooses its plan among several."""
+
+    def drafts(
+        self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """All that `draft` chooses from; at least one, else `ValueError`."""
         ...
 
 
