@@ -102,6 +102,29 @@ def test_what_a_plan_says_of_a_chain_is_what_the_profile_says(case, limit):
     assert plan.device_seconds == pytest.approx(used, rel=1e-12)
 
 
+@settings(max_examples=150, deadline=None)
+@given(reference.branching(), st.sampled_from([None, 1.0, 1.5, 2.0, 5.0]))
+def test_what_a_plan_says_of_branches_is_what_the_profile_says(case, limit):
+    scaling, _ = case
+    plan = tf_libra.make_burst_plan(scaling, max_amplification=limit)
+    at = [scaling.device_counts.index(n) for n in plan.num_devices]
+    entering = [0.0] * scaling.num_layers
+    for edge, (source, target) in enumerate(scaling.edges):
+        moved = plan.lanes[source] != plan.lanes[target]
+        times = scaling.move_seconds if moved else scaling.transition_seconds
+        entering[target] += times[edge, at[source], at[target]]
+    assert plan.transition_seconds == pytest.approx(entering, rel=1e-9, abs=1e-9)
+    used = 0.0
+    for layer, (g, n) in enumerate(zip(at, plan.num_devices, strict=True)):
+        own = scaling.compute_seconds[layer, g] + scaling.synchronize_seconds[layer, g]
+        occupied = n * (entering[layer] + own)
+        used += occupied
+        alone = scaling.compute_seconds[layer, 0]
+        expected = occupied / alone if alone else (math.inf if occupied else 1.0)
+        assert plan.amplification[layer] == pytest.approx(expected, rel=1e-12)
+    assert plan.device_seconds == pytest.approx(used, rel=1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_free_transitions_without_limit_are_data_parallelism(layers, seed):

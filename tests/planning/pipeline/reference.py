@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import deque
 
+import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
@@ -42,6 +43,43 @@ def clusters(draw, max_devices=4, rates=_RATES, min_devices=1):
     for a, b in itertools.combinations(range(count), 2):
         matrix[a][b] = matrix[b][a] = draw(rates)
     return tf_libra.Cluster.from_bandwidth(matrix)
+
+
+def drawn(rng, max_layers, max_devices, working=False):
+    """A model and a cluster from a NumPy generator: quicker than drawing them by hypothesis.
+
+    Values are few or any, so that ties are as common as none; `working`: every layer takes time.
+    """
+    count, devices = int(rng.integers(1, max_layers + 1)), int(rng.integers(1, max_devices + 1))
+    few = rng.random() < 0.5
+
+    def column(length, low, high):
+        values = rng.integers(low, 5, length) if few else rng.uniform(low, high, length)
+        return (values * rng.choice([0.1, 1.0, 10.0])).tolist()
+
+    least = 1 if working else 0
+    parameters, activations = column(count, 0, 100), column(count - 1, 0, 100)
+    for sizes in (parameters, activations):
+        if rng.random() < 0.2:
+            sizes[:] = [0.0] * len(sizes)
+    layers = tf_libra.LayerGraph.chain(
+        column(count, least, 10), column(count, least, 10), parameters, activations
+    )
+    rates = rng.integers(1, 4, (devices, devices)) if few else rng.uniform(0.5, 50, [devices] * 2)
+    upper = np.triu(rates.astype(float), 1)
+    return layers, tf_libra.Cluster.from_bandwidth(upper + upper.T)
+
+
+def drawn_plan(rng, layers, cluster):
+    """One of `all_plans`, as (start, stop, devices)."""
+    count, devices = len(layers.layers), cluster.num_devices
+    stages = int(rng.integers(1, min(count, devices) + 1))
+    cuts = [0, *sorted(rng.choice(np.arange(1, count), stages - 1, replace=False)), count]
+    owners = rng.permutation([*range(stages), *rng.integers(0, stages, devices - stages)])
+    return [
+        (int(a), int(b), tuple(np.flatnonzero(owners == k).tolist()))
+        for k, (a, b) in enumerate(itertools.pairwise(cuts))
+    ]
 
 
 def partitions(num_layers, num_stages):
@@ -234,11 +272,22 @@ def optimum(layers, cluster, M):
     of their indices.
     """
     orders = list(interleavings(M))
-    return min(
-        makespan(layers, cluster, stages, chosen)
-        for stages in all_plans(layers, cluster)
-        for chosen in itertools.product(orders, repeat=len(stages))
-    )
+    best = math.inf
+    for least, stages in sorted(
+        (busy(layers, cluster, s, M), s) for s in all_plans(layers, cluster)
+    ):
+        if least >= best:
+            break
+        for chosen in itertools.product(orders, repeat=len(stages)):
+            best = min(best, makespan(layers, cluster, stages, chosen))
+    return best
+
+
+def busy(layers, cluster, stages, M):
+    """What no order makes shorter: the time for which a stage or a channel is in use."""
+    computed, reduced, sent = costs(layers, cluster, stages)
+    own = (M * (f + b) + a for (f, b), a in zip(computed, reduced, strict=True))
+    return max(*own, *(M * c for c in sent), 0.0)
 
 
 def plan_of(layers, cluster, stages, orders):

@@ -40,11 +40,7 @@ def test_is_algorithm_3(layers, cluster, M):
     reference.check_timeline(layers, plan, cluster, timeline)
 
 
-@many
-@given(
-    reference.layer_graphs(max_layers=4, seconds=working), reference.clusters(), st.integers(1, 8)
-)
-def test_lemma_2(layers, cluster, M):
+def check_lemma_2(layers, cluster, M):
     partitions = Partitions(layers, cluster, device_order(cluster), M)
     found = min(map(partitions.seconds, range(1, partitions.max_stages + 1)))
     best = min(
@@ -56,16 +52,43 @@ def test_lemma_2(layers, cluster, M):
 
 @few
 @given(
-    reference.layer_graphs(max_layers=3, seconds=working),
-    reference.clusters(max_devices=3),
-    st.integers(1, 3),
+    reference.layer_graphs(max_layers=4, seconds=working), reference.clusters(), st.integers(1, 8)
 )
-def test_theorem_1(layers, cluster, M):
+def test_lemma_2(layers, cluster, M):
+    check_lemma_2(layers, cluster, M)
+
+
+def test_lemma_2_of_two_thousand_random_cases():
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        most = (4, 3) if rng.random() < 0.5 else (3, 4)
+        layers, cluster = reference.drawn(rng, *most, working=True)
+        check_lemma_2(layers, cluster, int(rng.integers(1, 9)))
+
+
+def check_theorem_1(layers, cluster, M):
     plan = tf_libra.make_pipeline_plan(layers, cluster, "spp", num_microbatches=M)
     factor = (2 + (4 * cluster.num_devices - 4) / M) * (1 + reference.phi(layers, cluster))
     best = reference.optimum(layers, cluster, M)
     assert plan.predicted_seconds <= factor * best * (1 + 1e-9)
     assert plan.predicted_seconds >= best * (1 - 1e-9)
+
+
+@few
+@given(
+    reference.layer_graphs(max_layers=3, seconds=working),
+    reference.clusters(max_devices=3),
+    st.integers(1, 3),
+)
+def test_theorem_1(layers, cluster, M):
+    check_theorem_1(layers, cluster, M)
+
+
+def test_theorem_1_of_a_thousand_random_cases():
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        layers, cluster = reference.drawn(rng, max_layers=3, max_devices=3, working=True)
+        check_theorem_1(layers, cluster, int(rng.choice([1, 1, 2, 2, 3])))
 
 
 def complete(count, rate=1.0):
