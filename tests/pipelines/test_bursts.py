@@ -13,6 +13,8 @@ from tests.pipelines.job import burst_plan, trained_alone
 from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
+from tf_libra.pipelines.burst_planner import BurstPlanner
+from tf_libra.planning.burst import BurstStrategy, DataParallel
 from tf_libra.report.answers import backend
 from tf_libra.strategies import DeepPool
 
@@ -145,7 +147,21 @@ def test_what_cannot_run_is_refused_on_every_rank(trained: Job, case: str, messa
 def test_a_number_of_ranks_that_does_not_divide_the_batch_is_refused(trained: Job) -> None:
     for rank in range(trained.world_size):
         error = trained.error("not divided", rank)
-        assert "num_devices must divide the batch of all ranks, 4 times 8 samples, got 3" in error
+        assert "device_counts must divide the batch of all ranks, 4 times 8 samples, got 3" in error
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (DeepPool(device_counts=(1, 3)), "device_counts must divide the batch .* got 3"),
+        (DeepPool(device_counts=(1, 8)), "device_counts must be at most the number .* 4, got 8"),
+        (DataParallel(num_devices=3), "num_devices must divide the batch .* got 3"),
+        (DataParallel(num_devices=8), "num_devices must be at most the number .* 4, got 8"),
+    ],
+)
+def test_what_the_user_has_set_is_named(strategy: BurstStrategy, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BurstPlanner(strategy, None).check_batch(8, 4)
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)

@@ -78,14 +78,16 @@ class BurstPlanner:
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
         """Raises `ValueError` where some number of ranks does not divide the joint batch."""
         batch = samples_per_rank * num_ranks
+        given = None if self._given else getattr(self._strategy, "device_counts", None)
+        field = "num_devices" if given is None else "device_counts"
         for count in self._counts(num_ranks, batch):
             if count > num_ranks:
                 raise ValueError(
-                    f"num_devices must be at most the number of workers, {num_ranks}, got {count}"
+                    f"{field} must be at most the number of workers, {num_ranks}, got {count}"
                 )
             if batch % count:
                 raise ValueError(
-                    f"num_devices must divide the batch of all ranks, {num_ranks} times"
+                    f"{field} must divide the batch of all ranks, {num_ranks} times"
                     f" {samples_per_rank} samples, got {count}"
                 )
         if self._given is not None:
