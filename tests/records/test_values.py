@@ -50,6 +50,13 @@ def test_a_plan_without_profile_and_model_survives_json() -> None:
     assert PlanRecord.from_json(record.to_json()) == record
 
 
+def test_steps_of_another_time_that_earlier_versions_kept_are_left_out() -> None:
+    document = json.loads(RECORD.to_json())
+    assert "baseline_seconds" not in document
+    text = json.dumps(document | {"baseline_seconds": [0.061, 0.063]})
+    assert PlanRecord.from_json(text) == RECORD
+
+
 @pytest.mark.parametrize("name", examples.HOSTILE, ids=range(len(examples.HOSTILE)))
 def test_names_are_kept_as_they_are(name: str) -> None:
     record = examples.plan_record(function=name, names=(name,))
@@ -81,7 +88,6 @@ def test_series_of_plans_differ_by_function_and_plan() -> None:
         ({"samples": [{}]}, r"samples\[0\] lacks the keys"),
         ({"samples": [3]}, r"samples\[0\] must be an object"),
         ({"median_error": -1}, "median_error must be at least 0"),
-        ({"baseline_seconds": [-1]}, "baseline_seconds must be at least 0"),
         ({"notes": "text"}, "notes must be a list"),
         ({"extra": 1}, "unknown keys"),
         ({"version": 2}, "version of tf-libra plan record must be 1, got 2"),

@@ -2,20 +2,34 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra import strategies, units
 from tf_libra.cli import main
 from tf_libra.model.plan import Plan
-from tf_libra.planning import explain
+from tf_libra.planning import explain, make_plan
 from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
+from tf_libra.tuning.race import Contender, Race
 from tools.tensorboard_tab import VIEWS, Tab
 
-RECORD = examples.plan_record(names=examples.HOSTILE)
+MADE = examples.plan_record(names=examples.HOSTILE)
+assert MADE.conclusion.profile is not None
+assert MADE.conclusion.cost_model is not None
+OTHER = make_plan(MADE.conclusion.profile, MADE.conclusion.cost_model, strategies.Wfbp())
+# Two plans that steps in turns do not tell apart.
+RACE = Race(
+    (
+        Contender(MADE.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
+        Contender(OTHER, None, (0.051, 0.050, 0.050, 0.0505)),
+    )
+)
+RECORD = replace(MADE, conclusion=replace(MADE.conclusion, race=RACE))
 
 
 def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
@@ -99,6 +113,17 @@ def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
     assert len(tab.find(".burst .gantt")) == 2
     assert tab.trouble() == []
     assert tab.script("return performance.getEntriesByType('resource').map((e) => e.name)") == []
+
+
+def test_measured_steps_are_compared_in_turns_only(tab: Tab) -> None:
+    tab.view("strategies")
+    own = tab.one("#strategies tr[data-strategy='libra']").text
+    assert "50.5 ms, r = " in own
+    assert "in turns: in force (middle half 49.75 ms to 51.25 ms, 4 rounds)" in own
+    assert "this run (19 steps under the plan, not in turns)" in own
+    other = tab.one("#strategies tr[data-strategy='wfbp']").text
+    assert f"in turns: {units.NO_DIFFERENCE} (middle half" in other
+    assert "before the plan" not in tab.one("#strategies").text
 
 
 def test_group_can_be_chosen(tab: Tab) -> None:

@@ -115,7 +115,6 @@ def plan_record(
             notes=("a note",),
             is_complete=True,
         ),
-        baseline_seconds=(0.061, 0.063, 0.060),
     )
 
 

@@ -152,6 +152,40 @@ def test_a_race_says_what_was_measured(
     assert (never["step"], never["ratio"]) == (None, None)
 
 
+def test_measured_steps_that_are_compared_took_turns(plan: dict[str, str], tmp_path: Path) -> None:
+    other = make_plan(RECORD.conclusion.profile, RECORD.conclusion.cost_model, strategies.Wfbp())
+    race = Race(
+        (
+            Contender(RECORD.plan, 0.048, (0.050, 0.052, 0.049, 0.051)),
+            Contender(other, None, (0.051, 0.050, 0.050, 0.0505)),
+        )
+    )
+    raced = replace(RECORD, conclusion=replace(RECORD.conclusion, race=race))
+    write(tmp_path / "first", raced)
+    write(tmp_path / "second", RECORD)
+    backend = Backend(tmp_path)
+    steps = backend.answer("steps", **plan)
+    assert steps["race"] == backend.answer("plan", **plan)["race"]
+    won, beside = steps["race"]
+    assert (won["strategy"], won["num_rounds"]) == ("libra", 4)
+    assert (beside["strategy"], beside["is_noise"]) == ("wfbp", True)
+    assert [(one["run"], one["is_own"]) for one in steps["measured"]] == [
+        (RUN, True), ("second/rank_0", False),
+    ]  # fmt: skip
+
+
+def test_steps_count_for_the_plan_under_which_they_ran(tmp_path: Path) -> None:
+    later = examples.plan_record(strategy=strategies.Wfbp(), step=70)
+    write(tmp_path / "first", RECORD)  # writes steps 1 to 80
+    writer = RecordWriter(tmp_path / "first", 0)
+    writer.record(later.step, later)
+    writer.close()
+    steps = Backend(tmp_path).answer("steps", run=RUN, tag=RECORD.tag)
+    assert [(one["strategy"], one["num_steps"]) for one in steps["measured"]] == [
+        ("libra", 8), ("wfbp", 10),
+    ]  # fmt: skip
+
+
 def test_a_search_says_what_was_tried_by_whom_and_how_it_went(
     backend: Backend, plan: dict[str, str], tmp_path: Path
 ) -> None:
@@ -204,9 +238,10 @@ def test_strategies_are_all_there_with_what_was_measured(
     parts = [backend.answer("strategies", **plan, strategy=name)["rows"] for name in names]
     assert [row for part in parts for row in part] == view["rows"]
     steps = backend.answer("steps", **plan)
-    before, now = steps["measured"]
-    assert (before["strategy"], before["step_seconds"]) == ("syneasgd", 0.061)
-    assert (now["run"], now["num_steps"]) == (RUN, 19)
+    # Steps before the plan ran at another time: they stand beside nothing.
+    [now] = steps["measured"]
+    assert (now["run"], now["is_own"], now["num_steps"]) == (RUN, True, 19)
+    assert steps["race"] is None  # nothing was run in turns
     # Steps 62 to 80 took 0.05 + 1e-4 times their number, that is 0.0571 in the median.
     rest = 0.0571 - RECORD.plan.predicted_seconds
     assert steps["rest_seconds"] == (pytest.approx(rest, abs=1e-6) if rest > 0 else None)

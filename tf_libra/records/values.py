@@ -57,7 +57,6 @@ class PlanRecord:
       strategy: what the user asked for, which may not be what made the plan.
       threads: R, the allowed numbers of communication threads.
       conclusion: the plan, and what it rests on. Its fields stand beside the others in JSON.
-      baseline_seconds: whole steps under one all-reduce after backward, on `threads[0]`.
       versions: what the job ran on, such as "TensorFlow 2.21.0".
 
     Raises:
@@ -70,7 +69,6 @@ class PlanRecord:
     strategy: strategies.Strategy
     threads: tuple[int, ...]
     conclusion: Conclusion
-    baseline_seconds: tuple[float, ...] = ()
     versions: tuple[str, ...] = ()
 
     KIND: ClassVar[str] = "plan"
@@ -90,7 +88,6 @@ class PlanRecord:
         if not self.threads:
             raise ValueError("threads must hold at least one number, got ()")
         checks.instance("conclusion", self.conclusion, Conclusion)
-        _set(self, "baseline_seconds", _numbers("baseline_seconds", self.baseline_seconds))
         _set(self, "versions", checks.texts("versions", self.versions))
 
     @property
@@ -119,6 +116,8 @@ class PlanRecord:
     def from_json(cls, document: str) -> "PlanRecord":
         """Reads a record from JSON text; `ValueError` names what is wrong with it."""
         value = checks.json_document(_format(cls.KIND), VERSION, document)
+        # Earlier versions kept steps of another time there, which compare with nothing.
+        value.pop("baseline_seconds", None)
         required, optional = checks.field_names(Conclusion)
         own_required, own_optional = checks.field_names(cls)
         own_required.remove("conclusion")
@@ -674,10 +673,6 @@ def _fields(record: Record) -> dict[str, Any]:
 
 def _set(record: Any, field: str, value: Any) -> None:
     object.__setattr__(record, field, value)
-
-
-def _numbers(field: str, values: Any) -> tuple[float, ...]:
-    return tuple(checks.real(field, value, minimum=0) for value in checks.sequence(field, values))
 
 
 def _spread(field: str, value: Any) -> Spread:

@@ -204,7 +204,6 @@ class Story:
                     strategy=strategy,
                     threads=strategy.allowed_threads,
                     conclusion=conclusion,
-                    baseline_seconds=self._journal.facts().step_seconds.get(Phase.MEASURE, ()),
                     versions=versions(),
                 )
             )

@@ -391,28 +391,42 @@ def _strategies(query: Query) -> Any:
 
 def _measured_steps(query: Query) -> Any:
     """Whole steps as measured, under this plan and others."""
-    _, record = query.plan()
-    return views.steps_view(record, _measured_runs(query))
+    run, record = query.plan()
+    return views.steps_view(record, run, _measured_runs(query))
 
 
 def _measured_runs(query: Query) -> list[views.MeasuredRun]:
     """Everything that was measured in the experiment; what cannot be read is listed by `_runs`."""
     found = []
-    for heading in _runs(query)["plans"]:
+    headings = _runs(query)["plans"]
+    for index, heading in enumerate(headings):
         run, tag = heading["run"], heading["tag"]
         documents = query.documents(run, tag)
         record = _plan_record(documents[-1])
         if record.step != heading["step"]:
             continue  # the same plan earlier: its steps count with the later one
-        seconds = _usual_steps(query, run, record)
+        later = [
+            one["step"]
+            for one in headings[index + 1 :]
+            if (one["run"], one["function"]) == (run, record.function)
+            if one["step"] > record.step
+        ]
+        seconds = _usual_steps(query, run, record, min(later, default=None))
         found.append(views.MeasuredRun(run, record, seconds, query.measured(run, record)))
     return found
 
 
-def _usual_steps(query: Query, run: str, record: PlanRecord) -> tuple[float, ...]:
+def _usual_steps(
+    query: Query, run: str, record: PlanRecord, until: int | None
+) -> tuple[float, ...]:
+    """Steps under the plan, which another replaced at step `until`; None: it is in force."""
     tag = f"{record.function}/{records.STEP_SECONDS}"
     points = query.scalars(run, [tag]).get(tag, [])
-    return tuple(point.value for point in points if point.step > record.step)
+    return tuple(
+        point.value
+        for point in points
+        if point.step > record.step and (until is None or point.step < until)
+    )
 
 
 def _history(query: Query) -> Any:

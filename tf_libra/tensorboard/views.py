@@ -683,54 +683,52 @@ def _row(name: str, num_threads: int | None, compared: Compared) -> dict[str, An
     }
 
 
-def steps_view(record: PlanRecord, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """Whole steps as measured, in the record's run and others of the same model and size.
+def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Whole steps as measured: in turns, and in the record's run and others of the same job.
 
-    A step is backward and the rest of it (forward computation, the optimizer), `rest_seconds`,
-    which no strategy changes: whole steps under the plan less predicted backward time. None where
-    nothing is left: then the prediction is wrong, and says nothing of steps.
+    `race` has the plans whose steps took turns, as `race_view` has them: these are compared. In
+    `measured` is what ran at other times, which compares with nothing; `is_own` says that it was in
+    the record's own run. A step is backward and the rest of it (forward computation, the
+    optimizer), `rest_seconds`, which no strategy changes: whole steps under the plan less predicted
+    backward time. None where nothing is left: then the prediction is wrong, and says nothing of
+    steps.
 
     Args:
       record: of the plan.
+      run: in which it came into force.
       runs: what was measured; those of other models or world sizes are left out.
     """
-    alike = [run for run in runs if _same_job(run.record, record)]
-    own = [run for run in alike if run.record.plan.fingerprint == record.plan.fingerprint]
-    seconds = [s for run in own for s in run.step_seconds]
+    alike = [one for one in runs if _same_job(one.record, record)]
+    own = [
+        one
+        for one in alike
+        if one.run == run and one.record.plan.fingerprint == record.plan.fingerprint
+    ]
+    seconds = [s for one in own for s in one.step_seconds]
     timeline = predicted(record)
     rest = None
     if seconds and timeline is not None:
         left = statistics.median(seconds) - timeline.backward_seconds
         rest = left if left > 0 else None
-    measured: list[dict[str, Any]] = []
-    if record.baseline_seconds:
-        measured.append(
-            {
-                "run": None,
-                "strategy": strategies.SynEasgd.name,
-                "threads": [record.threads[0]],
-                "num_steps": len(record.baseline_seconds),
-                "step_seconds": statistics.median(record.baseline_seconds),
-                "backward_seconds": None,
-                "fingerprint": None,
-            }
-        )
-    for run in alike:
-        if not run.step_seconds:
-            continue
-        backward = None if run.timeline is None else run.timeline.backward.median
-        measured.append(
-            {
-                "run": run.run,
-                "strategy": run.record.plan.strategy,
-                "threads": sorted({g.num_threads for g in run.record.plan.groups}),
-                "num_steps": len(run.step_seconds),
-                "step_seconds": statistics.median(run.step_seconds),
-                "backward_seconds": backward,
-                "fingerprint": run.record.plan.fingerprint,
-            }
-        )
-    return {"rest_seconds": rest, "measured": measured}
+    measured = [
+        {
+            "run": one.run,
+            "is_own": one.run == run,
+            "strategy": one.record.plan.strategy,
+            "threads": sorted({g.num_threads for g in one.record.plan.groups}),
+            "num_steps": len(one.step_seconds),
+            "step_seconds": statistics.median(one.step_seconds),
+            "backward_seconds": None if one.timeline is None else one.timeline.backward.median,
+            "fingerprint": one.record.plan.fingerprint,
+        }
+        for one in alike
+        if one.step_seconds
+    ]
+    return {
+        "rest_seconds": rest,
+        "race": race_view(record.conclusion.race),
+        "measured": measured,
+    }
 
 
 def _same_job(one: PlanRecord, other: PlanRecord) -> bool:

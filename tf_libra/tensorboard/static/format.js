@@ -67,6 +67,13 @@ export function signedPercent(share, digits = 1) {
   return `${sign}${text} %`;
 }
 
+/** What steps in turns say of a plan of a race, by its place there: the first is in force. */
+export function verdict(one, place) {
+  if (place === 0) return 'in force';
+  if (one.ratio === null) return NONE;
+  return one.is_noise ? NO_DIFFERENCE : signedPercent(one.ratio - 1);
+}
+
 export function plural(count, noun) {
   return `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
 }

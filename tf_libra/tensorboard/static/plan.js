@@ -2,7 +2,7 @@
 
 import {h, longList, s} from './dom.js';
 import {hasGraphs, showInGraphs} from './graph.js';
-import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time} from './format.js';
+import {bytes, difference, NO_DIFFERENCE, percent, plural, short, signedPercent, strategy, time, verdict} from './format.js';
 
 export async function planView(place, context) {
   const plan = await context.ask('plan', context.plan);
@@ -133,11 +133,6 @@ function race(plan) {
   if (plan.race === null || plan.race[0].step === null) return '';
   const [winner, ...others] = plan.race;
   const named = (one) => `${strategy(one.strategy)} in ${plural(one.num_groups, 'group')}`;
-  const verdict = (one, index) => {
-    if (index === 0) return h('span', {class: 'badge'}, 'in force');
-    if (one.ratio === null) return '-';
-    return one.is_noise ? NO_DIFFERENCE : signedPercent(one.ratio - 1);
-  };
   return h('section', {class: 'card', id: 'race'},
     h('h2', {}, 'Measured: plans in turns'),
     h('p', {class: 'lead'},
@@ -152,7 +147,7 @@ function race(plan) {
         h('td', {}, one.threads.join(', ')),
         h('td', {'data-seconds': one.step?.median}, time(one.step?.median)),
         h('td', {}, one.step === null ? '-' : `${time(one.step.low)} to ${time(one.step.high)}`),
-        h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, verdict(one, index)),
+        h('td', {class: `left ${index > 0 && !one.is_noise && one.ratio > 1 ? 'bad' : ''}`}, index === 0 ? h('span', {class: 'badge'}, verdict(one, index)) : verdict(one, index)),
         h('td', {}, time(one.predicted_seconds)),
         h('td', {}, String(one.num_rounds))))))));
 }

@@ -2,7 +2,7 @@
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
-import {plural, short, signedPercent, strategy, STRATEGIES, time} from './format.js';
+import {plural, short, signedPercent, strategy, STRATEGIES, time, verdict} from './format.js';
 import {color} from './theme.js';
 
 const PART_MILLISECONDS = 500; // between two drawings of what is there so far
@@ -155,11 +155,9 @@ function rowsChart(element, view, context) {
 
 function table(view, context) {
   const own = context.heading;
-  const measured = view.measured ?? [];
   const quickest = Math.min(...view.rows.filter((row) => row.strategy !== 'mg-cf' && row.backward_seconds !== null).map((row) => row.backward_seconds));
   const rows = best(view.rows).sort((a, b) => a.backward_seconds - b.backward_seconds);
   const step = (row) => (view.rest_seconds === null ? null : row.backward_seconds + view.rest_seconds);
-  const ran = (row) => measured.filter((one) => one.strategy === row.strategy);
   return h('div', {class: 'scroll'}, h('table', {id: 'strategies'},
     h('thead', {}, h('tr', {}, [['left', 'Strategy, with its best r'], ['', 'Threads'], ['', 'Groups'], ['', 'Backward, predicted'], ['', 'against the best'], ['', 'Step, predicted'], ['left', 'Step, measured']]
       .map(([kind, text]) => h('th', {class: kind}, text)))),
@@ -172,9 +170,21 @@ function table(view, context) {
       h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
       h('td', {}, signedPercent(row.backward_seconds / quickest - 1)),
       h('td', {}, time(step(row))),
-      h('td', {class: 'left wraps'}, ran(row).length === 0 ? '-' : ran(row).map((one) => h('div', {},
-        `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
-        h('span', {class: 'name', title: one.run ?? ''}, one.run === null ? `before the plan (${plural(one.num_steps, 'step')})` : `${short(one.run, 30)} (${plural(one.num_steps, 'step')})`)))))))));
+      h('td', {class: 'left wraps'}, measuredSteps(row.strategy, view)))))));
+}
+
+/** What was measured of a strategy: steps in turns first, the only ones that compare. */
+function measuredSteps(name, view) {
+  const raced = (view.race ?? []).map((one, place) => [one, place])
+    .filter(([one]) => one.strategy === name && one.step !== null)
+    .map(([one, place]) => h('div', {class: 'in-turns'},
+      `${time(one.step.median)}, r = ${one.threads.join(', ')}, in turns: ${verdict(one, place)} `,
+      h('span', {class: 'name'}, `(middle half ${time(one.step.low)} to ${time(one.step.high)}, ${plural(one.num_rounds, 'round')})`)));
+  const apart = view.measured.filter((one) => one.strategy === name).map((one) => h('div', {class: 'not-in-turns'},
+    `${time(one.step_seconds)}, r = ${one.threads.join(', ')}, `,
+    h('span', {class: 'name', title: one.run},
+      `${one.is_own ? 'this run' : `another run, not in turns: ${short(one.run, 30)}`} (${plural(one.num_steps, 'step')}${one.is_own ? ' under the plan, not in turns' : ''})`)));
+  return raced.length + apart.length === 0 ? '-' : [...raced, ...apart];
 }
 
 function scaleChart(element, studies) {
