@@ -148,6 +148,50 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
         assert len(content) > 10_000
 
 
+def test_each_of_several_runs_has_pictures_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, of one with two functions, and of one of which there is nothing to draw."""
+    logdir, pictures = tmp_path / "runs", tmp_path / "pictures"
+    written(logdir / "first")
+    written(logdir / "two")
+    written(logdir / "two", examples.plan_record(function="../other/step"))
+    writer = RecordWriter(logdir / "bare", 0)
+    writer.record(1, examples.given_record(RECORD.plan, RECORD.strategy))
+    writer.close()
+    assert main(["report", str(logdir), "--svg", str(pictures)]) == 0
+    drawn = {str(path.relative_to(pictures)) for path in pictures.rglob("*timeline.svg")}
+    assert drawn == {
+        "first/timeline.svg", "two/train_step/timeline.svg", "two/_other_step/timeline.svg",
+    }  # fmt: skip
+    # Text is drawn as glyphs, each of which a comment names.
+    assert "<!-- first: train_step -->" in (pictures / "first" / "timeline.svg").read_text()
+    told = capsys.readouterr().err
+    assert "left out 'bare: f': neither a fitted model nor a traced step" in told
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_damaged_files_are_named(
+    tmp_path: Path, beside: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logdir, out = tmp_path / "run", tmp_path / "report.html"
+    if beside:
+        written(logdir)
+    bad = logdir / "rank_0" / "events.out.tfevents.9.damaged"
+    bad.parent.mkdir(parents=True, exist_ok=True)
+    bad.write_bytes(b"\xff" * 99)
+    assert main(["report", str(logdir), "--out", str(out)]) == (0 if beside else 2)
+    what = f"{str(bad)!r}: no event file (a checksum is wrong)"
+    assert what in capsys.readouterr().err
+    if beside:
+        assert answers(out)["runs"]["problems"] == [
+            {"file": str(bad), "message": "no event file (a checksum is wrong)"}
+        ]
+    trace = tmp_path / "t.json"
+    assert main(["timeline", str(logdir), "--out", str(trace)]) == (0 if beside else 2)
+    assert what in capsys.readouterr().err
+
+
 def test_plan_that_rests_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = examples.given_record(RECORD.plan, RECORD.strategy)
     writer = RecordWriter(tmp_path / "run", 0)

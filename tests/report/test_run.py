@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.tensorboard import examples
+from tf_libra.cli import main
 from tf_libra.records import values as records
 from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.report.run import read_run
+from tf_libra.report.run import damaged_files, read_run
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
@@ -57,7 +58,13 @@ def test_hostile_names(tmp_path: Path) -> None:
 
 def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
     path = written(tmp_path, examples.plan_record())
-    path.write_bytes(path.read_bytes()[:-7])
+    whole = path.read_bytes()
+    for missing in (7, len(whole) // 3):  # as while a record is being written
+        path.write_bytes(whole[:-missing])
+        run = read_run(tmp_path)
+        assert run.problems == ()
+        assert damaged_files(tmp_path) == {}
+    path.write_bytes(whole[:-7])
     assert [(step.rank, step.step) for step in read_run(tmp_path).steps] == [
         (0, 61), (1, 61), (1, 62),
     ]  # fmt: skip
@@ -66,7 +73,22 @@ def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
 def test_damaged_file_beside_a_good_one(tmp_path: Path) -> None:
     path = written(tmp_path, examples.plan_record())
     (path.parent / "events.out.tfevents.0.damaged").write_bytes(b"\0" * 100)
-    assert len(read_run(tmp_path).steps) == 4
+    run = read_run(tmp_path)
+    assert len(run.steps) == 4
+    [problem] = run.problems
+    assert "events.out.tfevents.0.damaged': no event file (a checksum is wrong)" in problem
+
+
+def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path) -> None:
+    path = written(tmp_path, examples.plan_record())
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 0xFF  # in the last record
+    path.write_bytes(content)
+    run = read_run(tmp_path)
+    assert [(step.rank, step.step) for step in run.steps] == [(0, 61), (1, 61), (1, 62)]
+    [problem] = run.problems
+    assert problem.startswith(f"{str(path)!r}: damaged from byte ")
+    assert list(damaged_files(tmp_path)) == [path]
 
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +101,8 @@ def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("content", [b"", b"x" * 40])
 def test_no_records(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "events.out.tfevents.1").write_bytes(content)
-    with pytest.raises(ValueError, match=r"holds no records of a plan"):
+    what = "tfevents.1': no event file" if content else "run a training step"
+    with pytest.raises(ValueError, match=f"holds no records of a plan.*{what}"):
         read_run(tmp_path)
 
 
@@ -92,7 +115,25 @@ def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
     record = examples.plan_record()
     written(tmp_path / "first", record)
     written(tmp_path / "later" / "again", record)
-    with pytest.raises(ValueError, match=r"holds 2 runs, name one: 'first', 'later/again'"):
+    told = r"holds 2 runs, name one with --run: 'first', 'later/again'"
+    with pytest.raises(ValueError, match=told):
         read_run(tmp_path)
     assert len(read_run(tmp_path / "first").steps) == 4
+    assert len(read_run(tmp_path, "later/again").steps) == 4
+    with pytest.raises(ValueError, match=r"run must be one of .*'first', 'later/again', got '\.'"):
+        read_run(tmp_path, ".")
     assert len(read_run(tmp_path / "later").steps) == 4
+
+
+def test_a_run_that_contains_another_is_named_by_a_dot(tmp_path: Path) -> None:
+    record, other = examples.plan_record(), examples.plan_record(step=99)
+    written(tmp_path, record)
+    written(tmp_path / "again", other)
+    with pytest.raises(ValueError, match=r"holds 2 runs, name one with --run: '\.', 'again'"):
+        read_run(tmp_path)
+    assert {step.step for step in read_run(tmp_path, ".").steps} == {61, 62}
+    assert {step.step for step in read_run(tmp_path, "again").steps} == {99, 100}
+    out = tmp_path / "t.json"
+    assert main(["timeline", str(tmp_path), "--run", ".", "--out", str(out)]) == 0
+    assert "step 61" in out.read_text()
+    assert "step 99" not in out.read_text()

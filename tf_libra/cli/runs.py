@@ -58,6 +58,12 @@ def _profile(values: flags.FlagValues, rest: list[str]) -> None:
 
 def _define_timeline(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "write the trace there, not to stdout", flag_values=values)
+    flags.DEFINE_string(
+        "run",
+        None,
+        "of several runs below LOGDIR, the one to write, such as first; . is that of LOGDIR itself",
+        flag_values=values,
+    )
 
 
 def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
@@ -65,7 +71,7 @@ def _timeline(values: flags.FlagValues, rest: list[str]) -> None:
     from tf_libra.report.timeline import chrome_trace
 
     folder = Path(rest[0])
-    run = read_run(folder)
+    run = read_run(folder, given(values, "run"))
     try:
         trace = chrome_trace(run)
     except ValueError as error:
@@ -83,20 +89,21 @@ def _define_report(values: flags.FlagValues) -> None:
         flags.DEFINE_string(
             kind,
             None,
-            f"folder for pictures of the last plan, as {kind.upper()}",
+            f"folder for pictures of the last plan, as {kind.upper()}; of several runs, one each",
             flag_values=values,
         )
 
 
 def _report(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.report.answers import all_answers, backend
+    from tf_libra.report.answers import all_answers, backend, problems_of
     from tf_libra.report.page import page
-    from tf_libra.report.pictures import draw
+    from tf_libra.report.pictures import draw_all
 
     folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):
         raise ValueError("say what to write: --out report.html, --png FOLDER or --svg FOLDER")
     answers = all_answers(backend(folder))
+    told = problems_of(answers)
     try:
         if values["out"].value:
             title = f"TF-Libra: {folder.resolve().name}"
@@ -104,9 +111,12 @@ def _report(values: flags.FlagValues, rest: list[str]) -> None:
         for kind in ("png", "svg"):
             pictures = values[kind].value
             if pictures:
-                draw(answers, Path(pictures), kind)
+                left_out = draw_all(answers, Path(pictures), kind, folder.resolve().name)
+                told += [problem for problem in left_out if problem not in told]
     except ValueError as error:
         raise ValueError(f"{str(folder)!r}: {error}") from None
+    for problem in told:
+        print(f"left out {problem}", file=sys.stderr)
 
 
 COMMANDS: dict[str, Command] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.planning.compare import IDEAL
+from tf_libra.report.run import damaged_files
 from tf_libra.tensorboard.views import SCALE_OUT
 
 Parameters = dict[str, str]
@@ -49,6 +50,9 @@ def backend(folder: Path) -> Ask:
     multiplexer.AddRunsFromDirectory(str(folder))
     multiplexer.Reload()
     provider = MultiplexerDataProvider(multiplexer, str(folder))
+    damaged = [
+        {"file": str(path), "message": problem} for path, problem in damaged_files(folder).items()
+    ]
 
     def ask(route: str, parameters: Parameters) -> dict[str, Any]:
         given = {name: [value] for name, value in parameters.items()}
@@ -56,10 +60,25 @@ def backend(folder: Path) -> Ask:
             answer = ROUTES[route](Query(given, provider, RequestContext(), ""))
         except (ValueError, errors.PublicError) as error:
             return {"error": str(error)}
+        if route == "runs":  # TensorBoard's own reader says nothing of files that are damaged
+            answer["problems"] += damaged
         # As the tab gets it: tuples are lists, keys are texts.
         return {"value": json.loads(json.dumps(answer))}
 
     return ask
+
+
+def problems_of(answers: Answers) -> list[str]:
+    """What could not be read, each a sentence that names it."""
+    runs = next(answer["value"] for route, _, answer in answers if route == "runs")
+    return [describe_problem(one) for one in runs["problems"]]
+
+
+def describe_problem(problem: dict[str, str]) -> str:
+    """One of the problems of `runs`: a file that is damaged, or a summary in one."""
+    if "file" in problem:
+        return f"{problem['file']!r}: {problem['message']}"
+    return f"run {problem['run']!r:.80}, tag {problem['tag']!r:.80}: {problem['message']}"
 
 
 def all_answers(ask: Ask) -> Answers:

@@ -7,7 +7,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from tf_libra.report.answers import Answers
+from tf_libra.report.answers import Answers, describe_problem
 
 _TAB = resources.files("tf_libra.tensorboard") / "static"
 _OWN = resources.files("tf_libra.report") / "static"
@@ -26,8 +26,7 @@ def page(title: str, answers: Answers) -> str:
     """
     runs = next(answer["value"] for route, _, answer in answers if route == "runs")
     if not any(runs[kind] for kind in ("plans", "pipelines", "bursts")):
-        problems = runs["problems"]
-        why = problems[0]["message"] if problems else "none was recorded"
+        why = "; ".join(map(describe_problem, runs["problems"][:3])) or "none was recorded"
         raise ValueError(f"there is no plan to show: {why}")
     import plotly
 

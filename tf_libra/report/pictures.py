@@ -3,49 +3,93 @@
 They are drawn from the same answers as the page, and say the same.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tf_libra import units
 from tf_libra.report.answers import Answers
+from tf_libra.tensorboard.routes import job_of
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
 _OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"
 _MARKS = "osD^v<>p*"
 _WIDTH = 7.0  # inches: a text's width
+_TITLE_CHARACTERS = 90
 
 
-def draw(answers: Answers, folder: Path, kind: str) -> list[Path]:
-    """Draws the last plan's views into `folder`, which is made if need be; returns the files.
+_Known = dict[tuple[str, tuple[tuple[str, str], ...]], Any]
+
+
+def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
+    """Draws the views of the last plan of every run and training function into `folder`.
+
+    Of one there are pictures in `folder`; of several each has a folder of its own there, by its
+    run's path from the log directory and, where a run has several, its function.
 
     Args:
         answers: what the backend says of a log directory.
-        folder: where to.
+        folder: where to; made if need be.
         kind: "png" or "svg".
+        name: of the log directory, for the one run that has no name there.
+
+    Returns:
+        Of which nothing was drawn, each with the reason.
 
     Raises:
         ImportError: Matplotlib is not installed.
         OSError: a file cannot be written.
-        ValueError: there is no plan, or nothing is known of it that could be drawn.
+        ValueError: there is no plan, or nothing is known of any that could be drawn.
     """
-    from matplotlib.figure import Figure
-
-    known: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {
+    known: _Known = {
         (route, tuple(sorted(parameters.items()))): answer.get("value")
         for route, parameters, answer in answers
     }
-    plans = known["runs", ()]["plans"]
-    if not plans:
+    # Of one function in one run the last that came into force.
+    last = {(one["run"], one["function"]): one for one in known["runs", ()]["plans"]}
+    if not last:
         raise ValueError("there is no plan to draw")
-    plan = {"run": plans[-1]["run"], "tag": plans[-1]["tag"]}
+    jobs = [job_of(run) for run, _ in last]
+    left_out: list[str] = []
+    taken: set[Path] = set()
+    for (run, function), plan in last.items():
+        job = job_of(run)
+        beside = jobs.count(job)
+        own = folder / job if beside < len(last) else folder
+        if beside > 1:
+            own /= re.sub(r"[^\w#-]+", "_", function)[:60]
+        while own in taken:
+            own = own.with_name(f"{own.name}_")
+        taken.add(own)
+        title = f"{name if job in ('', '.') else job}: {function}"
+        try:
+            _draw(known, {"run": run, "tag": plan["tag"]}, own, kind, _short(title))
+        except ValueError as error:
+            if len(last) == 1:
+                raise
+            left_out.append(f"{title!r:.80}: {error}")
+    if len(left_out) == len(last):
+        raise ValueError(f"there is nothing to draw of any of {len(last)} plans")
+    return left_out
+
+
+def _short(text: str) -> str:
+    """A name that fits above a picture."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _TITLE_CHARACTERS else f"{flat[: _TITLE_CHARACTERS - 1]}…"
+
+
+def _draw(known: _Known, plan: dict[str, str], folder: Path, kind: str, title: str) -> None:
+    """Draws one plan's views; `ValueError` where nothing is known of it that could be drawn."""
+    from matplotlib.figure import Figure
 
     def answer(route: str, **parameters: str) -> Any:
         return known.get((route, tuple(sorted((plan | parameters).items()))))
 
     timelines = [
         (name, found)
-        for name in ("predicted", "measured")
+        for name in ("measured", "predicted")
         if (found := answer("timeline", show=name)) is not None
     ]
     table = answer("strategies")
@@ -66,18 +110,15 @@ def draw(answers: Answers, folder: Path, kind: str) -> list[Path]:
     if not pages:
         raise ValueError("neither a fitted model nor a traced step: nothing to draw")
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     for name, (height, fill) in pages.items():
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, height + 0.3), layout="constrained")
+        figure.suptitle(title, fontsize=9, parse_math=False)
         fill(figure)
-        path = folder / f"{name}.{kind}"
-        figure.savefig(path, format=kind, dpi=200)
-        paths.append(path)
-    return paths
+        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=200)
 
 
 def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
-    """Computation above communication, predicted and measured on one time axis."""
+    """Computation above communication, measured and predicted on one time axis."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

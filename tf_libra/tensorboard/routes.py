@@ -219,7 +219,7 @@ def _runs(query: Query) -> Any:
                 kind = records.kind_of(series.plugin_content)
                 if kind in _CARDS:
                     shown = [_card(kind, text) for text in query.documents(run, tag)]
-                    cards[kind] += [{"run": run, "job": _job(run)} | one for one in shown]
+                    cards[kind] += [{"run": run, "job": job_of(run)} | one for one in shown]
                 if kind == PlanRecord.KIND:
                     plans += _in_force(query, run, tag)
             except ValueError as error:
@@ -361,13 +361,13 @@ def _steps(query: Query, run: str, record: PlanRecord, count: int) -> list[StepR
     tag = record.tag_of(StepRecord.KIND)
     steps: list[StepRecord] = []
     for other, tags in sorted(query.listed().items()):
-        if tag in tags and _job(other) == _job(run):
+        if tag in tags and job_of(other) == job_of(run):
             documents = query.documents(other, tag, count)
             steps += [_step_record(document) for document in documents]
     return [one for one in steps if one.plan == record.plan.fingerprint]
 
 
-def _job(run: str) -> str:
+def job_of(run: str) -> str:
     """The folder of a job, of which every rank's run is one below."""
     return run.rpartition("/")[0] if _RANK.search(run) else run
 

@@ -234,8 +234,9 @@ class Page {
     const visit = new Visit();
     this.visit = visit;
     this.drawBar();
-    const problems = this.runs.problems.map(({run, tag, message: reason}) =>
-      message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`));
+    const problems = this.runs.problems.map(({file, run, tag, message: reason}) => (file === undefined
+      ? message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`)
+      : message('An event file cannot be read', reason, file)));
     const {pipelines, bursts, backgrounds} = this.runs;
     const staged = [...pipelines.map(pipelineCard), ...bursts.map(burstCard)];
     const measuring = [...this.runs.measuring.map(progress), ...staged, ...backgroundCards(backgrounds)];
