@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tests.tensorboard import examples
 from tf_libra import strategies, units
@@ -168,6 +169,18 @@ def test_each_of_several_runs_has_pictures_of_its_own(
     assert "<!-- first: train_step -->" in (pictures / "first" / "timeline.svg").read_text()
     told = capsys.readouterr().err
     assert "left out 'bare: f': neither a fitted model nor a traced step" in told
+
+
+def test_a_file_of_other_records_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "run") / "events.out.tfevents.9.other"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"\xff" * 50)
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 2
+    told = capsys.readouterr().err
+    assert f"tf-libra report: {str(path)!r}: no event file" in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -26,6 +26,7 @@ def backend(folder: Path) -> Ask:
     Raises:
         ImportError: TensorBoard or Plotly is not installed.
         OSError: there is no such folder.
+        ValueError: there is a file that is taken for one of events, and is none.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -37,6 +38,7 @@ def backend(folder: Path) -> Ask:
         raise NotADirectoryError(f"{str(folder)!r} is no log directory")
     # TensorBoard's switch for its own reader of event files: to import TensorFlow takes seconds.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from google.protobuf.message import DecodeError
     from tensorboard import errors
     from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -47,12 +49,15 @@ def backend(folder: Path) -> Ask:
     multiplexer = EventMultiplexer(
         size_guidance={"tensors": _ALL}, tensor_size_guidance={}, max_reload_threads=1
     )
-    multiplexer.AddRunsFromDirectory(str(folder))
-    multiplexer.Reload()
-    provider = MultiplexerDataProvider(multiplexer, str(folder))
     damaged = [
         {"file": str(path), "message": problem} for path, problem in damaged_files(folder).items()
     ]
+    multiplexer.AddRunsFromDirectory(str(folder))
+    try:
+        multiplexer.Reload()
+    except DecodeError:  # a file of records that are no events, with which nothing can be read
+        raise ValueError("; ".join(map(describe_problem, damaged[:3]))) from None
+    provider = MultiplexerDataProvider(multiplexer, str(folder))
 
     def ask(route: str, parameters: Parameters) -> dict[str, Any]:
         given = {name: [value] for name, value in parameters.items()}
