@@ -207,9 +207,15 @@ def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["-np", "2"], "say what to start"), (["python", "train.py"], "required: -np/--num-proc")],
+    [
+        (["-np", "2"], "say what to start"),
+        (["python", "train.py"], "required: -np/--num-proc"),
+        (["-np", "2", "--hostfile", "/no/such", "true"], "'/no/such': No such file or directory"),
+        (["-np", "2", "-H", "localhost", "true"], "-H must be HOST:SLOTS"),
+        (["-np", "3", "-H", "localhost:2", "true"], "-np 3 is more than -H localhost:2 has slots"),
+    ],
 )
-def test_what_is_missing_on_the_command_line_is_said(arguments: list[str], words: str) -> None:
+def test_what_is_wrong_on_the_command_line_is_said(arguments: list[str], words: str) -> None:
     done = subprocess.run([PROGRAM, "run", *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert words in done.stderr

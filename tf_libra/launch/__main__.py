@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
+from tf_libra.launch.hosts import check_hosts
 from tf_libra.launch.outcome import Outcome
 from tf_libra.launch.transports import built_with
 
@@ -97,6 +98,15 @@ def main() -> int:
         print(
             "tf-libra run: say what to start: tf-libra run -np 2 python train.py", file=sys.stderr
         )
+        return 2
+    elastic = given.host_discovery_script is not None or given.min_num_proc is not None
+    try:
+        check_hosts(given.hosts, given.hostfile, given.num_proc, elastic)
+    except OSError as problem:
+        print(f"tf-libra run: hostfile {given.hostfile!r}: {problem.strerror}", file=sys.stderr)
+        return 2
+    except ValueError as problem:
+        print(f"tf-libra run: {problem}", file=sys.stderr)
         return 2
     os.environ[LAUNCHED_VARIABLE] = "1"
     transports = built_with()

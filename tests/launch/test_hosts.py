@@ -1,0 +1,68 @@
+"""Hosts of a command line: what cannot be is refused before anything is started."""
+
+from pathlib import Path
+
+import pytest
+
+from tf_libra.launch.hosts import check_hosts
+
+
+@pytest.mark.parametrize("hosts", ["localhost:2", "one:1,other.local:3", "a:1, b:1", "10.0.0.1:4"])
+def test_hosts_with_as_many_slots_are_taken(hosts: str) -> None:
+    check_hosts(hosts, None, 2)
+    check_hosts(hosts, None, None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ("localhost:1", "-np 2 is more than -H localhost:1 has slots, 1"),
+        ("a:1,b:0", "-np 2 is more than -H a:1,b:0 has slots, 1"),
+        (":", "-H must be HOST:SLOTS, separated by commas, got ':'"),
+        ("localhost", "got 'localhost'"),
+        ("localhost:x", "got 'localhost:x'"),
+        ("localhost:-1", "got 'localhost:-1'"),
+        ("a:1,,b:1", "got ''"),
+        ("<script>:2", "got '<script>:2'"),
+    ],
+)
+def test_hosts_that_cannot_be_are_named(hosts: str, words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        check_hosts(hosts, None, 2)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"one slots=1\n", "-np 2 is more than hostfile"),
+        (b"", "has slots, 0"),
+        (b"one slots=1\nother\n", "line 2 must be HOST slots=NUMBER, got 'other'"),
+        (b"one slots=1\n\ntwo slots=1\n", "line 2 must be HOST slots=NUMBER, got ''"),
+        (b"one slots=many\n", "line 1 must be"),
+        (b"\xff\xfe", "is no text"),
+    ],
+)
+def test_files_of_hosts_that_cannot_be_are_named(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as refused:
+        check_hosts(None, str(path), 2)
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_files_of_hosts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("one slots=1\n  other.local   slots=3  \n")
+    check_hosts(None, str(path), 4)
+    with pytest.raises(FileNotFoundError):
+        check_hosts(None, f"{path}.missing", 2)
+
+
+def test_hosts_that_come_and_go_may_be_too_few() -> None:
+    check_hosts("localhost:1", None, 2, elastic=True)
+    with pytest.raises(ValueError, match="-H must be"):
+        check_hosts("localhost", None, 2, elastic=True)
