@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 import tf_libra
-from tf_libra import units
+from tf_libra import strategies, units
 from tf_libra.cli import main
 from tf_libra.cost_model.evidence import Evidence, written
 
@@ -137,7 +137,7 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
         (["plan", "--unknown=1"], 2, "unknown"),
         (["simulate"], 2, "plan or strategy must be given"),
         (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
-        (["explain"], 2, "takes PLAN.json beside the flags, got 0 arguments"),
+        (["explain"], 2, "takes PLAN.json|LOGDIR beside the flags, got 0 arguments"),
     ],
 )
 def test_bad_input_is_named(inputs, capsys, arguments, status, words):
@@ -213,6 +213,58 @@ def test_predictions_say_how_far_the_model_was_off(inputs, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_log_directory_is_explained_as_it_is(inputs, tmp_path, capsys):
+    plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
+    logdir = tmp_path / "run"
+    logdir.mkdir()
+    (logdir / "cost_model.json").write_text(written(COST, Evidence((1, 2, 4), 60, 0.04, 0.12)))
+    (logdir / "profile.json").write_text(PROFILE.to_json())
+    assert main(["explain", str(logdir)]) == 2
+    assert "plan.json': No such file" in capsys.readouterr().err
+    (logdir / "plan.json").write_text(plan.to_json())
+    assert main(["explain", str(logdir)]) == 0
+    told = capsys.readouterr().out
+    assert (
+        main(
+            [
+                "explain",
+                str(logdir / "plan.json"),
+                *(f"--{k}={logdir}" for k in ("profile", "cost")),
+            ]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out == told
+    assert main(["explain", *inputs, str(logdir)]) == 0  # files that are named go before
+
+
+@pytest.mark.parametrize("threads", [(1, 2, 4), (1, 2), ()])
+def test_alternatives_beyond_the_fitted_threads_are_marked(threads, tmp_path, capsys):
+    plan = tf_libra.make_plan(PROFILE, COST, strategies.Wfbp(num_threads=2))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    (tmp_path / "profile.json").write_text(PROFILE.to_json())
+    (tmp_path / "cost_model.json").write_text(written(COST, Evidence(threads, 9, 0.04, 0.12)))
+    assert main(["explain", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    beyond = threads == (1, 2)
+    count = len(plan.groups) if beyond else 0
+    assert told.count("  r = 4, extrapolated\n") == count
+    assert (" with 4, extrapolated (" in " ".join(told.split())) == beyond
+    assert "r = 1, extrapolated" not in told
+
+
+def test_reasons_of_a_model_that_is_not_trusted_say_so(inputs, tmp_path, capsys):
+    plan = tf_libra.make_plan(PROFILE, COST, "wfbp")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    for error, begins in (
+        (0.4, "predicted by a model that misses by 40.0 %:\nwfbp: "),
+        (0.1, "wfbp: "),
+    ):
+        (tmp_path / "cost.json").write_text(written(COST, Evidence((1, 2, 4), 60, 0.04, error)))
+        assert main(["explain", *inputs, f"{tmp_path}/plan.json"]) == 0
+        assert capsys.readouterr().out.startswith(begins)
+
+
 @pytest.mark.parametrize("command", [["plan"], ["compare"], ["explain", "plan.json"]])
 def test_pictures_that_cannot_be_drawn_are_refused_before_anything_else(command, capsys):
     given = ["--plot=x.jpg"] if command != ["compare"] else ["--plot=x.svg"]
@@ -235,9 +287,16 @@ def test_the_version_is_the_packages(capsys):
 
 def test_usage_names_positionals_and_defaults(capsys):
     assert main(["explain", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: tf-libra explain PLAN.json [flags]")
+    assert capsys.readouterr().out.startswith("usage: tf-libra explain PLAN.json|LOGDIR [flags]")
     assert main(["plan", "--help"]) == 0
-    assert "(default: 'libra')" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "(default: 'libra')" in told
+    # Those of strategies are the strategies' own.
+    assert "tensor groups (libra); by default 10" in told
+    assert "(libra, libra-m); by default 150" in told
+    assert "allowed numbers of threads (libra, libra-m); by default 1,2 (aiacc), 1,2,4 (" in told
+    assert "without chunks (libra); by default False" in told
+    assert "gamma, the slowdown of two all-reduces at once (asc-wfbp, aiacc) " in told
     assert main(["plan", "--threats=1"]) == 2
     assert "usage: tf-libra plan [flags]" in capsys.readouterr().err
 

@@ -37,6 +37,22 @@ def test_it_is_told() -> None:
     assert "was not tested" in Evidence().describe()
 
 
+@pytest.mark.parametrize(
+    ("error", "most", "caveat"),
+    [
+        (0.12, 0.25, ""),
+        (0.12, 0.12, ""),
+        (0.12, 0.1, "by a model that misses by 12.0 %"),
+        (0.26, 0.25, "by a model that misses by 26.0 %"),
+        (None, 0.1, ""),
+    ],
+)
+def test_what_misses_by_more_than_is_allowed_has_a_caveat(
+    error: float | None, most: float, caveat: str
+) -> None:
+    assert Evidence(held_out_error=error, max_model_error=most).caveat == caveat
+
+
 def test_threads_outside_of_what_was_sampled_are_named() -> None:
     assert EVIDENCE.beyond({1, 3, 4}) == ()
     assert EVIDENCE.beyond({8, 2, 16}) == (8, 16)
@@ -49,6 +65,7 @@ def test_threads_outside_of_what_was_sampled_are_named() -> None:
     [
         ({"held_out_error": -1}, "evidence: held_out_error must be at least 0"),
         ({"threads": [0]}, "evidence: threads must be from 1"),
+        ({"max_model_error": 0}, "evidence: max_model_error must be greater than 0"),
         ({"found": 1}, "evidence has unknown keys"),
     ],
 )

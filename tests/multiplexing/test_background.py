@@ -70,7 +70,7 @@ def test_example_trains_in_bursts_with_a_job_beside_it(run_job: Callable[..., Jo
     example = Path(__file__).resolve().parents[2] / "examples" / "burst_digits.py"
     output = run_job(str(example), 2, "--epochs=3").output(0)
     assert "a burst plan under deeppool, amplification at most 1.5" in output
-    assert re.search(r"predicted iteration: .*\nmeasured iteration: ", output)
+    assert re.search(r"measured iteration: .*\npredicted iteration: ", output)
     assert re.search("ran (beside|in the gaps of) .* of the settled steps", output)
     assert "test accuracy: " in output
 

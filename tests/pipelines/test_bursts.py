@@ -113,11 +113,11 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
     [shown] = listed["bursts"]
     assert [layer["name"] for layer in shown["layers"]] == list(plan.layer_names)
     assert [layer["measured"] for layer in shown["layers"]] == profile.compute_seconds.tolist()
-    measured = shown["charts"][1]
+    measured, _ = shown["charts"]
     assert {bar["kind"] for bar in measured["bars"]} >= {"forward", "backward"}
     text = value["explained"]
     took = units.time(measured["seconds"])
-    assert re.search(rf"predicted iteration: .*\nmeasured iteration: {re.escape(took)}\n", text)
+    assert re.search(rf"measured iteration: {re.escape(took)}\npredicted iteration: ", text)
     for chart in shown["charts"]:
         idle = ", ".join(map(units.time, chart["idle_seconds"]))
         assert f"{chart['title']}: from rank 0 on, ranks are idle for {idle}" in text.replace(

@@ -30,7 +30,7 @@ RACE = Race(
         Contender(OTHER, None, (0.051, 0.050, 0.050, 0.0505)),
     )
 )
-RECORD = replace(MADE, conclusion=replace(MADE.conclusion, race=RACE))
+RECORD = replace(MADE, conclusion=replace(MADE.conclusion, race=RACE, max_model_error=0.05))
 
 
 def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
@@ -135,6 +135,7 @@ def test_group_can_be_chosen(tab: Tab) -> None:
     assert examples.HOSTILE[0] in names
     assert examples.HOSTILE[0] in tab.one("#detail").text
     assert not tab.find("#reload")[0].is_displayed()
+    assert tab.one("#caveat").text == "Predicted by a model that misses by 9.0 %:"
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

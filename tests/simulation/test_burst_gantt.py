@@ -47,7 +47,7 @@ def test_idle_is_what_no_bar_covers(given_bars, end):
         Bar(device, "forward", 0, 0, float(start), float(start + length))
         for device, start, length in given_bars
     ]
-    _, measured = pictures(PLAN, (bars, float(end)))
+    measured, _ = pictures(PLAN, (bars, float(end)))
     for device, idle in enumerate(measured.idle_seconds):
         covered = {
             unit

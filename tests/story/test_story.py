@@ -14,6 +14,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.options import Options
 from tf_libra.story.story import Story
 from tf_libra.tuning import Conclusion, Origin, Phase
+from tf_libra.tuning.race import Contender, Race
 
 CONCLUSION = examples.plan_record().conclusion
 
@@ -78,6 +79,35 @@ def test_rank_0_tells_what_a_plan_rests_on_unless_it_was_given(
     assert ("fit: g(b, r) = b /" in caplog.text) == told
     assert ("note: a note" in caplog.text) == told
     assert f"({origin.value}) is in force from step 8 on" in caplog.text
+
+
+def test_what_the_plan_is_and_how_it_was_measured_stands_before_the_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    profile, model = CONCLUSION.profile, CONCLUSION.cost_model
+    assert profile is not None
+    assert model is not None
+    won = tf_libra.make_plan(profile, model, "wfbp")
+    race = Race(
+        (
+            Contender(won, 0.04, (0.050, 0.052, 0.049, 0.051)),
+            Contender(CONCLUSION.plan, 0.03, (0.060, 0.063, 0.058, 0.061)),
+        )
+    )
+    one = story(strategy="libra")
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        one.met(0, asked(strategy="libra"))
+        logging.getLogger("tf_libra").setLevel(logging.INFO)
+        one.in_force(CONCLUSION.after(race), Origin.MADE, 8)
+    order = [
+        "The plan is of wfbp, not of libra",
+        "note: race over 4 rounds",
+        "fit: ",
+        "note: a note",
+    ]
+    places = [caplog.text.index(words) for words in order]
+    assert places == sorted(places)
+    assert caplog.text.count("race over") == 1
 
 
 def test_conclusion_of_an_earlier_job_is_explained_as_that_of_this_one() -> None:

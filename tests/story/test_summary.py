@@ -205,6 +205,16 @@ def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measur
     assert "not of" not in describe(replace(facts, asked="by hand"))
 
 
+@pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])
+def test_reasons_of_a_model_that_is_not_trusted_say_so(error: float | None, most: float) -> None:
+    conclusion = Conclusion(PLAN, PROFILE, MODEL, 0.1, error, samples(), max_model_error=most)
+    told = describe(Facts(conclusion=conclusion))
+    assert ("predicted by a model that misses by" in told) == (error is not None and error > most)
+    assert ("what this model says:" in told) != ("by a model that misses by" in told)
+    if error == 0.3 and most == 0.25:
+        assert "predicted by a model that misses by 30.0 %:\nby hand: 2 groups" in told
+
+
 def test_long_notes_are_wrapped() -> None:
     note = " ".join(["word"] * 60)
     told = describe(Facts(conclusion=Conclusion(replace(PLAN, notes=(note,)))))

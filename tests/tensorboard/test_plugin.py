@@ -106,14 +106,27 @@ def test_plan_is_what_explain_says(backend: Backend, plan: dict[str, str]) -> No
 @pytest.mark.parametrize("index", range(len(RECORD.plan.groups)))
 def test_group_is_what_explain_says(backend: Backend, plan: dict[str, str], index: int) -> None:
     view = backend.answer("group", **plan, group=index)
-    told = explain(RECORD.conclusion.profile, RECORD.plan, RECORD.conclusion.cost_model).groups[
-        index
-    ]
+    conclusion = RECORD.conclusion
+    told = explain(
+        conclusion.profile, RECORD.plan, conclusion.cost_model, conclusion.evidence
+    ).groups[index]
     assert view["names"] == list(RECORD.plan.tensor_names[told.group.start : told.group.stop])
     assert view["why"]["threads"] == told.threads
     assert [(one["change"], one["seconds"]) for one in view["why"]["alternatives"]] == [
         (one.change, one.seconds) for one in told.alternatives
     ]
+
+
+def test_reasons_of_a_model_that_is_not_trusted_say_so() -> None:
+    assert views.group_view(RECORD, 0)["caveat"] == ""
+    record = replace(RECORD, conclusion=replace(RECORD.conclusion, max_model_error=0.05))
+    assert views.group_view(record, 0)["caveat"] == "by a model that misses by 9.0 %"
+
+
+def test_alternatives_beyond_the_fitted_threads_are_marked() -> None:
+    group = next(k for k, one in enumerate(RECORD.plan.groups) if one.num_threads == 4)
+    changes = {one["change"] for one in views.group_view(RECORD, group)["why"]["alternatives"]}
+    assert {"r = 2", "r = 8, extrapolated"} <= changes
 
 
 def test_the_bottleneck_loses_most_to_contention_and_alone(
@@ -445,7 +458,7 @@ def test_bursts_are_there_with_what_their_background_got(tmp_path: Path) -> None
         record.profile.compute_seconds.tolist()
     )
     assert shown["layers"][2]["comes_in"] == pytest.approx(record.plan.transition_seconds[2])
-    predicted, measured = shown["charts"]
+    measured, predicted = shown["charts"]
     assert (predicted["title"], measured["title"]) == ("predicted", "measured")
     assert predicted["idle_seconds"] == pytest.approx(record.plan.idle_seconds)
     assert measured["seconds"] == record.seconds

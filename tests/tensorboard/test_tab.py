@@ -126,9 +126,9 @@ def test_the_timeline_zooms_moves_and_tells_on_hover(tab: Tab, made: dict[str, A
     tab.view("timeline")
     tab.wait(lambda: tab.find("svg.lanes .bar"))
     kinds = [one.get_attribute("data-kind") for one in tab.find("svg.lanes .timeline")]
-    assert kinds == ["predicted", "measured", "rank", "rank"]
-    first = tab.texts("svg.lanes .timeline .backward")[0]
-    assert first == f"backward {ms(made['plan'].predicted_seconds)}"
+    assert kinds == ["measured", "predicted", "rank", "rank"]
+    predicted = tab.texts("svg.lanes .timeline .backward")[1]
+    assert predicted == f"backward {ms(made['plan'].predicted_seconds)}"
     whole = domain(tab)
     tab.one("button[aria-label='Zoom in']").click()
     tab.wait(lambda: domain(tab) != whole)
@@ -516,7 +516,9 @@ def burst_is_drawn(browser: Tab, burst: BurstRecord) -> None:
     bars = [
         len(chart.find_elements("css selector", "rect")) for chart in browser.find(".burst .gantt")
     ]
-    assert bars[1] == len(burst.bars)
+    assert bars[0] == len(burst.bars)
+    titles = [one.text.split(":")[0] for one in browser.find(".burst .gantt figcaption")]
+    assert titles == ["Measured", "Predicted"]
     idle = burst.plan.idle_seconds[1]
     assert f"Rank 1 is idle for {units.time(idle)}" in card.text.replace("\u00a0", " ")
     background = browser.one(".background").text.replace("\u00a0", " ")

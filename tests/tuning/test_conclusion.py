@@ -19,6 +19,7 @@ WHOLE = examples.plan_record().conclusion
         Conclusion(WHOLE.plan),
         Conclusion(WHOLE.plan, WHOLE.profile, notes=("too short",)),
         replace(WHOLE, median_error=None, held_out_error=None),
+        replace(WHOLE, max_model_error=0.05),
     ],
 )
 def test_survives_json(conclusion: Conclusion) -> None:
@@ -44,6 +45,7 @@ def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
         ({"profile": []}, "profile"),
         ({"samples": [3]}, r"samples\[0\] must be an object"),
         ({"held_out_error": -0.1}, "held_out_error must be at least 0"),
+        ({"max_model_error": 0}, "max_model_error must be greater than 0"),
         ({"median_error": "low"}, "median_error must be a finite number"),
         ({"notes": "one"}, "notes must be a list"),
         ({"is_complete": 1}, "is_complete must be true or false"),

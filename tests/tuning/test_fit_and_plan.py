@@ -95,6 +95,7 @@ def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strateg
 
 def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same() -> None:
     tuned, _ = drive(Machine(noise=2.0), max_model_error=0.001)
+    assert tuned.max_model_error == 0.001
     assert tuned.race is not None
     assert any("it proposes plans all the same" in note for note in tuned.notes)
 

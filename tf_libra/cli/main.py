@@ -93,17 +93,17 @@ def _main(arguments: list[str]) -> int:
     return BAD
 
 
-def _define_inputs(values: flags.FlagValues) -> None:
+def _define_inputs(values: flags.FlagValues, without: str = "required") -> None:
     flags.DEFINE_string(
         "profile",
         None,
-        "JSON file of the profile, or a log directory that has one (required)",
+        f"JSON file of the profile, or a log directory that has one ({without})",
         flag_values=values,
     )
     flags.DEFINE_string(
         "cost",
         None,
-        "JSON file of the cost model, or a log directory that has one (required)",
+        f"JSON file of the cost model, or a log directory that has one ({without})",
         flag_values=values,
     )
 
@@ -113,19 +113,43 @@ def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
         "strategy", default, f"one of {', '.join(strategies.BY_NAME)}", flag_values=values
     )
     _define_arguments(values)
-    flags.DEFINE_bool("exact", None, "the optimum, without chunks (libra)", flag_values=values)
+    exact = f"the optimum, without chunks (libra){_by_default('exact')}"
+    flags.DEFINE_bool("exact", None, exact, flag_values=values)
 
 
 def _define_arguments(values: flags.FlagValues) -> None:
     flags.DEFINE_list(
-        "threads", None, "R, the allowed numbers of threads (libra, libra-m)", flag_values=values
+        "threads",
+        None,
+        f"R, the allowed numbers of threads (libra, libra-m){_by_default('threads')}",
+        flag_values=values,
     )
     for name, text in _INTEGERS.items():
-        flags.DEFINE_integer(name, None, text, flag_values=values)
+        flags.DEFINE_integer(name, None, text + _by_default(name), flag_values=values)
     for name, text in _FLOATS.items():
-        flags.DEFINE_float(name, None, text, flag_values=values)
+        flags.DEFINE_float(name, None, text + _by_default(name), flag_values=values)
     for name, text in _TEXTS.items():
-        flags.DEFINE_string(name, None, text, flag_values=values)
+        flags.DEFINE_string(name, None, text + _by_default(name), flag_values=values)
+
+
+def _by_default(argument: str) -> str:
+    """What strategies take where an argument is not given, for its flag's help.
+
+    The flags themselves have no defaults: what is given has to be an argument of the strategy.
+    """
+    by_value: dict[str, list[str]] = {}
+    for name, kind in strategies.BY_NAME.items():
+        for field in dataclasses.fields(kind):
+            if field.name != argument or field.default in (None, dataclasses.MISSING):
+                continue
+            value = field.default
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+            by_value.setdefault(text, []).append(name)
+    if not by_value:
+        return ""
+    if len(by_value) == 1:
+        return f"; by default {next(iter(by_value))}"
+    return "; by default " + ", ".join(f"{k} ({', '.join(v)})" for k, v in by_value.items())
 
 
 def _define_plan(values: flags.FlagValues) -> None:
@@ -156,7 +180,7 @@ def _define_compare(values: flags.FlagValues) -> None:
 
 
 def _define_explain(values: flags.FlagValues) -> None:
-    _define_inputs(values)
+    _define_inputs(values, "of LOGDIR if none")
     flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
     define_plot(values)
 
@@ -213,9 +237,17 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
 
 
 def _explain(values: flags.FlagValues, rest: list[str]) -> None:
+    path = Path(rest[0])
+    if path.is_dir():
+        for name in ("profile", "cost"):
+            if values[name].value is None:
+                values[name].value = str(path)
+        path /= "plan.json"
     profile, cost, evidence = _inputs(values)
-    plan = read(Path(rest[0]), Plan.from_json)
-    explanation = explain(profile, plan, cost)
+    plan = read(path, Plan.from_json)
+    explanation = explain(profile, plan, cost, evidence)
+    if evidence is not None and evidence.caveat:
+        print(f"predicted {evidence.caveat}:")
     print(explanation)
     _tell_evidence(evidence, [plan])
     _plot(values, plan, explanation.timeline)
@@ -227,7 +259,7 @@ COMMANDS: dict[str, Command] = {
         "predict backward's time, over numbers of workers", _define_simulate, _simulate
     ),
     "compare": Command("all strategies in one table", _define_compare, _compare),
-    "explain": Command("why a plan is as it is", _define_explain, _explain, ("PLAN.json",)),
+    "explain": Command("why a plan is as it is", _define_explain, _explain, ("PLAN.json|LOGDIR",)),
     **runs.COMMANDS,
 }
 

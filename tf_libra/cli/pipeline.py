@@ -41,7 +41,12 @@ def _define_inputs(values: flags.FlagValues) -> None:
 
 def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
     flags.DEFINE_string("strategy", default, f"one of {', '.join(BY_NAME)}", flag_values=values)
-    flags.DEFINE_integer("num_stages", None, "exactly so many (spp, gpipe)", flag_values=values)
+    flags.DEFINE_integer(
+        "num_stages",
+        None,
+        "exactly so many (spp, gpipe); as many as is best if none",
+        flag_values=values,
+    )
 
 
 def _define_plan(values: flags.FlagValues) -> None:

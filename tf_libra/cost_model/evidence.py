@@ -9,6 +9,7 @@ from tf_libra import checks, units
 from tf_libra.cost_model.cost import CostModel
 
 KEY = "evidence"  # in a cost model's JSON
+MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by default
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Evidence:
       median_error: median relative error of an all-reduce over the samples; None where unknown.
       held_out_error: median relative error of steps under plans that the fit has not seen; None
         where it was not tested.
+      max_model_error: beyond this `held_out_error` it is not trusted.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -31,6 +33,7 @@ class Evidence:
     num_samples: int = 0
     median_error: float | None = None
     held_out_error: float | None = None
+    max_model_error: float = MAX_MODEL_ERROR
 
     def __post_init__(self) -> None:
         threads = checks.integers("threads", self.threads, 1, checks.MAX_INT32)
@@ -40,6 +43,15 @@ class Evidence:
             value = getattr(self, field)
             if value is not None:
                 object.__setattr__(self, field, checks.real(field, value, minimum=0))
+        most = checks.real("max_model_error", self.max_model_error, above=0)
+        object.__setattr__(self, "max_model_error", most)
+
+    @property
+    def caveat(self) -> str:
+        """What stands above the reasons of a model that is not trusted; empty where it is."""
+        if self.held_out_error is None or self.held_out_error <= self.max_model_error:
+            return ""
+        return f"by a model that misses by {units.percent(self.held_out_error)}"
 
     def describe(self) -> str:
         """By how much the model misses, a sentence."""

@@ -14,6 +14,7 @@ from typing import Any
 from tf_libra import checks, strategies
 from tf_libra.backends import backend
 from tf_libra.backends.backend import Backend
+from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
 from tf_libra.options.option import Option, check_all, option
@@ -47,7 +48,7 @@ class Tuning:
         alone="max_tuning_seconds",
     )
     max_model_error: float = option(
-        0.25,
+        MAX_MODEL_ERROR,
         "float",
         values.check_above_0,
         """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans

@@ -22,7 +22,7 @@ def in_a_line(plan: BurstPlan) -> str:
 
 
 def took(plan: BurstPlan, measured: Measured) -> str:
-    """What an iteration takes, as predicted and as measured."""
+    """What an iteration takes, as measured and as predicted."""
     return (
         f"an iteration takes {units.time(measured.seconds)}; predicted:"
         f" {units.time(plan.iteration_seconds)}"
@@ -49,9 +49,9 @@ def explained(
         limit = f"amplification at most {plan.max_amplification:g}"
     lines = [
         f"{name}: a burst plan under {plan.strategy}, {limit}",
+        *([] if measured is None else [f"measured iteration: {units.time(measured.seconds)}"]),
         f"predicted iteration: {units.time(plan.iteration_seconds)},"
         f" {units.time(plan.device_seconds)} of all ranks together",
-        *([] if measured is None else [f"measured iteration: {units.time(measured.seconds)}"]),
         "",
         f"{'ranks':>5}  {'comes in':>10}  {'computes':>10}  {'all-reduce':>10}"
         f"  {'amplified':>9}  layers",

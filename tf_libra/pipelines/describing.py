@@ -72,8 +72,9 @@ def explained(
     """
     lines = [
         f"{name}: {_kind(plan)} under {plan.strategy}, {plan.num_microbatches} microbatches",
-        f"predicted iteration: {units.time(plan.predicted_seconds)}"
-        + ("" if measured is None else f", measured: {units.time(measured.seconds)}"),
+        ("" if measured is None else f"measured iteration: {units.time(measured.seconds)}, ")
+        + f"predicted{' iteration' if measured is None else ''}:"
+        f" {units.time(plan.predicted_seconds)}",
         *textwrap.wrap(bottleneck(layers, plan, cluster), _COLUMNS),
         "",
         *_table(plan, layers),

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from tf_libra import checks
-from tf_libra.cost_model import CostModel
+from tf_libra.cost_model import CostModel, Evidence
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.losses import bottleneck, losses
@@ -102,17 +102,20 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Explanation:
+def explain(
+    profile: BackwardProfile, plan: Plan, cost: CostModel, evidence: Evidence | None = None
+) -> Explanation:
     """Returns why a plan is as it is, under a cost model.
 
     Every alternative changes one thing and keeps the rest of the plan; its time is that of the
-    whole timeline.
+    whole timeline. What is said of numbers of threads beyond those of the model's evidence, where
+    that is given, is marked as extrapolated.
 
     Raises:
         ValueError: the plan is of other tensors, or a rate is not positive at a group's threads.
     """
     timeline = simulate(profile, plan, cost)
-    explainer = _Explainer(profile, plan, cost, timeline)
+    explainer = _Explainer(profile, plan, cost, timeline, evidence)
     groups = tuple(explainer.group(index) for index in range(len(plan.groups)))
     return Explanation(
         plan=plan,
@@ -124,7 +127,11 @@ def explain(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Explanatio
 
 
 def explain_group(
-    profile: BackwardProfile, plan: Plan, cost: CostModel, index: int
+    profile: BackwardProfile,
+    plan: Plan,
+    cost: CostModel,
+    index: int,
+    evidence: Evidence | None = None,
 ) -> GroupExplanation:
     """Returns why one group is as it is; the same as `explain(...).groups[index]`, sooner.
 
@@ -132,7 +139,7 @@ def explain_group(
         ValueError: as for `explain`, or the plan has no such group.
     """
     checks.integer("index", index, 0, len(plan.groups) - 1)
-    return _Explainer(profile, plan, cost, simulate(profile, plan, cost)).group(index)
+    return _Explainer(profile, plan, cost, simulate(profile, plan, cost), evidence).group(index)
 
 
 def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> str:
@@ -148,12 +155,18 @@ class _Explainer:
     """Changes one plan and simulates what comes of it."""
 
     def __init__(
-        self, profile: BackwardProfile, plan: Plan, cost: CostModel, timeline: Timeline
+        self,
+        profile: BackwardProfile,
+        plan: Plan,
+        cost: CostModel,
+        timeline: Timeline,
+        evidence: Evidence | None = None,
     ) -> None:
         self._profile = profile
         self._plan = plan
         self._cost = cost
         self._timeline = timeline
+        self._evidence = evidence or Evidence()
 
     def summary(self) -> str:
         total = self._timeline.backward_seconds
@@ -272,11 +285,12 @@ class _Explainer:
         all_reduce = (
             self._cost.overlapped_all_reduce if overlaps else self._cost.exclusive_all_reduce
         )
-        words = [f"r = {r}: the all-reduce takes {time(float(all_reduce(num_bytes, r)))}"]
+        seconds = time(float(all_reduce(num_bytes, r)))
+        words = [f"r = {r}{self._mark(r)}: the all-reduce takes {seconds}"]
         for alternative, other in ((halved, r // 2), (doubled, 2 * r)):
             if alternative is None or alternative.seconds is None:
                 continue
-            effect = f"{time(float(all_reduce(num_bytes, other)))} with {other}"
+            effect = f"{time(float(all_reduce(num_bytes, other)))} with {other}{self._mark(other)}"
             words.append(f"{effect} ({difference(alternative.seconds)} in all)")
         text = ", ".join(words)
         if overlaps:
@@ -289,7 +303,11 @@ class _Explainer:
             return None
         groups = list(self._plan.groups)
         groups[index] = replace(groups[index], num_threads=num_threads)
-        return Alternative(f"r = {num_threads}", self._difference(groups))
+        change = f"r = {num_threads}{self._mark(num_threads)}"
+        return Alternative(change, self._difference(groups))
+
+    def _mark(self, num_threads: int) -> str:
+        return ", extrapolated" if self._evidence.beyond({num_threads}) else ""
 
     def _merged(self, first: int, second: int) -> Alternative:
         """Merged with the threads of whichever of the two is better."""

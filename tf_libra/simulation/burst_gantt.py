@@ -121,7 +121,7 @@ def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
 def pictures(
     plan: BurstPlan, measured: tuple[Sequence[Bar], float] | None = None
 ) -> tuple[Picture, ...]:
-    """What is predicted, and below it what was measured.
+    """What was measured, and below it what is predicted.
 
     Args:
         plan: the bursts.
@@ -155,7 +155,7 @@ def pictures(
         seconds - _covered((one for one in bars if one.device == device), seconds)
         for device in devices
     )
-    return predicted, Picture("measured", bars, seconds, idle)
+    return Picture("measured", bars, seconds, idle), predicted
 
 
 def _of(plan: BurstPlan, stages: Sequence[Stage], bar: Bar) -> str:

@@ -49,6 +49,7 @@ from tf_libra.tuning import (
     Origin,
     Phase,
 )
+from tf_libra.tuning.race import RACE
 
 
 class Story:
@@ -217,13 +218,18 @@ class Story:
         )
 
     def _tell_conclusion(self, conclusion: Conclusion) -> None:
-        if conclusion.is_fitted:
-            self.log.info("fit: %s", fit_line(conclusion))
-        for note in conclusion.notes:
-            self.log.warning("note: %s", note)
+        """What the plan is, what was measured of it, and then the model and what else is noted."""
         plan = conclusion.plan
         if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
             self.log.info("plan: %s", another)
+        raced = [note for note in conclusion.notes if note.startswith(RACE)]
+        for note in raced:
+            self.log.warning("note: %s", note)
+        if conclusion.is_fitted:
+            self.log.info("fit: %s", fit_line(conclusion))
+        for note in conclusion.notes:
+            if note not in raced:
+                self.log.warning("note: %s", note)
         self.log.info(
             "plan: %s made %d group(s) of %d tensors",
             plan.strategy,

@@ -36,8 +36,10 @@ def describe(facts: Facts) -> str:
         lines.append("")
         plan, profile, model = conclusion.plan, conclusion.profile, conclusion.cost_model
         if profile is not None and model is not None:
-            lines.append("what this model says:" if conclusion.is_fitted else "predicted:")
-            lines.append(str(explain(profile, plan, model)))
+            plain = "what this model says:" if conclusion.is_fitted else "predicted:"
+            caveat = conclusion.evidence.caveat
+            lines.append(f"predicted {caveat}:" if caveat else plain)
+            lines.append(str(explain(profile, plan, model, conclusion.evidence)))
         else:
             for note in plan.notes:
                 lines += _wrapped(f"note: {note}")

@@ -168,7 +168,7 @@ def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
 
 
 def burst_view(record: BurstRecord) -> dict[str, Any]:
-    """A burst plan: the ranks under each layer, and what every rank does when.
+    """A burst plan: the ranks under each layer, and what every rank does when, measured first.
 
     `measured` of a layer is its computation on each of `device_counts` ranks; None of a plan that
     was given. An amplification that is infinite is None.
@@ -321,7 +321,7 @@ def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, An
 
 
 def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
-    """One group: its tensors, and why it is as it is.
+    """One group: its tensors, and why it is as it is; `caveat` of reasons that are not trusted.
 
     Raises:
       ValueError: the plan has no such group.
@@ -343,9 +343,11 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
         "num_bytes": [part.num_bytes for part in plan.parts(index)],
         "compute_seconds": seconds,
         "why": None,
+        "caveat": record.conclusion.evidence.caveat,
     }
     if profile is not None and record.conclusion.cost_model is not None:
-        view["why"] = _why(explain_group(profile, plan, record.conclusion.cost_model, index))
+        model, evidence = record.conclusion.cost_model, record.conclusion.evidence
+        view["why"] = _why(explain_group(profile, plan, model, index, evidence))
     return view
 
 

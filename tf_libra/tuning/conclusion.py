@@ -8,6 +8,7 @@ from typing import Any
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel, Evidence, OverlapSample, cost_model_from_json
+from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -45,6 +46,7 @@ class Conclusion:
             where that could not be told.
         race: the plans that were run in turns, the one in force first; None where none were.
         search: the settings that were searched in steps; None where none were.
+        max_model_error: beyond this `held_out_error` the model is not trusted.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -61,6 +63,7 @@ class Conclusion:
     rest_seconds: float | None = None
     race: Race | None = None
     search: Search | None = None
+    max_model_error: float = MAX_MODEL_ERROR
 
     def __post_init__(self) -> None:
         checks.instance("plan", self.plan, Plan)
@@ -71,6 +74,8 @@ class Conclusion:
             value = getattr(self, field)
             if value is not None:
                 object.__setattr__(self, field, checks.real(field, value, minimum=0))
+        most = checks.real("max_model_error", self.max_model_error, above=0)
+        object.__setattr__(self, "max_model_error", most)
         object.__setattr__(self, "samples", checks.sequence("samples", self.samples))
         for sample in self.samples:
             checks.instance("samples", sample, OverlapSample)
@@ -101,7 +106,13 @@ class Conclusion:
     def evidence(self) -> Evidence:
         """What the model rests on."""
         threads = tuple(sample.num_threads for sample in self.samples)
-        return Evidence(threads, len(self.samples), self.median_error, self.held_out_error)
+        return Evidence(
+            threads,
+            len(self.samples),
+            self.median_error,
+            self.held_out_error,
+            self.max_model_error,
+        )
 
     @property
     def is_fitted(self) -> bool:
@@ -123,6 +134,7 @@ class Conclusion:
             "rest_seconds": self.rest_seconds,
             "race": None if self.race is None else self.race.to_document(),
             "search": None if self.search is None else self.search.to_document(),
+            "max_model_error": self.max_model_error,
         }
 
     @classmethod

@@ -51,7 +51,7 @@ def fit_and_plan(
         notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
         strategy = informed(strategy, gamma)
     plan = _plan(fitted, strategy, task.max_model_error, num_workers, notes, task.runs_streams)
-    return replace(fitted, plan=plan, notes=tuple(notes))
+    return replace(fitted, plan=plan, notes=tuple(notes), max_model_error=task.max_model_error)
 
 
 def _fit(

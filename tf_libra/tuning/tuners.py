@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tf_libra import strategies
+from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.tuning.algorithm import Tuner, tune_by_model
 from tf_libra.tuning.by_all import tune_by_all
@@ -26,7 +27,7 @@ def tune(
     strategy: strategies.Strategy,
     num_workers: int,
     budget: Budget,
-    max_model_error: float = 0.25,
+    max_model_error: float = MAX_MODEL_ERROR,
     clock: Callable[[], float] = time.monotonic,
     begins: Callable[[Phase], None] = lambda phase: None,
     hops: int | None = None,

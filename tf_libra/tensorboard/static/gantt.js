@@ -1,4 +1,4 @@
-// What every rank does when, as bars in rows: predicted above measured, on one scale.
+// What every rank does when, as bars in rows; charts of a plan share one scale.
 
 import {h, s} from './dom.js';
 import {time} from './format.js';

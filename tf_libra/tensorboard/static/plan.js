@@ -341,6 +341,7 @@ function showGroup(place, group, plan, run) {
     why === null
       ? h('p', {class: 'lead'}, 'There is no model in this run that could say why.')
       : h('div', {id: 'why'},
+        group.caveat ? h('p', {class: 'note bad', id: 'caveat'}, `Predicted ${group.caveat}:`) : null,
         h('h3', {}, 'Why it starts then'), h('p', {}, why.starts),
         h('h3', {}, 'Why it is fused like this'), h('p', {}, why.merged),
         h('h3', {}, `Why ${group.num_threads === 1 ? 'one thread' : `${group.num_threads} threads`}`), h('p', {}, why.threads),

@@ -1,4 +1,4 @@
-// View 2: predicted and measured timelines over one another.
+// View 2: measured and predicted timelines over one another.
 
 import {choice, h} from './dom.js';
 import {bytes, plural, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
@@ -14,8 +14,8 @@ async function shown(context) {
     const name = own ? 'this plan' : `plan of step ${other.step} (${strategy(other.strategy)})`;
     const plan = {run: other.run, tag: other.tag};
     options.push(
-      [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own],
-      [`measured ${other.tag}`, `${name}, measured`, {...plan, show: 'measured'}, own]);
+      [`measured ${other.tag}`, `${name}, measured`, {...plan, show: 'measured'}, own],
+      [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own]);
   }
   const {threads, totals} = await context.askOnce('plan', context.plan);
   if (!totals) return options; // nothing to predict by
@@ -164,8 +164,8 @@ function groupTable(pairs, context) {
   const spans = known.map(([, timeline]) => byTensors(timeline.spans));
   const keys = [...new Set(spans.flatMap((one) => [...one.keys()]))];
   const alike = known.length === 2 && keys.every((key) => spans.every((one) => one.has(key)));
-  const columns = alike ? known : known.slice(-1);
-  const shownSpans = alike ? spans : spans.slice(-1);
+  const columns = alike ? known : known.slice(0, 1);
+  const shownSpans = alike ? spans : spans.slice(0, 1);
   const rows = [...shownSpans[0].keys()].map((key) => {
     const each = shownSpans.map((one) => one.get(key));
     const [first, last] = [each[0], each.at(-1)];
