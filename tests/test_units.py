@@ -1,5 +1,8 @@
 """Numbers for a reader; tests/tensorboard/test_tab.py compares them with the browser's."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +64,57 @@ def test_a_time_is_read_back_to_its_digits(seconds: float) -> None:
     # Half of the fourth digit, or of the third decimal.
     assert float(number) * factor == pytest.approx(seconds, rel=5.1e-4, abs=0.51e-3 * factor)
     assert float(number) < 1000 or unit == "s"
+
+
+_UNIT = r"(?:us|ms|s|seconds|B|kB|MB|GB|bytes)\b"
+# A number with digits of its own before a unit, or as a share; exact counts are none.
+_OWN_IN_PYTHON = re.compile(rf"\{{[^{{}}]*:[^{{}}]*[gfe]\}} ?{_UNIT}|\{{[^{{}}]*:[^{{}}]*%\}}")
+# Likewise, and whatever a chart formats by itself on hover.
+_OWN_IN_BROWSER = re.compile(
+    rf"toFixed\([^)]*\)\}} ?{_UNIT}|toPrecision\([^)]*\)\}} ?{_UNIT}|(?<!× )%\{{[yz](?::[^}}]*)?\}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_own"),
+    [
+        ('f"{1e3 * seconds:.4g} ms"', True),
+        ('f"({a:.3g} s against"', True),
+        ('f"{size:.3g} bytes"', True),
+        ('f"{share:.1%} of them"', True),
+        ('f"{units.time(seconds)} each"', False),
+        ('f"{largest:,} bytes"', False),
+        ('f"{ratio:.2f} times as long"', False),
+    ],
+)
+def test_formats_of_its_own_are_seen(line: str, is_own: bool) -> None:
+    assert bool(_OWN_IN_PYTHON.search(line)) == is_own
+
+
+@pytest.mark.parametrize(
+    ("line", "is_own"),
+    [
+        ("`step %{x}<br>%{y:.4g} ms<extra>`", True),
+        ("`${(1e3 * seconds).toFixed(2)} ms`", True),
+        ("`%{x} workers: %{text} (× %{y:.3f})`", False),
+        ("`${ratio.toFixed(2)} times as fast`", False),
+    ],
+)
+def test_formats_of_its_own_are_seen_in_the_browser(line: str, is_own: bool) -> None:
+    assert bool(_OWN_IN_BROWSER.search(line)) == is_own
+
+
+def test_times_bytes_and_shares_are_written_in_one_place() -> None:
+    package = Path(units.__file__).parent
+    found = [
+        f"{path.relative_to(package)}:{number}: {line.strip()}"
+        for pattern, suffix, own in (
+            (_OWN_IN_PYTHON, "py", "units.py"),
+            (_OWN_IN_BROWSER, "js", "format.js"),
+        )
+        for path in sorted(package.rglob(f"*.{suffix}"))
+        if path.name != own
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert found == []

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import tf_libra
+from tf_libra import units
 from tf_libra.cli import main
 from tf_libra.planning.burst import given_devices, strong_scaling_limit
 from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
@@ -58,7 +60,9 @@ def test_simulate_a_plan_beside_a_background_job(profile, tmp_path, capsys):
     assert row["foreground_slowdown"] == found.foreground_slowdown
     assert row["background_samples_per_second"] == 4 * found.background_iterations
     assert main(["burst", "simulate", profile, "--strategy=deeppool"]) == 0
-    assert "idle_share" in capsys.readouterr().out
+    lines = dict(re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines())
+    assert lines["iteration"] == units.time(plan.iteration_seconds)
+    assert lines["idle share"].endswith(" %")
 
 
 def test_compare_has_every_scale_and_limit(profile, tmp_path, capsys):

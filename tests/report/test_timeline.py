@@ -95,8 +95,8 @@ def test_other_clocks_are_aligned() -> None:
                 spans(plain, rank, thread), spans(shifted, rank, thread), strict=True
             ):
                 assert one["ts"] == pytest.approx(other["ts"], abs=1e-2)  # microseconds
-    assert plain["otherData"]["clocks"]["rank 1"].startswith("0.0 us ahead")
-    assert shifted["otherData"]["clocks"]["rank 1"].startswith("1000000.0 us ahead")
+    assert plain["otherData"]["clocks"]["rank 1"].startswith("0 us ahead")
+    assert shifted["otherData"]["clocks"]["rank 1"].startswith("1 s ahead")
 
 
 def test_hostile_names_are_text() -> None:
@@ -165,7 +165,7 @@ def test_every_rank_has_recorded_its_exchanges(traced: Job) -> None:
 
 
 def test_ranks_of_one_host_share_a_clock(real: dict[str, Any]) -> None:
-    assert real["otherData"]["clocks"]["rank 1"].startswith("0.0 us ahead")
+    assert real["otherData"]["clocks"]["rank 1"].startswith("0 us ahead")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no event file"])

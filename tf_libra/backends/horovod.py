@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tf_libra import units
 from tf_libra.backends.job import World, within
 
 
@@ -151,8 +152,9 @@ def exchange_json(
 
     def why_late() -> str:
         return (
-            f"rank {_horovod().rank()} has waited {timeout_seconds:g} s for the other ranks to come"
-            " to their first step; Horovod's warnings of stalled tensors say which are missing"
+            f"rank {_horovod().rank()} has waited {units.time(timeout_seconds)} for the other ranks"
+            " to come to their first step; Horovod's warnings of stalled tensors say which are"
+            " missing"
         )
 
     # Horovod itself waits forever.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tf_libra import units
 from tf_libra.backends import lanes_meeting
 from tf_libra.backends.control import EngineError, LostRankError
 from tf_libra.backends.job import World, within
@@ -178,8 +179,8 @@ class _Store:
 
         def why_late() -> str:
             return (
-                f"rank {self._cluster.rank} has waited {timeout_seconds:g} s for rank {waits_for}"
-                f" ({self._cluster.name(waits_for)}) to come to its first step"
+                f"rank {self._cluster.rank} has waited {units.time(timeout_seconds)} for rank"
+                f" {waits_for} ({self._cluster.name(waits_for)}) to come to its first step"
             )
 
         try:

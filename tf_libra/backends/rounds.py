@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from tf_libra import units
 from tf_libra.backends.control import EngineError, LostRankError, Terms
 
 PERIOD_SECONDS = 1.0
@@ -236,13 +237,15 @@ class Rounds:
             to_warning = self._terms.stall_warning_seconds - waited
             if not warned and to_warning <= 0:
                 warned = True
-                _warn(f"rank {self._rank} has waited {waited:.0f} s for another rank to answer")
+                _warn(
+                    f"rank {self._rank} has waited {units.time(waited)} for another rank to answer"
+                )
             left = self._terms.timeout_seconds - waited
             if left <= 0:
                 raise LostRankError(
                     f"rank {self._rank}: a rank has not answered for"
-                    f" {self._terms.timeout_seconds:g} s; Horovod's warnings of stalled tensors"
-                    " say which"
+                    f" {units.time(self._terms.timeout_seconds)}; Horovod's warnings of stalled"
+                    " tensors say which"
                 )
             try:
                 found = self._results.get(timeout=left if warned else min(left, to_warning))
@@ -296,7 +299,7 @@ class Rounds:
             if note.what != what
         ]
         return (
-            f"rank {self._rank} has waited {self._terms.timeout_seconds:g} s at {what} for"
+            f"rank {self._rank} has waited {units.time(self._terms.timeout_seconds)} at {what} for"
             f" {', '.join(missing) or 'a rank that does not answer'}"
         )
 

@@ -113,7 +113,7 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
         print_json(row)
     else:
         for name, value in row.items():
-            print(f"{name:<30} {value:.6g}" if isinstance(value, float) else f"{name:<30} {value}")
+            print(*_told(name, value))
     _plot(values, [(plan.strategy, plan)])
 
 
@@ -192,6 +192,17 @@ def _row(title: str, plan: BurstPlan) -> dict[str, Any]:
         "devices": _counts(plan),
         "notes": list(plan.notes),
     }
+
+
+def _told(name: str, value: Any) -> tuple[str, str]:
+    """A line of a table of one plan: times and shares as everywhere."""
+    if name.endswith("_seconds"):
+        name, text = name.removesuffix("_seconds"), units.time(value)
+    elif name.endswith("_share"):
+        text = units.percent(value)
+    else:
+        text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
+    return f"{name.replace('_', ' '):<30}", text
 
 
 def _counts(plan: BurstPlan) -> dict[str, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
 from tf_libra.cost_model.cost import CostModel
 
@@ -308,8 +308,8 @@ def _fit_communication(
             notes.append(
                 "all-reduces without overlap fit clearly better with a startup overhead of "
                 "their own: "
-                f"{math.exp(other.values['exclusive.startup']):.3g} s, beside computation "
-                f"{math.exp(other.values['startup']):.3g} s"
+                f"{units.time(math.exp(other.values['exclusive.startup']))}, beside computation "
+                f"{units.time(math.exp(other.values['startup']))}"
             )
     _note_undetermined(solution, notes)
 
@@ -498,16 +498,16 @@ def _check_assumptions(model: ContentionModel, columns: _Samples, warnings: list
         overlapped = float(model.overlapped_all_reduce(size, r))
         exclusive = float(model.exclusive_all_reduce(size, r))
         kept = float(model.compute_rate(r))
-        where = f"at r = {r:g} and {size:.3g} bytes"
+        where = f"at r = {r:g} and {units.size(size)}"
         if overlapped * _NOTABLE < exclusive:
             warnings.append(
-                f"{where} an all-reduce is faster beside computation ({overlapped:.3g} s) than "
-                f"alone ({exclusive:.3g} s): Assumption 2 does not hold"
+                f"{where} an all-reduce is faster beside computation ({units.time(overlapped)}) "
+                f"than alone ({units.time(exclusive)}): Assumption 2 does not hold"
             )
         if overlapped * (1 - kept) > exclusive * _NOTABLE:
             warnings.append(
                 f"{where} overlapping is slower than one after the other "
-                f"({overlapped:.3g} s against {overlapped * kept + exclusive:.3g} s): "
+                f"({units.time(overlapped)} against {units.time(overlapped * kept + exclusive)}): "
                 "Assumption 3 does not hold"
             )
     _check_rates(model, columns, warnings)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tf_libra import units
 from tf_libra.cost_model import OverlapSample
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.profiling.backward import StepProduction
@@ -261,5 +262,5 @@ def _unusable(record: AllReduceRecord, production: StepProduction) -> str:
             return f"holds {name!r}, which the step has not"
         early_ns = produced_ns[name] - record.started_ns
         if early_ns > _CLOCK_TOLERANCE_NS and name not in production.inferred:
-            return f"started {early_ns * 1e-9:.6f} s before its {name!r} was produced"
+            return f"started {units.time(early_ns * 1e-9)} before its {name!r} was produced"
     return ""

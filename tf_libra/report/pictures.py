@@ -211,7 +211,9 @@ def _strategies(figure: Any, table: dict[str, Any]) -> None:
     ]
     seconds = [1e3 * row["backward_seconds"] for row in rows]
     bars = axis.barh(names, seconds, color=_COMPUTATION)
-    axis.bar_label(bars, [f"{one:.4g}" for one in seconds], fontsize=7, padding=2)
+    axis.bar_label(
+        bars, [units.time(row["backward_seconds"]) for row in rows], fontsize=7, padding=2
+    )
     axis.margins(x=0.1)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=7)

@@ -7,6 +7,7 @@ Format: "Trace Event Format", the JSON object form; times are microseconds since
 from collections.abc import Iterator
 from typing import Any
 
+from tf_libra import units
 from tf_libra.model.plan import Plan
 from tf_libra.records.clocks import ClockOffset, clock_offsets
 from tf_libra.records.exchanges import shared_exchanges
@@ -59,8 +60,8 @@ def _clock(offset: ClockOffset | None) -> str:
     if offset is None:
         return "not aligned: it has exchanged nothing with the first"
     return (
-        f"{offset.offset_ns * 1e-3:.1f} us ahead, between {offset.lower_ns * 1e-3:.1f} and"
-        f" {offset.upper_ns * 1e-3:.1f}"
+        f"{units.time(offset.offset_ns * 1e-9)} ahead, between"
+        f" {units.time(offset.lower_ns * 1e-9)} and {units.time(offset.upper_ns * 1e-9)}"
     )
 
 

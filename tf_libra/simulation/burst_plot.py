@@ -37,7 +37,7 @@ def plot_burst(
     rows = figure.subplots(1 + len(plans), 1, height_ratios=[1.6] + [1] * len(plans))
     layers = len(plans[0][1].layer_names)
     for (title, plan), colour in zip(plans, _cycle(len(plans)), strict=True):
-        label = f"{title}: {1e3 * plan.iteration_seconds:.4g} ms"
+        label = f"{title}: {units.time(plan.iteration_seconds)}"
         rows[0].step(range(layers), plan.num_devices, where="mid", label=label, color=colour)
     rows[0].set_yscale("log", base=2)
     rows[0].set_yticks(plans[0][1].device_counts, [str(n) for n in plans[0][1].device_counts])

@@ -2,6 +2,7 @@
 
 import os
 
+from tf_libra import units
 from tf_libra.model.plan import Plan
 from tf_libra.simulation.picture import save
 from tf_libra.simulation.timeline import Timeline
@@ -43,6 +44,6 @@ def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) 
     axes.set_xlim(0, 1e3 * timeline.backward_seconds or 1)
     axes.set_xlabel("ms since the start of backward (light: overlapped computation)")
     axes.set_title(
-        f"{plan.strategy}: {len(plan.groups)} groups, {1e3 * timeline.backward_seconds:.4g} ms"
+        f"{plan.strategy}: {len(plan.groups)} groups, {units.time(timeline.backward_seconds)}"
     )
     save(figure, path)

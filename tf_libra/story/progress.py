@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TextIO
 
+from tf_libra import units
+
 # What takes no longer needs no progress.
 _PATIENCE_SECONDS = 1.0
 _REFRESH_SECONDS = 0.25
@@ -67,7 +69,7 @@ class Progress:
                 if seconds < _PATIENCE_SECONDS:
                     continue
                 columns = shutil.get_terminal_size().columns
-                line = f"tf_libra: {self._text}, {seconds:.0f} s"[: columns - 1]
+                line = f"tf_libra: {self._text}, {units.time(round(seconds))}"[: columns - 1]
                 self._write(_CLEAR_LINE + line)
                 self._drawn = True
 

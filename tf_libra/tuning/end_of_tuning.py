@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tf_libra import checks
+from tf_libra import checks, units
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class EndOfTuning:
     def note(self) -> str:
         """What a reader should know of an end that came early."""
         return (
-            f"the budget of {self._budget.max_steps} steps or {self._budget.max_seconds:g} s ended"
-            " before all experiments were made; the plan rests on those that were"
+            f"the budget of {self._budget.max_steps} steps or"
+            f" {units.time(self._budget.max_seconds)} ended before all experiments were made; the"
+            " plan rests on those that were"
         )

@@ -41,7 +41,7 @@ def test_one_disturbed_step_loses_a_setting_nothing() -> None:
     one, other = SETTINGS[:2]
     found = made([("grid", one, s) for s in (0.1, 0.1, 9.0)] + [("grid", other, 0.2)])
     assert found.best == one
-    assert "of 2 settings in 4 steps the best is units of 65536 bytes" in found.describe()
+    assert "of 2 settings in 4 steps the best is units of 65.54 kB on" in found.describe()
 
 
 def test_what_a_search_begins_with_is_nobodys_credit() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model import CostModel
 from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.plan import Plan, TensorGroup
@@ -58,7 +58,7 @@ class Setting:
     def describe(self) -> str:
         """In words."""
         return (
-            f"units of {self.unit_bytes} bytes on {self.num_streams} streams of"
+            f"units of {units.size(self.unit_bytes)} on {self.num_streams} streams of"
             f" {self.num_threads} threads"
         )
 

@@ -66,7 +66,7 @@ function coefficients(view) {
         .map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, view.at_threads.map((one) => h('tr', {},
         h('td', {class: 'left'}, `r = ${one.num_threads}`),
-        h('td', {}, `${one.slowdown.toFixed(3)} times as long`),
+        h('td', {}, timesAsLong(one.slowdown)),
         h('td', {}, rate(one.overlapped_rate)),
         h('td', {}, rate(one.exclusive_rate)))))),
     h('p', {class: 'note'}, `${view.model.formula}.`));
@@ -90,9 +90,12 @@ const dots = (name, tint) => ({
   name, type: 'scatter', mode: 'markers', marker: {color: tint, size: 7, opacity: 0.6},
 });
 
-function curve(name, view, key, tint, factor = 1) {
+const timesAsLong = (ratio) => `${ratio.toFixed(3)} times as long`;
+
+function curve(name, view, key, tint, told, factor = 1) {
   return {name, type: 'scatter', mode: 'lines', x: view.curves.num_threads, y: view.curves[key].map((value) => factor * value),
-    line: {color: tint, width: 2.5}, hovertemplate: `r = %{x:.2f}<br>%{y:.4g}<extra>${name}</extra>`};
+    line: {color: tint, width: 2.5},
+    hovertemplate: view.curves[key].map((value) => `r = %{x:.2f}<br>${told(value)}<extra>${name}</extra>`)};
 }
 
 function slowdown(element, view) {
@@ -101,24 +104,24 @@ function slowdown(element, view) {
     {...dots('samples', color('compute')),
       x: some.map((one, i) => one.num_threads + spread(i)), y: some.map((one) => one.slowdown),
       text: some.map((one) => `r = ${one.num_threads}, ${origin(one)}<br>${bytes(one.num_bytes)}`),
-      hovertemplate: '%{text}<br>× %{y:.3f}<extra></extra>'},
-    curve('fitted', view, 'slowdown', color('compute-slow')),
-    medians('medians', some, 'slowdown', color('compute')),
+      hovertemplate: some.map((one) => `%{text}<br>${timesAsLong(one.slowdown)}<extra></extra>`)},
+    curve('fitted', view, 'slowdown', color('compute-slow'), timesAsLong),
+    medians('medians', some, 'slowdown', color('compute'), timesAsLong),
     // Beside a short all-reduce, a hiccup can seem to slow computation down any number of times.
   ], {x: ticks(view), y: {title: 'times as long', range: [0.9, 1 + 1.8 * (Math.max(...view.curves.slowdown) - 0.9)]}});
 }
 
 /** Medians of samples over each number of threads, to be seen among the dots. */
-function medians(name, some, key, tint, factor = 1) {
+function medians(name, some, key, tint, told, factor = 1) {
   const counts = [...new Set(some.map((one) => one.num_threads))].sort((a, b) => a - b);
   const middle = counts.map((r) => {
     const values = some.filter((one) => one.num_threads === r).map((one) => one[key]).sort((a, b) => a - b);
     const half = Math.floor(values.length / 2);
-    return factor * (values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2);
+    return values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
   });
-  return {name, type: 'scatter', mode: 'markers', x: counts, y: middle,
+  return {name, type: 'scatter', mode: 'markers', x: counts, y: middle.map((value) => factor * value),
     marker: {color: tint, size: 11, symbol: 'diamond', line: {width: 1.5, color: color('surface')}},
-    hovertemplate: `r = %{x}, median %{y:.4g}<extra>${name}</extra>`};
+    hovertemplate: middle.map((value) => `r = %{x}, median ${told(value)}<extra>${name}</extra>`)};
 }
 
 function rates(element, view) {
@@ -135,8 +138,8 @@ function rates(element, view) {
       text: some.map((one) => `r = ${one.num_threads}, ${origin(one)}<br>${bytes(one.num_bytes)} in ${time(one.overlap_seconds + one.residual_seconds)}`),
       hovertemplate: some.map((one) => `%{text}<br>${rate(one.rate)}<extra></extra>`)});
     traces.push(
-      curve(`${name}, fitted`, view, key, tint, factor),
-      {...medians(`${name}, medians`, some, 'rate', tint, factor), showlegend: false});
+      curve(`${name}, fitted`, view, key, tint, rate, factor),
+      {...medians(`${name}, medians`, some, 'rate', tint, rate, factor), showlegend: false});
   }
   return chart(element, traces, {x: ticks(view),
     // Small all-reduces, nearly all startup, can seem to be sent at any rate.

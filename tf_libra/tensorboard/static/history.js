@@ -65,7 +65,7 @@ function points(view, key, name, tint, marker = {}, mode = 'markers') {
   const series = view.series[key];
   return {name, type: 'scatter', mode, x: series.map(([step]) => step), y: series.map(([, seconds]) => 1e3 * seconds),
     line: {color: tint, width: 1.5}, marker: {color: tint, size: 5, ...marker},
-    hovertemplate: `step %{x}<br>%{y:.4g} ms<extra>${name}</extra>`};
+    hovertemplate: series.map(([, seconds]) => `step %{x}<br>${time(seconds)}<extra>${name}</extra>`)};
 }
 
 function stepChart(element, view) {
@@ -90,7 +90,7 @@ function backwardChart(element, view) {
     const until = view.plans[index + 1]?.step ?? Math.max(...steps, plan.step);
     traces.push({name: 'backward, predicted', showlegend: index === 0, type: 'scatter', mode: 'lines', x: [plan.step, until],
       y: [1e3 * plan.predicted_seconds, 1e3 * plan.predicted_seconds], line: {color: color('text'), width: 2, dash: 'dash'},
-      hovertemplate: '%{y:.4g} ms<extra>predicted</extra>'});
+      hovertemplate: `${time(plan.predicted_seconds)}<extra>predicted</extra>`});
   }
   return chart(element, traces, {x: {title: 'step', tickformat: 'd'}, y: {title: 'ms', rangemode: 'tozero'}});
 }

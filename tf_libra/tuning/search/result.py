@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.planning.data_parallel.aiacc import Setting, setting_of
 from tf_libra.tuning.search.bandit import Use
 
@@ -94,7 +94,7 @@ class Search:
         by = ", ".join(f"{name} {len(found)} ({sum(found)})" for name, found in used.items())
         text = (
             f"of {len(self.seconds)} settings in {len(self.trials)} steps the best is"
-            f" {self.best.describe()}, {self.seconds[self.best] * 1e3:.1f} ms"
+            f" {self.best.describe()}, {units.time(self.seconds[self.best])}"
         )
         return f"{text}; steps by searcher (new bests): {by}" if by else text
 
