@@ -2,9 +2,11 @@
 
     python -m benchmarks.truth --np 2 --model cnn5m --plans 12 --rounds 10 --json out.json
     python -m benchmarks.truth --hosts 2 --rate 5gbit --model transformer
+    python -m benchmarks.truth --strategy auto
 
-Tunes as training does, draws plans that differ in number and sizes of groups and in threads, and
-runs them in turns, in an order drawn anew for every round. Every worker has one core.
+Tunes as training does, draws plans that differ in number and sizes of groups and in threads, every
+other one on two streams where --strategy has measured what these cost each other, and runs them in
+turns, in an order drawn anew for every round. Every worker has one core.
 
 What a number means:
 - `pace`: of each round, how many times as long as usual the plans take in it that tuning has
@@ -41,11 +43,19 @@ from scipy import stats
 from benchmarks.jobs.job import TruthJob
 from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
+from tf_libra import strategies
 
 # Only the program that runs has its flags among those of the process; imported, it keeps them.
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 _PLACING = Placing(FLAGS)
 flags.DEFINE_integer("plans", 12, "Plans that are drawn.", lower_bound=2, flag_values=FLAGS)
+flags.DEFINE_enum(
+    "strategy",
+    "libra",
+    [name for name in strategies.BY_NAME if name != strategies.Aiacc.name],
+    "Which tunes: what it measures is what predicts. AIACC's search predicts nothing.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_integer(
     "rounds", 10, "Steps of each plan that count.", lower_bound=2, flag_values=FLAGS
 )
@@ -54,16 +64,20 @@ flags.DEFINE_integer(
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
-    here, rounds = machine(), FLAGS.rounds
+    here, rounds, strategy = machine(), FLAGS.rounds, FLAGS.strategy
     try:
-        measured = _PLACING.measured("unseen", TruthJob, plans=FLAGS.plans, rounds=rounds)
+        measured = _PLACING.measured(
+            "unseen", TruthJob, plans=FLAGS.plans, rounds=rounds, strategy=strategy
+        )
     except WorkersFailedError as error:
         print(f"truth: {error}", file=sys.stderr)
         return 1
     document = judged(measured["plans"]) | {
         "drift": measured["drift"],
         "pace": measured["pace"],
-        "settings": _PLACING.settings() | {"rounds": rounds} | measured["settings"],
+        "settings": _PLACING.settings()
+        | {"rounds": rounds, "strategy": strategy}
+        | measured["settings"],
         "machine": here,
         "versions": versions(),
     }
@@ -141,7 +155,11 @@ def table(document: dict[str, Any]) -> str:
         f"{'':6}  {'':16}{'predicted measured':>22}  {'predicted measured':>22}",
     ]
     for row in document["plans"]:
-        threads = ",".join(str(group["num_threads"]) for group in row["plan"]["groups"])
+        # A stream that is not the first is marked.
+        threads = ",".join(
+            f"{group['num_threads']}{chr(39) * group.get('stream', 0)}"
+            for group in row["plan"]["groups"]
+        )
         cells = [
             "".join(
                 f"{'' if row[key] is None else format(row[key] * 1e3, '.1f'):>11}"

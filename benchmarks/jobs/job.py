@@ -42,10 +42,12 @@ class TruthJob(Task):
     Attributes:
         plans: how many that tuning has not seen are drawn.
         rounds: steps of each plan that nobody traces, and as many that are traced.
+        strategy: which tunes.
     """
 
     plans: int
     rounds: int
+    strategy: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ take in one round and in another how its pace varies.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,21 @@ import tf_libra
 from benchmarks.jobs.job import TruthJob as Job
 from benchmarks.jobs.training import begin
 from tf_libra import options as options_lib
+from tf_libra import strategies
 from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
 from tf_libra.tuning import (
     Conclusion,
     Experiment,
     Observation,
     Phase,
+    TensorSpec,
     Tuner,
     random_plans,
     tune,
 )
+from tf_libra.tuning.at_once import with_contention
+from tf_libra.tuning.runnable import most_lanes
 
 THREADS = (1, 2, 3, 4)
 NUM_GROUPS = (1, 12)
@@ -42,7 +45,7 @@ def run(job: Job) -> None:
     """Measures; rank 0 writes {"plans", "drift", "pace", "settings"} to `job.output` as JSON."""
     trained = begin(job)
     found: dict[str, Any] = {}
-    options = options_lib.resolve({"strategy": "libra"})
+    options = options_lib.resolve({"strategy": job.strategy})
     step = tf_libra.Optimized(trained.step(list), options, _tuner(job, found))
     while step.plan is None:
         step(*trained.batch)
@@ -52,19 +55,25 @@ def run(job: Job) -> None:
             "inter_op_threads": job.inter_op_threads,
             "cost_model": json.loads(found["conclusion"].cost_model.to_json()),
             "tuning_steps": found["tuning_steps"],
+            "contention": found["conclusion"].contention,
         }
         measured = {key: found[key] for key in ("plans", "drift", "pace")}
         Path(job.output).write_text(json.dumps(measured | {"settings": settings}))
 
 
 def _tuner(job: Job, found: dict[str, Any]) -> Callable[..., Tuner]:
-    def tuner(*args: Any, **kwargs: Any) -> Tuner:
+    def tuner(
+        tensors: Sequence[TensorSpec], strategy: strategies.Strategy, *args: Any, **kwargs: Any
+    ) -> Tuner:
         seen: dict[str, Sampled] = {}
-        conclusion: Conclusion = yield from _remembering(tune(*args, **kwargs), seen, found)
+        conclusion: Conclusion = yield from _remembering(
+            tune(tensors, strategy, *args, **kwargs), seen, found
+        )
         found["conclusion"] = conclusion
-        if conclusion.profile is None or conclusion.rest_seconds is None:
+        if conclusion.rest_seconds is None:
             raise ValueError(f"nothing could be predicted: {'; '.join(conclusion.notes)}")
-        plans = drawn(conclusion.profile, conclusion.plan.num_workers, job, set(seen))
+        lanes = most_lanes(strategy, kwargs["runs_streams"])
+        plans = drawn(conclusion, strategy, lanes, job, set(seen))
         controls = [one for one in seen.values() if one.seconds]
         found["plans"], pace = yield from _measured(plans, controls, conclusion, job)
         found.update(pace)
@@ -103,11 +112,41 @@ def _remembering(tuning: Tuner, seen: dict[str, Sampled], found: dict[str, Any])
             sampled.seconds.append(observation.seconds)
 
 
-def drawn(profile: BackwardProfile, num_workers: int, job: Job, seen: set[str]) -> list[Plan]:
-    """Plans that differ in number and sizes of groups and in threads, none of them in `seen`."""
-    count = job.plans + len(seen)
-    plans = random_plans(profile, THREADS, num_workers, count, job.seed, NUM_GROUPS)
-    return [plan for plan in plans if plan.fingerprint not in seen][: job.plans]
+def drawn(
+    conclusion: Conclusion, strategy: strategies.Strategy, lanes: int, job: Job, seen: set[str]
+) -> list[Plan]:
+    """Plans that differ in number and sizes of groups and in threads, none of them in `seen`.
+
+    Every other one is on two streams, where it was measured what these cost each other.
+
+    Args:
+        conclusion: of tuning, with a profile.
+        strategy: which has tuned.
+        lanes: that the engine has for its plans.
+        job: how many, and by which seed.
+        seen: fingerprints of what tuning has run.
+    """
+    assert conclusion.profile is not None
+    threads = THREADS if strategy.chooses_threads else strategy.allowed_threads
+    count, num_workers = job.plans + len(seen), conclusion.plan.num_workers
+    plans = random_plans(conclusion.profile, threads, num_workers, count, job.seed, NUM_GROUPS)
+    if conclusion.contention is not None:
+        random = np.random.default_rng(job.seed)
+        plans[1::2] = [_on_two_streams(plan, lanes, random) for plan in plans[1::2]]
+        plans = [with_contention(plan, conclusion.contention) for plan in plans]
+    unlike = {plan.fingerprint: plan for plan in plans if plan.fingerprint not in seen}
+    return list(unlike.values())[: job.plans]
+
+
+def _on_two_streams(plan: Plan, lanes: int, random: np.random.Generator) -> Plan:
+    """The groups on either stream by chance, as few threads each as there are lanes for."""
+    streams = random.integers(2, size=len(plan.groups)).tolist()
+    streams[-2:] = [1, 0][-len(streams) :]  # so that there are two, where there are two groups
+    groups = tuple(
+        replace(group, stream=stream, num_threads=min(group.num_threads, max(lanes // 2, 1)))
+        for group, stream in zip(plan.groups, streams, strict=True)
+    )
+    return replace(plan, groups=groups)
 
 
 def _measured(

@@ -64,15 +64,21 @@ def test_what_could_not_be_measured_has_no_errors() -> None:
 
 
 @pytest.mark.workers
-def test_plans_that_tuning_has_not_seen_are_run_and_predicted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("strategy", "streams"), [("libra", {1}), ("asc-wfbp", {1, 2})])
+def test_plans_that_tuning_has_not_seen_are_run_and_predicted(
+    strategy: str, streams: set[int], tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(MODEL)
     command = [sys.executable, "-m", "benchmarks.truth", f"--model={tmp_path}/mine.py:build"]
-    flags = ["--plans=3", "--rounds=2", f"--json={tmp_path}/out.json"]
+    flags = ["--plans=3", "--rounds=2", f"--strategy={strategy}", f"--json={tmp_path}/out.json"]
     done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
     plans = [Plan.from_json(json.dumps(row["plan"])) for row in document["plans"]]
     assert len({plan.fingerprint for plan in plans}) == 3
+    assert {plan.num_streams for plan in plans} == streams
+    gamma = document["settings"]["contention"]
+    assert {plan.contention for plan in plans if plan.num_streams > 1} <= {gamma}
     for row in document["plans"]:
         assert row["measured_step_seconds"] > 0
         assert row["predicted_step_seconds"] > row["predicted_backward_seconds"] > 0

@@ -139,6 +139,20 @@ def all_reduces_at_once() -> Any:
 
 
 @cases
+def two_at_once_as_measured() -> Any:
+    """ASC-WFBP in the steps that it has where nobody says how many."""
+    joint = part(models.batch(0, SIZE, DTYPE))
+    step = tf_libra.optimize("asc-wfbp", max_tuning_seconds=600)(
+        tf.function(models.HandWritten(DTYPE, "sgd").step)
+    )
+    while step.plan is None:
+        step(*joint)
+    step(*joint)
+    plan = step.plan
+    return {"streams": plan.num_streams, "contention": plan.contention, "notes": plan.notes}
+
+
+@cases
 def soft_limit_of_descriptors() -> Any:
     step = optimized(models.HandWritten(DTYPE, "sgd"), [4])
     with soft_limit(resource.RLIMIT_NOFILE, num_open() + 3):

@@ -101,6 +101,19 @@ def test_all_reduces_at_once_train_as_one_process(engines: Job) -> None:
                 np.testing.assert_allclose(saved[name], found, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+def test_what_two_at_once_cost_is_measured_within_the_usual_steps(engines: Job) -> None:
+    """The gradients of a tiny model are there long before the first all-reduce has ended."""
+    said = []
+    for rank in range(engines.world_size):
+        value: dict[str, Any] = engines.value("two_at_once_as_measured", rank)
+        assert value["streams"] == 2
+        [note] = [one for one in value["notes"] if "at once, a byte takes" in one]
+        assert f"takes {value['contention']:.2f} times as long" in note
+        assert "was not executed as it is" not in engines.log("two_at_once_as_measured", rank)
+        said.append(value)
+    assert all(value == said[0] for value in said)
+
+
 def test_soft_limit_of_descriptors_is_raised(engines: Job) -> None:
     for rank in range(engines.world_size):
         assert engines.value("soft_limit_of_descriptors", rank) is True

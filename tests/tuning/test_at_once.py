@@ -13,7 +13,12 @@ from tf_libra import strategies
 from tf_libra.cost_model import CostModel, ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning.at_once import informed, measured_contention
+from tf_libra.tuning.at_once import (
+    contention_of,
+    informed,
+    measured_contention,
+    with_contention,
+)
 from tf_libra.tuning.plans_to_try import random_plans, simultaneous_plan
 from tf_libra.tuning.step_times import StepTimes
 
@@ -51,3 +56,18 @@ def test_only_who_asks_is_told() -> None:
     assert informed(strategies.AscWfbp(), 1.7) == strategies.AscWfbp(contention=1.7)
     assert informed(strategies.AscWfbp(contention=1.2), 1.7).contention == 1.2
     assert informed(strategies.Wfbp(), 1.7) == strategies.Wfbp()
+    assert informed(strategies.AscWfbp(), None) == strategies.AscWfbp()
+
+
+def test_gamma_is_the_users_else_the_measured_else_the_usual() -> None:
+    assert contention_of(strategies.Auto(contention=1.2), 1.7) == 1.2
+    assert contention_of(strategies.Auto(), 1.7) == 1.7
+    assert contention_of(strategies.Libra(), 1.7) == 1.7
+    assert contention_of(strategies.Libra(), None) == 1.5
+
+
+def test_a_plan_of_one_stream_has_no_contention() -> None:
+    plan = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
+    assert with_contention(plan, 1.7).contention == 1.7
+    alone = replace(plan, groups=tuple(replace(group, stream=0) for group in plan.groups))
+    assert with_contention(alone, 1.7) == alone

@@ -46,6 +46,27 @@ def test_it_says_what_won_and_against_what() -> None:
     assert all(name in said for name in raced)
 
 
+@pytest.mark.parametrize("gamma", [1.0, 3.0])
+def test_what_streams_cost_each_other_is_known_to_all_that_race(gamma: float) -> None:
+    machine = Machine(gamma=gamma)
+    tuned, _ = drive(machine, "auto", BUDGET, runs_streams=True)
+    assert tuned.contention == pytest.approx(gamma, abs=0.15) and tuned.race is not None
+    raced = [one for one in tuned.race.contenders if one.plan.num_streams > 1]
+    assert {"asc-wfbp", "aiacc"} <= {one.plan.strategy for one in raced}
+    assert {one.plan.contention for one in raced} == {tuned.contention}
+    for one in raced:
+        taken = machine.run(one.plan)
+        assert one.predicted_seconds == pytest.approx(taken.seconds, rel=0.05)
+
+
+def test_gamma_that_the_user_gives_is_that_of_all_that_race() -> None:
+    given = strategies.Auto(contention=2.0)
+    tuned, _ = drive(Machine(), given, BUDGET, runs_streams=True)
+    assert tuned.race is not None
+    raced = [one.plan for one in tuned.race.contenders if one.plan.num_streams > 1]
+    assert raced and {plan.contention for plan in raced} == {2.0}
+
+
 def test_a_short_budget_leaves_it_to_the_model_or_to_one_all_reduce() -> None:
     for steps in (1, 5, 20, 45, 60):
         tuned, experiments = drive(Machine(), "auto", Budget(steps, 1e6), runs_streams=True)

@@ -20,10 +20,17 @@ WHOLE = examples.plan_record().conclusion
         Conclusion(WHOLE.plan, WHOLE.profile, notes=("too short",)),
         replace(WHOLE, median_error=None, held_out_error=None),
         replace(WHOLE, max_model_error=0.05),
+        replace(WHOLE, contention=1.7),
     ],
 )
 def test_survives_json(conclusion: Conclusion) -> None:
     assert Conclusion.from_json(conclusion.to_json()) == conclusion
+
+
+def test_one_from_before_contention_was_kept_is_read() -> None:
+    document = WHOLE.to_document()
+    del document["contention"]
+    assert Conclusion.from_document(document) == replace(WHOLE, contention=None)
 
 
 @pytest.mark.parametrize("max_steps", [1, 10, 25, 100])
@@ -47,6 +54,7 @@ def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
         ({"held_out_error": -0.1}, "held_out_error must be at least 0"),
         ({"max_model_error": 0}, "max_model_error must be greater than 0"),
         ({"median_error": "low"}, "median_error must be a finite number"),
+        ({"contention": 0.9}, "contention must be at least 1"),
         ({"notes": "one"}, "notes must be a list"),
         ({"is_complete": 1}, "is_complete must be true or false"),
         ({"more": 1}, "conclusion has unknown keys"),

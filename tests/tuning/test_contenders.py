@@ -13,8 +13,11 @@ from tf_libra.cost_model import ProcessorModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import make_plan
+from tf_libra.simulation import simulate
 from tf_libra.tuning import Conclusion
-from tf_libra.tuning.contenders import MAX_CONTENDERS, contenders, distance
+from tf_libra.tuning.contenders import MAX_CONTENDERS, contenders, distance, outlined
+from tf_libra.tuning.plans_to_try import simultaneous_plan, specs_of
+from tf_libra.tuning.similar import Job, Outline, Start
 
 CONCLUSION = Conclusion(
     make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, 0.0, 0.0, rest_seconds=0.01
@@ -42,6 +45,32 @@ def test_plans_much_like_another_leave_their_place_to_others() -> None:
     proposed = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), runs_streams=False)]
     alike = [pair for pair in itertools.combinations(proposed, 2) if distance(*pair) < 1]
     assert not alike
+
+
+@pytest.mark.parametrize(
+    ("contention", "expected"), [(None, 1.5), (2.5, 2.5)], ids=["nobody knows", "measured"]
+)
+def test_plans_of_two_streams_have_the_gamma_that_is_known(
+    contention: float | None, expected: float
+) -> None:
+    """That of another planner, one outlined by another job, and the one in force."""
+    conclusion = replace(CONCLUSION, contention=contention)
+    specs = specs_of(PROFILE)
+    two_streams = simultaneous_plan(PROFILE, 1, NUM_WORKERS)
+    start = Start(Job.of(specs, NUM_WORKERS, 1), "aiacc", Outline.of(two_streams))
+    kept = outlined(conclusion, strategies.Libra(), True, start)
+    assert kept is not None and kept.num_streams == 2
+    assert kept.contention == expected
+    true = replace(kept, contention=expected)
+    assert kept.predicted_seconds == simulate(PROFILE, true, MODEL).backward_seconds
+    in_force = replace(two_streams, contention=1.1)
+    of_two = [
+        plan
+        for plan, _ in contenders(conclusion, strategies.Libra(), True, in_force)
+        if plan.num_streams > 1
+    ]
+    assert in_force.fingerprint in {plan.fingerprint for plan in of_two}
+    assert {plan.contention for plan in of_two} == {expected}
 
 
 def test_where_all_are_alike_those_race_that_there_are() -> None:

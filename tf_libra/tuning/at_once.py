@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +10,16 @@ from scipy import optimize
 
 from tf_libra import strategies
 from tf_libra.cost_model import CostModel
+from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.strategy import known_arguments
 from tf_libra.simulation import simulate
 from tf_libra.tuning.step_times import StepTimes
 
 # The paper measured 1 < gamma <= 2; more is possible where startup is work that they share.
 _MOST = 8.0
+_Strategy = TypeVar("_Strategy", bound=strategies.Strategy)
 
 
 def measured_contention(
@@ -52,8 +56,21 @@ def _misses(
     return np.asarray(((simulated - measured) / max(float(measured.sum()), 1e-9)) ** 2)
 
 
-def informed(strategy: strategies.Strategy, contention: float) -> strategies.Strategy:
+def informed(strategy: _Strategy, contention: float | None) -> _Strategy:
     """The strategy with the gamma that was measured, if it asks for one and was not given any."""
     known = known_arguments(type(strategy), {"contention": contention})
     unset = {name: value for name, value in known.items() if getattr(strategy, name) is None}
     return dataclasses.replace(strategy, **unset)
+
+
+def contention_of(strategy: strategies.Strategy, measured: float | None) -> float:
+    """The gamma to plan with: the user's, else the measured one, else what is usual."""
+    given: float | None = getattr(strategy, "contention", None)
+    if given is not None:
+        return given
+    return USUAL_CONTENTION if measured is None else measured
+
+
+def with_contention(plan: Plan, contention: float) -> Plan:
+    """The plan with this gamma, which is of no effect on one stream and left out there."""
+    return dataclasses.replace(plan, contention=contention) if plan.num_streams > 1 else plan

@@ -7,6 +7,7 @@ from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.auto import Auto
 from tf_libra.tuning.algorithm import Tuner, concluded, raced
+from tf_libra.tuning.at_once import contention_of, informed, with_contention
 from tf_libra.tuning.by_search import finalists
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import outlined
@@ -42,15 +43,18 @@ def tune_by_all(task: Task) -> Tuner:
         () if task.start is None else task.start.settings,
     )
     tried: list[Plan] = []
+    gamma = contention_of(strategy, conclusion.contention)
     if found.best is not None:
         # In place of what the model thinks the best setting.
         plans = [plan for plan in plans if plan.strategy != Aiacc.name]
         notes.append(found.describe())
         tried = finalists(found, conclusion.profile, task, _FINALISTS)
-        plans += [replace(plan, contention=_contention(conclusion)) for plan in tried]
+        plans += [with_contention(plan, gamma) for plan in tried]
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
     kept = outlined(conclusion, strategy, runs_streams, task.start)
-    plans += [plan for plan in (task.in_force, kept) if plan is not None]
+    if task.in_force is not None:  # planned with the gamma of then
+        plans.append(with_contention(task.in_force, gamma))
+    plans += [] if kept is None else [kept]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
@@ -68,14 +72,9 @@ def _plans(conclusion: Conclusion, strategy: Auto, runs_streams: bool) -> list[P
     assert profile is not None and model is not None
     num_lanes = most_lanes(strategy, runs_streams)
     plans = []
-    for one in strategy.others().values():
+    for one in informed(strategy, conclusion.contention).others().values():
         try:
             plans.append(runnable(make_plan(profile, model, one), profile, model, num_lanes))
         except ValueError:  # a planner that the model leaves no plan is none to race
             continue
     return plans or [conclusion.plan]
-
-
-def _contention(conclusion: Conclusion) -> float:
-    """The gamma that the other plans of several streams were made with."""
-    return conclusion.plan.contention if conclusion.plan.num_streams > 1 else 1.0

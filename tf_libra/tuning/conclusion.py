@@ -47,6 +47,8 @@ class Conclusion:
         race: the plans that were run in turns, the one in force first; None where none were.
         search: the settings that were searched in steps; None where none were.
         max_model_error: beyond this `held_out_error` the model is not trusted.
+        contention: gamma of ASC-WFBP as measured, how many times longer a byte takes while two
+            all-reduces run at once; None where none did.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -64,6 +66,7 @@ class Conclusion:
     race: Race | None = None
     search: Search | None = None
     max_model_error: float = MAX_MODEL_ERROR
+    contention: float | None = None
 
     def __post_init__(self) -> None:
         checks.instance("plan", self.plan, Plan)
@@ -76,6 +79,9 @@ class Conclusion:
                 object.__setattr__(self, field, checks.real(field, value, minimum=0))
         most = checks.real("max_model_error", self.max_model_error, above=0)
         object.__setattr__(self, "max_model_error", most)
+        if self.contention is not None:
+            contention = checks.real("contention", self.contention, minimum=1)
+            object.__setattr__(self, "contention", contention)
         object.__setattr__(self, "samples", checks.sequence("samples", self.samples))
         for sample in self.samples:
             checks.instance("samples", sample, OverlapSample)
@@ -135,6 +141,7 @@ class Conclusion:
             "race": None if self.race is None else self.race.to_document(),
             "search": None if self.search is None else self.search.to_document(),
             "max_model_error": self.max_model_error,
+            "contention": self.contention,
         }
 
     @classmethod

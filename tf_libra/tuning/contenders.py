@@ -14,6 +14,7 @@ from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
+from tf_libra.tuning.at_once import contention_of, informed, with_contention
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.similar import Start
@@ -48,13 +49,16 @@ def contenders(
     assert profile is not None and model is not None
     num_lanes = most_lanes(strategy, runs_streams)
     found: dict[str, Plan] = {}
+    gamma = contention_of(strategy, conclusion.contention)
     for one in _others(strategy):
         try:
-            plan = runnable(make_plan(profile, model, one), profile, model, num_lanes)
+            planned = make_plan(profile, model, informed(one, gamma))
+            plan = runnable(planned, profile, model, num_lanes)
         except ValueError:  # a planner that the model leaves no plan is none to race
             continue
         found.setdefault(plan.fingerprint, plan)
     if in_force is not None:
+        in_force = with_contention(in_force, gamma)  # it was planned with that of then
         found[in_force.fingerprint] = in_force
     kept = outlined(conclusion, strategy, runs_streams, start)
     if kept is not None:
@@ -84,6 +88,7 @@ def outlined(
     groups = tuple(replace(g, num_threads=min(g.num_threads, most)) for g in groups)
     note = f"outlined by what a job that is alike has found under {start.strategy}"
     plan = Plan.for_profile(profile, groups, model.num_workers, strategy.name, notes=(note,))
+    plan = with_contention(plan, contention_of(strategy, conclusion.contention))
     try:
         plan = runnable(plan, profile, model, most_lanes(strategy, runs_streams))
         return replace(plan, predicted_seconds=simulate(profile, plan, model).backward_seconds)

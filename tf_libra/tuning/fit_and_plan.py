@@ -49,7 +49,8 @@ def fit_and_plan(
         assert fitted.profile is not None
         gamma = measured_contention(fitted.profile, steps, fitted.cost_model)
         notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
-        strategy = informed(strategy, gamma)
+        fitted = replace(fitted, contention=gamma)
+    strategy = informed(strategy, fitted.contention)
     plan = _plan(fitted, strategy, task.max_model_error, num_workers, notes, task.runs_streams)
     return replace(fitted, plan=plan, notes=tuple(notes), max_model_error=task.max_model_error)
 
