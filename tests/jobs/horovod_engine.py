@@ -143,15 +143,21 @@ def differ_in_strategy() -> Any:
 
 @cases
 def auto() -> Any:
-    """Left to us, here and on a machine that only says that it has GPUs."""
+    """Left to us, here and where ranks say that they have GPUs, few descriptors and so on."""
     found, decide = [], choosing.circumstances
     try:
-        for gpus in (0, 1):
-            choosing.circumstances = lambda *of, gpus=gpus: dataclasses.replace(
-                decide(*of), num_gpus=gpus, has_nccl=gpus > 0
-            )
+        for engine, says in (
+            ("auto", {"num_gpus": 0, "has_nccl": False}),
+            ("auto", {"num_gpus": 1, "has_nccl": True}),
+            # What no rank can know by itself.
+            ("auto", {"num_gpus": int(RANK == 0), "has_nccl": True}),
+            ("auto", {"most_descriptors": 100 if RANK else 1 << 20}),
+            ("auto", {"most_descriptors": 100, "only_lanes": "threads" if RANK else ""}),
+            ("horovod" if RANK else "auto", {}),
+        ):
+            choosing.circumstances = lambda *of, says=says: dataclasses.replace(decide(*of), **says)
             model = hand("float32")
-            step = tf_libra.optimize("wfbp")(tf.function(model.step))
+            step = tf_libra.optimize("wfbp", engine=engine)(tf.function(model.step))
             step(*models.part(models.batch(0, SIZE, "float32"), RANK, SIZE))
             found.append([one.__class__.__name__ for one in control.running()])
             restart_engine()  # else it would go on with what runs

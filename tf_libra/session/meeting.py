@@ -4,12 +4,12 @@ import atexit
 import contextlib
 import platform
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import logs
+from tf_libra import checks, logs
 from tf_libra import options as options_lib
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing, jobs
@@ -18,6 +18,7 @@ from tf_libra.backends.agreement import agree, first_difference
 from tf_libra.backends.control import Carrier, Control
 from tf_libra.backends.job import Job, World
 from tf_libra.model.plan import Plan
+from tf_libra.options.values import AUTO_ENGINE
 from tf_libra.session import elsewhere, grappler, identity, joins
 from tf_libra.session.circumstances import package_version
 from tf_libra.session.plan_checks import check_plan_can_run
@@ -56,7 +57,7 @@ class Meeting:
         self.job: Job | None = None
         self._world: World | None = None
         self._was_reset = False
-        self._has_told = False  # the others, what is wrong on this rank alone
+        self._told: Exception | None = None  # the others: what is wrong on this rank alone
         self._never_met = ""  # why, if so
         self._joins = contextlib.ExitStack()  # what is replaced while the ranks are connected
 
@@ -85,7 +86,7 @@ class Meeting:
         world = self._world = job.world(self._asked.faults.timeout_seconds)
         job.call_on_reset(self._on_reset)
         self._close_others(world)
-        options = self.options = self._asked
+        self.options = self._asked
         if world.size == 1:
             options = self.options = _with_default_threads(self._asked)
             story.met(world.rank, options)
@@ -97,7 +98,7 @@ class Meeting:
             )
             story.begins(Phase.PASS_THROUGH)
             return
-        options, why = _with_engine(options, job, world)
+        options, why = self._with_engine(job, world)
         carrier = control_lib.resolve(options.backend.control)
         control = carrier.running()
         is_new = control is None
@@ -160,6 +161,7 @@ class Meeting:
         self.job = None
         self._world = None
         self._was_reset = False
+        self._told = None
         self._never_met = ""
 
     def _prepare(
@@ -192,43 +194,116 @@ class Meeting:
         world: World,
         story: Story,
     ) -> Control:
-        """Lets all ranks meet: the first that they say to each other, whatever carries the rest.
+        """Lets all ranks meet: what the carrier of all the rest has to know of each.
 
         What is wrong on one rank alone is said, too, and not left for others to wait for.
         """
-        timeout_seconds = self.options.faults.timeout_seconds
-        mine: dict[str, Any] = {"engine": options.engine}
         try:
             self._prepare(options, why, job, world, story)
             backend = self.options.backend
             terms = control_lib.Terms(
                 backend.num_lanes(options_lib.most_threads(self.options)),
-                timeout_seconds,
+                self.options.faults.timeout_seconds,
                 self.options.faults.stall_warning_seconds,
                 self.options.faults.liveness_seconds,
             )
-            mine["offer"] = carrier.offer(world, terms)
+            mine = {"offer": carrier.offer(world, terms)}
         except Exception as error:
-            if not self._has_told:  # else the others have given up already
-                self._has_told = True
-                mine["gave up"] = f"{type(error).__name__}: {error}"
-                with contextlib.suppress(control_lib.EngineError):
-                    job.exchange_json(mine, timeout_seconds)
+            self._tell(job, error)
             raise
-        everyone = job.exchange_json(mine, timeout_seconds)
+        offers = [one["offer"] for one in self._exchanged(job, mine)]
+        running = carrier.start(world, terms, offers)
+        atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
+        if not job.by_strategy and patches.JOIN.exists():
+            self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
+        return running
+
+    def _with_engine(self, job: Job, world: World) -> tuple[options_lib.Options, str]:
+        """What was asked for with what executes all-reduces, and why that where it was left to us.
+
+        Where nothing runs yet, all ranks tell what they were asked for and what they find, the
+        first that they say to each other: so all decide alike.
+
+        Raises:
+            ValueError: the one that was asked for is none of this job's, or not that of all ranks.
+            EngineError: a rank is gone, did not arrive in time, or has given up.
+        """
+        if self._told is not None:  # and the others have given up: nobody would come again
+            raise self._told
+        options = self._asked
+        if not options.is_auto and job.engines and options.engine not in job.engines:
+            allowed = " or ".join(map(repr, job.engines))
+            raise ValueError(f"engine must be {allowed} under {job.name}, got {options.engine!r}")
+        if len(job.engines) == 1:
+            one = replace(options, engine=job.engines[0])
+            return one, f"{job.name} trains without another" if options.is_auto else ""
+        # What runs already runs on all ranks, whatever each would choose.
+        for name in choosing.ENGINES if options.is_auto else (options.engine,):
+            if control_lib.resolve(backend_lib.resolve(name).control).running() is not None:
+                with contextlib.suppress(ValueError):  # a plan, or threads, of another's alone
+                    return replace(options, engine=name), (
+                        "it runs already" if options.is_auto else ""
+                    )
+        try:
+            mine: dict[str, Any] = {"engine": options.engine}
+            if options.is_auto:
+                mine["found"] = asdict(self._circumstances(world))
+        except Exception as error:
+            self._tell(job, error)
+            raise
+        everyone = self._exchanged(job, mine)
+        asked = [one["engine"] for one in everyone]
+        named = [(rank, one) for rank, one in enumerate(asked) if one != AUTO_ENGINE]
+        if named:
+            # Who leaves it to us goes with those who do not.
+            rank, engine = named[0]
+            why = f"rank {rank} asks for it" if options.is_auto else ""
+            of_ranks = [engine if one == AUTO_ENGINE else one for one in asked]
+            difference = first_difference([{"engine": one} for one in of_ranks])
+            if difference is not None:
+                raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
+        else:
+            found = [
+                checks.built("circumstances", one["found"], choosing.Circumstances)
+                for one in everyone
+            ]
+            engine, why = choosing.choose(found)
+        try:
+            return replace(options, engine=engine), why
+        except ValueError as error:  # what others name, and this one's plan or threads are not for
+            self._tell(job, error)
+            raise
+
+    def _circumstances(self, world: World) -> choosing.Circumstances:
+        """What this rank finds, for all to decide by."""
+        options = self._asked
+        only_lanes = ""
+        try:
+            replace(options, engine="horovod")
+        except ValueError as error:  # a plan, or threads, that are lanes' alone
+            only_lanes = str(error)
+        return choosing.circumstances(world, options_lib.most_threads(options), only_lanes)
+
+    def _tell(self, job: Job, error: Exception) -> None:
+        """Tells the others, who wait for an exchange, why this rank does not come to it."""
+        self._told = error
+        gave_up = {"gave up": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(control_lib.EngineError):
+            job.exchange_json(gave_up, self._asked.faults.timeout_seconds)
+
+    def _exchanged(self, job: Job, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every rank has to say before anything carries more; see `Job.exchange_json`.
+
+        Raises:
+            LostRankError: a rank has told why it gives up; else as there.
+        """
+        everyone = job.exchange_json(mine, self._asked.faults.timeout_seconds)
         for rank, one in enumerate(everyone):
             if "gave up" in one:
                 raise control_lib.LostRankError(
                     f"rank {rank} gave up before the ranks met: {one['gave up']}"
                 )
-        difference = first_difference([{"engine": one["engine"]} for one in everyone])
-        if difference is not None:
-            raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
-        running = carrier.start(world, terms, [one["offer"] for one in everyone])
-        atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
-        if not job.by_strategy and patches.JOIN.exists():
-            self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
-        return running
+        return everyone
 
     def _close_others(self, world: World) -> None:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
@@ -270,33 +345,6 @@ class Meeting:
             ],
             "Grappler switched off": grappler.is_switched_off(),
         }
-
-
-def _with_engine(
-    options: options_lib.Options, job: Job, world: World
-) -> tuple[options_lib.Options, str]:
-    """With what executes all-reduces, and why that where it was left to us; else nothing.
-
-    Raises:
-        ValueError: the one that was asked for is none of this job's.
-    """
-    if not options.is_auto:
-        if job.engines and options.engine not in job.engines:
-            allowed = " or ".join(map(repr, job.engines))
-            raise ValueError(f"engine must be {allowed} under {job.name}, got {options.engine!r}")
-        return options, ""
-    if len(job.engines) == 1:
-        return replace(options, engine=job.engines[0]), f"{job.name} trains without another"
-    for name in choosing.ENGINES:  # what runs already runs on all ranks, whatever each would choose
-        if control_lib.resolve(backend_lib.resolve(name).control).running() is not None:
-            with contextlib.suppress(ValueError):  # a plan, or threads, that are another's alone
-                return replace(options, engine=name), "it runs already"
-    found = choosing.circumstances(world, options_lib.most_threads(options))
-    engine, why = choosing.choose(found)
-    try:
-        return replace(options, engine=engine), why
-    except ValueError as error:  # a plan, or threads, that are lanes' alone
-        return replace(options, engine="lanes"), f"{engine} cannot ({error})"
 
 
 def _with_default_threads(options: options_lib.Options) -> options_lib.Options:
