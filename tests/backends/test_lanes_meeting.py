@@ -83,15 +83,70 @@ def test_lanes_grow_to_what_is_asked_for() -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("hosts", [["unix:a", "10.0.0.1"], ["10.0.0.1", "10.0.0.2", "unix:b"]])
-def test_interface_on_some_ranks_only_is_refused_by_name(hosts: list[str]) -> None:
+# As `offer` has them: the place, TF_LIBRA_INTERFACE, what is listened on by it or without, where.
+NAMED, OTHER = ("a", "lo", "lo", "127.0.0.1"), ("a", "", "eth0", "10.0.0.1")
+ON_UNIX, ELSEWHERE = ("a", "", "", "unix:x"), ("b", "", "eth0", "10.0.0.2")
+UNKNOWN_NAMED, UNKNOWN_UNIX = ("", "lo", "lo", "127.0.0.1"), ("", "", "", "unix:x")
+UNKNOWN, SAME = ("", "", "eth0", "10.0.0.2"), ("a", "eth0", "eth0", "10.0.0.1")
+
+
+def connect(ranks: list[tuple[str, str, str, str]]) -> None:
+    """Each says what it has listened on; nobody listens really."""
     offers: list[dict[str, Any]] = [
-        {"host": host, "port": 1, "secret": "", "num_lanes": 1} for host in hosts
+        dict(zip(("place", "named", "interface", "host"), one, strict=True))
+        | {"port": 1, "local": "", "machine": "", "secret": "", "num_lanes": 1}
+        for one in ranks
     ]
-    named, unnamed = (next(i for i, h in enumerate(hosts) if ("unix" in h) == on) for on in (0, 1))
-    for rank in range(len(hosts)):
-        world = World(rank=rank, size=len(hosts), local_size=len(hosts))
-        with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE is set on rank") as refused:
-            lanes_meeting.connect(world, Terms(1, 1.0, 1.0), offers)
-        assert f"on rank {named}, " in str(refused.value)
-        assert f"not on rank {unnamed}, " in str(refused.value)
+    world = World(rank=0, size=len(ranks), local_size=len(ranks))
+    lanes_meeting.connect(world, Terms(1, 1.0, 1.0), offers)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named", "unnamed", "where"),
+    [
+        ([ON_UNIX, NAMED], 1, 0, "on a Unix socket"),
+        ([NAMED, NAMED, ON_UNIX], 0, 2, "on a Unix socket"),
+        # Of several hosts no rank listens on Unix sockets alone.
+        ([ELSEWHERE, NAMED, OTHER], 1, 2, "at 10.0.0.1"),
+        ([OTHER, SAME, NAMED], 2, 0, "at 10.0.0.1"),
+        ([UNKNOWN_UNIX, UNKNOWN_NAMED], 1, 0, "on a Unix socket"),
+    ],
+)
+def test_interface_on_some_ranks_only_is_refused_by_name(
+    ranks: list[tuple[str, str, str, str]], named: int, unnamed: int, where: str
+) -> None:
+    with pytest.raises(ValueError, match="TF_LIBRA_INTERFACE is set on rank") as refused:
+        connect(ranks)
+    assert f"on rank {named}, which listens on lo at 127.0.0.1" in str(refused.value)
+    assert f"not on rank {unnamed} of the same host, which listens {where}:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [ON_UNIX, ON_UNIX],
+        [NAMED, NAMED, ELSEWHERE],  # all of one host
+        [OTHER, SAME],  # by two ways to the same
+        [SAME, NAMED],  # a host of two
+        [UNKNOWN_NAMED, UNKNOWN],  # two hosts, for all that is known
+    ],
+)
+def test_what_may_meet_is_not_refused(ranks: list[tuple[str, str, str, str]]) -> None:
+    connect_to: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_lib, "connect", lambda rank, *of: connect_to.append(rank))
+        connect(ranks)
+    assert connect_to == [0]
+
+
+def test_a_rank_says_what_it_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(world: World) -> tuple[str, str]:
+        mine = lanes_meeting.offer(world, 1)
+        assert mine["place"] == lanes_meeting.machine()
+        return mine["named"], mine["interface"]
+
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")
+    assert told(ONE_HOST) == ("", "")
+    assert told(TWO_HOSTS) == ("", "lo")
+    monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
+    assert told(ONE_HOST) == told(TWO_HOSTS) == ("lo", "lo")

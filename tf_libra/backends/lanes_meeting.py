@@ -20,6 +20,7 @@ from tf_libra.backends.control import Terms
 if TYPE_CHECKING:
     from tf_libra.backends.job import Job, World
 
+_INTERFACE = "TF_LIBRA_INTERFACE"
 _MAX_PORT = 65535
 
 
@@ -41,6 +42,10 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
         "port": address.port,
         "local": address.local,
         "machine": address.machine,
+        # For what is compared with other ranks of the same place.
+        "place": machine(),
+        "named": os.environ.get(_INTERFACE, ""),
+        "interface": _interface(world),
         # Only rank 0's is used.
         "secret": base64.b64encode(secret).decode() if world.rank == 0 else "",
         "num_lanes": num_lanes,
@@ -94,14 +99,28 @@ def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.
 
 
 def _check(offers: Sequence[dict[str, Any]]) -> None:
-    """Refuses what could never meet: TF_LIBRA_INTERFACE on some ranks of a host only."""
-    on_host = [one["host"].startswith(engine_lib.UNIX) for one in offers]
-    if any(on_host) and not all(on_host):
-        named, unnamed = on_host.index(False), on_host.index(True)
+    """Refuses TF_LIBRA_INTERFACE on some ranks of a host only, which are then on two networks.
+
+    Where the others come to the same interface nothing is wrong; nor where every rank names one of
+    its own, on a host that has several.
+    """
+    first: dict[str, dict[bool, int]] = {}  # of each place, that names one, and that does not
+    for rank, one in enumerate(offers):
+        of_place, names = first.setdefault(one["place"], {}), bool(one["named"])
+        of_place.setdefault(names, rank)
+        other = of_place.get(not names)
+        if other is None or offers[other]["interface"] == one["interface"]:
+            continue
+        named, unnamed = (rank, other) if names else (other, rank)
+        listens = f"at {offers[unnamed]['host']}"
+        if offers[unnamed]["host"].startswith(engine_lib.UNIX):
+            listens = "on a Unix socket"
+        elif not one["place"]:  # so they may be on two hosts
+            continue
         raise ValueError(
-            f"TF_LIBRA_INTERFACE is set on rank {named}, which listens at"
-            f" {offers[named]['host']}, and not on rank {unnamed}, which listens on a Unix socket:"
-            " set it on all ranks or on none"
+            f"TF_LIBRA_INTERFACE is set on rank {named}, which listens on"
+            f" {offers[named]['named']} at {offers[named]['host']}, and not on rank {unnamed} of"
+            f" the same host, which listens {listens}: set it on all ranks or on none"
         )
 
 
@@ -141,11 +160,9 @@ def listening_host(world: World) -> str:
         ValueError: several hosts, and no interface is named in the environment; or the name of
             this host is no address that others reach.
     """
-    interface = os.environ.get("TF_LIBRA_INTERFACE")
-    if interface is None and world.local_size == world.size:
+    interface = _interface(world)
+    if not interface and world.local_size == world.size:
         return engine_lib.UNIX
-    # horovodrun may name several, separated by commas; Gloo takes the first.
-    interface = interface or os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")[0]
     if not interface and world.host:
         return _numeric(world.host)
     if not interface:
@@ -154,6 +171,16 @@ def listening_host(world: World) -> str:
             " HOROVOD_GLOO_IFACE names the network interface between them (such as eth0)"
         )
     return engine_lib.interface_address(interface)
+
+
+def _interface(world: World) -> str:
+    """The one that is named for ranks to reach each other; "" where none is, or none is needed."""
+    if interface := os.environ.get(_INTERFACE, ""):
+        return interface
+    if world.local_size == world.size:
+        return ""
+    # horovodrun may name several, separated by commas; Gloo takes the first.
+    return os.environ.get("HOROVOD_GLOO_IFACE", "").split(",")[0]
 
 
 def _numeric(host: str) -> str:
