@@ -44,6 +44,8 @@ _MOST_HOSTS = 64
 # What a link passes at once after a pause: in t seconds, no more bytes than this and t * rate.
 BURST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
+# In the folder of an MPICH.
+MPIEXEC = "bin/mpiexec.hydra"
 # When one worker has failed, the others end by themselves; if not, they are ended.
 _GRACE_SECONDS = 60.0
 
@@ -319,7 +321,7 @@ def start_mpiexec(
     )
     enter.chmod(0o755)
     launcher = [
-        str(mpich / "bin" / "mpiexec.hydra"),
+        str(mpich / MPIEXEC),
         *("-launcher", "ssh", "-launcher-exec", str(enter), "-iface", cluster._bridge),
         *("-hosts", ",".join(host.name for host in cluster.hosts), "-ppn", "1"),
         *("-n", str(len(cluster.hosts))),
@@ -335,8 +337,8 @@ def start_mpiexec(
     return process
 
 
-def mpich_environment(mpich: Path, env: dict[str, str]) -> dict[str, str]:
-    """What a worker needs to find MPICH and its Horovod, and to use nothing but TCP on eth0."""
+def on_mpich(mpich: Path, env: dict[str, str]) -> dict[str, str]:
+    """What a worker needs to find MPICH and its Horovod, and to use them."""
     packages = mpich / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     first = {
         "PATH": mpich / "bin",
@@ -347,9 +349,12 @@ def mpich_environment(mpich: Path, env: dict[str, str]) -> dict[str, str]:
         name: os.pathsep.join(filter(None, (str(path), env.get(name, ""))))
         for name, path in first.items()
     }
-    return found | {
-        "HOROVOD_CONTROLLER": "mpi",
-        "HOROVOD_CPU_OPERATIONS": "mpi",
+    return found | {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+
+
+def mpich_environment(mpich: Path, env: dict[str, str]) -> dict[str, str]:
+    """The same, and to use nothing but TCP on eth0."""
+    return on_mpich(mpich, env) | {
         "HOROVOD_LOCAL_RANK": "0",
         "TF_LIBRA_INTERFACE": "eth0",
         "MPIR_CVAR_NOLOCAL": "1",

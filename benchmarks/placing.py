@@ -50,15 +50,16 @@ class Placing:
             "That one connection may have of --rate, such as 1gbit.",
             flag_values=flag_values,
         )
-        of_network = ["hosts", "rate", "flow_rate"]
+        of_network = ["rate", "flow_rate"]
+        self._of_hosts = [*of_network, "mpich"] if mpich else of_network
         if mpich:
-            of_network.append("mpich")
             flags.DEFINE_string(
                 "mpich",
                 None,
                 "Folder of a Horovod on MPICH, made by tools/build_horovod.py --mpich FOLDER.",
                 flag_values=flag_values,
             )
+            flags.register_validator("mpich", _has_mpich, flag_values=flag_values)
         flags.DEFINE_string(
             "model",
             "cnn5m",
@@ -94,15 +95,14 @@ class Placing:
         flags.register_validator("hosts", _can_have_hosts, flag_values=flag_values)
         flags.register_validator("model", is_model, flag_values=flag_values)
         flags.register_multi_flags_validator(
-            of_network,
+            ["hosts", *of_network],
             lambda values: (
-                values["hosts"] is not None or not any(values[name] for name in of_network[1:])
+                values["hosts"] is not None or not any(values[name] for name in of_network)
             ),
-            f"{' and '.join(f'--{name}' for name in of_network[1:])} are of a network: say how many"
+            f"{' and '.join(f'--{name}' for name in of_network)} are of a network: say how many"
             " --hosts",
             flag_values=flag_values,
         )
-        self._of_network = of_network[1:]
 
     @property
     def num_workers(self) -> int:
@@ -168,16 +168,22 @@ class Placing:
 
     def _launch(self, module: str, job: Any, by_tf_config: bool) -> int:
         """Returns the workers' exit status."""
+        # TensorFlow greets from every process otherwise.
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
         launcher = [sys.executable, "-m", "tf_libra.cli", "run", "-np", str(self._values.np)]
+        mpich = self._values["mpich"].value if "mpich" in self._of_hosts else None
+        if self._values.hosts is None and mpich is not None:
+            # Through shared memory, which MPICH takes within a host by itself.
+            folder = Path(mpich).absolute()
+            launcher = [str(folder / cluster.MPIEXEC), "-n", str(self._values.np)]
+            environment |= cluster.on_mpich(folder, environment)
         if self._values.hosts is not None:
             launcher = [sys.executable, "-m", "benchmarks.cluster", f"--hosts={self._values.hosts}"]
-            given = {name: self._values[name].value for name in self._of_network}
+            given = {name: self._values[name].value for name in self._of_hosts}
             launcher += [f"--{name}={value}" for name, value in given.items() if value]
             launcher += ["--tf_config", "--"] if by_tf_config else ["--"]
         worker = [sys.executable, "-m", "benchmarks.jobs.worker", module]
         worker.append(json.dumps(dataclasses.asdict(job)))
-        # TensorFlow greets from every process otherwise.
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
         if by_tf_config and self._values.hosts is None:
             places = tf_configs(free_addresses(self._values.np))
             return cluster.wait(
@@ -205,6 +211,15 @@ def _has_cores(count: int | None) -> bool:
 def _is_writable(path: str | None) -> bool:
     if path is not None and not Path(path).parent.is_dir():
         raise flags.ValidationError(f"there is no folder {str(Path(path).parent)!r}")
+    return True
+
+
+def _has_mpich(folder: str | None) -> bool:
+    if folder is not None and not (Path(folder) / cluster.MPIEXEC).exists():
+        raise flags.ValidationError(
+            f"there is no {cluster.MPIEXEC} in {folder!r}: make it by tools/build_horovod.py"
+            f" --mpich {folder}"
+        )
     return True
 
 

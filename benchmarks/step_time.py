@@ -21,6 +21,11 @@ What a number means:
 - A ratio is taken within each round; its median and percentiles are over rounds. Ratios compare;
   seconds of a shared machine alone do not.
 
+On one host Horovod may run on MPICH, which goes through shared memory there, as lanes do:
+
+    python tools/build_horovod.py --mpich build/horovod-mpich
+    python -m benchmarks.step_time --np 2 --mpich build/horovod-mpich ...
+
 On several hosts, which are network namespaces of this machine with shaped links between them
 (`benchmarks/cluster.py`; needs root), and there with Horovod on Gloo or on MPICH:
 
@@ -88,6 +93,14 @@ def _are_strategies(names: Sequence[str]) -> bool:
     return True
 
 
+flags.register_multi_flags_validator(
+    ["strategies", "mpich"],
+    lambda values: values["mpich"] is None or "mwms" not in values["strategies"],
+    "--mpich is of Horovod, which is not in a job of mwms",
+    flag_values=FLAGS,
+)
+
+
 def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
@@ -111,8 +124,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _network() -> str:
     """Between the workers, in words."""
-    if FLAGS.hosts is None or "mwms" in _CHOSEN.value:
+    if "mwms" in _CHOSEN.value:
         return _PLACING.network()
+    if FLAGS.hosts is None:
+        on = "" if FLAGS.mpich is None else "; Horovod on MPICH, through shared memory"
+        return f"{_PLACING.network()}{on}"
     return f"{_PLACING.network()}; Horovod on {'Gloo' if FLAGS.mpich is None else 'MPICH'}"
 
 

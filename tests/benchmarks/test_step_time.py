@@ -158,8 +158,8 @@ def test_workers_that_fail_end_it(tmp_path: Path) -> None:
     assert not (tmp_path / "out.json").exists()
 
 
-def parse(argument: str) -> None:
-    copy.deepcopy(step_time.FLAGS)([step_time.__name__, argument])
+def parse(*arguments: str) -> None:
+    copy.deepcopy(step_time.FLAGS)([step_time.__name__, *arguments])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,33 @@ def test_bad_flags_are_named(argument: str, message: str) -> None:
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("argument", ["--rate=5gbit", "--mpich=build/horovod-mpich"])
+@pytest.fixture
+def mpich(tmp_path: Path) -> Path:
+    """A folder with an mpiexec, which starts processes one after the other and says so."""
+    mpiexec = tmp_path / "bin" / "mpiexec.hydra"
+    mpiexec.parent.mkdir()
+    mpiexec.write_text(f'#!/bin/sh\necho "$HOROVOD_CONTROLLER $*" > {tmp_path}/called\nexit 7\n')
+    mpiexec.chmod(0o755)
+    return tmp_path
+
+
+def test_mpich_on_one_host_starts_the_workers(mpich: Path) -> None:
+    """Without an interface or a transport of its own choosing: MPICH takes shared memory."""
+    done = run(mpich, "build", "--np=2", f"--mpich={mpich}", "--strategies=none")
+    assert done.returncode == 1
+    assert "the workers failed with status 7" in done.stderr
+    called = (mpich / "called").read_text()
+    assert called.startswith("mpi -n 2 ") and "benchmarks.jobs.worker interleaved" in called
+
+
+def test_mpich_is_of_a_horovod_that_is_there(mpich: Path) -> None:
+    with pytest.raises(flags.IllegalFlagValueError, match=r"no bin/mpiexec\.hydra in '/absent'"):
+        parse("--mpich=/absent")
+    with pytest.raises(flags.IllegalFlagValueError, match="not in a job of mwms"):
+        parse(f"--mpich={mpich}", "--strategies=mwms,libra")
+
+
+@pytest.mark.parametrize("argument", ["--rate=5gbit", "--flow_rate=1gbit"])
 def test_a_network_needs_hosts(argument: str) -> None:
     with pytest.raises(flags.IllegalFlagValueError) as raised:
         parse(argument)
