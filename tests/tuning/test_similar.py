@@ -51,6 +51,15 @@ def test_what_differs_less_is_nearer(num_layers: int) -> None:
     assert nearest(here, starts, 60.0) is starts[-1]
 
 
+def test_jobs_are_compared_on_one_scale() -> None:
+    """An edit distance says nothing beside how far apart the features of larger graphs are."""
+    here, alike = job(*[2**20] * 3), job(*[2**20] * 6)
+    large = job(*[2**20] * 40)
+    assert distance(here, alike, 0.0) < distance(here, large) < distance(here, alike, 20.0)
+    known = [start_of(large), start_of(alike)]
+    assert nearest(here, known, 60.0) is known[1]
+
+
 def test_topology_counts() -> None:
     """The same model on as many workers, of which all are on one host or none two."""
     here = job(2**20, 2**10, workers=4, per_host=4)

@@ -29,6 +29,7 @@ from tf_libra.tuning.plans_to_try import TensorSpec
 MAX_NODES = 24
 # For all that is kept, together.
 MAX_SECONDS = 2.0
+_LEAST_SECONDS = 0.01
 # The best settings of a search that others begin with: the best for one model is often not the best
 # for another, but among the first few.
 MAX_SETTINGS = 4
@@ -173,13 +174,15 @@ class Start:
 
 def nearest(job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> Start | None:
     """The one whose job is nearest; None where nothing is known, or nothing in common."""
+    if not known:
+        return None
     deadline = time.monotonic() + seconds
+    # Edits and features are two scales: where one pair of graphs is too large, features for all.
+    by_edits = all(_are_small(job, one.job) for one in known)
     found = []
     for index, one in enumerate(known):
-        left = max(deadline - time.monotonic(), 0.0) / (len(known) - index)
-        found.append((distance(job, one.job, left), index))
-    if not found:
-        return None
+        left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(known) - index)
+        found.append((distance(job, one.job, left if by_edits else 0.0), index))
     least, index = min(found)
     return known[index] if least < 1.0 else None
 
@@ -188,17 +191,21 @@ def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
     """How far apart two jobs are: 0 for equal ones, 1 for such that have nothing in common.
 
     The edit distance of both graphs, as a share of what it takes to remove one and add the other;
-    what was found when the time was over, which is no less. Of large graphs, and where networkx is
-    not installed, how far apart their features are.
+    what was found when the time was over, which is no less. Of large graphs, without time, and
+    where networkx is not installed, how far apart their features are, which is another scale.
     """
     if one == other:
         return 0.0
-    if one.num_nodes + other.num_nodes <= MAX_NODES and seconds > 0:
+    if _are_small(one, other) and seconds > 0:
         try:
             return _edits(one, other, seconds)
         except ImportError:
             pass
     return _features_apart(one, other)
+
+
+def _are_small(one: Job, other: Job) -> bool:
+    return one.num_nodes + other.num_nodes <= MAX_NODES
 
 
 def _edits(one: Job, other: Job, seconds: float) -> float:
