@@ -44,6 +44,17 @@ def state(pid: int) -> str:
         return ""
 
 
+def child_of(pid: int, number: int = 0) -> int:
+    """Waits for it to be there."""
+
+    def children() -> list[int]:
+        paths = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(one) for path in paths for one in path.read_text().split()]
+
+    wait_until(lambda: len(children()) > number)
+    return children()[number]
+
+
 def test_runs_on_time_that_nobody_wants_and_loses_nothing_by_a_pause(tmp_path: Path) -> None:
     path = tmp_path / "count"
     process = BackgroundProcess([sys.executable, "-c", COUNT, str(path)])
@@ -77,6 +88,13 @@ def test_one_that_is_paused_or_does_not_listen_ends_too(tmp_path: Path) -> None:
     assert process.status == -signal.SIGKILL
 
 
+def test_a_command_that_is_killed_is_known_by_its_signal() -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT):
+        process = BackgroundProcess(["bash", "-c", f"kill -{int(number)} $$"])
+        wait_until(lambda process=process: process.status is not None)
+        assert process.status == -number
+
+
 def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
     path = tmp_path / "count"
     start = (
@@ -86,14 +104,57 @@ def test_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", start, "sleep", "600"])
-    children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
-    wait_until(lambda: children.read_text().strip() != "")
-    child = int(children.read_text().split()[0])
-    wait_until(lambda: state(child) == "T")
+    beside = child_of(owner.pid)
+    command = child_of(beside)
+    wait_until(lambda: state(command) == "T")
     owner.kill()
     owner.wait()
-    wait_until(lambda: state(child) == "")
+    wait_until(lambda: state(command) == state(beside) == "")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("who", ["owner", "thread", "beside"])
+def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> None:
+    """Where its owner is killed, or the thread that has started it ends, or what is beside it."""
+    start = (
+        "import sys, threading\n"
+        "from tf_libra.multiplexing.process import BackgroundProcess\n"
+        "paused, *command = sys.argv[1:]\n"
+        "def start():\n"
+        "    process = BackgroundProcess(command)\n"
+        "    sys.stdin.readline()\n"
+        "    if paused == 'True': process.pause()\n"
+        "    sys.stdin.readline()\n"
+        "threading.Thread(target=start).start()\n"
+        "threading.Event().wait()\n"
+    )
+    shell = ["bash", "-c", "sleep 600 & sleep 600; true"]
+    with subprocess.Popen(
+        [sys.executable, "-c", start, str(is_paused), *shell], stdin=subprocess.PIPE, bufsize=0
+    ) as owner:
+        assert owner.stdin is not None
+        beside = child_of(owner.pid)
+        command = child_of(beside)
+        sleeping = [child_of(command, number) for number in range(2)]
+        owner.stdin.write(b"\n")
+        if is_paused:
+            wait_until(lambda: all(state(one) == "T" for one in (command, *sleeping)))
+            assert state(beside) == "S"
+        if who == "thread":
+            owner.stdin.write(b"\n")
+        else:
+            killed = {"owner": (owner.pid, signal.SIGKILL), "beside": (beside, signal.SIGTERM)}
+            os.kill(*killed[who])
+        wait_until(lambda: {state(one) for one in (beside, command, *sleeping)} <= {"", "Z"})
+        owner.kill()
+
+
+def test_pipes_of_a_command_end_as_in_a_shell() -> None:
+    """Which Python would have it ignore."""
+    process = BackgroundProcess(["bash", "-c", "yes | head -1 > /dev/null; exit ${PIPESTATUS[0]}"])
+    wait_until(lambda: process.status is not None)
+    assert process.status == 128 + signal.SIGPIPE
 
 
 def test_how_it_has_ended_is_known(tmp_path: Path) -> None:

@@ -1,32 +1,85 @@
-"""Becomes a command that runs only on processor time that nobody else wants.
+"""Runs a command on processor time that nobody else wants, and stays beside it.
 
     python -m tf_libra.multiplexing.idle PARENT DESCRIPTOR COMMAND [ARGUMENTS...]
 
-`SCHED_IDLE` holds for all threads and processes that the command starts. It ends when the thread
-that has started it does, of the process PARENT. DESCRIPTOR is closed when the command begins.
+`SCHED_IDLE` holds for all threads and processes that the command starts. They are a process
+group, whose number is written to DESCRIPTOR, and which can be paused without pausing this process.
+When the thread of the process PARENT ends that has started this one, or on SIGTERM, all of the
+group is killed, paused or not. Else this ends as the command does: with its status, or by its
+signal.
 """
 
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
+from typing import Any, Never
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Becomes the command; returns only if that cannot be."""
-    parent, begins, *command = sys.argv[1:]
-    os.set_inheritable(int(begins), False)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Returns the command's status."""
+    parent, told, *command = sys.argv[1:]
+    descriptor = int(told)
+    os.set_inheritable(descriptor, False)
+    # The signal waits until there is a group.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _at_the_end_of_parent(signal.SIGTERM)
     if os.getppid() != int(parent):  # it has ended before it could be asked
         return 1
+    mine = os.getpid()
+    group = os.fork()
+    if group == 0:
+        _become(command, mine, before)
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so, and runs
+        os.setpgid(group, group)
+
+    def end(number: int, frame: Any) -> Never:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{group}\n")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    _, status = os.waitpid(group, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _killed_by(-code)
+
+
+def _at_the_end_of_parent(number: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _become(command: list[str], parent: int, mask: set[Any]) -> Never:
+    """The command, in a group of its own."""
+    os.setpgid(0, 0)
+    _at_the_end_of_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"tf-libra: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)
-        return 127
+        sys.stderr.flush()
+        os._exit(127)
+
+
+def _killed_by(number: int) -> int:
+    """Ends by a signal; returns only if that does not end a process."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left one
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
 
 
 if __name__ == "__main__":

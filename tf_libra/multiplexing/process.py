@@ -2,15 +2,13 @@
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-# From a request to end to the end by force; and from a start to a command's begin.
+# From a request to end to the end by force.
 _GRACE_SECONDS = 5.0
-_START_SECONDS = 30.0
 
 
 class BackgroundProcess:
@@ -32,20 +30,22 @@ class BackgroundProcess:
         if not command:
             raise ValueError("command must name a program, got none")
         self.command = tuple(command)
-        begun, begins = os.pipe()
+        told, tells = os.pipe()
         launcher = [sys.executable, "-m", "tf_libra.multiplexing.idle", str(os.getpid())]
-        with os.fdopen(begun, "rb") as reader:
-            with os.fdopen(begins, "wb"):
-                # A session of its own: signals reach all of it, and Ctrl-C only through us.
+        with os.fdopen(told) as reader:
+            with os.fdopen(tells, "w"):
+                # A session of its own: Ctrl-C reaches it only through us. Of it the command has a
+                # group of its own: what watches over that is not paused with it.
                 self._process = subprocess.Popen(
-                    [*launcher, str(begins), *command],
+                    [*launcher, str(tells), *command],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                     env=env,
-                    pass_fds=(begins,),
+                    pass_fds=(tells,),
                 )
-            # Until the command begins: one that is stopped before would not end with us.
-            select.select([reader], [], [], _START_SECONDS)
+            number = reader.readline()
+        # Nothing where it has ended before there was a command.
+        self._group = int(number) if number else None
         self._is_paused = False
         self._num_pauses = 0
 
@@ -89,5 +89,6 @@ class BackgroundProcess:
         self._process.wait()
 
     def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        if self._group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, number)
