@@ -372,7 +372,7 @@ class Execution:
                 else:
                     part = self._expected.pop((task, message.tensor, piece.rank))()
                 weighted = piece.weight != 1
-                parts.append(part * tf.cast(piece.weight, part.dtype) if weighted else part)
+                parts.append(part * tf.constant(piece.weight, part.dtype) if weighted else part)
             if axis is not None:
                 values[message.tensor] = joined(parts, axis)
             else:
