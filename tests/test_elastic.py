@@ -28,7 +28,7 @@ FIRST, LOST, JOINING = "localhost", "127.0.0.1", "127.0.0.2"
 class ElasticJob:
     """Workers under Horovod's own driver, forked here."""
 
-    def __init__(self, nursery: Nursery, folder: Path, plan_file: Path, engine: str) -> None:
+    def __init__(self, nursery: Nursery, folder: Path, script: str, *arguments: str) -> None:
         from horovod.runner.elastic.discovery import FixedHosts
         from horovod.runner.elastic.driver import ElasticDriver
         from horovod.runner.elastic.rendezvous import create_rendezvous_handler
@@ -37,7 +37,7 @@ class ElasticJob:
         self.folder = folder
         self.workers: list[tuple[str, Child]] = []
         self._nursery = nursery
-        self._arguments = (str(plan_file), engine)
+        self._script, self._arguments = JOBS / script, arguments
         self._lock = threading.Lock()
         server = RendezvousServer()
         self.hosts = FixedHosts({FIRST: 2, LOST: 2})
@@ -56,8 +56,7 @@ class ElasticJob:
         environment |= {"TF_LIBRA_JOB_FOLDER": str(self.folder), "TF_LIBRA_INTERFACE": "lo"}
         with self._lock:
             output = self.folder / f"output.{len(self.workers)}.txt"
-            script = JOBS / "elastic.py"
-            child = self._nursery.fork(script, self._arguments, environment, output)
+            child = self._nursery.fork(self._script, self._arguments, environment, output)
             self.workers.append((slot.hostname, child))
         while child.poll() is None:
             if any(event.is_set() for event in events):
@@ -71,6 +70,45 @@ class ElasticJob:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def _check(self) -> None:
+        """None has failed but those that were killed."""
+        for host, child in self.workers:
+            assert host == LOST or not child.poll(), child.poll()
+
+    def lose_two(self) -> None:
+        """Kills both workers of a host once all have come to the step that they are held at."""
+
+        def reached(step: int) -> bool:
+            self._check()
+            logs = [self.steps(child.pid) for _, child in self.workers]
+            return len(logs) == 4 and all(log and log[-1].get("step") == step for log in logs)
+
+        wait_until(lambda: reached(10), DEADLINE_SECONDS)
+        for host, child in self.workers:
+            if host == LOST:
+                os.kill(child.pid, signal.SIGKILL)
+        (self.folder / "go-on").touch()
+
+    def get_others(self) -> None:
+        """Offers another host, once the workers that are left have taken a step by themselves."""
+
+        def shrunk() -> bool:
+            self._check()
+            return any(line.get("size") == 2 for _, c in self.workers for line in self.steps(c.pid))
+
+        wait_until(shrunk, DEADLINE_SECONDS)
+        self.hosts.set({FIRST: 2, JOINING: 2})
+
+    def wait_for_its_end(self) -> None:
+        def ended() -> bool:
+            self._check()
+            return all(child.poll() == 0 for host, child in self.workers if host == FIRST)
+
+        wait_until(ended, DEADLINE_SECONDS)
+        for host, child in self.workers:
+            if host != LOST:
+                assert child.wait(DEADLINE_SECONDS) == 0
+
     def outputs(self) -> str:
         return "\n".join(
             path.read_text(errors="replace")[-3000:] for path in self.folder.glob("output.*")
@@ -79,11 +117,14 @@ class ElasticJob:
 
 @contextmanager
 def elastic_job(
-    nursery: Nursery, folder: Path, plan_file: Path, engine: str
+    nursery: Nursery, folder: Path, script: str, *arguments: str
 ) -> Iterator[ElasticJob]:
-    job = ElasticJob(nursery, folder, plan_file, engine)
+    job = ElasticJob(nursery, folder, script, *arguments)
     try:
         yield job
+    except Exception:
+        print(job.outputs())
+        raise
     finally:
         job.driver.stop()
         for _, child in job.workers:
@@ -109,30 +150,10 @@ def story(
         dtypes=("float64",) * len(three_groups.tensor_names),
     )
     plan_file.write_text(wide.to_json())
-    with elastic_job(nursery, folder, plan_file, request.param) as job:
-
-        def reached(step: int) -> bool:
-            logs = [job.steps(child.pid) for _, child in job.workers]
-            return len(logs) == 4 and all(log and log[-1].get("step") == step for log in logs)
-
-        def shrunk() -> bool:
-            return any(line.get("size") == 2 for _, c in job.workers for line in job.steps(c.pid))
-
-        try:
-            wait_until(lambda: reached(10), DEADLINE_SECONDS)
-            for host, child in job.workers:
-                if host == LOST:
-                    os.kill(child.pid, signal.SIGKILL)
-            (folder / "go-on").touch()
-            wait_until(shrunk, DEADLINE_SECONDS)
-            job.hosts.set({FIRST: 2, JOINING: 2})
-            wait_until(lambda: (folder / "end.npz").exists(), DEADLINE_SECONDS)
-            for host, child in job.workers:
-                if host != LOST:
-                    assert child.wait(DEADLINE_SECONDS) == 0
-        except Exception:
-            print(job.outputs())
-            raise
+    with elastic_job(nursery, folder, "elastic.py", str(plan_file), request.param) as job:
+        job.lose_two()
+        job.get_others()
+        job.wait_for_its_end()
     return job
 
 
@@ -186,3 +207,49 @@ def test_weights_are_those_of_one_process(story: ElasticJob, nursery: Nursery) -
     with np.load(story.folder / "alone.npz") as alone:
         for name, value in ours.items():
             np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.fixture(scope="module", params=["ours", "released", "horovod"])
+def staged(
+    request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, ElasticJob]:
+    """As above, in two stages; who is left commits nothing. To Horovod's state no others come."""
+    folder = tmp_path_factory.mktemp("staged")
+    with elastic_job(nursery, folder, "elastic_stages.py", request.param) as job:
+        job.lose_two()
+        if request.param != "horovod":
+            job.get_others()
+        job.wait_for_its_end()
+    return request.param, job
+
+
+def test_stages_go_on_from_what_all_of_them_had(
+    staged: tuple[str, ElasticJob], nursery: Nursery
+) -> None:
+    """Those that were lost, too: weights and momenta are those of one process, on every rank."""
+    kind, story = staged
+    sizes = [4, 2] if kind == "horovod" else [4, 2, 4]
+    ends = []
+    for host, child in story.workers:
+        lines = [line for line in story.steps(child.pid) if "size" in line]
+        found = [line["size"] for line in lines]
+        changes = [size for i, size in enumerate(found) if i == 0 or size != found[i - 1]]
+        assert changes == {FIRST: sizes, LOST: [4], JOINING: [4]}[host]
+        assert all(len(line["stages"]) == 2 for line in lines)
+        numbers = [line["step"] for line in lines]
+        if host == FIRST:  # nine steps were committed when the others were lost in the eleventh
+            assert numbers == [*range(1, 11), *range(10, numbers[-1] + 1)]
+        if host != LOST:
+            with np.load(story.folder / f"end.{child.pid}.npz") as end:
+                ends.append(dict(end))
+    assert len(ends) == sizes[-1]
+    arguments = (str(ends[0]["step"]), str(story.folder / "alone.npz"))
+    output = story.folder / "alone.txt"
+    environment = worker_environment() | {"TF_LIBRA_JOB_FOLDER": str(story.folder)}
+    child = nursery.fork(JOBS / "stack.py", arguments, environment, output)
+    assert child.wait(DEADLINE_SECONDS) == 0, output.read_text()
+    with np.load(story.folder / "alone.npz") as alone:
+        for end in ends:
+            assert end.keys() == dict(alone).keys()
+            for name, value in end.items():
+                np.testing.assert_allclose(value, alone[name], rtol=1e-9, atol=1e-12, err_msg=name)

@@ -11,6 +11,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 from horovod.common.elastic import ObjectState
 
+from tf_libra.session import commits
 from tf_libra.tracing.variables import plain
 
 
@@ -29,7 +30,7 @@ class TensorFlowState(ObjectState):
 
     When workers are lost, the others go on from the last commit; when workers join, they take over
     the state of rank 0. The variables of an optimizer that is not built do not exist yet: build it
-    first.
+    first. What ranks train in stages is brought up to date on all of them before it is committed.
     """
 
     def __init__(self, variables: Iterable[Any], **kwargs: Any) -> None:
@@ -44,21 +45,25 @@ class TensorFlowState(ObjectState):
         super().__init__(bcast_object=hvd.broadcast_object, get_rank=hvd.rank, **kwargs)
 
     def save(self) -> None:
-        """Commits variables and attributes."""
+        """Commits variables and attributes; all ranks call it."""
         self._keep()
         super().save()
 
     def restore(self) -> None:
         """Goes back to the last commit."""
+        commits.get_ready(self.variables)
         for variable, value in zip(self.variables, self._kept, strict=True):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
-        """Takes over rank 0's variables and committed attributes, and commits them."""
+        """Takes over rank 0's variables and attributes, and commits them."""
+        commits.bring_up_to_date()
+        super().save()  # what rank 0 has now: else variables alone were ahead of the last commit
         hvd.broadcast_variables(self.variables, root_rank=0)
         self._keep()
         super().sync()
 
     def _keep(self) -> None:
+        commits.bring_up_to_date()
         self._kept = [variable.numpy() for variable in self.variables]

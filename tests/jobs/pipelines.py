@@ -2,15 +2,19 @@
 
 import contextlib
 import gc
+import itertools
 import os
+import types
 
 import harness
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from stack import Stack, batch
 from staged import refused  # also lets modules of the tests be found
 
 import tf_libra
+import tf_libra.elastic
 from benchmarks.meeting import meeting
 from tests.pipelines import models
 from tests.pipelines.job import batches, fresh, plan_of, rank_of, run
@@ -249,7 +253,53 @@ def ends():
     gc.collect()
 
 
+def committed():
+    """Elastic states keep, and restore, what both stages have, however they come to it."""
+    stack, alone = Stack(), Stack()
+    model = types.SimpleNamespace(variables=stack.weights, build=None, built=True)
+    optimizer = types.SimpleNamespace(variables=lambda: stack.momenta)
+    every, wanted = [*stack.weights, *stack.momenta], [*alone.weights, *alone.momenta]
+    ours = tf_libra.elastic.TensorFlowState(every)
+    plain = hvd.elastic.TensorFlowState(every)
+    keras = hvd.elastic.TensorFlowKerasState(model, optimizer)
+    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
+
+    def differs():
+        return max(
+            float(tf.reduce_max(tf.abs(a - b))) if a.read_value().shape == b.shape else np.inf
+            for a, b in zip(every, wanted, strict=True)
+        )
+
+    def train(number):
+        joint = batch(number)
+        step(*map(harness.own, joint))
+        alone.step(*joint)
+
+    ways = itertools.product(("commit", "save", "sync"), (ours, plain, keras))
+    weights = tf_libra.elastic.TensorFlowState(stack.weights)
+    found = {"kept": [], "restored": []}
+    for number, (way, state) in enumerate([*ways, ("commit", weights)]):
+        train(number)
+        assert differs() == np.inf
+        getattr(state, way)()
+        found["kept"].append(differs())
+    for one in (ours, plain, keras):
+        one.commit()
+        kept = [value.numpy() for value in every]
+        train(0)
+        one.restore()
+        found["restored"] += [
+            bool((a.numpy() == b).all()) for a, b in zip(every, kept, strict=True)
+        ]
+        for expected, value in zip(wanted, kept, strict=True):
+            expected.assign(value)
+        step.synchronize_variables()
+        one.restore()
+    return found
+
+
 if harness.SIZE == 2:
+    cases.add("committed", committed)
     cases.add("gone", gone)
     cases.add("ends", ends)
     cases.add("in_turns", in_turns)
@@ -351,7 +401,7 @@ def places_of(jobs):
     """What the environment of each rank says of its place, by job; rank 0 lets them meet."""
     with contextlib.ExitStack() as stack:
         places = []
-        if harness.RANK == 0:
+        if hvd.rank() == 0:
             hosts = (f"localhost:{len(ranks)}" for ranks in jobs)
             places = [stack.enter_context(meeting(one, "127.0.0.1", "lo")) for one in hosts]
         yield hvd.broadcast_object(places, name="places")
@@ -367,9 +417,20 @@ def join(jobs, places):
     harness.barrier()
 
 
-# The last one: from here on ranks are others than the harness knows.
+def let_go_when_ranks_were_lost():
+    """What nobody restores, and a rank has no elements of, cannot be trained on."""
+    stack = Stack()
+    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(stack.step))
+    share = [harness.own(one) for one in batch(0)]
+    step(*share)
+    change_places()
+    step(*share)
+
+
+# The last ones: from here on ranks are others than the harness knows.
 if harness.SIZE == 2:
     cases.add("another_job", another_job)
+    cases.add("let_go_when_ranks_were_lost", let_go_when_ranks_were_lost)
 if harness.SIZE == 4:
     cases.add("other_partners", other_partners)
 

@@ -139,6 +139,27 @@ def test_nothing_is_told_of_a_step_that_goes_with_its_variables(trained: Job) ->
         assert "is gone" not in trained.log("ends", rank)
 
 
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
+    """Ours and Horovod's, however they come to keep it; what a state leaves out is told, once."""
+    for rank in range(trained.world_size):
+        value = trained.value("committed", rank)
+        assert max(value["kept"]) < 1e-12, value
+        assert value["restored"] and all(value["restored"]), value
+        told = [line for line in trained.log("committed", rank).splitlines() if "elastic" in line]
+        assert len(told) == (rank == 0), told
+        what = "does not keep 4 variables that steps in stages write, momentum0"
+        assert all(what in line for line in told)
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_was_let_go_and_never_restored_is_refused_by_name(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        error = trained.error("let_go_when_ranks_were_lost", rank)
+        assert error.startswith("ValueError: variable ") and "has no elements" in error
+        assert "Give it to the elastic state" in error
+
+
 @pytest.mark.parametrize("trained", [4], indirect=True)
 def test_every_stage_all_reduces_groups_within_its_last_backward(trained: Job) -> None:
     """On lanes, of which the stage before hears in time, to the weights of one process."""

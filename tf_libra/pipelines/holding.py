@@ -39,6 +39,8 @@ class Owned:
         is_needed: whether this rank computes with it.
         is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric.
         is_written: whether a step changes it.
+        dtype: of its value.
+        shape: static shape of its value.
     """
 
     key: int
@@ -47,6 +49,8 @@ class Owned:
     is_needed: bool
     is_sum: bool
     is_written: bool
+    dtype: tf.DType
+    shape: tf.TensorShape
 
 
 def owned(
@@ -71,8 +75,19 @@ def owned(
         if name in stages:
             is_sum = graph.is_accumulator(name) and one.dtype.is_floating
             owners = ranks[stages[name]]
-            found.append(Owned(one.key, one.name, owners, name in needed, is_sum, name in written))
+            uses = name in needed, is_sum, name in written
+            found.append(Owned(one.key, one.name, owners, *uses, one.dtype, one.shape))
     return found
+
+
+_LET_GO = "let go"
+
+
+def _standing(one: Held) -> str:
+    """What ranks compare of a variable."""
+    if not one.is_number:
+        return ""
+    return one.digest() if one.shape.is_compatible_with(one.read_value().shape) else _LET_GO
 
 
 class Holding:
@@ -143,6 +158,20 @@ class Holding:
             if key in keys and self._variables[key]() is not None
         ]
 
+    def old(self) -> dict[int, Held]:
+        """See `Keeper`."""
+        found = {}
+        for number, (key, one) in enumerate(self._owned.items()):
+            tensor = self._variables[key]()
+            if key in self._behind | self._gone and tensor is not None:
+                found[number] = Held(number, one.name, tensor, one.dtype, one.shape)
+        return found
+
+    def trained(self) -> dict[int, str]:
+        """See `Keeper`."""
+        keys = [key for key, one in self._owned.items() if one.is_written]
+        return {one.key: one.name for one in self._alive(keys)}
+
     def share(
         self, control: Control, captured: Collection[Held], may_copy: bool
     ) -> tuple[list[str], int]:
@@ -157,12 +186,20 @@ class Holding:
             Names of what differed, and how many are new.
 
         Raises:
-            ValueError: on every rank: a variable differs, and that is refused.
+            ValueError: on every rank: a variable differs, and that is refused; or a rank has let go
+                of it, and who had it is gone.
         """
         new = [one for one in captured if one.key not in self._shared]
         self._shared |= {one.key for one in new}
         self._variables |= {one.key: weakref.ref(one.tensor) for one in new}
-        everyone = control.all_gather([one.digest() if one.is_number else "" for one in new])
+        everyone = control.all_gather([_standing(one) for one in new])
+        for index, one in enumerate(new):
+            if any(rank[index] == _LET_GO for rank in everyone):
+                raise ValueError(
+                    f"variable {one.name!r} has no elements: release_variables had freed it on a"
+                    " rank when those that had it were lost. Give it to the elastic state, which"
+                    " then restores it"
+                )
         differing = [
             one for index, one in enumerate(new) if len({rank[index] for rank in everyone}) > 1
         ]
@@ -222,7 +259,7 @@ class Holding:
             known = before.get(key)
             if one.is_sum and known is not None and len(known.ranks) != len(one.ranks):
                 value = held[key].read_value()
-                scale = tf.cast(len(known.ranks) / len(one.ranks), value.dtype)
+                scale = tf.constant(len(known.ranks) / len(one.ranks), value.dtype)
                 held[key].assign(value * scale)
 
     def let_go(self, rank: int, held: Mapping[int, Held]) -> None:

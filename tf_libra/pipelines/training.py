@@ -22,7 +22,7 @@ from tf_libra.pipelines.planner import Planner
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
-from tf_libra.session import identity
+from tf_libra.session import commits, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.state import State
 from tf_libra.session.variables import Held
@@ -120,8 +120,8 @@ class StagedTraining:
 
     def synchronize_variables(self) -> None:
         """Brings the variables of all stages up to date on every rank, all of which call it."""
-        if self._meeting.control is None or not self._executions:
-            return
+        if self._meeting.control is None or self._meeting.is_over or not self._executions:
+            return  # nobody is there who has more than this rank
         self._guarded(self._synchronize_where_all_are)
 
     def _synchronize_where_all_are(self) -> None:
@@ -188,6 +188,7 @@ class StagedTraining:
             self._executions[key] = self._execution(self._traces[key])
         execution = self._current = self._executions[key]
         traces = self._traces[key]
+        commits.stepped(self._control)
         if self._options.release_variables:
             self._holding.let_go(self._control.rank, self._held)
         leaves = batches.tensors(given)

@@ -8,9 +8,10 @@ finds at a time of its own. So who keeps its variables stays behind.
 import atexit
 import gc
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from tf_libra.backends.control import Control
 from tf_libra.session.variables import Held
 
 
@@ -42,6 +43,14 @@ class Keeper(Protocol):
         """Brings those of these variables, by key, up to date that are not."""
         ...
 
+    def old(self) -> dict[int, Held]:
+        """What is not up to date and is there, by numbers that are the same on all ranks."""
+        ...
+
+    def trained(self) -> dict[int, str]:
+        """Names of the variables that its steps change, by key."""
+        ...
+
     def forget_ranks(self) -> None:
         """Those that it knows of are not there any more, or others."""
         ...
@@ -52,6 +61,12 @@ _KEEPERS: dict[str, Keeper] = {}
 
 _JOB = [0]
 """Whose ranks were met last: `World.job`."""
+
+_REACH: list[Control] = []
+"""What reaches those that have run steps in stages since all was brought up to date; or nothing.
+
+The same on every rank, where keepers may not be.
+"""
 
 _OLDEST = len(gc.get_threshold()) - 1
 """The generation of what has outlived most collections: with it everything is collected."""
@@ -112,6 +127,40 @@ def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> None:
                 keeper.brings_back(held)
 
 
+def stepped(control: Control) -> None:
+    """A step in stages begins, on all ranks."""
+    _REACH[:] = [control]
+
+
+def reach() -> Control | None:
+    """What reaches the ranks that have to bring variables up to date; None where none are old."""
+    return _REACH[0] if _REACH else None
+
+
+def bring_everything_back(control: Control) -> None:
+    """Brings all variables up to date that any function has trained; all ranks call it.
+
+    Those that only some ranks still have stay as they are. It returns when all ranks have all.
+
+    Raises:
+        EngineError, tf.errors.OpError: a rank is gone or late.
+    """
+    keepers = dict(sorted(_KEEPERS.items()))
+    mine = {name: keeper.old() for name, keeper in keepers.items()}
+    everyone = control.all_gather({name: sorted(old) for name, old in mine.items()})
+    for name, keeper in keepers.items():
+        numbers = set.intersection(*(set(rank.get(name, ())) for rank in everyone))
+        keeper.brings_back({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
+    control.all_gather(None)
+    _REACH.clear()
+
+
+def trained_beside(kept: Collection[int]) -> list[str]:
+    """Names of variables that functions train in stages, but for those of these keys."""
+    keepers = [one for _, one in sorted(_KEEPERS.items())]
+    return [name for one in keepers for key, name in one.trained().items() if key not in kept]
+
+
 def anybody() -> bool:
     """Whether there is any variable to be brought up to date."""
     for name in [name for name, one in _KEEPERS.items() if one.is_done]:
@@ -128,5 +177,6 @@ def of_job(number: int) -> None:
 
 def forget() -> None:
     """The ranks are others than before: nobody has what was known."""
+    _REACH.clear()
     for keeper in list(_KEEPERS.values()):
         keeper.forget_ranks()

@@ -1,8 +1,9 @@
 """All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
 
 Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends; `hvd.join` while an engine runs. What somebody else has put in its place in the meantime
-stays: it may well call what it has found there, which from then on does what it did without us.
+ends; `hvd.join` while an engine runs; what elastic states keep from the first step in stages on.
+What somebody else has put in its place in the meantime stays: it may well call what it has found
+there, which from then on does what it did without us.
 """
 
 import contextlib
@@ -188,6 +189,33 @@ JOIN = Patch(
     since=_HOROVOD,
 )
 
+_KEPT = "a state keeps what each rank has: what stages have trained elsewhere is brought first"
+COMMIT = Patch(module="horovod.common.elastic", path="State.commit", why=_KEPT, since=_HOROVOD)
+HOST_UPDATES = Patch(
+    module="horovod.common.elastic",
+    path="State.check_host_updates",
+    why="where workers come or go, each rank goes on with what it has, which is brought first",
+    since=_HOROVOD,
+)
+# Called by `save`, `sync` and when a state is made.
+KEEPING = tuple(
+    Patch(module="horovod.tensorflow.elastic", path=path, why=_KEPT, since=_HOROVOD)
+    for path in (
+        "TensorFlowState._save_model",
+        "TensorFlowKerasState._save_model",
+        "TensorFlowKerasState.sync",
+    )
+)
+RESTORING = tuple(
+    Patch(
+        module="horovod.tensorflow.elastic",
+        path=f"{state}._load_model",
+        why="gives variables the values that it has kept, also those that a rank has let go",
+        since=_HOROVOD,
+    )
+    for state in ("TensorFlowState", "TensorFlowKerasState")
+)
+
 OF_TENSORFLOW = (
     GRADIENT,
     JACOBIAN,
@@ -210,6 +238,7 @@ OF_HOROVOD = (
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, COLLECTIVE_ALL_REDUCE, JOIN,
+    COMMIT, HOST_UPDATES, *KEEPING, *RESTORING,
 )  # fmt: skip
 
 

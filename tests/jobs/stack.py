@@ -1,0 +1,63 @@
+"""Layers that a pipeline can be cut between, trained with momentum; in one process:
+
+`stack.py STEPS FILE.npz`.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import tf_libra
+
+LAYERS, WIDTH, SAMPLES = 4, 6, 24
+
+
+class Stack:
+    """Weights, and their momenta."""
+
+    def __init__(self) -> None:
+        starts = [normal([WIDTH, WIDTH], i, 1) for i in range(LAYERS)]
+        self.weights = [tf.Variable(one, name=f"weight{i}") for i, one in enumerate(starts)]
+        self.momenta = [
+            tf.Variable(tf.zeros_like(one), trainable=False, name=f"momentum{i}")
+            for i, one in enumerate(starts)
+        ]
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            x = inputs
+            for one in self.weights:
+                x = tf_libra.boundary(tf.tanh(x @ one))
+            loss = tf.reduce_mean((x - labels) ** 2)
+        gradients = tape.gradient(loss, self.weights)
+        for weight, momentum, gradient in zip(self.weights, self.momenta, gradients, strict=True):
+            momentum.assign(0.9 * momentum + gradient)
+            weight.assign_sub(0.1 * momentum)
+        return loss
+
+    def write(self, path: Path, step: int) -> None:
+        """Values by name, in a file that nobody sees half of."""
+        values = {one.name: one.numpy() for one in (*self.weights, *self.momenta)}
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.savez(file, step=step, **values)
+        temporary.replace(path)
+
+
+def batch(number: int) -> list[tf.Tensor]:
+    """Inputs and labels of a step, the same in every process."""
+    return [normal([SAMPLES, WIDTH], number, seed) for seed in (2, 3)]
+
+
+def normal(shape: list[int], number: int, seed: int) -> tf.Tensor:
+    """Numbers that are the same in every process."""
+    return tf.random.stateless_normal(shape, [number, seed], dtype=tf.float64)
+
+
+if __name__ == "__main__":
+    stack = Stack()
+    for number in range(int(sys.argv[1])):
+        stack.step(*batch(number))
+    stack.write(Path(sys.argv[2]), int(sys.argv[1]))
