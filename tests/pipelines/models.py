@@ -231,6 +231,45 @@ def transformer() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
 
 
+class _Ratios:
+    """Metrics of whether a label is odd, whose denominators differ between samples."""
+
+    def __init__(self) -> None:
+        metrics = keras.metrics
+        self._metrics = [metrics.Precision(), metrics.Recall(), metrics.AUC(num_thresholds=20)]
+        self._mean = metrics.Mean()
+        self._error = metrics.RootMeanSquaredError()
+
+    def update_state(self, labels: Any, logits: Any) -> None:
+        odd, guess = labels % 2, tf.sigmoid(4 * logits[:, 1])
+        for one in self._metrics:
+            one.update_state(odd, guess)
+        self._mean.update_state(guess, sample_weight=tf.cast(labels, tf.float32))
+        self._error.update_state(odd, guess)
+
+    def result(self) -> Any:
+        return tf.stack([one.result() for one in (*self._metrics, self._mean, self._error)])
+
+
+def counted() -> Trained:
+    """With metrics that are ratios, none of them of as many samples."""
+    return replace(deep(4), metric=_Ratios())
+
+
+def mixed() -> Trained:
+    """With what is computed of a metric and of a microbatch at once."""
+
+    class Mixed(keras.metrics.SparseCategoricalAccuracy):
+        def update_state(self, labels: Any, logits: Any) -> None:
+            super().update_state(labels, logits)
+            self.last = tf.reduce_mean(logits)
+
+        def result(self) -> Any:
+            return super().result() + self.last
+
+    return replace(deep(4), metric=Mixed("mixed"))
+
+
 def tied() -> Trained:
     """A language model's embedding that is its last layer, too, in plain TensorFlow."""
     table = tf.Variable(tf.random.stateless_normal([10, 6], [1, 2]), name="table")
@@ -394,6 +433,7 @@ def mlp() -> Trained:
     return deep(5)
 
 
+COUNTED = {one.__name__: one for one in (counted, mixed)}
 BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
 EVERY = {
     one.__name__: one

@@ -15,7 +15,7 @@ from tests.pipelines.job import (
     train_laid_out,
     trained_alone,
 )
-from tests.pipelines.models import BURSTS, EVERY
+from tests.pipelines.models import BURSTS, COUNTED, EVERY
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.layout import Layout
@@ -39,13 +39,15 @@ def close(one: Any, other: Any) -> None:
 
 def check(model, starts, replicas, num_microbatches, num_steps=2, batch=24, num_groups=0):
     steps = batches(num_steps, batch)
-    ranks = train(EVERY[model], starts, replicas, num_microbatches, steps, num_groups)
+    ranks = train((EVERY | COUNTED)[model], starts, replicas, num_microbatches, steps, num_groups)
     compare(model, ranks, num_steps, batch, num_microbatches)
 
 
 def compare(model, ranks, num_steps, batch, num_microbatches):
     """With one process that accumulates."""
-    wanted, alone = trained_alone((EVERY | BURSTS)[model], num_steps, batch, num_microbatches)
+    wanted, alone = trained_alone(
+        (EVERY | BURSTS | COUNTED)[model], num_steps, batch, num_microbatches
+    )
     for rank in ranks:
         for got, want in zip(rank.returned, wanted, strict=True):
             assert got.keys() == want.keys()
@@ -68,6 +70,26 @@ def test_replicas_share_each_microbatch(starts, replicas, num_microbatches):
     """Layers between weights of all sizes, an update that takes the norm of all gradients."""
     batch = 24 if sum(replicas) != 5 else 40
     check("convolutional", starts, replicas, num_microbatches, batch=batch)
+
+
+@pytest.mark.parametrize(("starts", "replicas"), [((0,), (2,)), ((0, 2), (1, 3)), ((0, 1), (3, 2))])
+def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
+    """Ratios, whose denominators differ between replicas, and what else is computed of sums."""
+    batch = 24 if sum(replicas) != 5 else 60
+    check("counted", starts, replicas, 2, batch=batch)
+
+
+def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
+    """What takes something else, too, by the names of what it adds up."""
+    steps = batches(1, 24)
+    for model, averaged in (("mixed", {"mixed/total", "mixed/count"}), ("counted", set())):
+        ranks = train(COUNTED[model], (0, 2), (1, 2), 2, steps)
+        for rank in ranks:
+            assert {
+                name for names in rank.execution.averaged.values() for name in names
+            } == averaged
+    whole = train(COUNTED["mixed"], (0, 2), (2, 1), 2, steps)
+    assert not any(rank.execution.averaged for rank in whole)
 
 
 def test_gradients_of_a_last_stage_in_which_no_layer_ends():

@@ -21,6 +21,7 @@ from tf_libra.pipelines.exchanging import (
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.functions import PartFunction, sum_of
 from tf_libra.pipelines.layout import Layout, Task
+from tf_libra.pipelines.metrics import Metric, added_up_in
 from tf_libra.pipelines.parts import Part
 from tf_libra.pipelines.reducing import Reducing, fused_all_reduce
 from tf_libra.pipelines.returning import Returned
@@ -148,6 +149,21 @@ class Execution:
         for one in traced.values():
             check_exchanges(one.cut, layout, one.axes)
         self._returned = {one.name: Returned.of(cut, any_trace.axes, one) for one in _returned(cut)}
+        self._metrics = {
+            one.name: metric
+            for one in _returned(cut)
+            if self._returned[one.name].is_running
+            and len(self._ranks_of(one.name)) > 1
+            and (metric := Metric.of(cut, any_trace.extraction, one)) is not None
+        }
+        self.averaged = {
+            name: added_up_in(cut.graph, cut.tensor(name))
+            for name, one in self._returned.items()
+            if one.is_running
+            and one.is_floating
+            and len(self._ranks_of(name)) > 1
+            and name not in self._metrics
+        }
         self._blocks = {
             (kind, stage): self._block(traced[self._shares.size_in(stage)], kind, stage)
             for stage in self.stages
@@ -395,22 +411,29 @@ class Execution:
         found: Values = {}
         own = self._transport.rank
         for name, returned in self._returned.items():
-            stage = self._cut.stage_of(self._cut.phase_of(self._cut.tensor(name)))
-            ranks = self.layout.ranks[stage]
+            ranks = self._ranks_of(name)
             here = f"returned {name}"
-            if own in ranks:
+            if name in self._metrics:
+                if own in ranks:
+                    found[name] = self._metrics[name].of_replicas(ranks, self._transport)
+            elif own in ranks:
                 part = returned.joined([values[name] for values in outputs])
                 if own != ranks[0]:
                     self._transport.send(part, ranks[0], here)
-            if own == ranks[0]:
-                parts = [part] + [
-                    self._transport.receive(part.dtype, part.shape, rank, here)
-                    for rank in ranks[1:]
-                ]
-                found[name] = returned.of_replicas(parts, len(outputs))
+                else:
+                    parts = [part] + [
+                        self._transport.receive(part.dtype, part.shape, rank, here)
+                        for rank in ranks[1:]
+                    ]
+                    found[name] = returned.of_replicas(parts, len(outputs))
             size = self._shares.microbatch_size * self.layout.num_microbatches
             self._tell(found, name, ranks[0], self._cut.tensor(name).dtype, returned.shape(size))
         return found
+
+    def _ranks_of(self, returned: str) -> tuple[int, ...]:
+        """Those that compute a tensor which the step returns."""
+        phase = self._cut.phase_of(self._cut.tensor(returned))
+        return self.layout.ranks[self._cut.stage_of(phase)]
 
     def _tell(self, values: Values, name: str, root: int, dtype: Any, shape: Sequence[int]) -> None:
         """Sends a tensor of one rank to all others."""

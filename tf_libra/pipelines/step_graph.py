@@ -325,6 +325,10 @@ class StepGraph:
             if self.sample[self.place[one.op.name]] and not self.late[self.place[one.op.name]]
         )
 
+    def is_read_after_write(self, place: int) -> bool:
+        """Whether an op reads a variable after every microbatch has written it."""
+        return place in self._running
+
     def is_running(self, tensor: Any) -> bool:
         """Whether a tensor follows from a variable that every microbatch writes, as a metric."""
         return any(place in self._running for place in self.closure([self.place[tensor.op.name]]))

@@ -75,6 +75,7 @@ class StagedTraining:
         self._holding = Holding(self._identity, self)
         self._held: dict[int, Held] = {}  # by key, the variables of all traces
         self._step = 0
+        self._warned: set[tuple[str, ...]] = set()
 
     # What the user asks.
 
@@ -280,6 +281,7 @@ class StagedTraining:
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
         lanes = Lanes(rank, self._identity, self._waiting)
         execution = Execution(layout, traced, traces.samples_per_rank, lanes)
+        self._warn_of_averages(execution)
         variables = owned(
             traces.whole,
             traces.captured,
@@ -289,3 +291,14 @@ class StagedTraining:
         )
         self._holding.own(variables, self._control.world_size, lanes)
         return execution
+
+    def _warn_of_averages(self, execution: Execution) -> None:
+        for names in set(execution.averaged.values()) - self._warned:
+            self._warned.add(names)
+            self._story.log.warning(
+                "%s returns what is computed of %s and of something else, too: it is averaged over"
+                " the replicas of a stage, where a ratio of sums would be another number; return"
+                " the metric's result by itself",
+                self._name,
+                ", ".join(names),
+            )

@@ -1,0 +1,101 @@
+"""Results of metrics over the replicas of a stage: of what all have seen, not a mean of results.
+
+Each replica adds what it sees to variables of its own. A precision is a ratio of two of them, whose
+denominators differ between replicas: the mean of ratios is another number than the ratio of means.
+So replicas send the variables, and the first one computes the result from their means.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.step_graph import READS, StepGraph
+from tf_libra.pipelines.transport import Transport
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A returned tensor that is computed from variables to which replicas add.
+
+    Attributes:
+        name: of the tensor.
+        reads: of each variable, the tensor by which the trace reads it.
+        variables: their handles, in this order.
+        call: what computes the tensor from what is read.
+    """
+
+    name: str
+    reads: tuple[Any, ...]
+    variables: tuple[Any, ...]
+    call: Callable[[Sequence[Any]], list[Any]]
+
+    @classmethod
+    def of(cls, cut: Cut, extraction: Extraction, tensor: Any) -> "Metric | None":
+        """Of a tensor that the step returns; None where it is computed of anything else, too."""
+        graph = cut.graph
+        stage = cut.stage_of(cut.phase_of(tensor))
+        reads, ops = [], []
+        for place in sorted(_since_reads(graph, tensor)):
+            op = graph.ops[place]
+            if not graph.is_read_after_write(place):
+                if op.type == "Placeholder" or op.op_def.is_stateful:
+                    return None
+                ops.append(op.name)
+                continue
+            [handle] = graph.handles[place]
+            if not (graph.is_accumulator(handle) and op.outputs[0].dtype.is_floating):
+                return None
+            if op.type not in READS or cut.stage_of_variable(handle) != stage:
+                return None
+            reads.append((op.outputs[0], graph.captures[handle]))
+        if not reads:
+            return None
+        tensors, variables = zip(*reads, strict=True)
+        call = extraction.function(ops, [one.name for one in tensors], [tensor.name])
+        return cls(tensor.name, tensors, variables, call)
+
+    def of_replicas(self, ranks: Sequence[int], transport: Transport) -> Any:
+        """What it is for all of them, which call this after the last microbatch.
+
+        Args:
+            ranks: the replicas.
+            transport: reaches them.
+
+        Returns:
+            The tensor, on the first of these ranks; None on the others.
+        """
+        root, *others = ranks
+        means = []
+        for read, variable in zip(self.reads, self.variables, strict=True):
+            here = f"{read.name} for {self.name}"
+            value = tf.raw_ops.ReadVariableOp(resource=variable, dtype=read.dtype)
+            if transport.rank != root:
+                transport.send(value, root, here)
+                continue
+            values = [value]
+            values += [transport.receive(value.dtype, value.shape, one, here) for one in others]
+            means.append(tf.add_n(values) / tf.constant(len(values), value.dtype))
+        return self.call(means)[0] if transport.rank == root else None
+
+
+def added_up_in(graph: StepGraph, tensor: Any) -> tuple[str, ...]:
+    """Names of the variables that every microbatch writes, of which a tensor is computed."""
+    places = filter(graph.is_read_after_write, sorted(_since_reads(graph, tensor)))
+    return tuple(graph.variable_name(handle) for one in places for handle in graph.handles[one])
+
+
+def _since_reads(graph: StepGraph, tensor: Any) -> set[int]:
+    """Places of the ops from which a tensor is computed, up to reads of what microbatches write."""
+    found: set[int] = set()
+    waiting = [graph.place[tensor.op.name]]
+    while waiting:
+        place = waiting.pop()
+        if place not in found:
+            found.add(place)
+            if not graph.is_read_after_write(place):
+                waiting += graph.inputs(place)
+    return found
