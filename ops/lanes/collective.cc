@@ -81,7 +81,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
 
   char* Scratch(size_t num_bytes) {
     // As every type of elements wants it.
-    scratch_.emplace_back(new char[num_bytes + 1]);
+    scratch_.push_back(std::unique_ptr<char[]>(new char[num_bytes + 1]));
     return scratch_.back().get();
   }
 

@@ -39,10 +39,21 @@ void* Allocate(size_t size) {
   return memory;
 }
 
+void* AllocateOrNot(size_t size) noexcept {
+  try {
+    return Allocate(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 void* operator new(size_t size) { return Allocate(size); }
 void* operator new[](size_t size) { return Allocate(size); }
+// As std::stable_sort does.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return AllocateOrNot(size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return AllocateOrNot(size); }
 // Not inlined: else the compiler sees `free` of what came from `new`, and warns of it.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
