@@ -47,6 +47,7 @@ _INTEGERS = {
     "min_elements": "groups with fewer elements take in the next tensor (mg-wfbp, libra-m)",
     "buffer_bytes": "fusion buffer (horovod-fusion)",
     "unit_bytes": "size of an all-reduce (aiacc)",
+    "max_streams": "all-reduces at once that the model may choose from (asc-wfbp)",
 }
 _FLOATS = {
     "cycle_seconds": "cycle time (horovod-fusion)",

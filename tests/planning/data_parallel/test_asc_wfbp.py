@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
-from tf_libra import strategies
+from tf_libra import strategies, units
 
 # a = 1 s, 1 s per byte.
 COST = tf_libra.ContentionModel(2, 0.5, (1.0, 0.0), (1.0, 0, 0), (1.0, 0, 0))
@@ -102,3 +103,52 @@ def test_beats_waiting_when_startup_dominates():
     asc = tf_libra.make_plan(profile, COST, strategies.AscWfbp(contention=1.2))
     wfbp = tf_libra.make_plan(profile, COST, "wfbp")
     assert asc.predicted_seconds < wfbp.predicted_seconds
+
+
+# 64 MB, an all-reduce longer than what computes meanwhile: two at once share the link, or worse.
+BUSY = ([4_000_000] * 16, [1e-3] * 16)
+LINK = tf_libra.ContentionModel(4, 1e-4, (1.0, 0.0), (1e9, 0, 0), (1e9, 0, 0))
+
+
+def test_where_gamma_is_known_to_be_large_a_note_says_what_is_quicker():
+    one = tf_libra.make_plan(
+        tf_libra.BackwardProfile.from_arrays(*BUSY), LINK, "mg-wfbp"
+    ).predicted_seconds
+    usual, small, large = (plan_of(*BUSY, LINK, contention=c) for c in (None, 1.0, 8.0))
+    # The same groups whatever gamma is: the authors' rule.
+    assert usual.groups == small.groups == large.groups and usual.num_streams == 2
+    assert usual.notes == ()
+    assert small.predicted_seconds < one < large.predicted_seconds
+    assert small.notes == ()
+    assert f"merged as by mg-wfbp, is predicted {units.time(one)}" in large.notes[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(reference.profiles(max_tensors=8), reference.any_costs((1,)), st.floats(1, 4))
+def test_as_many_streams_as_the_model_says_help(profile, cost, gamma):
+    def planned(**arguments):
+        return tf_libra.make_plan(profile, cost, strategies.AscWfbp(contention=gamma, **arguments))
+
+    rule, most = planned(), planned(max_streams=4)
+    assert most.num_streams <= 4 and strategies.AscWfbp(max_streams=4).num_streams == 4
+    if rule.notes and rule.notes[0].startswith("no tensor is simultaneous"):
+        assert most == rule
+        return
+    mg = tf_libra.make_plan(profile, cost, "mg-wfbp")
+    least = min(rule.predicted_seconds, mg.predicted_seconds)
+    assert most.predicted_seconds <= least * (1 + 1e-8) + 1e-15
+    assert "of at most 4 all-reduces at once" in most.notes[0]
+
+
+def test_more_streams_where_a_link_is_not_filled():
+    # All-reduces take much longer beside computation than the rule thinks.
+    slow = tf_libra.ContentionModel(8, 1e-4, (1.0, 0.0), (2e8, 0, 0), (1e9, 0, 0))
+    arguments = [40_000_000, 90_000_000, 60_000_000, 90_000_000], [0.08, 0.08, 0.09, 0.08]
+    two = plan_of(*arguments, slow, contention=1.0)
+    four = plan_of(*arguments, slow, contention=1.0, max_streams=4)
+    assert (two.num_streams, four.num_streams) == (2, 3)
+    assert four.predicted_seconds < two.predicted_seconds
+    alone = plan_of(*BUSY, LINK, contention=8.0, max_streams=4)
+    assert alone.num_streams == 1
+    with pytest.raises(ValueError, match="max_streams must be from 2"):
+        strategies.AscWfbp(max_streams=1)

@@ -10,16 +10,19 @@ next tensor must be waited for (Q4). The authors' public code only merges what n
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.cost_model import CostModel
-from tf_libra.model.plan import TensorGroup
+from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.draft import Draft
+from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, merge_stops
+from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
+from tf_libra.simulation import simulate
 
 RULES = ("published-code", "equation-40")
 # gamma where nobody has measured it: the middle of what the paper has.
 USUAL_CONTENTION = 1.5
+_TIE = 1e-9  # relative: a plan is better only by more
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,61 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
     overlapped. A plan holds the types as streams: a group on another stream than the group before
     it does not wait for it. Where two all-reduces at once would leave computation no resources, no
     tensor is simultaneous, and a note says so.
+
+    The rule of the published code never looks at gamma. So where gamma is known and the model says
+    that one all-reduce at a time, merged as by MG-WFBP, would be quicker, a note says that; and
+    where more than two streams are allowed, there are as many as the model says that help.
     """
     threads = strategy.num_threads
-    two_at_once = _leaves_room(cost, 2 * threads)
-    rule = _by_published_code if strategy.rule == "published-code" else _by_equation_40
-    groups = rule(profile, cost, strategy, two_at_once)
-    notes: tuple[str, ...] = ()
-    if not two_at_once:
-        notes = (
-            f"no tensor is simultaneous: two all-reduces of {threads} threads at once would leave "
-            "backward computation no resources under this cost model",
+
+    def by_rule(streams: int) -> tuple[TensorGroup, ...]:
+        rule = _by_published_code if strategy.rule == "published-code" else _by_equation_40
+        return rule(profile, cost, strategy, streams)
+
+    def seconds(groups: tuple[TensorGroup, ...]) -> float:
+        plan = Plan.for_profile(
+            profile, groups, cost.num_workers, strategy.name, contention=strategy.gamma
         )
-    return Draft(groups, notes, strategy.gamma)
+        return simulate(profile, plan, cost).backward_seconds
+
+    if not _leaves_room(cost, 2 * threads):
+        note = (
+            f"no tensor is simultaneous: two all-reduces of {threads} threads at once would leave "
+            "backward computation no resources under this cost model"
+        )
+        return Draft(by_rule(1), (note,), strategy.gamma)
+    groups = by_rule(2)
+    if strategy.max_streams is None and strategy.contention is None:
+        return Draft(groups, (), strategy.gamma)
+    stops = merge_stops(profile, cost, threads, MIN_ELEMENTS)
+    in_turn = groups_from_stops(stops, [threads] * len(stops))
+    least, alone = seconds(groups), seconds(in_turn)
+    if strategy.max_streams is None:
+        if alone >= least * (1 - _TIE):
+            return Draft(groups, (), strategy.gamma)
+        note = (
+            f"one all-reduce at a time, merged as by mg-wfbp, is predicted {units.time(alone)},"
+            f" this plan {units.time(least)}, with a contention of {strategy.gamma:.3g}"
+        )
+        return Draft(groups, (note,), strategy.gamma)
+    streams = 2
+    while streams < strategy.max_streams and _leaves_room(cost, (streams + 1) * threads):
+        more = by_rule(streams + 1)
+        predicted = seconds(more)
+        if predicted >= least * (1 - _TIE):
+            break
+        groups, least, streams = more, predicted, streams + 1
+    if alone < least * (1 - _TIE):
+        groups, least, streams = in_turn, alone, 1
+    note = (
+        f"of at most {strategy.max_streams} all-reduces at once {streams} is predicted quickest,"
+        f" with a contention of {strategy.gamma:.3g}"
+    )
+    return Draft(groups, (note,), strategy.gamma)
 
 
 def _by_published_code(
-    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", two_at_once: bool
+    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", streams: int
 ) -> tuple[TensorGroup, ...]:
     """The rule of the code that ASC-WFBP's authors publish.
 
@@ -77,8 +119,8 @@ def _by_published_code(
         starts = max(ready, ends)
         if stop < len(produced) and produced[stop] < starts:
             continue  # merged
-        if groups and two_at_once and ends > ready:
-            stream = 1 - stream
+        if groups and ends > ready:
+            stream = (stream + 1) % streams
         size = int(profile.bytes_before[stop] - profile.bytes_before[group_start])
         groups.append(TensorGroup(group_start, stop, threads, stream))
         group_start = stop
@@ -87,7 +129,7 @@ def _by_published_code(
 
 
 def _by_equation_40(
-    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", two_at_once: bool
+    profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", streams: int
 ) -> tuple[TensorGroup, ...]:
     """Theorem 1 as it is printed.
 
@@ -116,10 +158,10 @@ def _by_equation_40(
             q2 = produced[stop] < starts + startup
             if q2 and not q1:
                 continue  # merged
-        simultaneous = bool(groups) and two_at_once and (last or not q1)
+        simultaneous = bool(groups) and streams > 1 and (last or not q1)
         duration = alone
         if simultaneous:
-            stream = 1 - stream
+            stream = (stream + 1) % streams
             starts = ready
             duration += (strategy.gamma - 1) * before.transmission_left(ready)
         transmission = float(cost.exclusive_seconds(size, threads))
@@ -147,11 +189,14 @@ class AscWfbp(FixedThreads):
         (the paper measured 1 < gamma <= 2). None: as training measures it; 1.5 where nobody has.
       rule: "published-code", what the authors' public code does, or "equation-40", Theorem 1 as it
         is printed.
+      max_streams: how many all-reduces may run at once, at least 2: as many do as the model says
+        help, or one at a time, merged as by MG-WFBP. None: two, by the rule alone.
     """
 
     name: ClassVar[str] = "asc-wfbp"
     contention: float | None = None
     rule: str = RULES[0]
+    max_streams: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,11 +205,14 @@ class AscWfbp(FixedThreads):
             object.__setattr__(self, "contention", contention)
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if self.max_streams is not None:
+            streams = checks.integer("max_streams", self.max_streams, 2, checks.MAX_INT32)
+            object.__setattr__(self, "max_streams", streams)
 
     @property
     def num_streams(self) -> int:
-        """Two."""
-        return 2
+        """Two, or as many as may be."""
+        return self.max_streams or 2
 
     @property
     def gamma(self) -> float:
