@@ -118,6 +118,8 @@ def test_every_view_is_drawn_offline(tab: Tab, report: Path) -> None:
 
 def test_measured_steps_are_compared_in_turns_only(tab: Tab) -> None:
     tab.view("strategies")
+    heads = [head.splitlines()[0] for head in tab.texts("#strategies th")]
+    assert heads.index("Step, measured") < heads.index("Threads")
     own = tab.one("#strategies tr[data-strategy='libra']").text
     assert "50.5 ms, r = " in own
     assert "in turns: in force (middle half 49.75 ms to 51.25 ms, 4 rounds)" in own

@@ -159,18 +159,18 @@ function table(view, context) {
   const rows = best(view.rows).sort((a, b) => a.backward_seconds - b.backward_seconds);
   const step = (row) => (view.rest_seconds === null ? null : row.backward_seconds + view.rest_seconds);
   return h('div', {class: 'scroll'}, h('table', {id: 'strategies'},
-    h('thead', {}, h('tr', {}, [['left', 'Strategy, with its best r'], ['', 'Threads'], ['', 'Groups'], ['', 'Backward, predicted'], ['', 'against the best'], ['', 'Step, predicted'], ['left', 'Step, measured']]
+    h('thead', {}, h('tr', {}, [['left', 'Strategy, with its best r'], ['left', 'Step, measured'], ['', 'Threads'], ['', 'Groups'], ['', 'Step, predicted'], ['', 'Backward, predicted'], ['', 'against the best']]
       .map(([kind, text]) => h('th', {class: kind}, text)))),
     h('tbody', {}, rows.map((row) => h('tr', {'data-strategy': row.strategy},
       h('td', {class: 'left'}, strategy(row.strategy),
         row.fingerprint === own.fingerprint && row.strategy === own.strategy ? h('span', {class: 'badge'}, 'this plan') : null,
         row.strategy === 'mg-cf' ? h('span', {class: 'badge'}, 'ideal') : null),
+      h('td', {class: 'left wraps'}, measuredSteps(row.strategy, view)),
       h('td', {}, row.threads.join(', ')),
       h('td', {}, String(row.groups)),
-      h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
-      h('td', {}, signedPercent(row.backward_seconds / quickest - 1)),
       h('td', {}, time(step(row))),
-      h('td', {class: 'left wraps'}, measuredSteps(row.strategy, view)))))));
+      h('td', {'data-seconds': row.backward_seconds}, time(row.backward_seconds)),
+      h('td', {}, signedPercent(row.backward_seconds / quickest - 1)))))));
 }
 
 /** What was measured of a strategy: steps in turns first, the only ones that compare. */
