@@ -49,8 +49,8 @@ def train(make, strategy, **options):
     }
 
 
-def add(name, strategy, **options):
-    cases.add(name, lambda: train(models.EVERY[name], strategy, **options))
+def add(name, strategy, make=None, **options):
+    cases.add(name, lambda: train(make or models.EVERY[name], strategy, **options))
 
 
 def in_stages(count):
@@ -63,12 +63,12 @@ if harness.SIZE == 2:
         options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}
         add(model, in_stages(2), **options)
     cases.add("chosen", lambda: train(models.deep, Spp(num_microbatches=MICROBATCHES)))
-else:
-    add("deep", in_stages(harness.SIZE), logdir=harness.FOLDER / "logdir")
-if harness.SIZE == 3:  # a stage of two replicas and one of one
+else:  # stages with replicas, but for these
+    make = models.deepest if harness.SIZE == 4 else models.deep
+    add("deep", in_stages(harness.SIZE), make, logdir=harness.FOLDER / "logdir")
     add("convolutional", in_stages(2))
+    add("transformer", in_stages(harness.SIZE - 1))
 if harness.SIZE == 4:
-    add("transformer", in_stages(3))
     cases.add("gpipe", lambda: train(models.deep, GPipe(num_microbatches=MICROBATCHES)))
 if harness.SIZE != 3:
     by_data = DataParallel(num_microbatches=MICROBATCHES)

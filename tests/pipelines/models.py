@@ -304,8 +304,8 @@ def recurrent() -> Trained:
     return replace(_of_keras(model, keras.optimizers.SGD(0.1)), state=())
 
 
-def deep(num_layers: int = 16) -> Trained:
-    """An MLP of many layers."""
+def deep(num_layers: int = 8) -> Trained:
+    """An MLP of several layers."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -316,6 +316,11 @@ def deep(num_layers: int = 16) -> Trained:
         ]
     )
     return _of_keras(model, keras.optimizers.SGD(0.1))
+
+
+def deepest() -> Trained:
+    """An MLP of 32 layers; with each, tracing takes longer."""
+    return deep(32)
 
 
 class _TwoOptimizers:

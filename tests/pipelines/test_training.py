@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.launching import Job
 from tests.pipelines.job import batches, fresh, trained_alone
-from tests.pipelines.models import EVERY
+from tests.pipelines.models import EVERY, deepest
 from tf_libra.cli import main
 from tf_libra.model.pipeline import PipelinePlan
 
@@ -28,10 +28,11 @@ def trained(request: pytest.FixtureRequest, run_job: Callable[..., Job]) -> Job:
 def test_weights_and_what_a_step_returns_are_those_of_one_process(trained: Job) -> None:
     """On every rank, once variables are synchronized; optimizers' own variables included."""
     cases = [name for name, case in trained.cases(0).items() if "returned" in (case["value"] or {})]
-    several = {"transformer", "data_parallel"} if trained.world_size != 3 else {"convolutional"}
-    assert {"deep", *several} <= set(cases)
+    several = {"data_parallel"} if trained.world_size != 3 else set()
+    assert {"deep", "convolutional", "transformer", *several} <= set(cases)
     for name in cases:
-        make = EVERY[OTHERS.get(name, name)]
+        is_deepest = name == "deep" and trained.world_size == 4
+        make = deepest if is_deepest else EVERY[OTHERS.get(name, name)]
         wanted, every = trained_alone(make, STEPS, SAMPLES, MICROBATCHES)
         for rank in range(trained.world_size):
             value = trained.value(name, rank)
@@ -206,6 +207,11 @@ def test_memory_falls_by_what_other_stages_hold(run_job: Callable[..., Job]) -> 
         # What else a step needs varies by less.
         assert value["before"] - value["let go"] > 0.8 * others, value
         assert value["back"] - value["let go"] > 0.8 * others, value
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+def test_an_mlp_of_32_layers_is_trained(trained: Job) -> None:
+    assert len(trained.value("deep")["layers"]) == 32
 
 
 def test_explain_says_who_computes_what_and_when(trained: Job) -> None:

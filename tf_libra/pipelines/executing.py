@@ -112,6 +112,8 @@ class Execution:
     Attributes:
         layout: who computes what.
         stages: those of this rank.
+        averaged: of what is returned and computed of metrics and of something else, too, by name of
+            the tensor, what the metrics add up; results of replicas are averaged.
         executed: what the last step computed when.
         reduced: when it all-reduced what was left when backward computation had ended, in seconds
             since it began; None: nothing.
