@@ -25,6 +25,10 @@ _SPARE_DESCRIPTORS = 256
 _CONTROL_CONNECTIONS = 9
 
 
+# Control wakes by one, messages by another, which they wait for in a set.
+_WATCHES = 3
+
+
 @dataclass(frozen=True)
 class Circumstances:
     """What the choice depends on, as one rank finds it. All fields are JSON values.
@@ -153,10 +157,11 @@ def connections(ranks: Sequence[Circumstances]) -> list[int]:
     To every other rank one for messages, and a watched one where that is on another machine or
     reached by TCP; to those with which a rank exchanges one for each lane: on a grid, those of its
     host and of its place on the others, else all (ops/lanes/grid.h); to its neighbours in the tree
-    one for control; and each lane has a watch for those of a row or column.
+    one for control; and each lane has a watch for those of a row or column, control and messages
+    have theirs.
     """
     size, lanes = len(ranks), max(one.num_lanes for one in ranks)
-    control = min(size - 1, _CONTROL_CONNECTIONS)
+    control = min(size - 1, _CONTROL_CONNECTIONS) + _WATCHES
     if _on_one_host(ranks):
         linked = [size - 1 if one.interface else 0 for one in ranks]
         return [size - 1 + links + control + lanes * size for links in linked]

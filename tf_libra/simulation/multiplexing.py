@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_libra import checks
+from tf_libra import checks, units
 from tf_libra.model.burst import KINDS, BurstPlan
 
 # Seconds of work per second that the background does at least where it is not paused.
@@ -299,9 +299,10 @@ class _Job:
         if not times * len(self._operators) <= MAX_OPERATORS:
             least = longest * len(self._counts) / MAX_OPERATORS
             raise ValueError(
-                f"operator_seconds must be at least {least:.3g} in the mean, launches included, for"
-                f" at most {MAX_OPERATORS} operators in {self._iterations} iterations of"
-                f" {self._plan.iteration_seconds:.3g} s, got {each / len(self._operators):.3g}"
+                f"operator_seconds must be at least {units.time(least)} in the mean, launches"
+                f" included, for at most {MAX_OPERATORS} operators in {self._iterations} iterations"
+                f" of {units.time(self._plan.iteration_seconds)}, got"
+                f" {units.time(each / len(self._operators))}"
             )
 
     def run(self, paused: frozenset[int]) -> Multiplexed:
