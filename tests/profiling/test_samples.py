@@ -108,7 +108,7 @@ def test_samples_that_cannot_be_are_dropped_with_their_reasons() -> None:
     assert reasons[1] == "took no time"
     assert "not of this step" in reasons[2]
     assert "'zz'" in reasons[3]
-    assert "0.001000 s before its 'b'" in reasons[4]
+    assert "1 ms before its 'b'" in reasons[4]
 
 
 def test_waiting_for_other_ranks_is_taken_off() -> None:
