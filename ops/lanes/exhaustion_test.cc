@@ -438,22 +438,23 @@ void WhatFollowsACollectiveThrows() {
           request.name = name;
           return request;
         };
-        std::promise<void> ended;
+        // Who sets what is waited for may still be at it when the wait is over.
+        const auto ended = std::make_shared<std::promise<void>>();
         CollectiveRequest first = collective("x");
-        first.done = [&](const Status& status) {
+        first.done = [&ends, rank, world_size, ended](const Status& status) {
           CHECK_OK(status);
-          if (++ends <= world_size) ended.set_value();
+          if (++ends <= world_size) ended->set_value();
           // On one rank: another's trouble might be heard of before one's own.
           if (rank == 0) throw std::runtime_error("the user's trouble");
         };
         engines[rank]->Run(std::move(first));
-        ended.get_future().wait();
+        ended->get_future().wait();
         if (rank > 0) return;  // takes no part in the next
-        Ending late;
+        const auto late = std::make_shared<Ending>();
         CollectiveRequest second = collective("y");
-        second.done = late.Done();
+        second.done = [late, done = late->Done()](const Status& status) { done(status); };
         engines[rank]->Run(std::move(second));
-        CHECK_STATUS(late.end.get_future().get(), StatusCode::kInternal,
+        CHECK_STATUS(late->end.get_future().get(), StatusCode::kInternal,
                      "what follows a message has failed: the user's trouble");
       });
     }
