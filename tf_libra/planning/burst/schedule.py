@@ -5,7 +5,9 @@ others comes in one after the other, when all lanes that lead to it have ended.
 All times are taken from the profile again, so a plan's figures do not rest on its planner's.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +43,7 @@ def make_schedule(
     writer.chain(run, (), _Devices(0, 0))
     layers = range(scaling.num_layers)
     position = np.array([writer.counts[layer] for layer in layers])
-    entering = np.zeros(len(layers))
-    for span in writer.spans:
-        if span.kind == "transition":
-            assert span.source is not None
-            # Without the rounding of its start and stop.
-            entering[span.layer] += writer.edge_seconds(span.source, span.layer)
-    amplified, device_seconds = _costs(scaling, position, entering)
+    amplified, device_seconds = _costs(scaling, position, writer.spans, writer.transition_seconds)
     return BurstPlan(
         layer_names=scaling.names,
         device_counts=scaling.device_counts,
@@ -76,13 +72,10 @@ def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
       ValueError: as `simulate_burst`.
     """
     spans = simulate_burst(scaling, plan)
-    entering = np.zeros(scaling.num_layers)
-    for span in spans:
-        if span.kind == "transition":
-            # Without the rounding of its start and stop.
-            entering[span.layer] += span_seconds(scaling, plan, span)
     position = np.array([scaling.index(count) for count in plan.num_devices])
-    amplified, device_seconds = _costs(scaling, position, entering)
+    amplified, device_seconds = _costs(
+        scaling, position, spans, partial(span_seconds, scaling, plan)
+    )
     return replace(
         plan,
         spans=spans,
@@ -94,15 +87,23 @@ def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
 
 
 def _costs(
-    scaling: ScalingProfile, position: NDArray[np.intp], entering: NDArray[np.float64]
+    scaling: ScalingProfile,
+    position: NDArray[np.intp],
+    spans: Iterable[BurstSpan],
+    transition_seconds: Callable[[BurstSpan], float],
 ) -> tuple[tuple[float, ...], float]:
     """Amplification of each layer, and the seconds in which devices are occupied, all together.
 
     Args:
       scaling: the profile.
       position: of each layer's number of devices, shape [L].
-      entering: what comes into it by transition, shape [L].
+      spans: all that happens.
+      transition_seconds: of a transition, without the rounding of its start and stop.
     """
+    entering = np.zeros(scaling.num_layers)
+    for span in spans:
+        if span.kind == "transition":
+            entering[span.layer] += transition_seconds(span)
     layers = np.arange(scaling.num_layers)
     devices = np.array(scaling.device_counts, np.float64)[position]
     own = scaling.compute_seconds[layers, position], scaling.synchronize_seconds[layers, position]
@@ -140,7 +141,12 @@ class _Writer:
             for branch in (*run.main, *run.beside):
                 self.count(branch)
 
-    def edge_seconds(self, source: int, target: int) -> float:
+    def transition_seconds(self, span: BurstSpan) -> float:
+        """What the transition of a span takes."""
+        assert span.source is not None
+        return self._edge_seconds(span.source, span.layer)
+
+    def _edge_seconds(self, source: int, target: int) -> float:
         """What a transition takes."""
         seconds = self.scaling.transition_seconds
         if self.devices[source].lane != self.devices[target].lane:
@@ -188,7 +194,7 @@ class _Writer:
         """Writes a layer, and before it one after the other what comes in, on its devices."""
         for edge in edges:
             source, _ = self.scaling.edges[edge]
-            seconds = self.edge_seconds(source, layer)
+            seconds = self._edge_seconds(source, layer)
             after = self._write("transition", layer, source, lane, seconds, after)
         position = self.counts[layer]
         for kind, times in (

@@ -51,11 +51,16 @@ def together(seconds: Array, entering: Array, main: NDArray[np.bool_], axis: int
       main: whether it runs with the main lane, one after the other, or beside; of the same shape.
       axis: the branches'.
     """
-    # Before anything is brought in.
-    before = np.full(seconds.shape, np.inf)
-    np.subtract(seconds, entering, out=before, where=np.isfinite(seconds))
+    before = _before_entering(seconds, entering)
     lane = np.where(main, before, 0.0).sum(axis=axis)
     return np.maximum(lane, np.where(main, 0.0, before).max(axis=axis)) + entering.sum(axis=axis)
+
+
+def _before_entering(seconds: Array, entering: Array) -> Array:
+    """What ways take before they bring in anything; infinite where there is none."""
+    before = np.full(seconds.shape, np.inf)
+    np.subtract(seconds, entering, out=before, where=np.isfinite(seconds))
+    return before
 
 
 @dataclass(frozen=True)
@@ -191,10 +196,7 @@ def _beside_each_other(
     Returns:
       Seconds, infinite where there is none, and each lane's rows, shapes [M].
     """
-    before: list[Array] = []
-    for seconds, entering in lanes:
-        before.append(np.full(seconds.shape, np.inf))
-        np.subtract(seconds, entering, out=before[-1], where=np.isfinite(seconds))
+    before = [_before_entering(*lane) for lane in lanes]
     every = np.concatenate(before, axis=1)
     order = np.argsort(every, axis=1, kind="stable")
     until = np.take_along_axis(every, order, axis=1)
