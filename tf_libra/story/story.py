@@ -49,7 +49,6 @@ from tf_libra.tuning import (
     Origin,
     Phase,
 )
-from tf_libra.tuning.race import RACE
 
 
 class Story:
@@ -222,13 +221,13 @@ class Story:
         plan = conclusion.plan
         if another := why_another_plan(replace(self._journal.facts(), conclusion=conclusion)):
             self.log.info("plan: %s", another)
-        raced = [note for note in conclusion.notes if note.startswith(RACE)]
-        for note in raced:
-            self.log.warning("note: %s", note)
+        raced = None if conclusion.race is None else conclusion.race.describe()
+        if raced in conclusion.notes:
+            self.log.warning("note: %s", raced)
         if conclusion.is_fitted:
             self.log.info("fit: %s", fit_line(conclusion))
         for note in conclusion.notes:
-            if note not in raced:
+            if note != raced:
                 self.log.warning("note: %s", note)
         self.log.info(
             "plan: %s made %d group(s) of %d tensors",

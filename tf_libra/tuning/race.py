@@ -26,8 +26,6 @@ from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 
 MAX_ROUNDS = 12
-# How the words of a race begin.
-RACE = "race over"
 # Rounds before anything is decided, and how sure it must be then that a plan is slower. Every round
 # asks again, so that a plan as good as the best drops out more often than that; what is lost with
 # it is little.
@@ -166,7 +164,7 @@ class Race:
             elif one is self.winner and self._is_predicted:
                 text += ", predicted faster than what cannot be told apart from it"
             told.append(text)
-        return f"{RACE} {self.num_rounds} rounds: {'; '.join(told)}"
+        return f"race over {self.num_rounds} rounds: {'; '.join(told)}"
 
     def to_document(self) -> list[dict[str, Any]]:
         """Its contenders as JSON values; `from_document` reads them back unchanged."""
