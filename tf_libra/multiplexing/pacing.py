@@ -83,7 +83,12 @@ class Pacing:
     @property
     def always(self) -> float:
         """What a step beside it may lose, as a share of one alone, for it to run in all it may."""
-        return _AIM * self.max_slowdown * CYCLE / _MOST
+        return self._allowance / _MOST
+
+    @property
+    def _allowance(self) -> float:
+        """What a cycle's steps may lose, in steps alone."""
+        return _AIM * self.max_slowdown * CYCLE
 
     @property
     def is_planned(self) -> bool:
@@ -154,7 +159,7 @@ class Pacing:
 
     def _plan(self) -> None:
         """How long the background runs in this cycle."""
-        allowance = _AIM * self.max_slowdown * CYCLE
+        allowance = self._allowance
         cost = self._cost[0] / self._cost[1]
         left = self._budget - self._owed * cost  # what is owed is as good as spent
         gives = max(left / _HORIZON + allowance, 0.0)
