@@ -44,12 +44,12 @@ class Case:
         if self.model in MODELS:
             strategies = ",".join(STRATEGIES)
             found["step_time"] = [*placed, f"--rounds={rounds}", f"--strategies={strategies}"]
-        # What a plan's step takes is predicted where cores are known. What can be won back of a
-        # wire is known where an exchange takes cores for as long as the link.
-        if self.pinned and self.rate == "5gbit" and self.model in MODELS:
-            found["wire"] = [*placed, "--against={step_time}"]
-        if self.pinned and self.model in MODELS:
-            found["truth"] = placed
+            # What a plan's step takes is predicted where cores are known. What can be won back of a
+            # wire is known where an exchange takes cores for as long as the link.
+            if self.pinned and self.rate == "5gbit":
+                found["wire"] = [*placed, "--against={step_time}"]
+            if self.pinned:
+                found["truth"] = placed
         if self.pinned and self.rate != "1gbit":
             found["plain"] = [*placed, f"--rounds={rounds}", f"--strategies={','.join(PLAIN)}"]
         modules = {"plain": "step_time"}

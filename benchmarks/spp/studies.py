@@ -74,20 +74,27 @@ def iteration(
     nodes = len(equal_groups(cluster))
     if name == "HetPipe" and microbatches % nodes == 0:
         # Nodes take turns at whole microbatches: one each at a time, nodes times the samples.
-        layers, microbatches = _times(layers, nodes), microbatches // nodes
+        layers = _scaled(layers, forward=nodes, backward=nodes, sent=nodes)
+        microbatches //= nodes
     return tf_libra.make_pipeline_plan(
         layers, cluster, STRATEGIES[name], num_microbatches=microbatches
     )
 
 
-def _times(layers: tf_libra.LayerGraph, factor: float, *, computation: bool = True):
-    """The same layers on so many times the samples; without computation, only what they send."""
-    time = factor if computation else 1
+def _scaled(
+    layers: tf_libra.LayerGraph,
+    *,
+    forward: float = 1.0,
+    backward: float = 1.0,
+    weights: float = 1.0,
+    sent: float = 1.0,
+) -> tf_libra.LayerGraph:
+    """The same layers, with so many times the seconds, or bytes."""
     return tf_libra.LayerGraph.chain(
-        time * layers.forward_seconds,
-        time * layers.backward_seconds,
-        layers.parameter_bytes,
-        factor * layers.cut_bytes,
+        forward * layers.forward_seconds,
+        backward * layers.backward_seconds,
+        weights * layers.parameter_bytes,
+        sent * layers.cut_bytes,
         layers.names,
     )
 
@@ -153,7 +160,7 @@ def figure_10(factors: Sequence[float] = (0.5, 1, 2, 4)) -> list[Row]:
     return [
         _row(
             f"x {factor:g}",
-            _times(layers, factor, computation=False),
+            _scaled(layers, sent=factor),
             cluster,
             parameters.MICROBATCHES,
         )
@@ -199,10 +206,10 @@ def sensitivity() -> list[Row]:
         for factor in (0.5, 2, 4)
     }
     cases |= {
-        f"backward {factor:g} times forward": (_changed(stated, backward=factor), cluster)
+        f"backward {factor:g} times forward": (_backward(stated, factor), cluster)
         for factor in (1.5, 3)
     }
-    cases["2 bytes per number"] = (_changed(stated, num_bytes=0.5), cluster)
+    cases["2 bytes per number"] = (_scaled(stated, weights=0.5, sent=0.5), cluster)
     cases["two blocks a layer"] = (_coarser(stated), cluster)
     cases |= {
         f"PCIe in {count} servers": (stated, parameters.servers(num_slow=count)) for count in (0, 8)
@@ -226,8 +233,8 @@ def table_3_sensitivity() -> list[Row]:
         cases = {
             "as stated": (stated, cluster),
             "GPUs twice as fast": (parameters.bert(samples=samples, rate=2 * rate), cluster),
-            "backward 3 times forward": (_changed(stated, backward=3.0), cluster),
-            "2 bytes per number": (_changed(stated, num_bytes=0.5), cluster),
+            "backward 3 times forward": (_backward(stated, 3), cluster),
+            "2 bytes per number": (_scaled(stated, weights=0.5, sent=0.5), cluster),
         }
         cases |= {
             f"{rate:g} Gbit/s within a server": (stated, parameters.testbed(testbed, within=rate))
@@ -237,18 +244,9 @@ def table_3_sensitivity() -> list[Row]:
     return rows
 
 
-def _changed(
-    layers: tf_libra.LayerGraph, *, backward: float | None = None, num_bytes: float = 1.0
-) -> tf_libra.LayerGraph:
-    """The same layers; backward takes so many times forward, a number so much of its bytes."""
-    backward_seconds = layers.backward_seconds
-    return tf_libra.LayerGraph.chain(
-        layers.forward_seconds,
-        backward_seconds if backward is None else backward * layers.forward_seconds,
-        num_bytes * layers.parameter_bytes,
-        num_bytes * layers.cut_bytes,
-        layers.names,
-    )
+def _backward(layers: tf_libra.LayerGraph, factor: float) -> tf_libra.LayerGraph:
+    """The same layers, whose backward takes so many times forward; twice where it is as stated."""
+    return _scaled(layers, backward=factor / 2)
 
 
 def _coarser(layers: tf_libra.LayerGraph) -> tf_libra.LayerGraph:
