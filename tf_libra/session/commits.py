@@ -152,9 +152,11 @@ def _kept(state: Any) -> list[Any]:
 
 def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
     """Says so once, of a state of which it can be known what it keeps."""
+    if rank > 0 or _told:
+        return
     kept = _kept(state)
     names = elsewhere.trained_beside({handle._id for one in kept for handle in handles(one)})
-    if rank == 0 and kept and names and not _told:
+    if kept and names:
         _told.append(names[0])
         logs.logger(rank).warning(
             "the elastic state does not keep %d variables that steps in stages write, %s the first"

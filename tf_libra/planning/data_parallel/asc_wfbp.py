@@ -93,7 +93,7 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
             break
         groups, least, streams = more, predicted, streams + 1
     if alone < least * (1 - _TIE):
-        groups, least, streams = in_turn, alone, 1
+        groups, streams = in_turn, 1
     note = (
         f"of at most {strategy.max_streams} all-reduces at once {streams} is predicted quickest,"
         f" with a contention of {strategy.gamma:.3g}"
