@@ -370,6 +370,8 @@ def step_that_fails() -> None:
         received = collectives.receive(tf.float32, [], peer, "x")
         if RANK == 0:
             x = tf.debugging.check_numerics(x, "bad input")
+        else:  # else rank 0 could have what it waits for before it fails
+            x = received
         with tf.control_dependencies([x]):
             collectives.send(tf.identity(x), peer, "x")
         return received
