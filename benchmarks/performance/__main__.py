@@ -18,7 +18,6 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks.machine import machine, versions
 from benchmarks.measuring import measured
 from benchmarks.paper.document import fill
 from benchmarks.performance import cases, document, outcome
@@ -61,8 +60,8 @@ def _run(folder: Path) -> int:
             if found is None:
                 failed += 1
                 continue
-            of_case[name] = outcome.KEPT[name](found)
-            kept |= {"machine": found["machine"], "versions": found["versions"]}
+            where = {part: found[part] for part in ("machine", "versions")}
+            of_case[name] = outcome.KEPT[name](found) | where
             Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
     Path(FLAGS.json).write_text(json.dumps(kept, indent=1) + "\n")
     # Around the tables the page is what a person has written; at first, what stands here.
@@ -85,7 +84,7 @@ def _missing(commands: Mapping[str, Sequence[str]], of_case: Mapping[str, Any]) 
 def _read(path: Path) -> dict[str, Any]:
     """What was measured before; the cases in their order."""
     if not path.exists():
-        return {"cases": {}, "machine": machine(), "versions": versions()}
+        return {"cases": {}}
     found: dict[str, Any] = json.loads(path.read_text())
     known = found["cases"]
     found["cases"] = {one.name: known.get(one.name, {}) for one in cases.all_cases()}

@@ -1,7 +1,7 @@
 """The outcome as Markdown: blocks between the marks of docs/performance.md and README."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper.document import table
@@ -14,14 +14,16 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     """All blocks.
 
     Args:
-        document: {"cases": {case: {benchmark: what is kept of it}}, "machine", "versions"}.
+        document: {"cases": {case: {benchmark: what is kept of it}}}.
     """
     cases = document["cases"]
+    machines = _machines(cases)
     return {
         "goals": _goals(cases),
         "steps": table(
             (
                 "case",
+                "on",
                 "`libra`, ms",
                 "best other, ms",
                 "to it: median (p10 to p90)",
@@ -30,21 +32,29 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "plan",
                 "misses",
             ),
-            [_step_row(name, one["step_time"]) for name, one in _having("step_time", cases)],
+            _rows("step_time", _step_row, cases, machines),
         ),
         "truth": table(
-            ("case", "step: median, worst, bias, rank", "backward", "noise", "pace", "misses"),
-            [_truth_row(name, one["truth"]) for name, one in _having("truth", cases)],
+            (
+                "case",
+                "on",
+                "step: median, worst, bias, rank",
+                "backward",
+                "noise",
+                "pace",
+                "misses",
+            ),
+            _rows("truth", _truth_row, cases, machines),
         ),
         "wire": table(
-            ("case", "limit, ms", "`libra`", "the best share", "misses"),
-            [_wire_row(name, one["wire"]) for name, one in _having("wire", cases)],
+            ("case", "on", "limit, ms", "`libra`", "the best share", "misses"),
+            _rows("wire", _wire_row, cases, machines),
         ),
         "plain": table(
-            ("case", "`libra`, ms", "plain, ms", "to it: median (p10 to p90)", "misses"),
-            [_plain_row(name, one["plain"]) for name, one in _having("plain", cases)],
+            ("case", "on", "`libra`, ms", "plain, ms", "to it: median (p10 to p90)", "misses"),
+            _rows("plain", _plain_row, cases, machines),
         ),
-        "machine": _machine(document),
+        "machine": "".join(f"- {letter}: {one}\n" for one, letter in machines.items()),
     }
 
 
@@ -55,6 +65,7 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
         document: as of `blocks`.
     """
     rows = []
+    machines = _machines(document["cases"])
     for name, one in _having("step_time", document["cases"]):
         medians = one["step_time"]["median_seconds"]
         if not name.endswith(", pinned"):
@@ -63,6 +74,7 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
         rows.append(
             (
                 name.removesuffix(", pinned"),
+                machines[_machine(one["step_time"])],
                 f"{medians['none'] * 1e3:.0f}",
                 f"{medians['horovod'] * 1e3:.0f}",
                 f"{medians['libra'] * 1e3:.0f}",
@@ -72,6 +84,7 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
         )
     head = (
         "model and network",
+        "on",
         "no communication, ms",
         "Horovod, ms",
         "TF-Libra, ms",
@@ -149,11 +162,10 @@ def _goals(cases: Kept) -> str:
     return told
 
 
-def _step_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _step_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     medians, best = kept["median_seconds"], kept["best"]
     tuning = kept["tuning"]
     return (
-        name,
         f"{medians['libra'] * 1e3:.1f}",
         f"{best} {medians[best] * 1e3:.1f}",
         _ratio(kept["to_best"]),
@@ -164,9 +176,8 @@ def _step_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _truth_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _truth_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        name,
         _errors(kept["step"]),
         _errors(kept["backward"]),
         f"{kept['noise']:.1%}",
@@ -175,10 +186,9 @@ def _truth_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _plain_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     medians = kept["median_seconds"]
     return (
-        name,
         f"{medians['libra'] * 1e3:.1f}",
         f"{medians['mwms'] * 1e3:.1f}",
         _ratio(kept["to_plain"]),
@@ -186,11 +196,10 @@ def _plain_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _wire_row(name: str, kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _wire_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
     shares = kept["shares"] or {}
     best = max(shares, key=lambda one: shares[one], default=None)
     return (
-        name,
         f"{kept['limit_seconds'] * 1e3:.1f}",
         f"{shares['libra']:.2f}" if "libra" in shares else "Horovod is at the limit",
         "" if best is None else f"{best} {shares[best]:.2f}",
@@ -212,10 +221,29 @@ def _errors(errors: Mapping[str, float | None]) -> str:
     )
 
 
-def _machine(document: Mapping[str, Any]) -> str:
-    machine = document["machine"]
-    versions = ", ".join(f"{name} {of}" for name, of in document["versions"].items())
+def _rows(
+    benchmark: str,
+    row: Callable[[Mapping[str, Any]], tuple[str, ...]],
+    cases: Kept,
+    machines: Mapping[str, str],
+) -> list[tuple[str, ...]]:
+    """A row per case that was measured: its name, its machine, and what the benchmark found."""
+    return [
+        (name, machines[_machine(one[benchmark])], *row(one[benchmark]))
+        for name, one in _having(benchmark, cases)
+    ]
+
+
+def _machines(cases: Kept) -> dict[str, str]:
+    """A letter for each machine that something was measured on, in the cases' order."""
+    known = dict.fromkeys(_machine(kept) for one in cases.values() for kept in one.values())
+    return {one: chr(ord("A") + number) for number, one in enumerate(known)}
+
+
+def _machine(kept: Mapping[str, Any]) -> str:
+    machine = kept["machine"]
+    versions = ", ".join(f"{name} {of}" for name, of in kept["versions"].items())
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.1f} GiB,"
-        f" Linux {machine['kernel']}; {versions}.\n"
+        f" Linux {machine['kernel']}; {versions}."
     )

@@ -33,7 +33,6 @@ def of_step_time(document: Mapping[str, Any]) -> dict[str, Any]:
         "to_horovod": results.spread(np.divide(seconds["libra"], seconds["horovod"])),
         "plan": _plan(document["plan"]["libra"]),
         "tuning": document["tuning"]["libra"],
-        "load_average": document["machine"]["load_average"],
     }
 
 
@@ -50,7 +49,6 @@ def of_truth(document: Mapping[str, Any]) -> dict[str, Any]:
         "spread": _spread([one["measured_step_seconds"] for one in document["plans"]]),
         "drift": document["drift"],
         "pace": [min(document["pace"]), max(document["pace"])],
-        "load_average": document["machine"]["load_average"],
     }
 
 
@@ -72,7 +70,6 @@ def of_plain(document: Mapping[str, Any]) -> dict[str, Any]:
             name: one["median_seconds"] for name, one in document["strategies"].items()
         },
         "to_plain": results.spread(np.divide(seconds["libra"], seconds["mwms"])),
-        "load_average": document["machine"]["load_average"],
     }
 
 

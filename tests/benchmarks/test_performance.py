@@ -10,6 +10,11 @@ import pytest
 
 from benchmarks.performance import cases, document, outcome
 
+HERE = {
+    "machine": {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"},
+    "versions": {"numpy": "2"},
+}
+THERE = HERE | {"machine": HERE["machine"] | {"cpu": "another CPU"}}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,7 +27,6 @@ def step_time(libra: list[float], best: list[float], steps: int = 60) -> dict[st
             "libra": {"strategy": "libra", "groups": [{"num_threads": 1}, {"num_threads": 4}]}
         },
         "tuning": {"libra": {"steps": steps, "seconds": 12.0}},
-        "machine": {"load_average": 0.1},
     }
 
 
@@ -35,7 +39,6 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
         "drift": 1.1,
         "pace": [0.9, 1.0, 1.2],
         "plans": [{"measured_step_seconds": one} for one in (0.1, 0.11, 0.12)],
-        "machine": {"load_average": 0.1},
     }
 
 
@@ -44,7 +47,6 @@ def plain(libra: list[float], mwms: list[float]) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
-        "machine": {"load_average": 0.1},
     }
 
 
@@ -100,16 +102,21 @@ def test_every_case_has_its_commands_and_rows() -> None:
         assert ("wire" in commands) == (case.pinned and case.rate == "5gbit")
         assert ("--unpinned" in commands["step_time"]) != case.pinned
         assert ("plain" in commands) == (case.pinned and case.rate != "1gbit")
-        kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3))
-    kept[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3))
-    kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None))
-    machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
-    of_all = {"cases": kept, "machine": machine, "versions": {"numpy": "2"}}
+        kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3)) | HERE
+    kept[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3)) | THERE
+    kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None)) | HERE
+    of_all = {"cases": kept}
     blocks = document.blocks(of_all)
     gains = document.gains(of_all)["gains"]
-    assert "| cnn5m, one host | 100 | 300 | 200 | 1.50 x | 1.25 x |" in gains
+    assert "| cnn5m, one host | A | 100 | 300 | 200 | 1.50 x | 1.25 x |" in gains
     assert gains.count("| cnn5m") == 3  # pinned ones
-    assert blocks["steps"].count("| cnn5m, one host, pinned |") == 1
+    assert blocks["steps"].count("| cnn5m, one host, pinned | A |") == 1
+    # Figures of several machines are told apart.
+    assert "| cnn5m, one host, pinned | B |" in blocks["plain"]
+    assert blocks["machine"].splitlines() == [
+        "- A: a CPU, 2 cores, 16.0 GiB, Linux 6; numpy 2.",
+        "- B: another CPU, 2 cores, 16.0 GiB, Linux 6; numpy 2.",
+    ]
     assert "18 of 18 cases" in blocks["goals"]
     assert "1 of 1 cases" in blocks["goals"]
     assert "0 of 0 cases" in blocks["goals"]  # of the wire nothing was measured
@@ -120,11 +127,8 @@ def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
     kept, page, readme = (tmp_path / name for name in ("kept.json", "page.md", "README.md"))
     readme.write_text("<!-- begin gains -->\n<!-- end gains -->\n")
     first = next(cases.all_cases()).name
-    of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3))}
-    machine = {"cpu": "a CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6"}
-    kept.write_text(
-        json.dumps({"cases": {first: of_case}, "machine": machine, "versions": {"numpy": "2"}})
-    )
+    of_case = {"step_time": outcome.of_step_time(step_time([0.2] * 3, [0.25] * 3)) | HERE}
+    kept.write_text(json.dumps({"cases": {first: of_case}}))
     command = [sys.executable, "-m", "benchmarks.performance", "--minutes=0"]
     done = subprocess.run(
         [*command, f"--json={kept}", f"--document={page}", f"--readme={readme}"],
@@ -133,5 +137,5 @@ def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "| cnn5m, one host |" in readme.read_text()
-    assert f"| {first} | 200.0 | wfbp 250.0 | 0.800" in page.read_text()
+    assert "| cnn5m, one host | A |" in readme.read_text()
+    assert f"| {first} | A | 200.0 | wfbp 250.0 | 0.800" in page.read_text()
