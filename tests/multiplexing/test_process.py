@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,12 @@ def state(pid: int) -> str:
         return ""
 
 
+def processor_seconds(pid: int) -> float:
+    """What it has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def child_of(pid: int, number: int = 0) -> int:
     """Waits for it to be there."""
 
@@ -76,6 +83,34 @@ def test_runs_on_time_that_nobody_wants_and_loses_nothing_by_a_pause(tmp_path: P
     assert state(pid) == ""
     assert process.status == -signal.SIGTERM
     process.end()
+
+
+def test_takes_next_to_nothing_of_a_core_that_we_use(tmp_path: Path) -> None:
+    """The kernel shares a core among sessions first, whatever runs in them."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    process = BackgroundProcess([sys.executable, "-c", COUNT, str(tmp_path / "count")])
+    try:
+        wait_until(lambda: counted(tmp_path / "count")[0] > 0)
+        _, _, pid = counted(tmp_path / "count")
+        before, start = processor_seconds(pid), time.process_time()
+        while (ours := time.process_time() - start) < 1.0:
+            pass
+        assert processor_seconds(pid) - before < 0.2 * ours
+    finally:
+        os.sched_setaffinity(0, cores)
+        process.end()
+
+
+def test_is_not_reached_by_what_a_terminal_sends_us(tmp_path: Path) -> None:
+    process = BackgroundProcess([sys.executable, "-c", COUNT, str(tmp_path / "count")])
+    try:
+        wait_until(lambda: counted(tmp_path / "count")[0] > 0)
+        _, _, pid = counted(tmp_path / "count")
+        supervisor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert os.getpgrp() not in (os.getpgid(pid), os.getpgid(supervisor))
+    finally:
+        process.end()
 
 
 def test_one_that_is_paused_or_does_not_listen_ends_too(tmp_path: Path) -> None:

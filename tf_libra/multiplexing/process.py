@@ -34,12 +34,14 @@ class BackgroundProcess:
         launcher = [sys.executable, "-m", "tf_libra.multiplexing.idle", str(os.getpid())]
         with os.fdopen(told) as reader:
             with os.fdopen(tells, "w"):
-                # A session of its own: Ctrl-C reaches it only through us. Of it the command has a
-                # group of its own: what watches over that is not paused with it.
+                # A group of its own: Ctrl-C reaches it only through us. The command has another:
+                # what watches over it is not paused with it. But our session: where the kernel
+                # groups tasks by sessions (sched_autogroup_enabled), another one would have as
+                # much of a core as ours, idle scheduling or not.
                 self._process = subprocess.Popen(
                     [*launcher, str(tells), *command],
                     stdin=subprocess.DEVNULL,
-                    start_new_session=True,
+                    process_group=0,
                     env=env,
                     pass_fds=(tells,),
                 )
