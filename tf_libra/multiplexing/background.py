@@ -193,7 +193,7 @@ class Background:
         if self.pacing.slowdown is None:
             return told
         return (
-            f"{told}; beside it they were {units.change(self.pacing.slowdown)} longer"
+            f"{told}; a step beside it took {units.change(self.pacing.slowdown)}"
             f" (limit {units.percent(self.pacing.max_slowdown)} in the mean)"
         )
 

@@ -88,13 +88,13 @@ function backgroundCard(ranks) {
   const known = ranks.filter((one) => one.slowdown !== null).map((one) => one.slowdown);
   const lead = [
     counted.length > 0 ? `All ranks’ jobs together make ${rounded(total)} steps per second.` : null,
-    known.length > 0 ? `Beside them, steps of training were ${signedPercent(Math.max(...known))} longer at most.` : null,
+    known.length > 0 ? `A step of training beside them took ${signedPercent(Math.max(...known))}, at most.` : null,
   ].filter(Boolean).join(' ');
   return h('section', {class: 'card background', 'data-function': ranks[0].function},
     h('h2', {class: 'name'}, `${short(ranks[0].function, 60)}: what the background got`),
     lead === '' ? null : h('p', {class: 'lead'}, lead),
     h('div', {class: 'scroll'}, h('table', {},
-      h('thead', {}, h('tr', {}, [['left', 'rank'], ['', 'steps per second'], ['', 'ran beside'], ['', 'pauses'], ['', 'steps longer beside it'], ['', 'limit, in the mean'], ['left', 'command']].map(([kind, text]) => h('th', {class: kind}, text)))),
+      h('thead', {}, h('tr', {}, [['left', 'rank'], ['', 'steps per second'], ['', 'ran beside'], ['', 'pauses'], ['', 'a step beside it'], ['', 'limit, in the mean'], ['left', 'command']].map(([kind, text]) => h('th', {class: kind}, text)))),
       h('tbody', {}, ranks.map((one) => h('tr', {'data-rank': one.rank},
         h('td', {class: 'left'}, String(one.rank)),
         h('td', {}, one.steps_per_second === null ? 'not counted' : rounded(one.steps_per_second)),
