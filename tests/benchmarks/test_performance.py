@@ -108,7 +108,7 @@ def test_every_case_has_its_commands_and_rows() -> None:
     of_all = {"cases": kept}
     blocks = document.blocks(of_all)
     gains = document.gains(of_all)["gains"]
-    assert "| cnn5m, one host | A | 100 | 300 | 200 | 1.50 x | 1.25 x |" in gains
+    assert "| cnn5m, one host | A | 100 | 300 | 200 | 1.50 x | 1.25 x: 100 and 80 ms |" in gains
     assert gains.count("| cnn5m") == 3  # pinned ones
     assert blocks["steps"].count("| cnn5m, one host, pinned | A |") == 1
     # Figures of several machines are told apart.
