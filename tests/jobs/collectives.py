@@ -368,10 +368,8 @@ def step_that_fails() -> None:
     def step(x: tf.Tensor) -> tf.Tensor:
         peer = 1 - RANK
         received = collectives.receive(tf.float32, [], peer, "x")
-        if RANK == 0:
-            x = tf.debugging.check_numerics(x, "bad input")
-        else:  # else rank 0 could have what it waits for before it fails
-            x = received
+        # Rank 1 sends once it has received: else rank 0 might wait no more when it fails.
+        x = tf.debugging.check_numerics(x, "bad input") if RANK == 0 else received
         with tf.control_dependencies([x]):
             collectives.send(tf.identity(x), peer, "x")
         return received

@@ -13,7 +13,8 @@ from tests.tensorboard import examples
 from tf_libra.model.plan import Plan
 from tf_libra.options import Options
 from tf_libra.story.story import Story
-from tf_libra.tuning import Conclusion, Origin, Phase
+from tf_libra.tuning import Conclusion, Found, Origin, Phase
+from tf_libra.tuning.drift import Drift
 from tf_libra.tuning.race import Contender, Race
 
 CONCLUSION = examples.plan_record().conclusion
@@ -51,6 +52,36 @@ def test_what_is_closed_writes_nothing_more(tmp_path: Path, three_groups: Plan) 
     assert set(after) == set(written)
     assert all(after[path].startswith(text) for path, text in written.items())
     assert late.explain()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: Path) -> None:
+    one = story(logdir=tmp_path)
+    one.met(rank, asked(logdir=tmp_path))
+    one.named("step")
+    drift = Drift(0.02, 0.1)
+    for found, seconds in ((Found.NOTHING, 0.1), (Found.DRIFT, 0.2), (Found.PASSED, 0.1)):
+        drift.ran(seconds, 1)
+        drift.look()
+        one.looked(found, drift, 32 + int(100 * seconds))
+    one.close()
+    kept = {
+        (value.tag.rpartition("/")[2], event.step): tf.make_ndarray(value.tensor).item()
+        for path in tmp_path.rglob("events*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    of_drift = {key: seconds for key, seconds in kept.items() if "step_seconds" in key[0]}
+    assert of_drift == pytest.approx(
+        {
+            ("drifted_step_seconds", 52): 0.2,
+            ("returned_step_seconds", 42): 0.1,
+            ("expected_step_seconds", 52): 0.1,
+            ("expected_step_seconds", 42): 0.1,
+        }
+        if rank == 0
+        else {}
+    )
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -71,6 +71,10 @@ def write(logdir: Path, record: examples.PlanRecord) -> None:
         writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
     seconds = {"backward_seconds": 0.04, "residual_communication_seconds": 0.004}
     writer.history(record.step + 3, record.function, seconds)
+    drifted = {"drifted_step_seconds": 0.2, "expected_step_seconds": 0.05}
+    writer.history(record.step + 5, record.function, drifted)
+    returned = {"returned_step_seconds": 0.051, "expected_step_seconds": 0.05}
+    writer.history(record.step + 9, record.function, returned)
     writer.close()
 
 

@@ -308,6 +308,9 @@ def test_history_has_steps_plans_and_prediction_errors(
     assert step == 64
     assert error == pytest.approx(RECORD.plan.predicted_seconds / 0.04 - 1)
     assert [one["step"] for one in view["plans"]] == [61]
+    assert [(one["step"], one["is_back"]) for one in view["drifts"]] == [(66, False), (70, True)]
+    assert view["drifts"][0]["measured_seconds"] == pytest.approx(0.2)
+    assert view["drifts"][0]["expected_seconds"] == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,10 @@ def test_what_is_written_appears_by_itself(tab: Tab, trained: Trained, address: 
     tab.wait(lambda: any("growing" in one.text for one in Select(tab.one("#run")).options))
     tab.choose("#run", "growing")
     tab.view("history")
+    assert [one.text for one in tab.find("main .drift")] == [
+        "At step 66 steps took 200 ms, where 50 ms were expected: plans were tried out again.",
+        "At step 70 steps took 51 ms again, near the 50 ms expected: the plan stayed.",
+    ]
     points = "return document.querySelector('#history-lead').textContent"
     before = tab.script(points)
     writer = RecordWriter(trained.logdir / "growing", 0)

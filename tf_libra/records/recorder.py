@@ -117,6 +117,12 @@ class Recorder:
             self._write_history(step, {records.STEP_SECONDS: statistics.median(self._block)})
             self._block.clear()
 
+    def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
+        """Steps take so many seconds where others are expected, or, `is_back`, do so no more."""
+        if self._rank == 0:
+            name = records.RETURNED_STEP_SECONDS if is_back else records.DRIFTED_STEP_SECONDS
+            self._write_history(step, {name: measured, records.EXPECTED_STEP_SECONDS: expected})
+
     @property
     def is_open(self) -> bool:
         """Whether anything that it is told is written."""

@@ -158,15 +158,17 @@ class Story:
     def looked(self, found: Found, drift: Drift, step: int) -> None:
         """Steps since the last look were judged at this one."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
-        if measured is None or expected is None:
+        if measured is None or expected is None or found not in (Found.DRIFT, Found.PASSED):
             return
+        if self._recorder is not None:
+            self._recorder.drifted(step, measured, expected, is_back=found is Found.PASSED)
         if found is Found.DRIFT:
             self._say(
                 f"drift: at step {step} steps take {units.time(measured)}, where"
                 f" {units.time(expected)} were expected: plans are tried out again, {DOSE} steps"
                 f" after every {CALLS_PER_LOOK} at most"
             )
-        elif found is Found.PASSED:
+        else:
             self._say(
                 f"drift: at step {step} steps take {units.time(measured)} again, near the"
                 f" {units.time(expected)} expected: the plan stays"

@@ -445,7 +445,31 @@ def _history(query: Query) -> Any:
         plan["predicted_seconds"] = (
             same.plan.predicted_seconds if timeline is None else timeline.backward_seconds
         )
-    return {"plans": plans, "series": series, "errors": _errors(plans, series)}
+    return {
+        "plans": plans,
+        "series": series,
+        "errors": _errors(plans, series),
+        "drifts": _drifts(series),
+    }
+
+
+def _drifts(series: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
+    """Where steps left what was expected of them, and where they were back."""
+    expected = {point[0]: point[1] for point in series[records.EXPECTED_STEP_SECONDS]}
+    return sorted(
+        (
+            {
+                "step": step,
+                "measured_seconds": seconds,
+                "expected_seconds": expected[step],
+                "is_back": name == records.RETURNED_STEP_SECONDS,
+            }
+            for name in (records.DRIFTED_STEP_SECONDS, records.RETURNED_STEP_SECONDS)
+            for step, seconds in series[name]
+            if step in expected
+        ),
+        key=lambda drift: drift["step"],
+    )
 
 
 def _errors(plans: list[dict[str, Any]], series: dict[str, list[list[float]]]) -> list[list[float]]:

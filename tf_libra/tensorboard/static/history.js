@@ -15,6 +15,7 @@ export async function historyView(place, context) {
     h('section', {class: 'card'},
       h('h2', {}, 'Step time'),
       h('p', {class: 'lead', id: 'history-lead'}, lead(view)),
+      view.drifts.map((drift) => h('p', {class: 'lead drift'}, told(drift))),
       steps),
     h('div', {class: 'grid two'},
       h('section', {class: 'card'}, h('h2', {}, 'Backward and residual communication'),
@@ -26,6 +27,14 @@ export async function historyView(place, context) {
   context.onrestyle(draw);
   await draw();
   context.ready();
+}
+
+/** Why plans were tried out again, or why not. */
+function told(drift) {
+  const times = [time(drift.measured_seconds), time(drift.expected_seconds)];
+  return drift.is_back
+    ? `At step ${drift.step} steps took ${times[0]} again, near the ${times[1]} expected: the plan stayed.`
+    : `At step ${drift.step} steps took ${times[0]}, where ${times[1]} were expected: plans were tried out again.`;
 }
 
 function median(values) {
