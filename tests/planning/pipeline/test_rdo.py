@@ -54,6 +54,38 @@ def test_an_order_is_one_of_algorithm_2(cluster):
     assert follows_cuts(cluster.rates, list(order))
 
 
+def orders_of_cuts(matrix, members):
+    """Every order that one minimum cut, and one of each part, allow: either part may come first."""
+    if len(members) == 1:
+        return [tuple(members)]
+    side = min_cut(matrix[np.ix_(members, members)])
+    one, other = (orders_of_cuts(matrix, np.asarray(members)[part]) for part in (side, ~side))
+    return [a + b for x in one for y in other for a, b in ((x, y), (y, x))]
+
+
+@many
+@given(
+    reference.clusters(max_devices=6, rates=rates, min_devices=2),
+    st.sampled_from([1e-3, 1.0, 1e9, 1e305]),
+)
+def test_no_order_of_its_cuts_is_shorter(cluster, unit):
+    """Whatever rates are counted in: a link that is missing is longer than all that are there."""
+    matrix = cluster.rates * unit
+
+    def length(order):
+        along = [matrix[pair] for pair in itertools.pairwise(order)]
+        return along.count(0), sum(1 / rate for rate in along if rate)
+
+    found = length(device_order(tf_libra.Cluster.from_bandwidth(matrix)))
+    missing, least = min(map(length, orders_of_cuts(matrix, range(len(matrix)))))
+    assert found == (missing, pytest.approx(least, rel=1e-9))
+
+
+def test_devices_that_are_all_alike_are_taken_by_their_numbers():
+    cluster = tf_libra.Cluster.from_bandwidth(3e9 * (1 - np.eye(9)))
+    assert device_order(cluster) == tuple(range(9))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_servers_stay_together(seed):
     """Links of servers are two to six times faster than those between them, numbers shuffled."""

@@ -1,9 +1,9 @@
 """Recursive device ordering: SPP, Algorithm 2."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import optimal_leaf_ordering
-from scipy.spatial.distance import squareform
 
 from tf_libra.model.cluster import Cluster
 
@@ -17,39 +17,85 @@ def device_order(cluster: Cluster) -> tuple[int, ...]:
     fewest of them.
     """
     count = cluster.num_devices
-    if count == 1:
-        return (0,)
     rates = cluster.rates
-    # Internal nodes of the tree of cuts, each before its parts.
+    linked = rates > 0
+    # Of the slowest link, so that no sum of those that there are is as long as one that is missing.
+    lengths = np.full(rates.shape, float(count))
+    np.divide(rates[linked].min(initial=np.inf), rates, out=lengths, where=linked)
+    # Parts, each before the two that it is cut into.
     parts = [np.arange(count)]
-    children: list[tuple[int, int]] = []  # of parts, by their place in `parts`
-    for members in parts:
-        if len(members) == 1:
-            children.append((-1, -1))
-            continue
-        side = min_cut(rates[np.ix_(members, members)])
-        children.append((len(parts), len(parts) + 1))
-        parts += [members[side], members[~side]]
-    linkage: list[tuple[float, float, float, float]] = []
-    node: dict[int, int] = {}
-    for place in range(len(parts) - 1, -1, -1):
-        left, right = children[place]
-        if left < 0:
-            node[place] = int(parts[place][0])
+    cuts: dict[int, tuple[int, int]] = {}
+    for place, members in enumerate(parts):
+        if len(members) > 1:
+            side = min_cut(rates[np.ix_(members, members)])
+            cuts[place] = len(parts), len(parts) + 1
+            # The least number first: of equal orders, that of the numbers is found.
+            parts += [members[side == side[0]], members[side != side[0]]]
+    orders: dict[int, _Orders] = {}
+    for place in reversed(range(len(parts))):
+        if place in cuts:
+            one, other = cuts[place]
+            orders[place] = _joined(orders.pop(one), orders.pop(other), lengths)
         else:
-            # The heights only have to grow towards the root.
-            height = float(len(linkage) + 1)
-            node[place] = count + len(linkage)
-            linkage.append((node[left], node[right], height, len(parts[place])))
-    with np.errstate(divide="ignore"):
-        distances = 1 / rates
-    linked = np.isfinite(distances)
-    missing = 1 + count * distances[linked].max(initial=0)
-    distances = np.where(linked, distances, missing) * (1 - np.eye(count))
-    # Scaled to 1: the ordering adds up what may be 1e-12 seconds per byte.
-    distances /= distances.max()
-    ordered = optimal_leaf_ordering(np.array(linkage), squareform(distances, checks=False))
-    return _leaves(ordered, count)
+            orders[place] = _Orders(parts[place], np.zeros((1, 1)))
+    first, last = np.unravel_index(int(orders[0].least.argmin()), (count, count))
+    found = orders[0].order(int(first), int(last))
+    return found if found[0] <= found[-1] else found[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Orders:
+    """The shortest orders of a part that its cuts allow, by their ends.
+
+    Attributes:
+      members: its n devices; those of the first of its own two parts come first.
+      least: the length of the shortest order from one member to another, shape [n, n]; infinite
+        where its cuts allow none.
+      parts: these two; none of a single device.
+      between: lengths from the members of one to those of the other.
+    """
+
+    members: NDArray[np.int64]
+    least: NDArray[np.float64]
+    parts: "tuple[_Orders, _Orders] | None" = None
+    between: NDArray[np.float64] | None = None
+
+    def order(self, first: int, last: int) -> tuple[int, ...]:
+        """Returns the shortest order from one member, by its place, to another."""
+        found = []
+        left = [(self, first, last)]
+        while left:
+            part, first, last = left.pop()
+            if part.parts is None or part.between is None:
+                found.append(int(part.members[0]))
+                continue
+            one, other = part.parts
+            border = len(one.members)
+            begins = min(first, last)
+            ends = max(first, last) - border
+            ways = one.least[begins][:, None] + part.between + other.least[:, ends]
+            stops, goes_on = (int(i) for i in np.unravel_index(int(ways.argmin()), ways.shape))
+            if first < border:
+                left += [(other, goes_on, ends), (one, begins, stops)]
+            else:
+                left += [(one, stops, begins), (other, ends, goes_on)]
+        return tuple(found)
+
+
+def _joined(one: _Orders, other: _Orders, lengths: NDArray[np.float64]) -> _Orders:
+    """Returns the orders of two parts together, either of which may come first."""
+    border = len(one.members)
+    members = np.concatenate([one.members, other.members])
+    between = lengths[np.ix_(one.members, other.members)]
+    least = np.full((len(members), len(members)), np.inf)
+    least[:border, border:] = _shortest(_shortest(one.least, between), other.least)
+    least[border:, :border] = least[:border, border:].T
+    return _Orders(members, least, (one, other), between)
+
+
+def _shortest(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least sum over what lies between, [a, b] and [b, c] to [a, c]."""
+    return np.stack([(row[:, None] + other).min(axis=0) for row in one])
 
 
 def min_cut(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -84,16 +130,3 @@ def min_cut(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     mask = np.zeros(count, bool)
     mask[side] = True
     return mask
-
-
-def _leaves(linkage: NDArray[np.float64], count: int) -> tuple[int, ...]:
-    order = []
-    stack = [count + len(linkage) - 1]
-    while stack:
-        node = stack.pop()
-        if node < count:
-            order.append(node)
-        else:
-            left, right = linkage[node - count, :2]
-            stack += [int(right), int(left)]
-    return tuple(order)
