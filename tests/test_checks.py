@@ -23,7 +23,7 @@ class Point:
         checks.integer("x", self.x)
 
 
-@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float64(3.0)])
+@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float64(3.0), np.float32(3)])
 def test_whole_numbers_are_integers(value: Any) -> None:
     found = checks.integer("count", value, 3, 3)
     assert (type(found), found) == (int, 3)
@@ -44,6 +44,8 @@ def test_numbers_are_floats(value: Any) -> None:
         (checks.integer, math.inf, "n must be an integer, got inf"),
         (checks.integer, -1, "n must be from 0 to 9223372036854775807, got -1"),
         (checks.integer, 2**63, "n must be from 0 to 9223372036854775807, got 9223372036854775808"),
+        (checks.integer, float, "n must be an integer, got <class 'float'>"),
+        (checks.integer, np.array([3, 4]), "n must be an integer, got array([3, 4])"),
         (checks.real, True, "n must be a finite number, got True"),
         (checks.real, "1", "n must be a finite number, got '1'"),
         (checks.real, math.nan, "n must be a finite number, got nan"),
@@ -54,6 +56,7 @@ def test_numbers_are_floats(value: Any) -> None:
         (checks.sequence, "ab", "n must be a list, got 'ab'"),
         (checks.sequence, {"a": 1}, "n must be a list, got {'a': 1}"),
         (checks.sequence, 3, "n must be a list, got 3"),
+        (checks.sequence, np.array(3), "n must be a list, got array(3)"),
         (checks.integers, [1, 2.5], "n must be an integer, got 2.5"),
         (checks.names, ["a", "a"], "n must be unique"),
         (checks.text, list(range(100)), "..."),  # what is long is cut
@@ -64,6 +67,12 @@ def test_anything_else_is_named(check: Callable[..., Any], value: Any, message: 
         check("n", value)
     assert message in str(raised.value)
     assert len(str(raised.value)) < 130
+
+
+@pytest.mark.parametrize("check", [checks.integer, checks.real, checks.text])
+def test_a_number_that_python_does_not_write_is_named(check: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"n must be .*, got a number of too many digits"):
+        check("n", 10**5000)
 
 
 def test_bounds_are_named() -> None:

@@ -19,17 +19,16 @@ _T = TypeVar("_T")
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
     """Returns `value` as an int in [minimum, maximum]; whole floats count, booleans do not."""
-    number = value
-    if isinstance(value, float) and value.is_integer():
-        number = int(value)
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(number)
+        # NumPy's float32 is no float.
+        is_whole = hasattr(value, "is_integer") and value.is_integer()
+        number = operator.index(int(value) if is_whole else value)
     except TypeError:
-        raise ValueError(f"{field} must be an integer, got {value!r}") from None
+        raise ValueError(f"{field} must be an integer, got {_short(value)}") from None
     if not minimum <= number <= maximum:
-        raise ValueError(f"{field} must be from {minimum} to {maximum}, got {number}")
+        raise ValueError(f"{field} must be from {minimum} to {maximum}, got {_short(number)}")
     return number
 
 
@@ -74,7 +73,10 @@ def sequence(field: str, value: Any) -> tuple[Any, ...]:
     """Returns the items of `value`: an iterable, but no string and no mapping."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ValueError(f"{field} must be a list, got {_short(value)}")
-    return tuple(value)
+    try:
+        return tuple(value)
+    except TypeError:  # an array of no dimensions
+        raise ValueError(f"{field} must be a list, got {_short(value)}") from None
 
 
 def integers(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> tuple[int, ...]:
@@ -212,5 +214,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of too many digits"
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

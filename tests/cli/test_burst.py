@@ -154,6 +154,15 @@ def test_seconds_that_are_too_many_are_told_in_one_line(tmp_path, capsys):
     assert "device_seconds must be a finite number, got inf" in told and told.count("\n") == 1
 
 
+def test_what_takes_no_time_is_drawn(tmp_path, capsys):
+    nothing = tf_libra.ScalingProfile.chain([1, 2], np.zeros((1, 2)), np.zeros((1, 2)), [])
+    (tmp_path / "nothing.json").write_text(nothing.to_json())
+    picture = tmp_path / "nothing.svg"
+    arguments = [f"--profile={tmp_path}/nothing.json", f"--plot={picture}"]
+    assert main(["burst", "compare", *arguments]) == 0
+    xml.etree.ElementTree.parse(picture)
+
+
 def test_help_lists_the_commands_and_their_flags(capsys):
     assert main(["burst", "--help"]) == 0
     assert "compare" in capsys.readouterr().out

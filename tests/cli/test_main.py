@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -278,6 +279,23 @@ def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
     assert "No space left on device" in capsys.readouterr().err
     assert main(["plan", *inputs, "--out=/no/such/folder/plan.json"]) == 2
     assert "/no/such/folder/plan.json" in capsys.readouterr().err
+
+
+def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys):
+    assert main(["plan", *inputs, f"--chunks={2**48}"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("tf-libra plan: too little memory: ") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_told_in_one_line(unbuffered):
+    command = [sys.executable, "-m", "tf_libra.cli", "--version"]
+    variables = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=variables
+        )
+    assert (ended.returncode, ended.stderr) == (1, "tf-libra: No space left on device\n")
 
 
 def test_the_version_is_the_packages(capsys):

@@ -103,6 +103,11 @@ def test_json_returns_it_unchanged(latency, hops, per_host):
     assert ContentionModel.from_json(model.to_json()) == model
 
 
+def test_numbers_of_numpy_are_numbers():
+    model = dataclasses.replace(MODEL, hops=np.int64(3), workers_per_host=np.int64(4))
+    assert ContentionModel.from_json(model.to_json()) == model
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [

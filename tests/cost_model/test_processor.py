@@ -66,6 +66,11 @@ def test_json_brings_it_back(model: ProcessorModel) -> None:
     assert cost_model_from_json(model.to_json()) == model
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    model = ProcessorModel(2, 1e-4, 1e-9, hops=np.int64(3), workers_per_host=np.int64(4))
+    assert cost_model_from_json(model.to_json()) == model
+
+
 def test_json_of_the_other_form_is_read_as_such() -> None:
     model = ContentionModel(4, 1e-5, (1.0, 0.1), (1e9, 0.0, 0.0), (2e9, 0.0, 0.0))
     assert cost_model_from_json(model.to_json()) == model

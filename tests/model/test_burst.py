@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 import tf_libra
@@ -30,6 +31,26 @@ PLAN = BurstPlan(
 def test_json_returns_it_unchanged():
     assert BurstPlan.from_json(PLAN.to_json()) == PLAN
     assert tf_libra.BurstPlan is BurstPlan
+
+
+def test_numbers_are_kept_as_they_are_counted():
+    """Layers are indices, whatever they were given as."""
+    spans = tuple(
+        BurstSpan(
+            span.kind,
+            float(span.layer),
+            None if span.source is None else np.int64(span.source),
+            np.int64(span.lane),
+            np.float32(span.start_seconds),
+            span.stop_seconds,
+            span.after,
+        )
+        for span in PLAN.spans
+    )
+    plan = dataclasses.replace(PLAN, spans=spans)
+    assert plan == PLAN
+    assert plan.to_json() == PLAN.to_json()
+    assert plan.transition_seconds == PLAN.transition_seconds
 
 
 def test_gaps_are_when_a_device_has_nothing_to_do():

@@ -58,6 +58,8 @@ def test_bad_rates_are_refused(rates, message):
     [
         ([0, 1], "nodes must have one entry per device: 3, got 2"),
         ([0, 1, -1], r"nodes\[2\] must be from 0"),
+        (3, "nodes must be a list, got 3"),
+        ("abc", "nodes must be a list, got 'abc'"),
     ],
 )
 def test_bad_nodes_are_refused(nodes, message):

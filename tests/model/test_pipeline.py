@@ -1,12 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.pipeline import reference
-from tf_libra.model.pipeline import PipelineStage
+from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 
 ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
 FIRST, SECOND = PipelineStage(0, 2, (3,), ORDER), PipelineStage(2, 3, (0, 1), ORDER)
@@ -36,6 +37,14 @@ def test_orders_are_readable():
     assert '"order": "F0 F1 B0 B1"' in plan_of().to_json()
 
 
+def test_numbers_of_microbatches_are_kept_as_integers():
+    order = [["forward", 0.0], ["backward", np.int64(0)]]
+    stage = PipelineStage(0.0, np.int64(3), [np.int32(0)], order)
+    assert stage == PipelineStage(0, 3, (0,), (("forward", 0), ("backward", 0)))
+    plan = plan_of((stage,))
+    assert PipelinePlan.from_json(plan.to_json()) == plan
+
+
 def test_the_fingerprint_covers_what_runs():
     plan = plan_of()
     assert plan_of(predicted_seconds=2.0, notes=("why",)).fingerprint == plan.fingerprint
@@ -62,6 +71,9 @@ def test_the_fingerprint_covers_what_runs():
         ((0, 1, (0,), ORDER[:3]), "order must hold forward and backward"),
         ((0, 1, (0,), (*ORDER, ORDER[0])), "order must hold forward and backward"),
         ((0, 1, (0,), (("forward", 0), ("sideways", 0))), "order must hold forward and backward"),
+        ((0, 1, (0,), ("forward", "backward")), "order must hold forward and backward"),
+        ((0, 1, (0,), (("forward", [0]), ("backward", 0))), "order must hold forward and backward"),
+        ((0, 1, (0,), (0, 1)), "order must hold forward and backward"),
         ((0, 1, (0,), ORDER[::-1]), "forward of microbatch 0 before its backward"),
     ],
 )

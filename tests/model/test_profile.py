@@ -61,11 +61,28 @@ def test_from_arrays_takes_numpy_and_makes_up_names():
         ([2**62, 2**62], [1, 1], None, "the sum of num_bytes"),
         ([1, 1], [1e308, 1e308], None, "the sum of compute_seconds"),
         ("12", [1, 1], None, "num_bytes must be a list"),
+        ([1, 1], [1, 1], "ab", "names must be a list, got 'ab'"),
+        ([1, 1], [1, 1], 2, "names must be a list, got 2"),
+        (np.array(1), [1], None, "num_bytes must be a list"),
     ],
 )
 def test_bad_columns_are_named(sizes, seconds, names, word):
     with pytest.raises(ValueError, match=word):
         BackwardProfile.from_arrays(sizes, seconds, names)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "word"),
+    [
+        (3, "tensors must be a list, got 3"),
+        ([PROFILE.tensors[0], "conv"], r"tensors\[1\] must be a GradientTensor, got str"),
+    ],
+)
+def test_what_is_no_tensor_is_named(tensors, word):
+    with pytest.raises(ValueError, match=word):
+        BackwardProfile(tensors)
+    with pytest.raises(ValueError, match="dtypes must be a list, got 'f'"):
+        BackwardProfile.from_arrays([1], [1], dtypes="f")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What just keeps a limit keeps it in every planner, whatever rounding does to ties."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,18 @@ def test_up_to_rounding():
     assert not within(3.0 * (1 + 3 * TOLERANCE), 3.0)
     assert within(1e300, math.inf)
     assert within(np.array([1.0, 2.0]), 1.0).tolist() == [True, False]
+
+
+def test_the_largest_number_is_a_limit():
+    largest = sys.float_info.max
+    assert within(largest, largest) and not within(math.inf, largest)
+    # Layer 1 costs nothing, wherever it runs.
+    scaling = tf_libra.ScalingProfile.chain(
+        [1, 2], [[1.0, 0.5], [0.0, 0.0]], np.zeros((2, 2)), np.zeros((1, 2, 2))
+    )
+    for strategy in ("deeppool", "data-parallel", "search-linear"):
+        plan = tf_libra.make_burst_plan(scaling, strategy, max_amplification=largest)
+        assert (plan.iteration_seconds, plan.notes) == (0.5, ()), strategy
 
 
 def test_every_burst_strategy_keeps_a_limit_that_is_just_reached():

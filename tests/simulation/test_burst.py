@@ -66,6 +66,8 @@ def test_other_layers_are_refused():
     other = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [], names=["other"])
     with pytest.raises(ValueError, match="plan must be of the profile's 1 layers"):
         simulate_burst(other, plan)
+    with pytest.raises(ValueError, match="plan must be a BurstPlan, got NoneType"):
+        simulate_burst(other, None)
     pair = tf_libra.ScalingProfile.chain(
         [1, 2], [[1.0, 0.5]] * 2, np.zeros((2, 2)), np.zeros((1, 2, 2))
     )

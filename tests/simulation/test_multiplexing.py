@@ -177,6 +177,15 @@ def test_one_short_operator_among_others_is_gone_through():
     assert found.iteration_seconds == pytest.approx(alone.iteration_seconds, rel=1e-3)
 
 
+def test_whole_numbers_are_integers():
+    how = Multiplexing(max_outstanding=np.int64(2), operators_per_graph=2.0, max_slowdown=2)
+    same = Multiplexing(max_outstanding=2, operators_per_graph=2, max_slowdown=2.0)
+    background = BackgroundJob((0.4, 0.3, 0.2), 4.0)
+    assert type(background.batch) is int
+    found = simulate_multiplexing(ONE, background, how, Interference(compute_slowdown=1))
+    assert found == simulate_multiplexing(ONE, background, same, Interference(compute_slowdown=1.0))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

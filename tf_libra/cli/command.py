@@ -110,17 +110,21 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"{program}: {_one_line(error)}", file=sys.stderr)
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
         return FAILED if error.errno in _FAILURES else BAD
     except ValueError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD
+    except MemoryError as error:
+        print(f"{program}: too little memory: {error}", file=sys.stderr)
+        return FAILED
     return 0
 
 
-def _one_line(error: OSError) -> str:
+def one_line(error: OSError) -> str:
+    """What has failed, and where that is known of which file."""
     if error.filename is None or error.strerror is None:
-        return str(error)
+        return error.strerror or str(error)
     return f"{str(error.filename)!r}: {error.strerror}"
 
 

@@ -23,6 +23,7 @@ from tf_libra.cli.command import (
     define_plot,
     given,
     integers,
+    one_line,
     print_json,
     read,
     read_flag,
@@ -66,13 +67,18 @@ _OTHERS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `tf_libra.cli.command` has it."""
+    status: int | None = None
     try:
         status = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+    except OSError as error:
+        # Whoever reads has seen enough, as `head` has; or stdout is a file on a disk that is full.
+        if not status and not isinstance(error, BrokenPipeError):
+            print(f"tf-libra: {one_line(error)}", file=sys.stderr)
+        # What is left of it would fail again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return status or FAILED
 
 
 def _main(arguments: list[str]) -> int:

@@ -69,7 +69,8 @@ class ContentionModel(CostModel):
         if self.exclusive_hop_latency is not None:
             latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
             object.__setattr__(self, "exclusive_hop_latency", latency)
-        check_hops(self.hops, self.workers_per_host)
+        for field in ("hops", "workers_per_host"):
+            object.__setattr__(self, field, check_hops(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:

@@ -3,11 +3,9 @@
 from tf_libra import checks
 
 
-def check_hops(hops: int | None, workers_per_host: int | None) -> None:
-    """Raises `ValueError` if one of them, where it is given, is no positive integer."""
-    for name, value in (("hops", hops), ("workers_per_host", workers_per_host)):
-        if value is not None:
-            checks.integer(name, value, 1, checks.MAX_INT32)
+def check_hops(field: str, value: int | None) -> int | None:
+    """Returns `hops` or `workers_per_host` as an int of at least 1, or None, else `ValueError`."""
+    return None if value is None else checks.integer(field, value, 1, checks.MAX_INT32)
 
 
 def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -> int:

@@ -64,7 +64,8 @@ class ProcessorModel(CostModel):
             object.__setattr__(self, field, checks.real(field, getattr(self, field), minimum=0))
         for field in ("work_per_byte", "lane_weight"):
             object.__setattr__(self, field, checks.real(field, getattr(self, field), above=0))
-        check_hops(self.hops, self.workers_per_host)
+        for field in ("hops", "workers_per_host"):
+            object.__setattr__(self, field, check_hops(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:

@@ -43,15 +43,20 @@ class BurstSpan:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        checks.integer("layer", self.layer)
-        checks.integer("lane", self.lane)
         if (self.source is None) == (self.kind == "transition"):
             raise ValueError(f"source must be a layer for a transition alone, got {self.source}")
-        if self.source is not None:
-            checks.integer("source", self.source)
         start = checks.real("start_seconds", self.start_seconds, minimum=0)
-        checks.real("stop_seconds", self.stop_seconds, minimum=start)
-        object.__setattr__(self, "after", checks.integers("after", self.after))
+        frozen: dict[str, Any] = {
+            "layer": checks.integer("layer", self.layer),
+            "lane": checks.integer("lane", self.lane),
+            "start_seconds": start,
+            "stop_seconds": checks.real("stop_seconds", self.stop_seconds, minimum=start),
+            "after": checks.integers("after", self.after),
+        }
+        if self.source is not None:
+            frozen["source"] = checks.integer("source", self.source)
+        for field, value in frozen.items():
+            object.__setattr__(self, field, value)
 
     @property
     def seconds(self) -> float:

@@ -90,7 +90,7 @@ class Cluster:
           ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
         """
         rows = checks.sequence("bytes_per_second", bytes_per_second)
-        return cls(rows, None if nodes is None else tuple(nodes), memory_bytes)
+        return cls(rows, nodes, memory_bytes)  # type: ignore[arg-type]  # the class checks it
 
     @property
     def num_devices(self) -> int:

@@ -60,11 +60,12 @@ class BackwardProfile:
     tensors: tuple[GradientTensor, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", tuple(self.tensors))
+        object.__setattr__(self, "tensors", checks.sequence("tensors", self.tensors))
         if not self.tensors:
             raise ValueError("tensors must hold at least one gradient tensor, got none")
         seen: set[str] = set()
-        for tensor in self.tensors:
+        for index, tensor in enumerate(self.tensors):
+            checks.instance(f"tensors[{index}]", tensor, GradientTensor)
             if tensor.name in seen:
                 raise ValueError(f"names must be unique, got {tensor.name!r} twice")
             seen.add(tensor.name)
@@ -95,8 +96,12 @@ class BackwardProfile:
         """
         sizes = checks.sequence("num_bytes", num_bytes)
         seconds = checks.sequence("compute_seconds", compute_seconds)
-        labels = [f"gradient_{i}" for i in range(len(sizes))] if names is None else list(names)
-        kinds: list[Any] = [None] * len(sizes) if dtypes is None else list(dtypes)
+        labels: Sequence[Any] = [f"gradient_{i}" for i in range(len(sizes))]
+        if names is not None:
+            labels = checks.sequence("names", names)
+        kinds: Sequence[Any] = [None] * len(sizes)
+        if dtypes is not None:
+            kinds = checks.sequence("dtypes", dtypes)
         updates: Sequence[Any] = [0.0] * len(sizes)
         if update_seconds is not None:
             updates = checks.sequence("update_seconds", update_seconds)

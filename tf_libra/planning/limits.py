@@ -1,5 +1,6 @@
 """When something keeps a limit that it may just reach: one rule for all planners."""
 
+import math
 from typing import Any
 
 # Relative. A limit is kept up to what rounding may do to sums and ratios.
@@ -8,7 +9,9 @@ TOLERANCE = 1e-12
 
 def widened(limit: float) -> float:
     """What a number may be at most to be within a limit."""
-    return limit * (1 + TOLERANCE)
+    wide = limit * (1 + TOLERANCE)
+    # The largest numbers cannot be widened, and what is infinite is within no number.
+    return wide if math.isfinite(wide) else limit
 
 
 def within(value: Any, limit: float) -> Any:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tf_libra import checks
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.simulation.tasks import Task, simulate_tasks
@@ -18,6 +19,8 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
       ValueError: the profile is of other layers, lacks an edge or a number of devices of the plan,
         or has no times for moving to other devices, which the plan does.
     """
+    checks.instance("scaling", scaling, ScalingProfile)
+    checks.instance("plan", plan, BurstPlan)
     tasks = [
         Task(span.kind, span_seconds(scaling, plan, span), after=span.after) for span in plan.spans
     ]

@@ -58,7 +58,8 @@ def plot_burst(
                     facecolors=colour,
                 )
         devices = plan.device_counts[-1]
-        idle = sum(plan.idle_seconds) / devices / plan.iteration_seconds
+        total = devices * plan.iteration_seconds
+        idle = sum(plan.idle_seconds) / total if total else 0.0
         axes.set_xlim(0, 1e3 * longest or 1)
         axes.axvspan(1e3 * plan.iteration_seconds, 1e3 * longest, color="#dddddd")
         axes.set_ylim(devices, 0)

@@ -17,6 +17,7 @@ operators in graphs, over and over. What the two do to each other:
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tf_libra import checks, units
 from tf_libra.model.burst import KINDS, BurstPlan
@@ -57,10 +58,11 @@ class Interference:
 
     def __post_init__(self) -> None:
         for name in KINDS:
-            checks.real(f"{name}_slowdown", getattr(self, f"{name}_slowdown"), minimum=1)
-        checks.real("unprioritized_slowdown", self.unprioritized_slowdown, minimum=1)
+            _real(self, f"{name}_slowdown", minimum=1)
+        _real(self, "unprioritized_slowdown", minimum=1)
         for name in ("background_compute", "background_communication"):
-            if checks.real(name, getattr(self, name), above=0) > 1:
+            _real(self, name, above=0)
+            if getattr(self, name) > 1:
                 raise ValueError(f"{name} must be at most 1, got {getattr(self, name)!r}")
 
 
@@ -92,11 +94,11 @@ class Multiplexing:
     def __post_init__(self) -> None:
         for name in ("max_outstanding", "operators_per_graph"):
             if getattr(self, name) is not None:
-                checks.integer(name, getattr(self, name), 1)
+                object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
         checks.boolean("priorities", self.priorities)
         if self.max_slowdown is not None:
-            checks.real("max_slowdown", self.max_slowdown, minimum=1)
-        checks.real("launch_seconds", self.launch_seconds, minimum=0)
+            _real(self, "max_slowdown", minimum=1)
+        _real(self, "launch_seconds", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class BackgroundJob:
         if not seconds:
             raise ValueError("operator_seconds must hold at least one operator, got none")
         object.__setattr__(self, "operator_seconds", seconds)
-        checks.integer("batch", self.batch, 1)
+        object.__setattr__(self, "batch", checks.integer("batch", self.batch, 1))
 
     @property
     def iteration_seconds(self) -> float:
@@ -451,3 +453,8 @@ def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Opera
             seconds = operators[index] + (uncovered if ends else 0.0)
             found.append(_Operator(seconds, operators[index], last))
     return found, 0.0 if hidden else how.launch_seconds
+
+
+def _real(settings: Any, field: str, **bounds: float) -> None:
+    """Keeps a setting as a finite float within bounds, else raises `ValueError`."""
+    object.__setattr__(settings, field, checks.real(field, getattr(settings, field), **bounds))

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
@@ -78,6 +79,9 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
       ValueError: the plan is of other layers or of devices that the cluster lacks, devices that
         must talk have no link, or the orders of the stages wait for each other.
     """
+    checks.instance("layers", layers, LayerGraph)
+    checks.instance("plan", plan, PipelinePlan)
+    checks.instance("cluster", cluster, Cluster)
     if plan.layer_names != layers.names:
         raise ValueError(
             f"plan must be of the {len(layers.layers)} layers given (same names in the same "

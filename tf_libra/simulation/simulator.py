@@ -2,6 +2,7 @@
 
 import math
 
+from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -19,6 +20,9 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
       ValueError: the plan is of other tensors, a rate is not positive at a group's threads, or
         times are so large that their sum is no number.
     """
+    checks.instance("profile", profile, BackwardProfile)
+    checks.instance("plan", plan, Plan)
+    checks.instance("cost", cost, CostModel)  # type: ignore[type-abstract]
     sizes = tuple(tensor.num_bytes for tensor in profile.tensors)
     if plan.tensor_names != profile.names or plan.num_bytes != sizes:
         raise ValueError(

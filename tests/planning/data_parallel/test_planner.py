@@ -30,3 +30,20 @@ def test_what_is_no_strategy_is_refused(strategy):
     cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
     with pytest.raises(ValueError, match="strategy must be"):
         tf_libra.make_plan(profile, cost, strategy)
+
+
+def test_what_is_of_another_kind_is_named():
+    profile = tf_libra.BackwardProfile.from_arrays([1], [1.0])
+    cost = tf_libra.ContentionModel(2, 1e-3, (1.0, 0.1), (1e9, 0, 0), (1e9, 0, 0))
+    plan = tf_libra.make_plan(profile, cost, "wfbp")
+    for other, message in (
+        ({"profile": [1]}, "profile must be a BackwardProfile, got list"),
+        ({"cost": 1e-3}, "cost must be a CostModel, got float"),
+    ):
+        arguments = {"profile": profile, "cost": cost} | other
+        with pytest.raises(ValueError, match=message):
+            tf_libra.make_plan(**arguments, strategy="wfbp")
+        with pytest.raises(ValueError, match=message):
+            tf_libra.simulate(plan=plan, **arguments)
+    with pytest.raises(ValueError, match="plan must be a Plan, got str"):
+        tf_libra.simulate(profile, "wfbp", cost)

@@ -93,6 +93,25 @@ def test_bad_arguments_of_strategies_are_refused():
         strategies.Spp(num_microbatches=0)
     with pytest.raises(ValueError, match=r"num_microbatches must be from 1 .* got 0"):
         strategies.HetPipe(num_microbatches=0)
+    for kind in (strategies.Spp, strategies.GPipe):
+        with pytest.raises(ValueError, match=r"num_stages must be an integer, got '2'"):
+            kind(num_stages="2")
+        with pytest.raises(ValueError, match=r"num_stages must be from 1 .* got 0"):
+            kind(num_stages=0)
+        assert kind(num_stages=np.float64(2)) == kind(num_stages=2)
+
+
+@pytest.mark.parametrize("given", [{"layers": [1.0]}, {"cluster": CLUSTER.rates}])
+def test_what_is_of_another_kind_is_named(given):
+    arguments = {"layers": LAYERS, "cluster": CLUSTER} | given
+    (field,) = given
+    with pytest.raises(ValueError, match=f"{field} must be a "):
+        tf_libra.make_pipeline_plan(**arguments, strategy="spp", num_microbatches=2)
+    plan = tf_libra.make_pipeline_plan(LAYERS, CLUSTER, "spp", num_microbatches=2)
+    with pytest.raises(ValueError, match=f"{field} must be a "):
+        tf_libra.simulate_pipeline(plan=plan, **arguments)
+    with pytest.raises(ValueError, match="plan must be a PipelinePlan, got str"):
+        tf_libra.simulate_pipeline(LAYERS, "spp", CLUSTER)
 
 
 @pytest.mark.parametrize("name", NAMES)

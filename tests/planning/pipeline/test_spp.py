@@ -152,6 +152,7 @@ def test_so_many_stages():
         (4, 8, 3, "num_stages must be at most the number of devices, 3, got 4"),
         (0, 3, 3, "num_stages must be from 1 .* got 0"),
         (1.5, 3, 3, "num_stages must be an integer, got 1.5"),
+        ("2", 3, 3, "num_stages must be an integer, got '2'"),
     ],
 )
 def test_stages_that_cannot_be(stages, layers, devices, message):

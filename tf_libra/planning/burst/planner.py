@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tf_libra import checks
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.schedule import make_schedule
@@ -30,8 +31,7 @@ def make_burst_plan(
       ValueError: an unknown strategy, a limit below 1 or not finite, a number of devices that is
         not among the profile's or that the strategy does not take, or branches that form no blocks.
     """
-    if not isinstance(scaling, ScalingProfile):
-        raise ValueError(f"scaling must be a ScalingProfile, got {scaling!r:.80}")
+    checks.instance("scaling", scaling, ScalingProfile)
     strategy = resolve(strategy)
     if max_amplification is not None:
         strategy = replace(strategy, max_amplification=max_amplification)

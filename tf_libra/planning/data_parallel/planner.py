@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -20,6 +21,8 @@ def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | st
     Raises:
       ValueError: an unknown strategy, or a rate that is not positive at its threads.
     """
+    checks.instance("profile", profile, BackwardProfile)
+    checks.instance("cost", cost, CostModel)  # type: ignore[type-abstract]
     strategy = resolve(strategy)
     draft = strategy.draft(profile, cost)
     plan = Plan.for_profile(

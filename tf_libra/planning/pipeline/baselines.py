@@ -18,7 +18,7 @@ from tf_libra.model.pipeline import Computation, PipelineStage
 from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
-    check_microbatches,
+    check_count,
     check_stages,
     register,
 )
@@ -38,7 +38,7 @@ class _Baseline:
     num_microbatches: int | None = None
 
     def __post_init__(self) -> None:
-        microbatches = check_microbatches("num_microbatches", self.num_microbatches)
+        microbatches = check_count("num_microbatches", self.num_microbatches)
         object.__setattr__(self, "num_microbatches", microbatches)
 
 
@@ -57,11 +57,14 @@ class GPipe(_Baseline):
     name: ClassVar[str] = "gpipe"
     num_stages: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "num_stages", check_count("num_stages", self.num_stages))
+
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the stages; `ValueError` for more stages than layers or devices."""
         most = min(len(layers.layers), cluster.num_devices)
-        count = most if self.num_stages is None else self.num_stages
-        check_stages(count, layers, cluster)
+        count = check_stages(self.num_stages or most, layers, cluster)
         parts = np.array_split(np.arange(len(layers.layers)), count)
         order: tuple[Computation, ...] = (
             *(("forward", microbatch) for microbatch in range(num_microbatches)),

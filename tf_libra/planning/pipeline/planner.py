@@ -69,6 +69,8 @@ def _checked(
     num_microbatches: int | None,
 ) -> tuple[PipelineStrategy, int]:
     """Returns the strategy and M; `ValueError` for what no plan can be made of."""
+    checks.instance("layers", layers, LayerGraph)
+    checks.instance("cluster", cluster, Cluster)
     strategy = resolve(strategy)
     if num_microbatches is None:
         num_microbatches = strategy.num_microbatches

@@ -15,7 +15,7 @@ from tf_libra.planning.pipeline.prm import Partitions, StageRange
 from tf_libra.planning.pipeline.rdo import device_order
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
-    check_microbatches,
+    check_count,
     check_stages,
     register,
 )
@@ -39,8 +39,8 @@ class Spp:
     num_stages: int | None = None
 
     def __post_init__(self) -> None:
-        microbatches = check_microbatches("num_microbatches", self.num_microbatches)
-        object.__setattr__(self, "num_microbatches", microbatches)
+        for field in ("num_microbatches", "num_stages"):
+            object.__setattr__(self, field, check_count(field, getattr(self, field)))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the plan of Algorithm 3; raises as `drafts`."""

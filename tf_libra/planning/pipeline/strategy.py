@@ -64,17 +64,21 @@ find = REGISTRY.find
 resolve = REGISTRY.resolve
 
 
-def check_microbatches(field: str, value: int | None) -> int | None:
-    """Returns a number of microbatches as an int of at least 1, or None, else `ValueError`."""
+def check_count(field: str, value: int | None) -> int | None:
+    """Returns a number of microbatches or stages as an int of at least 1, or None.
+
+    Raises:
+      ValueError: it is anything else.
+    """
     return None if value is None else checks.integer(field, value, 1, checks.MAX_INT32)
 
 
 def check_stages(num_stages: int, layers: LayerGraph, cluster: Cluster) -> int:
-    """Returns a number of stages that layers and devices allow, else `ValueError`."""
+    """Returns a number of stages, at least 1, that layers and devices allow, else `ValueError`."""
     limits = {"layers": len(layers.layers), "devices": cluster.num_devices}
     for what, limit in limits.items():
         if num_stages > limit:
             raise ValueError(
                 f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
             )
-    return checks.integer("num_stages", num_stages, 1)
+    return num_stages
