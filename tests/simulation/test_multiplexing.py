@@ -205,6 +205,12 @@ def test_whole_numbers_are_integers():
             "utilization must be 1 numbers from 0 to 1",
         ),
         (
+            lambda: simulate_multiplexing(
+                dataclasses.replace(ONE, spans=()), BackgroundJob((1.0,), 1)
+            ),
+            "spans of the plan must take time",
+        ),
+        (
             lambda: simulate_multiplexing(ONE, BackgroundJob((1.0,), 1), iterations=0),
             "iterations must be from 1",
         ),

@@ -132,6 +132,15 @@ def test_nothing_to_send_needs_no_link():
     assert tf_libra.simulate_pipeline(layers, plan, cluster).iteration_seconds == 6
 
 
+@pytest.mark.parametrize(("seconds", "rate"), [(1e308, 1.0), (1.0, 1e-320)])
+def test_times_that_are_no_number_are_refused(seconds, rate):
+    layers = tf_libra.LayerGraph.chain([seconds / 2] * 2, [0, 0], [0, 0], [1e10])
+    cluster = tf_libra.Cluster.from_bandwidth([[0, rate], [rate, 0]])
+    plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 4))
+    with pytest.raises(ValueError, match=r"seconds of layers, .*bytes_per_second .*finite number"):
+        tf_libra.simulate_pipeline(layers, plan, cluster)
+
+
 def test_plans_of_other_layers_or_devices_are_refused():
     layers, cluster = chain_of_two(1)
     plan = reference.plan_of(layers, cluster, [(0, 1, (0,)), (1, 2, (1,))], execution_orders(2, 2))

@@ -189,6 +189,8 @@ def simulate_multiplexing(
     iterations = checks.integer("iterations", iterations, 1)
     if not plan.iteration_seconds:
         raise ValueError("iteration_seconds of the plan must be greater than 0, got 0")
+    if not any(span.seconds for span in plan.spans):
+        raise ValueError("spans of the plan must take time, got none that does")
     if utilization is not None:
         utilization = tuple(
             checks.real("utilization", u, minimum=0)

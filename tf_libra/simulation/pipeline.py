@@ -1,6 +1,7 @@
 """The timeline of a pipeline plan: its computation, transfers and all-reduces as tasks."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,7 +78,8 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
 
     Raises:
       ValueError: the plan is of other layers or of devices that the cluster lacks, devices that
-        must talk have no link, or the orders of the stages wait for each other.
+        must talk have no link, the orders of the stages wait for each other, or times are so large
+        that their sum is no number.
     """
     checks.instance("layers", layers, LayerGraph)
     checks.instance("plan", plan, PipelinePlan)
@@ -94,6 +96,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
             f"got {used}"
         )
     durations = _durations(layers, plan, cluster)
+    _check_finite(max(itertools.chain(*durations.values())))
     labels = _labels(plan, durations["update"])
     index_of = {label: index for index, label in enumerate(labels)}
     # What runs before a block on its stage: the plan's order keeps a stage's blocks apart.
@@ -116,7 +119,17 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
         for label, span in zip(labels, spans, strict=True)
     ]
     blocks.sort(key=lambda block: (block.start_seconds, block.stop_seconds))
-    return PipelineTimeline(tuple(blocks))
+    timeline = PipelineTimeline(tuple(blocks))
+    _check_finite(timeline.iteration_seconds)
+    return timeline
+
+
+def _check_finite(seconds: float) -> None:
+    if not math.isfinite(seconds):
+        raise ValueError(
+            "the seconds of layers, and what their bytes take by bytes_per_second of cluster, must"
+            f" add up to a finite number, got {seconds}"
+        )
 
 
 def stage_seconds(layers: LayerGraph, stage: PipelineStage) -> tuple[float, float]:
