@@ -56,6 +56,7 @@ def test_numbers_are_floats(value: Any) -> None:
         (checks.sequence, "ab", "n must be a list, got 'ab'"),
         (checks.sequence, {"a": 1}, "n must be a list, got {'a': 1}"),
         (checks.sequence, 3, "n must be a list, got 3"),
+        (checks.text, np.eye(2), "n must be a string, got array([[1., 0.],        [0., 1.]])"),
         (checks.sequence, np.array(3), "n must be a list, got array(3)"),
         (checks.integers, [1, 2.5], "n must be an integer, got 2.5"),
         (checks.names, ["a", "a"], "n must be unique"),

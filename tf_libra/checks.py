@@ -218,4 +218,5 @@ def _short(value: Any) -> str:
         shown = repr(value)
     except ValueError:  # more digits than Python writes
         return "a number of too many digits"
+    shown = " ".join(shown.splitlines())  # arrays have several
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

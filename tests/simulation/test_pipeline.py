@@ -132,6 +132,17 @@ def test_nothing_to_send_needs_no_link():
     assert tf_libra.simulate_pipeline(layers, plan, cluster).iteration_seconds == 6
 
 
+def test_what_is_computed_first_is_sent_first_though_it_takes_no_time():
+    """GPipe goes backward from the last microbatch; so does what it sends."""
+    layers = tf_libra.LayerGraph.chain([0, 30], [10, 0], [0, 0], [100])
+    cluster = tf_libra.Cluster.from_bandwidth([[0, 1], [1, 0]])
+    plan = tf_libra.make_pipeline_plan(layers, cluster, "gpipe", num_microbatches=3)
+    timeline = tf_libra.simulate_pipeline(layers, plan, cluster)
+    sent = [block.microbatch for block in timeline.blocks if block.kind == "backward_transfer"]
+    assert sent == [2, 1, 0]
+    assert timeline.iteration_seconds == 330 + 300 + 10
+
+
 @pytest.mark.parametrize(("seconds", "rate"), [(1e308, 1.0), (1.0, 1e-320)])
 def test_times_that_are_no_number_are_refused(seconds, rate):
     layers = tf_libra.LayerGraph.chain([seconds / 2] * 2, [0, 0], [0, 0], [1e10])

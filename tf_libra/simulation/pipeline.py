@@ -216,11 +216,12 @@ def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
     labels: list[_Label] = []
     for index, stage in enumerate(plan.stages):
         labels += [(kind, index, microbatch) for kind, microbatch in stage.order]
-        for microbatch in range(plan.num_microbatches):
-            if index < last:
-                labels.append(("forward_transfer", index, microbatch))
-            if index > 0:
-                labels.append(("backward_transfer", index, microbatch))
+        # Of results at one moment, as of blocks that take no time, the one computed first is sent
+        # first.
+        for kind, microbatch in stage.order:
+            sends = index < last if kind == "forward" else index > 0
+            if sends:
+                labels.append((f"{kind}_transfer", index, microbatch))
         if len(stage.devices) > 1:
             labels.append(("all_reduce", index, None))
         if updates[index] > 0:
