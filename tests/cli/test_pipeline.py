@@ -91,6 +91,17 @@ def test_compare_says_what_cannot_be_planned(inputs, tmp_path, capsys):
     assert main(["pipeline", "compare", *inputs, "--num_microbatches=4"]) == 2
 
 
+def test_seconds_that_are_too_many_for_all_plans_but_one(inputs, tmp_path, capsys):
+    """What is printed is JSON, also where only data parallelism's times add up to a number."""
+    layers = tf_libra.LayerGraph.chain([1.7e308, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0])
+    (tmp_path / "layers.json").write_text(layers.to_json())
+    assert main(["pipeline", "compare", *inputs, "--num_microbatches=4", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    shares = {row["plan"]: row.get("idle_share", row.get("problem")) for row in rows}
+    assert shares["data-parallel"] == pytest.approx(0, abs=1e-9)
+    assert "finite number" in shares["gpipe"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

@@ -172,16 +172,16 @@ def _planned(
 
 
 def _row(title: str, plan: PipelinePlan, timeline: PipelineTimeline) -> dict[str, Any]:
-    total = plan.num_devices * timeline.iteration_seconds
+    # Shares before they are added up: seconds may be as many as a number holds.
     computing = sum(
-        block.seconds * len(plan.stages[block.stage].devices)
+        block.seconds / timeline.iteration_seconds * len(plan.stages[block.stage].devices)
         for block in timeline.blocks
-        if block.kind in ("forward", "backward")
+        if block.kind in ("forward", "backward") and block.seconds
     )
     return {
         "plan": title,
         "iteration_seconds": timeline.iteration_seconds,
-        "idle_share": 1 - computing / total if total else 0.0,
+        "idle_share": 1 - computing / plan.num_devices if timeline.iteration_seconds else 0.0,
         "all_reduce_seconds": max(
             (block.seconds for block in timeline.blocks if block.kind == "all_reduce"), default=0.0
         ),
