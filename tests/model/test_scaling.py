@@ -86,6 +86,7 @@ def test_arrays_cannot_be_written():
         ({"compute_seconds": [[4.0, 2.0], [1.0], [1.0, 1.0]]}, r"compute_seconds must be numbers"),
         ({"compute_seconds": [["4", "2"]] * 3}, r"compute_seconds must be numbers"),
         ({"compute_seconds": [[True, True]] * 3}, r"compute_seconds must be numbers"),
+        ({"compute_seconds": [[10**400, 1.0]] * 3}, "compute_seconds must be finite numbers"),
         ({"compute_seconds": []}, "names must hold at least one layer"),
         ({"synchronize_seconds": [[0.0, -1.0]] * 3}, r"synchronize_seconds\[0\]\[1\] must be"),
         ({"synchronize_seconds": NONE[:2]}, r"synchronize_seconds must have the shape"),

@@ -279,6 +279,8 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
         array = given.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{field} must be numbers of shape {letters} = {list(shape)}") from None
+    except OverflowError:  # an integer beyond all floats
+        raise ValueError(f"{field} must be finite numbers of seconds, got one too large") from None
     if 0 in shape and array.size == 0:
         array = array.reshape(shape)
     if array.shape != shape:
