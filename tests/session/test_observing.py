@@ -92,3 +92,22 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
     assert "another profiler session is active" in seen.problem
     assert len(seen.records) == 2
     applying.release(all_but=None)
+
+
+def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_same(
+    engine: Engine, tmp_path: Path
+) -> None:
+    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+
+    def at_the_end() -> None:
+        train(INPUTS)
+        raise tf.errors.OutOfRangeError(None, None, "end of sequence")
+
+    applying.apply(TWO)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        applying.call(1, at_the_end, traced=True)
+    engine.set_step(2)
+    assert applying.call(2, lambda: train(INPUTS), traced=True)[1] is None  # the first that counts
+    engine.set_step(3)
+    _, seen = applying.call(3, lambda: train(INPUTS), traced=True)
+    assert seen is not None and seen.production is not None, seen

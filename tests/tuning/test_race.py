@@ -1,6 +1,7 @@
 """Races between plans whose steps are known."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,30 @@ def test_plans_that_have_had_steps_need_no_first_one() -> None:
         observation = Observation(None, (), called_ns=(10**18, 10**18 + 10**8))
     assert [one.plan for one in experiments if one.is_first] == [plan(1), plan(2)]
     assert len(experiments) == 4 and not any(one.is_first for one in experiments[2:])
+
+
+def test_a_step_that_nobody_has_seen_is_made_again() -> None:
+    """Data may come to an end in a race, and go on: the step has failed, and the next goes on."""
+    random = np.random.default_rng(0)
+    racing = race([(plan(index), None) for index in range(3)], EndOfTuning(Budget(max_steps=200)))
+    observation, num_steps, unseen = None, 0, 0
+    while True:
+        try:
+            experiment = racing.send(observation)
+        except StopIteration as finished:
+            result: Race = finished.value
+            break
+        num_steps += 1
+        took = 10**8 * experiment.plan.groups[0].num_threads
+        observation = Observation(None, (), called_ns=(10**18, 10**18 + took))
+        if random.random() < 0.3:
+            observation = random.choice([None, replace(observation, called_ns=(5, 5))])
+            unseen += not experiment.is_first
+    assert winners(result) == [0, 1, 2]
+    assert unseen > 0
+    assert num_steps == 3 + sum(len(one.seconds) for one in result.contenders) + unseen
+    blind = race([(plan(index), None) for index in range(2)], EndOfTuning(Budget(max_steps=9)))
+    assert len([*blind]) == 9
 
 
 def test_one_plan_alone_wins_without_a_step() -> None:
@@ -186,6 +211,14 @@ def test_what_is_in_force_is_kept_unless_another_is_clearly_faster() -> None:
     assert result.keeping(near.plan).contenders == (near, best, slower, gone)
     assert result.keeping(slower.plan) == result.keeping(gone.plan) == result
     assert result.keeping(plan(4)) == result
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_what_is_in_force_is_kept_where_the_race_ended_before_anything_was_clear(
+    rounds: int,
+) -> None:
+    best, near = (Contender(plan(i), None, (1.0 + i,) * rounds) for i in range(2))
+    assert Race((best, near)).keeping(near.plan).winner is near
 
 
 def _losses(noise: float, error: float, said: float | None, count: int = 150) -> list[float]:

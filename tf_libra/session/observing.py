@@ -34,18 +34,23 @@ class Observer:
     _problem: str = field(default="", init=False)
 
     def first(self, call: Callable[[], Any]) -> Any:
-        """Makes the plan's first call, in which TensorFlow instantiates the graph."""
-        with GraphCapture() as capture:
-            result = call()
-        self._problem = capture.unavailable
-        if not self._problem:
-            try:
-                sources = gradient_sources(capture.graphs)
-                self._sources = _ordered(sources, self.plan.tensor_names)
-                self._placed = placed_all_reduces(capture.graphs)
-            except ValueError as error:
-                self._problem = str(error)
-        return result
+        """Makes the plan's first call, in which TensorFlow instantiates the graph.
+
+        It does so once: what it leaves is kept also where the call fails, as at the end of data.
+        """
+        capture = GraphCapture()
+        try:
+            with capture:
+                return call()
+        finally:
+            self._problem = capture.unavailable
+            if not self._problem:
+                try:
+                    sources = gradient_sources(capture.graphs)
+                    self._sources = _ordered(sources, self.plan.tensor_names)
+                    self._placed = placed_all_reduces(capture.graphs)
+                except ValueError as error:
+                    self._problem = str(error)
 
     def traced(self, step: int, call: Callable[[], Any]) -> tuple[Any, Observation]:
         """Makes another call, under the profiler unless someone else is using it."""

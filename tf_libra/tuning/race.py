@@ -141,9 +141,14 @@ class Race:
         return bool(faster) and all(predicted and one and one > predicted for one in faster)
 
     def keeping(self, plan: Plan) -> "Race":
-        """The same, with this plan first unless the winner is clearly faster."""
+        """The same, with this plan first unless the winner is clearly faster.
+
+        Of a race that has ended before two rounds nothing is clear.
+        """
         for one in self.contenders:
-            if one.plan.fingerprint == plan.fingerprint and self.is_noise(one):
+            if one.plan.fingerprint == plan.fingerprint and (
+                self.num_rounds < 2 or self.is_noise(one)
+            ):
                 return Race((one, *(other for other in self.contenders if other is not one)))
         return self
 
@@ -276,15 +281,20 @@ def _round(
     end: EndOfTuning,
     is_first: bool = False,
 ) -> Generator[Experiment, Observation | None, dict[int, float] | None]:
-    """One step of each; None if the end came before all had theirs."""
-    measured = {}
+    """One step of each; None if the end came before all had theirs.
+
+    A step that nobody has seen is made again: data may come to an end in it, and go on.
+    """
+    measured: dict[int, float] = {}
     for index in order:
-        if end.has_come():
-            return None
-        observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
-        if not is_first:
-            assert observation is not None
-            measured[index] = observation.seconds
+        while index not in measured:
+            if end.has_come():
+                return None
+            observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
+            if is_first:
+                break
+            if observation is not None and observation.seconds > 0:
+                measured[index] = observation.seconds
     return measured
 
 
