@@ -58,6 +58,20 @@ def test_table_without_a_model_predicts_nothing() -> None:
         assert [line.split()[-2:] for line in table.splitlines()[1:]] == [["-", "-"]] * 2
 
 
+def test_a_plan_that_the_model_says_nothing_of_is_told_all_the_same() -> None:
+    """Beside 22 threads computation would go on no more."""
+    groups = (TensorGroup(0, 2, 22), TensorGroup(2, 3, 22))
+    plan = Plan.for_profile(PROFILE, groups, 2, "by hand", notes=("a note",))
+    conclusion = Conclusion(plan, PROFILE, MODEL)
+    assert [line.split()[-2:] for line in plan_table(conclusion).splitlines()[1:]] == [
+        ["-", "-"]
+    ] * 2
+    told = describe(Facts(phase=Phase.RUN, conclusion=conclusion)).splitlines()
+    assert any(line.startswith("the model says nothing of this plan: compute:") for line in told)
+    assert "note: a note" in told
+    assert max(map(len, told)) <= 100
+
+
 def test_before_the_first_step_only_the_phase_is_known() -> None:
     assert describe(Facts()) == "phase: trace"
 

@@ -39,6 +39,15 @@ def test_whatever_tuning_comes_to_survives_json(max_steps: int) -> None:
     assert Conclusion.from_json(conclusion.to_json()) == conclusion
 
 
+def test_of_more_threads_at_once_than_the_model_bears_nothing_is_predicted() -> None:
+    whole = replace(WHOLE, rest_seconds=0.01)
+    assert whole.predicted(whole.plan) is not None
+    assert (whole.predicted_step(whole.plan) or 0) > 0.01
+    many = tuple(replace(group, num_threads=10**6) for group in whole.plan.groups)
+    beyond = replace(whole.plan, groups=many)
+    assert whole.predicted(beyond) is None and whole.predicted_step(beyond) is None
+
+
 def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
     assert WHOLE.is_fitted
     assert not replace(WHOLE, median_error=None).is_fitted

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuning.machine import MODEL, NUM_WORKERS, PROFILE
+from tests.tuning.machine import MODEL, NUM_WORKERS, PROFILE, SIZES
 from tf_libra import strategies
 from tf_libra.cost_model import ProcessorModel
 from tf_libra.model.plan import Plan, TensorGroup
@@ -71,6 +71,45 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
     ]
     assert in_force.fingerprint in {plan.fingerprint for plan in of_two}
     assert {plan.contention for plan in of_two} == {expected}
+
+
+def two_streams_of(num_threads: int) -> Plan:
+    """The groups on either stream in turn, with more threads than MODEL bears."""
+    plan = simultaneous_plan(PROFILE, num_threads, NUM_WORKERS)
+    assert CONCLUSION.predicted(plan) is None
+    return plan
+
+
+def test_a_plan_in_force_that_the_model_says_nothing_of_races_all_the_same() -> None:
+    """It was made by the model of then."""
+    in_force = two_streams_of(20)
+    proposed = contenders(CONCLUSION, strategies.Libra(), True, in_force)
+    [predicted] = [one for plan, one in proposed if plan.fingerprint == in_force.fingerprint]
+    assert predicted is None
+    assert proposed[-1][0].fingerprint == in_force.fingerprint  # the least promising
+    assert all(one is not None for _, one in proposed[:-1])
+
+
+def test_the_best_by_step_race_updates_included() -> None:
+    """Backward of all of it at once is the shortest; its updates begin after it."""
+    cost = replace(MODEL, hop_latency=1e-3, compute=(1.0, 0.0))
+    updates = [size * 4e-9 for size in SIZES]
+    profile = BackwardProfile.from_arrays(
+        SIZES, [1e-5] * len(SIZES), PROFILE.names, update_seconds=updates
+    )
+    libra = strategies.Libra(threads=(1,))
+    conclusion = replace(
+        CONCLUSION,
+        plan=make_plan(profile, cost, strategies.SynEasgd()),
+        profile=profile,
+        cost_model=cost,
+    )
+    proposed = contenders(conclusion, libra, runs_streams=False)
+    steps = [simulate(profile, plan, cost).step_seconds for plan, _ in proposed]
+    backwards = [simulate(profile, plan, cost).backward_seconds for plan, _ in proposed]
+    assert steps[1:] == sorted(steps[1:])
+    assert backwards[1:] != sorted(backwards[1:])
+    assert min(steps[1:]) < steps[0]
 
 
 def test_where_all_are_alike_those_race_that_there_are() -> None:

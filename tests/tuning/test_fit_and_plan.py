@@ -1,9 +1,11 @@
 """What is made of the observed steps, and what is fallen back to."""
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 from tests.tuning.machine import (
     AFTER,
@@ -20,7 +22,7 @@ from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
 from tf_libra.model.plan import Plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Observation, fit_and_plan, random_plans
+from tf_libra.tuning import Budget, Observation, fit_and_plan, random_plans
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
@@ -72,6 +74,34 @@ def test_what_all_reduces_at_once_cost_each_other_is_measured(gamma: float) -> N
     assert tuned.plan.predicted_seconds == pytest.approx(found, rel=0.05)
 
 
+class Floored(ContentionModel):
+    """Computation goes on beside any number of threads, where by the formula it would not."""
+
+    def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
+        alpha1, alpha2 = self.compute
+        return np.maximum(0.02, alpha1 - alpha2 * np.asarray(num_threads, np.float64))
+
+
+@pytest.mark.parametrize("max_steps", [60, 150])
+def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_training(
+    max_steps: int,
+) -> None:
+    """Two streams of 3 threads, fitted to 3 and 4."""
+    model = Floored(**dataclasses.asdict(MODEL) | {"compute": (1.0, 0.22)})
+    machine = Machine(model=model)
+    strategy = strategies.Auto(threads=(3, 4), streams=(1, 2))
+    tuned, _ = drive(machine, strategy, Budget(max_steps, 1e6), runs_streams=True)
+    assert isinstance(tuned.cost_model, ContentionModel)
+    with pytest.raises(ValueError, match="must be positive at r = 6"):
+        tuned.cost_model.compute_rate(6)
+    assert tuned.contention is None
+    assert any("at once cost each other is not known" in note for note in tuned.notes)
+    if max_steps == 150:
+        assert tuned.race is not None
+        beyond = [one for one in tuned.race.contenders if one.plan.num_lanes > 4]
+        assert beyond and not any(one.predicted_seconds for one in beyond)
+
+
 def test_gamma_that_the_user_gives_is_kept() -> None:
     given = strategies.AscWfbp(contention=1.25)
     tuned, _ = drive(Machine(gamma=1.9), given, runs_streams=True)
@@ -98,6 +128,21 @@ def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same
     assert tuned.max_model_error == 0.001
     assert tuned.race is not None
     assert any("it proposes plans all the same" in note for note in tuned.notes)
+
+
+@pytest.mark.parametrize("name", ["libra", "auto"])
+@pytest.mark.parametrize("limit", [0.001, 1e3])
+def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_no_say(
+    name: str, limit: float
+) -> None:
+    machine = Machine(noise=2.0)
+    tuned, experiments = drive(machine, name, Budget(43, 1e6), max_model_error=limit)
+    assert tuned.race is None and tuned.held_out_error is not None
+    assert len(experiments) == 43
+    said = any(f"MG-WFBP plans instead of {name}" in note for note in tuned.plan.notes)
+    assert said is (limit < 1)
+    if said:
+        assert tuned.plan.strategy == "mg-wfbp" and tuned.notes[0] in tuned.plan.notes
 
 
 def test_the_form_that_predicts_better_is_taken_and_said() -> None:

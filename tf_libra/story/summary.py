@@ -8,9 +8,9 @@ import numpy as np
 
 from tf_libra import units
 from tf_libra.backends import backend, nccl
+from tf_libra.model.plan import Plan
 from tf_libra.planning.explain import explain
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.simulation import simulate
 from tf_libra.story.facts import Facts
 from tf_libra.tuning import Conclusion, Phase
 from tf_libra.tuning.comparison import against_one_all_reduce, describe_plan, why_another
@@ -38,11 +38,15 @@ def describe(facts: Facts) -> str:
         if profile is not None and model is not None:
             plain = "what this model says:" if conclusion.is_fitted else "predicted:"
             caveat = conclusion.evidence.caveat
-            lines.append(f"predicted {caveat}:" if caveat else plain)
-            lines.append(str(explain(profile, plan, model, conclusion.evidence)))
+            try:
+                told = str(explain(profile, plan, model, conclusion.evidence))
+            except ValueError as problem:
+                lines += _wrapped(f"the model says nothing of this plan: {problem}")
+                lines += _noted(plan)
+            else:
+                lines += [f"predicted {caveat}:" if caveat else plain, told]
         else:
-            for note in plan.notes:
-                lines += _wrapped(f"note: {note}")
+            lines += _noted(plan)
     for remark in facts.remarks:
         lines += _wrapped(f"note: {remark}")
     executes = "" if conclusion is None else backend.resolve(facts.engine).describe()
@@ -51,6 +55,10 @@ def describe(facts: Facts) -> str:
     if nccl.in_use():
         lines += _wrapped(nccl.counters().describe())
     return "\n".join(lines)
+
+
+def _noted(plan: Plan) -> list[str]:
+    return [line for note in plan.notes for line in _wrapped(f"note: {note}")]
 
 
 def why_another_plan(facts: Facts) -> str | None:
@@ -147,19 +155,17 @@ def fit_table(conclusion: Conclusion) -> list[str]:
 
 def plan_table(conclusion: Conclusion, timelines: Sequence[MeasuredTimeline] = ()) -> str:
     """The plan as a table; measured times (medians) stand before predicted ones."""
-    plan, profile, cost_model = conclusion.plan, conclusion.profile, conclusion.cost_model
+    plan = conclusion.plan
     measured = _measured(timelines)
     columns = ("measured start", "end") if measured else ()
     rows: list[tuple[str, ...]] = [
         ("group", "tensors", "size", "threads", *columns, "predicted start", "end")
     ]
-    spans = None
-    if profile is not None and cost_model is not None:
-        spans = simulate(profile, plan, cost_model).groups
+    timeline = conclusion.predicted(plan)
     for index, group in enumerate(plan.groups):
         predicted = ("-", "-")
-        if spans is not None:
-            span = spans[index]
+        if timeline is not None:
+            span = timeline.groups[index]
             predicted = (units.time(span.start_seconds), units.time(span.end_seconds))
         rows.append(
             (

@@ -345,8 +345,9 @@ def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
         "why": None,
         "caveat": record.conclusion.evidence.caveat,
     }
-    if profile is not None and record.conclusion.cost_model is not None:
+    if predicted(record) is not None:
         model, evidence = record.conclusion.cost_model, record.conclusion.evidence
+        assert profile is not None and model is not None
         view["why"] = _why(explain_group(profile, plan, model, index, evidence))
     return view
 
@@ -361,10 +362,8 @@ def _why(explanation: GroupExplanation) -> dict[str, Any]:
 
 
 def predicted(record: PlanRecord) -> Timeline | None:
-    """What the record's model says of its plan; None without profile or model."""
-    if record.conclusion.profile is None or record.conclusion.cost_model is None:
-        return None
-    return simulate(record.conclusion.profile, record.plan, record.conclusion.cost_model)
+    """What the record's model says of its plan; None where it says nothing."""
+    return record.conclusion.predicted(record.plan)
 
 
 def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None = None) -> Any:
@@ -373,7 +372,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
     None where there is nothing to predict by.
     """
     profile, cost = record.conclusion.profile, record.conclusion.cost_model
-    if profile is None or cost is None:
+    if profile is None or cost is None or (strategy is None and predicted(record) is None):
         return None
     plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
     timeline = simulate(profile, plan, cost)

@@ -9,7 +9,7 @@ from tf_libra.tuning.contenders import contenders
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.experiments import baseline, made, measuring, running_at_once, sampling
 from tf_libra.tuning.findings import Findings
-from tf_libra.tuning.fit_and_plan import fit_and_plan
+from tf_libra.tuning.fit_and_plan import fit_and_plan, unraced
 from tf_libra.tuning.plans_to_try import simultaneous_plan
 from tf_libra.tuning.race import race
 from tf_libra.tuning.task import Task
@@ -39,6 +39,8 @@ def raced(
 ) -> Tuner:
     """A conclusion after a race between plans, of which that in force is not easily left.
 
+    Where the budget has ended before the first round it is one without; see `unraced`.
+
     Args:
         conclusion: before it.
         proposed: the plans, with their predicted steps.
@@ -47,6 +49,8 @@ def raced(
     """
     known = {plan.fingerprint for plan in tried}
     result = yield from race(proposed, task.end, error=conclusion.held_out_error, known=known)
+    if result.num_rounds == 0 and task.end.came_early:
+        return unraced(conclusion, task)
     return conclusion.after(result if task.in_force is None else result.keeping(task.in_force))
 
 

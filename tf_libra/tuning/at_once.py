@@ -33,7 +33,7 @@ def measured_contention(
       model: what all-reduces cost one after the other.
 
     Raises:
-      ValueError: no steps.
+      ValueError: no steps, or the model leaves computation nothing beside so many threads.
     """
     if not steps:
         raise ValueError("steps must hold at least one plan's, got none")

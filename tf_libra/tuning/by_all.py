@@ -1,5 +1,6 @@
 """`auto`: the plans of every strategy, and the best setting that a search finds, race."""
 
+import math
 from dataclasses import replace
 
 from tf_libra.model.plan import Plan
@@ -58,9 +59,9 @@ def tune_by_all(task: Task) -> Tuner:
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
-    timed.sort(key=lambda pair: pair[1] if pair[1] is not None else 0.0)
+    timed.sort(key=lambda pair: pair[1] if pair[1] is not None else math.inf)
     after = yield from raced(conclusion, timed, task, tried)
-    if after.race is None:
+    if after is conclusion and task.end.came_early:
         note = "the budget ended before any two plans were compared: the model has chosen"
         return replace(conclusion, notes=(*conclusion.notes, note))
     return after

@@ -11,7 +11,7 @@ from tf_libra.cost_model import CostModel, Evidence, OverlapSample, cost_model_f
 from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.simulation import simulate
+from tf_libra.simulation import Timeline, simulate
 from tf_libra.tuning.race import Race
 from tf_libra.tuning.search.result import Search
 
@@ -93,11 +93,26 @@ class Conclusion:
         if self.search is not None:
             checks.instance("search", self.search, Search)
 
+    def predicted(self, plan: Plan) -> Timeline | None:
+        """What is predicted of a plan; None where nothing can be said.
+
+        That is without a profile or a model, and where the model leaves computation nothing beside
+        so many threads at once: it was fitted to fewer, and all-reduces on several streams have
+        more in sum.
+        """
+        if self.profile is None or self.cost_model is None:
+            return None
+        try:
+            return simulate(self.profile, plan, self.cost_model)
+        except ValueError:
+            return None
+
     def predicted_step(self, plan: Plan) -> float | None:
         """What a step under a plan is predicted to take; None where nothing can be said."""
-        if self.profile is None or self.cost_model is None or self.rest_seconds is None:
+        timeline = None if self.rest_seconds is None else self.predicted(plan)
+        if timeline is None or self.rest_seconds is None:
             return None
-        return self.rest_seconds + simulate(self.profile, plan, self.cost_model).step_seconds
+        return self.rest_seconds + timeline.step_seconds
 
     def after(self, race: Race) -> "Conclusion":
         """The same with the winner's plan, if there was a race to speak of."""

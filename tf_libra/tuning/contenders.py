@@ -4,8 +4,10 @@ Of plans that are much alike one race tells next to nothing apart, and a model t
 wrong about all of them. So each contender is unlike those that are in already.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,13 +66,19 @@ def contenders(
     if kept is not None:
         kept = found.setdefault(kept.fingerprint, kept)
     found.pop(conclusion.plan.fingerprint, None)
-    proposed = sorted(found.values(), key=lambda plan: plan.predicted_seconds or 0.0)
+    proposed = sorted(found.values(), key=partial(_step_seconds, conclusion))
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
     anyway = [plan for plan in proposed if plan is in_force or plan is kept or plan in simplest]
     chosen = _unlike([conclusion.plan, *anyway], proposed)
     # The most promising first: what the race goes by until it has measured something.
     chosen = [conclusion.plan, *(plan for plan in proposed if plan in chosen)]
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
+
+
+def _step_seconds(conclusion: Conclusion, plan: Plan) -> float:
+    """Of what is predicted, updates included: planners plan for it; infinite without any."""
+    timeline = conclusion.predicted(plan)
+    return math.inf if timeline is None else timeline.step_seconds
 
 
 def outlined(

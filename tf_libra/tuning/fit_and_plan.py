@@ -47,9 +47,15 @@ def fit_and_plan(
     task.begins(Phase.PLAN)
     if (steps := step_times(findings.at_once)) and fitted.cost_model is not None:
         assert fitted.profile is not None
-        gamma = measured_contention(fitted.profile, steps, fitted.cost_model)
-        notes.append(f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long")
-        fitted = replace(fitted, contention=gamma)
+        try:
+            gamma = measured_contention(fitted.profile, steps, fitted.cost_model)
+        except ValueError as problem:
+            notes.append(f"what all-reduces at once cost each other is not known: {problem}")
+        else:
+            notes.append(
+                f"while two all-reduces run at once, a byte takes {gamma:.2f} times as long"
+            )
+            fitted = replace(fitted, contention=gamma)
     strategy = informed(strategy, fitted.contention)
     plan = _plan(fitted, strategy, task.max_model_error, num_workers, notes, task.runs_streams)
     return replace(fitted, plan=plan, notes=tuple(notes), max_model_error=task.max_model_error)
@@ -168,6 +174,27 @@ def _trusted_strategy(
         return strategy
     notes.append(f"{missed}: MG-WFBP plans instead of {strategy.name}")
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
+
+
+def unraced(conclusion: Conclusion, task: Task) -> Conclusion:
+    """A conclusion whose plan was to be judged by a race, where the budget has ended before.
+
+    One by a model that is not trusted gives way to MG-WFBP's, as where there is no race.
+    """
+    profile, model, error = conclusion.profile, conclusion.cost_model, conclusion.held_out_error
+    if profile is None or model is None or error is None or error <= task.max_model_error:
+        return conclusion
+    other = strategies.MgWfbp(num_threads=min(task.strategy.allowed_threads))
+    try:
+        plan = make_plan(profile, model, other)
+    except ValueError:  # the model leaves it none
+        return conclusion
+    note = (
+        "the budget ended before the race that was to judge the plans of a model that misses steps"
+        f" by {units.percent(error)}: MG-WFBP plans instead of {task.strategy.name}"
+    )
+    notes = (note, *conclusion.notes)
+    return replace(conclusion, plan=replace(plan, notes=(*plan.notes, *notes)), notes=notes)
 
 
 def _samples(steps: Sequence[ObservedStep], profile: BackwardProfile) -> list[OverlapSample]:
