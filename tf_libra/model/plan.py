@@ -186,9 +186,10 @@ class Plan:
         neither the prediction nor the notes.
         """
         groups: list[list[int | None]] = []
+        cuts_tensors = self.cuts_tensors
         for group in self.groups:
             groups.append([group.start, group.stop, group.num_threads, group.stream])
-            if self.cuts_tensors:
+            if cuts_tensors:
                 groups[-1] += [group.start_byte, group.stop_byte]
         return checks.digest(
             _FORMAT,

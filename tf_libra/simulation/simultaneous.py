@@ -116,12 +116,12 @@ def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple
     starts = [0.0, *(span.start_seconds for span in all_reduces)]
     moments = sorted({*starts, computed_seconds, *(span.stop_seconds for span in all_reduces)})
     times = [[0.0, 0.0, 0.0] for _ in starts]
-    stage = 0
+    stage, busy_until = 0, 0.0
     for begin, end in itertools.pairwise(moments):
         while stage + 1 < len(starts) and starts[stage + 1] <= begin:
+            busy_until = max(busy_until, all_reduces[stage].stop_seconds)
             stage += 1
-        reducing = any(span.start_seconds <= begin < span.stop_seconds for span in all_reduces)
-        kind = (0 if reducing else 1) if begin < computed_seconds else 2
+        kind = (0 if begin < busy_until else 1) if begin < computed_seconds else 2
         times[stage][kind] += end - begin
     return tuple(Stage(start, *seconds) for start, seconds in zip(starts, times, strict=True))
 

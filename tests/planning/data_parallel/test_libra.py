@@ -1,3 +1,5 @@
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,24 @@ def test_rates_that_are_not_positive_are_refused():
     cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.5), (1e9, 0, 0), (1e9, 0, 0))
     with pytest.raises(ValueError, match=r"alpha1 - alpha2.*positive at r = 2"):
         tf_libra.make_plan(profile, cost, strategies.Libra(threads=(1, 2)))
+
+
+def test_of_many_tensors_few_places_of_the_last_group_are_looked_at_one_by_one(monkeypatch):
+    """Each takes as long as there are tensors; what all of them cost at least is known at once."""
+    looked = []
+    hidden_before = libra._hidden_before
+
+    def counted(*args):
+        looked.append(args[-1])
+        return hidden_before(*args)
+
+    monkeypatch.setattr(libra, "_hidden_before", counted)
+    count = 300
+    rng = random.Random(0)
+    profile = tf_libra.BackwardProfile.from_arrays(
+        [rng.randint(1, 4 * 10**5) for _ in range(count)],
+        [rng.uniform(0, 1e-3) for _ in range(count)],
+    )
+    cost = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9, 1.3e9, 0.5))
+    assert len(tf_libra.make_plan(profile, cost, "libra").groups) > 1
+    assert 1 <= len(looked) < count / 10

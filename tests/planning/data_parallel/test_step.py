@@ -11,8 +11,10 @@ import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
+from tf_libra.planning.data_parallel import step as step_lib
 from tf_libra.planning.data_parallel.step import even_groups, least_step
 from tf_libra.planning.draft import groups_from_stops
+from tf_libra.simulation.many import steps_of_many
 
 THREADS = (1, 2, 5)
 K = 3
@@ -101,6 +103,36 @@ def test_what_is_updated_meanwhile_pays_for_another_group():
     plan = tf_libra.make_plan(seeing, cost, strategies.Libra(threads=(1,)))
     assert [group.stop for group in plan.groups] == [1, 2]
     assert "the step, updates included" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    "strategy", [strategies.LibraM(min_elements=0), strategies.Libra(max_groups=60)]
+)
+def test_of_many_groups_only_so_much_is_looked_at(strategy, monkeypatch):
+    """All ranks wait meanwhile: what is looked at would grow with the groups' square, and cube."""
+    count, most, looked = 120, 2**13, 0
+
+    def counted(profile, cost, stops, threads):
+        nonlocal looked
+        looked += sum(map(len, stops))
+        return steps_of_many(profile, cost, stops, threads)
+
+    monkeypatch.setattr(step_lib, "_MOST_GROUPS", most)
+    monkeypatch.setattr(step_lib, "steps_of_many", counted)
+    cost = tf_libra.ContentionModel(2, 0.0, (1.0, 0.1), (1e10, 8e9, 0.3), (1e10, 8e9, 0.3))
+    rng = random.Random(0)
+    profile = tf_libra.BackwardProfile.from_arrays(
+        [rng.randint(10**4, 10**6) for _ in range(count)],
+        [rng.uniform(1e-4, 1e-3) for _ in range(count)],
+        update_seconds=[rng.uniform(0, 1e-3) for _ in range(count)],
+    )
+    plan = tf_libra.make_plan(profile, cost, strategy)
+    assert most / 4 < looked < 1.2 * most
+    for r in strategy.threads:
+        other = strategies.MgWfbp(num_threads=r, min_elements=0)
+        assert step_of(profile, cost, plan) <= step_of(
+            profile, cost, tf_libra.make_plan(profile, cost, other)
+        )
 
 
 def test_groups_of_about_equal_bytes():

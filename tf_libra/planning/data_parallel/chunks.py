@@ -101,6 +101,15 @@ class ChunkedCosts:
         )
         return alone, per_chunk
 
+    def hidden_and_alone(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Extra seconds of an all-reduce of at least 1 byte by one number of threads.
+
+        Returns:
+          Startup, and seconds per byte: where it is hidden; and where nothing runs beside it.
+        """
+        hidden = float(self.startup_extra[index]), float(self.byte_extra[index])
+        return hidden, (self._alone_startup, float(self._alone_byte[index]))
+
     def exclusive_all_reduce(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
         """q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
         seconds = self._alone_startup + self._alone_byte[:, None] * num_bytes

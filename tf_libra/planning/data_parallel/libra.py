@@ -15,6 +15,7 @@ from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, register
 
 _TIE = 1e-12  # of the extras: candidates this close count as equal
+_ROUNDING = 1e-9  # of what the largest group loses
 _BLOCK = 2**18  # elements of a temporary array
 
 
@@ -204,18 +205,68 @@ def _best_ending(
     if not may_split:
         return best
     splits = np.flatnonzero((costs.first_chunk[:-1] < costs.chunks) & (left[:-1] < left[0]))
-    bounds = np.full(len(left), np.inf)
-    for split in splits.tolist():
+    # What all splits cost at least is known at once, which spares looking at most of them.
+    rounding = _ROUNDING * float(left[0] * np.abs(costs.byte_extra).max() + best.extra)
+    hidden = _least_hidden(profile, costs, level) + alone[:-1]
+    reached = min(best.extra, float(hidden[splits].min(initial=np.inf))) + rounding
+    for split in splits[hidden[splits] <= reached].tolist():
         candidates, z = _hidden_before(profile, costs, level, split)
         best = _better(best, candidates + alone[split], z, costs, split, last_threads[split])
+    bounds = _least_residual(profile, costs, level) + alone[:-1] - rounding
+    for split in splits[bounds[splits] < best.extra].tolist():
         bounds[split] = _residual_bound(profile, costs, level, split).min() + alone[split]
-    # Most promising first: the bound spares most of them.
+    # Most promising first.
     for split in splits[np.argsort(bounds[splits], kind="stable")].tolist():
         if bounds[split] >= best.extra:
             break
         candidates, z = _residual_before(profile, costs, level, split, best.extra - alone[split])
         best = _better(best, candidates + alone[split], z, costs, split, last_threads[split])
     return best
+
+
+def _least_hidden(
+    profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The least of `_hidden_before` for all splits, up to rounding; shape [L]."""
+    before = profile.bytes_before[:-1]
+    least = np.full(len(before), np.inf)
+    for index in range(len(costs.threads)):
+        above = np.searchsorted(before, before, "left")
+        per_byte = costs.byte_extra[index] * before
+        for chunks in range(costs.chunks + 1):
+            most = costs.fitting_bytes[index, chunks]
+            if most < 0:
+                continue
+            # Hidden by so many chunks and no fewer are groups that begin in a range of tensors.
+            low = np.searchsorted(before, before - most, "left")
+            z = costs.chunks - max(chunks, 1)
+            rows = np.flatnonzero((low < above) & (costs.first_chunk[:-1] <= z))
+            if rows.size:
+                column = np.append(level[:, z] - per_byte, np.inf)
+                ranges = np.stack([low[rows], above[rows]], axis=1).ravel()
+                minima = np.minimum.reduceat(column, ranges)[::2] + per_byte[rows]
+                least[rows] = np.minimum(least[rows], minima + costs.startup_extra[index])
+            above = np.minimum(above, low)
+    return least
+
+
+def _least_residual(
+    profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Less than `_residual_bound` for all splits, up to rounding; shape [L].
+
+    An all-reduce with a residual costs something between what it costs hidden and alone.
+    """
+    before = profile.bytes_before[:-1]
+    # No l' with the split: the group before it would be empty, or of 0 bytes and not launched.
+    last = np.searchsorted(before, before, "left") - 1
+    least = np.full(len(before), np.inf)
+    for index in range(len(costs.threads)):
+        for startup, per_byte in costs.hidden_and_alone(index):
+            minima = np.minimum.accumulate(level[:, -1] - per_byte * before)
+            found = np.where(last >= 0, minima[last], np.inf) + per_byte * before + startup
+            least = np.minimum(least, found)
+    return least
 
 
 def _better(
