@@ -158,3 +158,9 @@ def test_a_file_without_hops_is_of_lanes_on_one_level() -> None:
     document = json.loads(ProcessorModel(4, 1e-3, 1e-9).to_json())
     assert document.keys() & {"hops", "workers_per_host"} == set()
     assert cost_model_from_json(json.dumps(document)).with_workers(9).startup_seconds == 1e-3
+
+
+def test_lanes_that_leave_computation_nothing_are_refused() -> None:
+    model = ProcessorModel(2, 1e-4, 2.0**-30, lane_weight=1e17)
+    with pytest.raises(ValueError, match="compute: 1 - u/p must be positive at r = 2, got"):
+        model.compute_rate(2)

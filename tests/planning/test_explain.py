@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies, units
 from tf_libra.planning import explain
+from tf_libra.planning.explain import explain_group
 
 PROFILE = tf_libra.BackwardProfile.from_arrays(
     [4_000_000, 1000, 6_000_000, 1000, 9_000_000, 500_000],
@@ -77,6 +79,77 @@ def test_alternatives_are_what_simulate_says():
         seconds.backward_seconds - plan.predicted_seconds
     )
     assert {"groups 0 and 1 merged", "groups 1 and 2 merged"} < by_change.keys()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.data(),
+    reference.profiles(max_tensors=7, updates=True),
+    reference.lawful_costs((1, 2, 4)),
+    st.booleans(),
+)
+def test_whatever_is_changed_is_what_simulate_says(data, profile, cost, after_backward):
+    """Changes are simulated many at once where that can be."""
+    plan = data.draw(reference.part_plans(profile, (1, 2), (0,)))
+    if data.draw(st.booleans()):
+        plan = tf_libra.make_plan(profile, cost, strategies.Wfbp(num_threads=2))
+    plan = dataclasses.replace(plan, after_backward=after_backward)
+    now = tf_libra.simulate(profile, plan, cost).step_seconds
+    explained = explain(profile, plan, cost)
+    for index, entry in enumerate(explained.groups):
+        assert entry == explain_group(profile, plan, cost, index)
+        group = plan.groups[index]
+        for told in entry.alternatives:
+            kind, *words = told.change.split()
+            if kind == "r":
+                changed = [dataclasses.replace(group, num_threads=int(words[1]))]
+                others = [[*plan.groups[:index], *changed, *plan.groups[index + 1 :]]]
+            elif kind == "cut":
+                tensor = int(words[-1])
+                changed = [
+                    dataclasses.replace(group, stop=tensor, stop_byte=None),
+                    dataclasses.replace(group, start=tensor, start_byte=0),
+                ]
+                others = [[*plan.groups[:index], *changed, *plan.groups[index + 1 :]]]
+            else:
+                first, second = int(words[0]), int(words[2])
+                end = plan.groups[second]
+                others = [
+                    [
+                        *plan.groups[:first],
+                        dataclasses.replace(
+                            plan.groups[first],
+                            stop=end.stop,
+                            stop_byte=end.stop_byte,
+                            num_threads=r,
+                        ),
+                        *plan.groups[second + 1 :],
+                    ]
+                    for r in (plan.groups[first].num_threads, end.num_threads)
+                ]
+            seconds = min(
+                tf_libra.simulate(
+                    profile, dataclasses.replace(plan, groups=tuple(groups)), cost
+                ).step_seconds
+                for groups in others
+            )
+            assert told.seconds == pytest.approx(seconds - now, rel=1e-6, abs=2e-9 * now)
+
+
+def test_a_plan_of_many_groups_is_explained_without_a_simulation_of_each(monkeypatch):
+    """One by one, a plan of two thousand groups would take minutes."""
+    simulated = []
+    monkeypatch.setattr(
+        importlib.import_module("tf_libra.planning.explain"),  # its function has its name
+        "simulate",
+        lambda *args: simulated.append(args) or tf_libra.simulate(*args),
+    )
+    profile = tf_libra.BackwardProfile.from_arrays([10_000] * 60, [1e-4] * 60)
+    for strategy in (strategies.Wfbp(), strategies.SynEasgd(), strategies.LibraM()):
+        plan = tf_libra.make_plan(profile, COST, strategy)
+        simulated.clear()
+        assert len(explain(profile, plan, COST).groups) == len(plan.groups)
+        assert len(simulated) == 1
 
 
 def test_no_single_change_within_the_allowed_set_improves_the_exact_plan():

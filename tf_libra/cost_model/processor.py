@@ -93,7 +93,12 @@ class ProcessorModel(CostModel):
 
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """1 - u/p, what lanes leave of the cores."""
-        return 1 - self.work_per_byte * self.overlapped_rate(num_threads)
+        rate = 1 - self.work_per_byte * self.overlapped_rate(num_threads)
+        if not np.all(rate > 0):  # only where one lane counts for 2**53 computing threads
+            raise ValueError(
+                f"compute: 1 - u/p must be positive at r = {num_threads!r}, got {rate.min():.6g}"
+            )
+        return rate
 
     def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """1/p."""

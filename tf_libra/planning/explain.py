@@ -1,7 +1,9 @@
 """Why a plan is as it is: what each group's neighbours in the space of plans would cost."""
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel, Evidence
@@ -9,9 +11,11 @@ from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.losses import bottleneck, losses
 from tf_libra.simulation import GroupSpan, Timeline, simulate
+from tf_libra.simulation.many import steps_of_many
 from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100
+_BLOCK = 2**20  # groups of plans that are simulated at once, in sum
 _SAME_SECONDS = 1e-9  # relative to the plan's time: changes below are none
 
 
@@ -116,6 +120,9 @@ def explain(
     """
     timeline = simulate(profile, plan, cost)
     explainer = _Explainer(profile, plan, cost, timeline, evidence)
+    explainer.look_at(
+        change for index in range(len(plan.groups)) for change in explainer.changes(index)
+    )
     groups = tuple(explainer.group(index) for index in range(len(plan.groups)))
     return Explanation(
         plan=plan,
@@ -151,6 +158,21 @@ def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> st
     return _Explainer(profile, plan, cost, simulate(profile, plan, cost)).summary()
 
 
+@dataclass(frozen=True)
+class _Change:
+    """One change to a plan.
+
+    Attributes:
+        kind: "threads", "merge" with the next group, or "cut".
+        index: of the group.
+        value: the threads it gets, alone or merged; or the tensor before which it is cut.
+    """
+
+    kind: Literal["threads", "merge", "cut"]
+    index: int
+    value: int
+
+
 class _Explainer:
     """Changes one plan and simulates what comes of it."""
 
@@ -167,6 +189,7 @@ class _Explainer:
         self._cost = cost
         self._timeline = timeline
         self._evidence = evidence or Evidence()
+        self._known: dict[_Change, float | None] = {}
 
     def summary(self) -> str:
         total = self._timeline.backward_seconds
@@ -216,6 +239,7 @@ class _Explainer:
 
     def group(self, index: int) -> GroupExplanation:
         group = self._plan.groups[index]
+        self.look_at([*self.changes(index), *(self._merges(index - 1) if index else [])])
         cut = self._best_cut(index)
         halved = self._with_threads(index, group.num_threads // 2)
         doubled = self._with_threads(index, 2 * group.num_threads)
@@ -301,56 +325,101 @@ class _Explainer:
     def _with_threads(self, index: int, num_threads: int) -> Alternative | None:
         if num_threads < 1:
             return None
-        groups = list(self._plan.groups)
-        groups[index] = replace(groups[index], num_threads=num_threads)
         change = f"r = {num_threads}{self._mark(num_threads)}"
-        return Alternative(change, self._difference(groups))
+        return Alternative(change, self._difference(_Change("threads", index, num_threads)))
 
     def _mark(self, num_threads: int) -> str:
         return ", extrapolated" if self._evidence.beyond({num_threads}) else ""
 
     def _merged(self, first: int, second: int) -> Alternative:
         """Merged with the threads of whichever of the two is better."""
-        groups = self._plan.groups
-        union = replace(groups[first], stop=groups[second].stop, stop_byte=groups[second].stop_byte)
-        differences = [
-            self._difference(
-                [
-                    *groups[:first],
-                    replace(union, num_threads=groups[kept].num_threads),
-                    *groups[second + 1 :],
-                ]
-            )
-            for kept in (first, second)
-        ]
+        differences = map(self._difference, self._merges(first))
         possible = [difference for difference in differences if difference is not None]
         return Alternative(f"groups {first} and {second} merged", min(possible, default=None))
 
+    def _merges(self, first: int) -> list[_Change]:
+        both = {group.num_threads for group in self._plan.groups[first : first + 2]}
+        return [_Change("merge", first, num_threads) for num_threads in sorted(both)]
+
+    def _cuts(self, index: int) -> list[_Change]:
+        group = self._plan.groups[index]
+        return [_Change("cut", index, tensor) for tensor in range(group.start + 1, group.stop)]
+
     def _best_cut(self, index: int) -> tuple[int, float] | None:
         """The cut of a group that costs least: its tensor, and what it costs."""
-        groups = self._plan.groups
-        group = groups[index]
-        cuts = []
-        for tensor in range(group.start + 1, group.stop):
-            parts = [
-                replace(group, stop=tensor, stop_byte=None),
-                replace(group, start=tensor, start_byte=0),
-            ]
-            seconds = self._difference([*groups[:index], *parts, *groups[index + 1 :]])
-            if seconds is not None:
-                cuts.append((seconds, tensor))
-        if not cuts:
+        cuts = self._cuts(index)
+        found = [(self._difference(cut), cut.value) for cut in cuts]
+        possible = [(seconds, tensor) for seconds, tensor in found if seconds is not None]
+        if not possible:
             return None
-        seconds, tensor = min(cuts)
+        seconds, tensor = min(possible)
         return tensor, seconds
 
-    def _difference(self, groups: list[TensorGroup]) -> float | None:
+    def changes(self, index: int) -> list[_Change]:
+        """All that are told of a group, but for merging it with the one before."""
+        num_threads = self._plan.groups[index].num_threads
+        others = [r for r in (num_threads // 2, 2 * num_threads) if r]
+        merges = self._merges(index) if index + 1 < len(self._plan.groups) else []
+        return [*(_Change("threads", index, r) for r in others), *merges, *self._cuts(index)]
+
+    def look_at(self, changes: Iterable[_Change]) -> None:
+        """Simulates what comes of changes: many at once, as far as they can be."""
+        plan = self._plan
+        if plan.num_streams > 1 or plan.cuts_tensors or plan.after_backward:
+            return
+        new = [one for one in changes if one not in self._known and self._bears(one)]
+        size = max(_BLOCK // len(plan.groups), 1)
+        for block in (new[start : start + size] for start in range(0, len(new), size)):
+            changed = [self._changed(one) for one in block]
+            steps = steps_of_many(
+                self._profile,
+                self._cost,
+                [[group.stop for group in groups] for groups in changed],
+                [[group.num_threads for group in groups] for groups in changed],
+            )
+            self._known |= zip(block, map(self._longer, steps.tolist()), strict=True)
+
+    def _bears(self, change: _Change) -> bool:
+        """Whether the cost model allows a change's threads."""
+        if change.kind != "threads":
+            return True  # they are the plan's
         try:
-            other = simulate(self._profile, replace(self._plan, groups=tuple(groups)), self._cost)
-        except ValueError:  # a rate that is not positive at these threads
-            return None
+            for rate in ("compute_rate", "overlapped_rate", "exclusive_rate"):
+                getattr(self._cost, rate)(change.value)
+        except ValueError:
+            return False
+        return True
+
+    def _changed(self, change: _Change) -> list[TensorGroup]:
+        groups, index, value = self._plan.groups, change.index, change.value
+        group, after = groups[index], index + 1
+        if change.kind == "threads":
+            changed = [replace(group, num_threads=value)]
+        elif change.kind == "merge":
+            stop, stop_byte = groups[after].stop, groups[after].stop_byte
+            changed = [replace(group, stop=stop, stop_byte=stop_byte, num_threads=value)]
+            after += 1
+        else:
+            changed = [
+                replace(group, stop=value, stop_byte=None),
+                replace(group, start=value, start_byte=0),
+            ]
+        return [*groups[:index], *changed, *groups[after:]]
+
+    def _difference(self, change: _Change) -> float | None:
+        if change not in self._known:
+            groups = tuple(self._changed(change))
+            try:
+                other = simulate(self._profile, replace(self._plan, groups=groups), self._cost)
+            except ValueError:  # a rate that is not positive at these threads
+                self._known[change] = None
+            else:
+                self._known[change] = self._longer(other.step_seconds)
+        return self._known[change]
+
+    def _longer(self, step_seconds: float) -> float:
         now = self._timeline.step_seconds
-        longer = other.step_seconds - now
+        longer = step_seconds - now
         return 0.0 if abs(longer) <= _SAME_SECONDS * now else longer
 
 

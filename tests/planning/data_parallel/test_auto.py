@@ -1,7 +1,8 @@
-"""Without training, `auto` plans as the strategy that is predicted the shortest backward."""
+"""Without training, `auto` plans as the strategy that is predicted the shortest step."""
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
@@ -12,12 +13,16 @@ THREADS = (1, 2)
 
 
 @settings(max_examples=15, deadline=None)
-@given(reference.profiles(), reference.any_costs(THREADS))
-def test_nobody_is_predicted_faster(profile, cost):
+@given(st.booleans(), st.data(), reference.any_costs(THREADS))
+def test_nobody_is_predicted_faster(updates, data, cost):
+    profile = data.draw(reference.profiles(updates=updates))
     auto = strategies.Auto(threads=THREADS, contention=1.5)
     plan = tf_libra.make_plan(profile, cost, auto)
     others = {n: tf_libra.make_plan(profile, cost, one) for n, one in auto.others().items()}
-    assert plan.predicted_seconds <= min(o.predicted_seconds for o in others.values()) * (1 + 1e-9)
+    steps = [tf_libra.simulate(profile, one, cost).step_seconds for one in others.values()]
+    found = tf_libra.simulate(profile, plan, cost)
+    assert found.step_seconds <= min(steps) * (1 + 1e-9)
+    assert plan.predicted_seconds == found.backward_seconds
     [note] = [note for note in plan.notes if note.startswith(f"of {len(others)} strategies, ")]
     chosen = others[note.split(", ")[1].split()[0]]
     assert plan.groups == chosen.groups

@@ -221,7 +221,7 @@ class Aiacc(ChosenThreads):
                     plan = Plan.for_profile(
                         profile, groups, cost.num_workers, self.name, contention=gamma
                     )
-                    known[setting] = simulate(profile, plan, cost).backward_seconds
+                    known[setting] = simulate(profile, plan, cost).step_seconds
                 except ValueError as error:  # a rate that is not positive
                     problems.append(str(error))
             return known[setting]

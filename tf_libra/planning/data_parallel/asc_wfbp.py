@@ -63,7 +63,7 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
         plan = Plan.for_profile(
             profile, groups, cost.num_workers, strategy.name, contention=strategy.gamma
         )
-        return simulate(profile, plan, cost).backward_seconds
+        return simulate(profile, plan, cost).step_seconds
 
     if not _leaves_room(cost, 2 * threads):
         note = (

@@ -17,6 +17,7 @@ from tf_libra.planning.strategy import (
     register,
     threads_at_once,
 )
+from tf_libra.simulation import simulate
 
 
 @register
@@ -87,7 +88,7 @@ class Auto(ChosenThreads):
         return self.others()["aiacc"]
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """That of the strategy which the cost model predicts the shortest backward of.
+        """That of the strategy which the cost model predicts the shortest step of.
 
         Raises:
           ValueError: the cost model leaves no strategy a plan.
@@ -102,6 +103,7 @@ class Auto(ChosenThreads):
         if not plans:
             assert problem is not None
             raise problem
-        best = min(plans, key=lambda plan: plan.predicted_seconds or 0.0)
-        note = f"of {len(plans)} strategies, {best.strategy} is predicted the shortest backward"
+        best = min(plans, key=lambda plan: simulate(profile, plan, cost).step_seconds)
+        shortest = "step" if profile.has_updates else "backward"
+        note = f"of {len(plans)} strategies, {best.strategy} is predicted the shortest {shortest}"
         return Draft(best.groups, (note, *best.notes), best.contention)
