@@ -142,14 +142,25 @@ def _goals(cases: Kept) -> str:
     )
     add(
         f"their backward by at most {outcome.BACKWARD_ERROR:.0%}",
-        [(one["backward"]["median_error"] or 1) <= outcome.BACKWARD_ERROR for one in truths],
+        [_within(one["backward"], "median_error", outcome.BACKWARD_ERROR) for one in truths],
     )
+    for of in ("step", "backward"):
+        add(
+            f"no bias of the {of} above {outcome.BIAS:.0%}, none missed by more than"
+            f" {outcome.WORST_ERROR:.0%}",
+            [
+                _within(one[of], "bias", outcome.BIAS)
+                and _within(one[of], "worst_error", outcome.WORST_ERROR)
+                for one in truths
+            ],
+        )
     add(
-        f"no bias above {outcome.BIAS:.0%}, none missed by more than {outcome.WORST_ERROR:.0%}",
+        f"plans' steps are ranked as measured (Spearman's, at least {outcome.RANK_CORRELATION:g}),"
+        " where these differ by more than four times the noise",
         [
-            abs(one["step"]["bias"]) <= outcome.BIAS
-            and one["step"]["worst_error"] <= outcome.WORST_ERROR
+            (one["step"]["rank_correlation"] or 0.0) >= outcome.RANK_CORRELATION
             for one in truths
+            if outcome.has_ranks(one)
         ],
     )
     add(
@@ -169,6 +180,12 @@ def _goals(cases: Kept) -> str:
             " its rounds and the second: what is smaller than that cannot be told.\n"
         )
     return told
+
+
+def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool:
+    """Whether an error that was measured is at most so large."""
+    error = errors[which]
+    return error is not None and abs(error) <= most
 
 
 def _step_row(kept: Mapping[str, Any]) -> tuple[str, ...]:

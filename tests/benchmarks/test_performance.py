@@ -70,7 +70,8 @@ def test_step_is_compared_with_the_best_other_in_paired_rounds() -> None:
 def test_predictions_miss_what_they_miss() -> None:
     assert outcome.misses("truth", outcome.of_truth(truth(0.03, 0.08, -0.02, 0.8))) == []
     missed = outcome.misses("truth", outcome.of_truth(truth(0.05, 0.09, -0.03, 0.7)))
-    assert missed[0] == "bias 3.0%, at most 2.0%"
+    assert "step's bias 3.0%, at most 2.0%" in missed
+    assert "backward's bias 3.0%, at most 2.0%" in missed
     assert "step's median error 5.0%, at most 3.0%" in missed
     assert "backward's worst error 9.0%, at most 8.0%" in missed
     assert missed[-1] == "1 - rank correlation 0.30, at most 0.20"
@@ -82,6 +83,26 @@ def test_predictions_miss_what_they_miss() -> None:
     assert outcome.misses("truth", outcome.of_truth(never)) == [
         "backward never measured 1, at most 0"
     ]
+
+
+def test_goals_of_predictions_are_counted_over_all_that_was_measured() -> None:
+    exact, far = truth(0.0, 0.0, 0.0, 0.8), truth(0.05, 0.09, -0.03, 0.7)
+    alike = truth(0.01, 0.02, 0.0, -0.5) | {"noise": 0.05}
+    never = truth(0.01, 0.02, 0.0, 0.9)
+    never["backward"] = dict.fromkeys(never["step"])
+    kept = {
+        str(index): {"truth": outcome.of_truth(one) | HERE}
+        for index, one in enumerate((exact, far, alike, never))
+    }
+    goals = document.blocks({"cases": kept})["goals"]
+    for goal in (
+        "in the median | 3 of 4",
+        "their backward by at most 4% | 2 of 4",
+        "no bias of the step above 2%, none missed by more than 8% | 3 of 4",
+        "no bias of the backward above 2%, none missed by more than 8% | 2 of 4",
+        "four times the noise | 2 of 3",
+    ):
+        assert goal in goals, goals
 
 
 def test_wire_is_won_back_or_not() -> None:
