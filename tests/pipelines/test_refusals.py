@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+import horovod.tensorflow as hvd
 import pytest
 import tensorflow as tf
 
@@ -212,6 +213,25 @@ def forward_alone() -> Any:
     return step
 
 
+def averaged_by_horovod(average: str) -> Any:
+    """What all ranks have to come to, while each runs layers of its own."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        if average == "tape":
+            tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, variables)
+        if average == "gradients":
+            gradients = [hvd.allreduce(one) for one in gradients]
+        for one, gradient in zip(variables, gradients, strict=True):
+            one.assign_sub(gradient)
+        return hvd.allreduce(loss) if average == "loss" else loss
+
+    return step
+
+
 def nothing_trained() -> Any:
     variables = weights()
     return lambda images, labels: forward(variables, images)
@@ -236,6 +256,20 @@ def nothing_trained() -> Any:
 def test_a_step_that_cannot_be_a_pipeline_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         planned(make())
+
+
+@pytest.mark.usefixtures("horovod")
+@pytest.mark.parametrize(
+    ("average", "message"),
+    [
+        ("tape", "averages the gradient of 'weight0' with Horovod: take hvd.allreduce and"),
+        ("gradients", "averages the gradient of 'weight0' with Horovod: take hvd.allreduce and"),
+        ("loss", "calls HorovodAllreduce, .*, for which all ranks have to come.*take it out"),
+    ],
+)
+def test_what_horovod_is_asked_in_stages_is_refused(average: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        planned(averaged_by_horovod(average))
 
 
 def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():

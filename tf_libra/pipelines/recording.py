@@ -13,6 +13,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.pipelines import branches
 from tf_libra.tracing import patches
+from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.variables import plain
@@ -326,12 +327,7 @@ class Recorder:
         """
         concrete = self._function.get_concrete_function(*args, **kwargs)
         [(recorder, trace)] = [one for one in self._traced if one[0].graph is concrete.graph]
-        if trace.left:
-            name = next(iter(trace.left))
-            raise ValueError(
-                f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
-                " and Horovod's tapes and optimizers out of a step that runs in stages"
-            )
+        self._refuse_horovod(recorder, trace)
         if recorder.gradient_ops is None or not trace.marked:
             raise ValueError(
                 f"{self.name} computes no gradient of a trainable variable with tf.GradientTape,"
@@ -345,6 +341,28 @@ class Recorder:
             recorder.variables,
             tuple(recorder.elsewhere),
         )
+
+    def _refuse_horovod(self, recorder: _Recorder, trace: Trace) -> None:
+        """Raises `ValueError` where ranks would wait for others that run other layers."""
+        # What our own tapes have not averaged is what Horovod was given.
+        by_horovod = [
+            name.decode()
+            for op in recorder.graph.get_operations()
+            if op.type == REDUCTION and op.name not in recorder.variables
+            for name in op.get_attr("tensor_names")
+        ]
+        for name in [*trace.left, *by_horovod]:
+            raise ValueError(
+                f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
+                " and Horovod's tapes and optimizers out of a step that runs in stages"
+            )
+        for node in nodes_of(recorder.graph):
+            if node.op.startswith("Horovod"):
+                raise ValueError(
+                    f"{self.name} calls {node.op}, {node.name!r}, for which all ranks have to come,"
+                    " and in stages they run other layers: take it out of the step. What a step in"
+                    " stages returns is of all ranks' samples anyway"
+                )
 
     def order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
         """Which of the tensors among arguments, flattened, each input of a trace is; no captures.
