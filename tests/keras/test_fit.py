@@ -191,6 +191,17 @@ def test_what_no_plan_can_follow_is_refused(options: dict[str, bool], message: s
         tf_libra.keras.optimize(compiled(**options))
 
 
+def test_training_function_of_the_model_is_not_passed_over() -> None:
+    class Own(keras.Sequential):
+        def make_train_function(self, force: bool = False) -> None:
+            self.train_function = lambda iterator: {"loss": 0.0}
+
+    model = Own([keras.Input((2,)), keras.layers.Dense(1)], name="own")
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"'own' has a make_train_function of its own.*train_step"):
+        tf_libra.keras.optimize(model)
+
+
 def test_line_of_keras_own_bar_is_left_to_it() -> None:
     for options, shown in ({}, False), ({"progress": True}, True):
         fitting = tf_libra.keras.optimize(compiled(), **options)

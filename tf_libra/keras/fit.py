@@ -212,6 +212,12 @@ def optimize(
 
 def _check(model: keras.Model) -> None:
     """Raises `ValueError` where a plan could not take effect."""
+    if type(model).make_train_function is not keras.Model.make_train_function:
+        raise ValueError(
+            f"model {model.name!r} has a make_train_function of its own, in whose place TF-Libra's"
+            " would be called: override train_step instead, or decorate a training step of your own"
+            " with tf_libra.optimize"
+        )
     if model.run_eagerly:
         raise ValueError(
             f"model {model.name!r} has run_eagerly=True, and without a graph there is nothing to"
