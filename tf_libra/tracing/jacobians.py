@@ -11,8 +11,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from tf_libra.tracing import inner
 from tf_libra.tracing.label_flow import flow, nodes_of
-from tf_libra.tracing.marks import Marks
+from tf_libra.tracing.marks import Marks, OfExample
 from tf_libra.tracing.variables import plain, variable_name, variables_of
 
 _LABEL = "_tf_libra_jacobian"
@@ -27,17 +28,18 @@ _ALL_REDUCES = (
 )
 
 
-def kept_local(marks: Marks) -> Callable[[Any], Any]:
+def kept_local(step_name: str, marks: Marks) -> Callable[[Any], Any]:
     """Of `GradientTape.jacobian` and `batch_jacobian`: nothing that they compute is averaged."""
 
     def make(original: Any) -> Any:
         def call(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             if not marks.concerned:
                 return original(tape, target, *args, **kwargs)
+            inner.check(step_name, marks, target)
             with marks.differentiating():
                 jacobians = original(tape, target, *args, **kwargs)
             sources = args[0] if args else kwargs.get("sources", kwargs.get("source"))
-            return _labelled(sources, jacobians, marks)
+            return _of_variables(sources, jacobians, marks)
 
         return call
 
@@ -68,10 +70,10 @@ def check(step_name: str, marks: Marks, graph: Any, result: Any) -> tuple[str, .
     for key, labels in found.written.items():
         if key in trained and labels:
             raise ValueError(
-                f"{step_name} takes the jacobian of {min(labels)!r}, which is that of this rank's"
-                f" data alone, and updates {trained[key]!r} with what it makes of it, so that the"
-                " ranks' weights would drift apart: average that first, with hvd.allreduce in the"
-                " step"
+                f"{step_name} takes the jacobian of {min(labels)!r}, or its gradients in"
+                " tf.vectorized_map, which are those of this rank's data alone, and updates"
+                f" {trained[key]!r} with what it makes of them, so that the ranks' weights would"
+                " drift apart: average that first, with hvd.allreduce in the step"
             )
     return tuple(sorted(found.returned))
 
@@ -80,26 +82,32 @@ def _is_of(tensor: Any, graph: Any) -> bool:
     return getattr(tensor, "graph", None) is graph
 
 
-def _labelled(sources: Any, jacobians: Any, marks: Marks) -> Any:
+def _of_variables(sources: Any, jacobians: Any, marks: Marks) -> Any:
     flat_sources, results = tf.nest.flatten(sources), tf.nest.flatten(jacobians)
-    chosen = [
-        i
-        for i, source in enumerate(flat_sources)
-        if isinstance(plain(source), tf.Variable) and results[i] is not None
-    ]
-    names = [variable_name(flat_sources[i]) for i in chosen]
-    for i, name in zip(chosen, names, strict=True):
-        results[i] = tf.identity(results[i])
-        results[i].op._set_attr(_LABEL, attr_value_pb2.AttrValue(s=name.encode()))
-    if chosen:
-        marks.note(
-            names,
-            [results[i] for i in chosen],
-            [flat_sources[i] for i in chosen],
-            is_marked=False,
-            is_jacobian=True,
-        )
+    for i, source in enumerate(flat_sources):
+        if isinstance(plain(source), tf.Variable) and results[i] is not None:
+            of_variable = OfExample(variable_name(source), source, results[i])
+            if marks.of_examples is not None:
+                marks.of_examples.append(of_variable)
+            else:
+                results[i] = labelled(results[i], of_variable, marks)
     return tf.nest.pack_sequence_as(jacobians, results)
+
+
+def labelled(value: Any, gradient: OfExample, marks: Marks) -> Any:
+    """A tensor, or what consists of tensors, that was made of gradients per example.
+
+    Args:
+        value: of one more dimension than the variable, say.
+        gradient: of which it was made.
+        marks: get to know it.
+    """
+    parts = [tf.identity(one) for one in tf.nest.flatten(value, expand_composites=True)]
+    for one in parts:
+        one.op._set_attr(_LABEL, attr_value_pb2.AttrValue(s=gradient.name.encode()))
+    result = tf.nest.pack_sequence_as(value, parts, expand_composites=True)
+    marks.note([gradient.name], [result], [gradient.variable], is_marked=False, is_jacobian=True)
+    return result
 
 
 def _label_of(node: Any) -> str | None:

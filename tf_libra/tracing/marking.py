@@ -18,7 +18,7 @@ from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-from tf_libra.tracing import jacobians, loops, nested, patches
+from tf_libra.tracing import inner, jacobians, loops, mapped, nested, patches
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.variables import plain, variable_name, variables_of
@@ -58,11 +58,22 @@ def marking(
                     refuse_strategies(step_name, traced_here=tf_ops.get_default_graph() is graph)
                 if not marks.concerned:  # a part of another gradient, or of another thread
                     return original(tape, target, sources, *args, **kwargs)
+                inner.check(step_name, marks, target)
                 with marks.differentiating():
                     gradients = original(tape, target, sources, *args, **kwargs)
-                if not rules.by_strategy and _stays_local(step_name, rules, sources):
+                if not rules.by_strategy and marks.of_examples is not None:
+                    mapped.note(marks, sources, gradients)
                     return gradients
-                return _mark(step_name, rules, tape, sources, gradients, marks, left_alone)
+                is_inner = not rules.by_strategy and tf_record.could_possibly_record()
+                if is_inner and rules.inner_gradients == "local":
+                    return gradients
+                is_undecided = is_inner and rules.inner_gradients is None
+                if is_undecided:
+                    inner.check_tangents(step_name, sources, gradients)
+                results = _mark(step_name, rules, tape, sources, gradients, marks, left_alone)
+                if is_undecided:
+                    inner.note(marks, sources, results)
+                return results
 
             return call
 
@@ -81,8 +92,9 @@ def marking(
             patches.DATASET_LOOP: loops.of_the_graph(marks),
         }
         if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from
-            made[patches.JACOBIAN] = jacobians.kept_local(marks)
-            made[patches.BATCH_JACOBIAN] = jacobians.kept_local(marks)
+            made[patches.JACOBIAN] = jacobians.kept_local(step_name, marks)
+            made[patches.BATCH_JACOBIAN] = jacobians.kept_local(step_name, marks)
+            made[patches.VECTORIZED_MAP] = mapped.kept_local(marks)
             made[patches.GRADIENTS_HELPER] = _refusing_variables(step_name, marks)
             made[patches.CALL_FLAT] = call_flat
         for patch, make in made.items():
@@ -108,6 +120,7 @@ def _refusing_variables(step_name: str, marks: Marks) -> Callable[[Any], Any]:
             if not marks.is_tracing_thread():
                 return original(ys, xs, *args, **kwargs)
             if marks.concerned:
+                inner.check(step_name, marks, ys)
                 for source in tf.nest.flatten(xs):
                     name = _name_of_trained(source)
                     if name is not None:
@@ -157,22 +170,6 @@ def _serving_the_outer_tape(marks: Marks) -> Callable[[Any], Any]:
         return call
 
     return make
-
-
-def _stays_local(step_name: str, rules: Rules, sources: Any) -> bool:
-    """Whether gradients are left as they are, because an outer tape differentiates them again."""
-    variables = [one for one in tf.nest.flatten(sources) if _is_trainable_variable(one)]
-    if not variables or not tf_record.could_possibly_record():
-        return False
-    if rules.inner_gradients is None:
-        raise ValueError(
-            f"{step_name} takes the gradient of variable {variable_name(variables[0])!r} inside of"
-            " another GradientTape, which differentiates it again. Say inner_gradients='average'"
-            " where it is to be that of all ranks' data, as for a penalty on the gradient's size,"
-            " or inner_gradients='local' where it is to be that of this rank's data alone, as when"
-            " adapting to a task"
-        )
-    return rules.inner_gradients == "local"
 
 
 def _mark(

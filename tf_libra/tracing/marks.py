@@ -96,6 +96,21 @@ class GradientCall:
     is_jacobian: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class OfExample:
+    """A gradient of one example, or of several side by side; no other rank has them.
+
+    Attributes:
+        name: of the variable.
+        variable: which that is.
+        gradient: as it was computed.
+    """
+
+    name: str
+    variable: Any
+    gradient: Any
+
+
 class Marks:
     """The gradients of one trace.
 
@@ -103,6 +118,8 @@ class Marks:
         marked: those that are all-reduced; of each call of `gradient`, in backward order.
         missing: variables whose gradient is None.
         calls: every call of `gradient`, and of `jacobian`.
+        of_examples: those of the function that is traced for one example; None: there is none.
+        undecided: by id of a gradient that nobody may differentiate, its variable's name.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -111,6 +128,8 @@ class Marks:
         self.marked: list[MarkedGradient] = []
         self.missing: list[str] = []
         self.calls: list[GradientCall] = []
+        self.of_examples: list[OfExample] | None = None
+        self.undecided: dict[int, str] = {}
         self._known: dict[int, tuple[GradientCall, int]] = {}
         self._kept: list[Any] = []  # so that no id is used again
         self._taken: list[Named] = []
@@ -148,6 +167,15 @@ class Marks:
             yield
         finally:
             self._differentiating -= 1
+
+    @contextlib.contextmanager
+    def of_each_example(self) -> Iterator[None]:
+        """While it lasts, what is traced computes gradients of one example."""
+        self.of_examples = []
+        try:
+            yield
+        finally:
+            self.of_examples = None
 
     @property
     def concerned(self) -> bool:

@@ -24,8 +24,8 @@ def own_traces(
     A trace made elsewhere would bring gradients that nobody averages, and one made here would,
     called elsewhere, wait there for ranks that do not come. TensorFlow finds traces by the context
     of the call, of which the training function becomes a part; and so does whether the call serves
-    another gradient, because then none of its own are averaged; and which gradients are left to
-    Horovod, which is known by the second trace only.
+    another gradient, or one example, because then none of its own are averaged; and which gradients
+    are left to Horovod, which is known by the second trace only.
 
     Args:
         function: identity of the training function.
@@ -36,7 +36,8 @@ def own_traces(
 
     def make(original: Any) -> Any:
         def make_function_context(scope_type: Any = None) -> Any:
-            key = (scope_type, "tf_libra", function, marks.concerned, unmarked)
+            is_local = marks.of_examples is not None
+            key = (scope_type, "tf_libra", function, marks.concerned, is_local, unmarked)
             return original(scope_type=key if marks.is_tracing_thread() else scope_type)
 
         return make_function_context

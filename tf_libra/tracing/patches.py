@@ -87,6 +87,13 @@ BATCH_JACOBIAN = Patch(
     since=_TENSORFLOW,
     reentry=GRADIENT.reentry,
 )
+VECTORIZED_MAP = Patch(
+    module="tensorflow.python.ops.parallel_for.control_flow_ops",
+    path="_pfor_impl",
+    why="the root of tf.vectorized_map: gradients that its body asks for are of one example each",
+    since=_TENSORFLOW,
+    reentry="a part of the body that is being traced",
+)
 GRADIENTS_HELPER = Patch(
     module="tensorflow.python.ops.gradients_util",
     path="_GradientsHelper",
@@ -220,6 +227,7 @@ OF_TENSORFLOW = (
     GRADIENT,
     JACOBIAN,
     BATCH_JACOBIAN,
+    VECTORIZED_MAP,
     GRADIENTS_HELPER,
     CUSTOM_GRADIENT,
     CALL_FLAT,
