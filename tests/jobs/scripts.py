@@ -901,6 +901,29 @@ def steps_that_are_objects() -> Any:
 
 
 @cases
+def evaluated_by_the_same_function() -> Any:
+    """A flag says whether to train. Evaluations are no steps: rank 0 evaluates more often."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+
+        def step(inputs: Any, labels: Any, training: bool = True) -> Any:
+            return model.step(inputs, labels) if training else model.loss(inputs, labels)
+
+        stepping = wrap(step)
+        for number in range(2 * STEPS):
+            stepping(*share(batch(number)))
+            before = values(model.variables)
+            for _ in range(1 if RANK else 2):
+                loss = stepping(*share(batch(number)), training=False)
+                np.testing.assert_allclose(loss, model.loss(*share(batch(number))))
+            assert all((before[k] == v).all() for k, v in values(model.variables).items())
+        return model.variables, None
+
+    return compared(train)
+
+
+@cases
 def two_threads_that_step_at_once() -> Any:
     """All on one batch, so that it does not matter whose turn it is."""
 

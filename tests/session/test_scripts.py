@@ -38,6 +38,7 @@ EQUAL = [
     "loop_over_a_dataset_that_is_left_early",
     "loop_over_a_dataset_that_only_tf_data_can_run",
     "steps_that_are_objects",
+    "evaluated_by_the_same_function",
     "two_threads_that_step_at_once",
     "clustered_by_xla",
     "six_hundred_tensors",
@@ -191,7 +192,7 @@ def test_each_variable_is_planned_once(scripts: Job, case: str) -> None:
 
 def test_jacobians_that_are_returned_are_said_to_be_local(scripts: Job) -> None:
     log = scripts.log("gradients_per_example")
-    assert log.count("the jacobian of 'b0', 'b1', 'b2', 'w0', 'w1' and 1 more") == 1
+    assert log.count("gradients per example of 'b0', 'b1', 'b2', 'w0', 'w1' and 1 more") == 1
 
 
 @pytest.mark.parametrize("case", ["loop_over_a_dataset", "loop_over_a_dataset_that_is_left_early"])

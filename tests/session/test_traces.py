@@ -75,6 +75,7 @@ def test_ranks_meet_for_what_they_have_not_compared_yet(engine: Engine) -> None:
         (trace("b", "a"), 2),  # the order is another
         (trace("a", "b"), 2),
         (Trace((marked("a", is_gathered=True),), {}), 3),
+        (trace(), 3),  # an evaluation
     ):
         step.traced(one)
         assert step.meetings == meetings
@@ -103,7 +104,7 @@ IN_DATASET = Trace((marked("a", in_dataset=True), marked("b")), {})
     ("one", "said"),
     [
         (trace("a", missing=("spare",)), "train_step computes no gradient for 'spare': it is None"),
-        (trace("a", jacobians=("w", "v")), "train_step returns the jacobian of 'w', 'v', of each"),
+        (trace("a", jacobians=("w", "v")), "returns gradients per example of 'w', 'v', of each"),
         (IN_DATASET, "train_step computes gradients in a function of tf.data, .*: 'a' are"),
         (
             trace("a", missing=tuple("uvwxyz")),

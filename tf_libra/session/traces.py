@@ -51,6 +51,11 @@ class Traces:
         """
         self._known[tf_ops.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace, story)
+        if trace.asks_for_nothing and self._agreed:
+            story.log.info(
+                "trace: %s takes no gradient in a new trace, which runs as it is", self._name
+            )
+            return
         marked = trace.marked
         if marked in self._agreed or control is None:
             return
@@ -71,7 +76,7 @@ class Traces:
         in_datasets = [one.name for one in trace.marked if one.in_dataset]
         for names, what in (
             (trace.missing, "%s computes no gradient for %s: it is None, as without TF-Libra"),
-            (trace.jacobians, "%s returns the jacobian of %s, of each rank's own data"),
+            (trace.jacobians, "%s returns gradients per example of %s, of each rank's own data"),
             (
                 in_datasets,
                 "%s computes gradients in a function of tf.data, which no plan reaches:"

@@ -216,6 +216,8 @@ class TrainingFunction:
         call = Call.of(trace, self._call.function, concrete, args, kwargs)
         if elsewhere.anybody():
             elsewhere.bring_back({one.key: one for one in call.touched() if one.is_variable})
+        if trace.trace.asks_for_nothing and self._current is not None:
+            return self._call(*args, **kwargs)  # no step, and perhaps on this rank alone
         session = self._session_of(call)
         function = partial(self._call, *args, **kwargs)
         execute = partial(self._execute, call, function, num_steps)

@@ -35,6 +35,11 @@ class Trace:
     missing: tuple[str, ...] = ()
     jacobians: tuple[str, ...] = ()
 
+    @property
+    def asks_for_nothing(self) -> bool:
+        """Whether it takes no gradient of a variable, as where a flag makes it an evaluation."""
+        return not (self.marked or self.left or self.missing or self.jacobians)
+
 
 class Reductions(Protocol):
     """What a trace hands to the all-reduces of Horovod, or of a strategy of TensorFlow's."""
