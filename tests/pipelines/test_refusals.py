@@ -320,6 +320,24 @@ def test_arguments_that_are_no_batch_are_refused(arguments, message):
         num_samples("train_step", as_tensors("train_step", arguments))
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_samples_of_text_are_refused_where_a_rank_would_need_them(is_used: bool) -> None:
+    variables = weights()
+
+    def step(images: tf.Tensor, names: tf.Tensor) -> None:
+        lengths = tf.cast(tf.strings.length(names), tf.float32)
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images) * (tf.reduce_mean(lengths) if is_used else 1.0)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+
+    with contextlib.ExitStack() as stack:
+        if is_used:
+            refused = pytest.raises(ValueError, match=r"'names', samples of string.*look words up")
+            stack.enter_context(refused)
+        Traces(Recorder(tf.function(step)), ((IMAGES, tf.fill([8], "name")), {}), 8, 8)
+
+
 def test_a_plan_that_leaves_a_rank_without_a_stage_is_refused():
     """GPipe has a stage per layer where there are fewer layers than devices."""
     layers = tf_libra.LayerGraph.chain([1, 1], [1, 1], [1, 1], [1])

@@ -33,6 +33,24 @@ def as_tensors(step: str, value: Any) -> Any:
     return tf.nest.map_structure(convert, value)
 
 
+def check_numbers(graph: Any) -> None:
+    """Raises `ValueError` where a step needs samples that cannot be sent to another rank.
+
+    Args:
+        graph: the step, a `StepGraph`.
+    """
+    for name in graph.arguments:
+        place = graph.place[name]
+        dtype = graph.ops[place].outputs[0].dtype
+        is_number = dtype.is_floating or dtype.is_integer or dtype == tf.bool
+        if graph.sample[place] and place in graph.needed and not is_number:
+            raise ValueError(
+                f"{graph.recording.name} is given {name!r}, samples of {dtype.name}: a step in"
+                " stages sends samples to the ranks that need them, and sends numbers only; look"
+                " words up before the step, as in the dataset"
+            )
+
+
 def num_samples(step: str, arguments: Any) -> int:
     """The first dimension that all tensors have.
 

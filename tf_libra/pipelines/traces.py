@@ -73,6 +73,7 @@ class Traces:
         if not self._is_updated_apart():
             recorder.select()
             self._forget(*self._graphs)
+        batches.check_numbers(self.whole)
         args, kwargs = batches.resampled(given, size)
         self.order = recorder.order(self.whole.recording.concrete, args, kwargs)
 
