@@ -171,6 +171,21 @@ def update_by_samples() -> Any:
     return step
 
 
+def told_of_the_new_step() -> Any:
+    """The loss, under a number that the update has counted on."""
+    variables, steps = weights(), tf.Variable(0, dtype=tf.int64, name="steps")
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+        steps.assign_add(1)
+        tf.print("loss", loss, "of", steps)
+
+    return step
+
+
 def loss_after_the_update() -> Any:
     variables = weights()
 
@@ -247,7 +262,8 @@ def nothing_trained() -> Any:
         (jacobian, "computes a jacobian"),
         (boundary_in_a_function, "call it in the step itself"),
         (telling, "updates 'weight0' together with what belongs to other stages"),
-        (update_by_samples, "depends on samples"),
+        (update_by_samples, "Assign.* is of the update, or comes after it, and takes (?!Assign)"),
+        (told_of_the_new_step, "Print.* comes after it, and takes .*, which depends on sam"),
         (loss_after_the_update, "stages update once, after all samples"),
         (metric_of_both, "the metric 'both' adds up what depends on samples, and what was updated"),
         (nothing_trained, "computes no gradient of a trainable variable"),

@@ -299,12 +299,15 @@ class StepGraph:
                         f"{self.recording.name}: {self.ops[before].name} uses samples, and what"
                         " was updated or averaged: stages update once, after all samples"
                     )
-        for place in self.closure(self.once):
-            if self.sample[place]:
-                raise ValueError(
-                    f"{self.recording.name}: the update takes {self.ops[place].name}, which"
-                    " depends on samples: stages update once, after all samples"
-                )
+        samples = [place for place in self.closure(self.once) if self.sample[place]]
+        if samples:  # one that writes takes samples itself, as an input at least
+            last = max(place for place in samples if place not in self.once)
+            write = next(one for one in self.once if last in self.closure([one]))
+            raise ValueError(
+                f"{self.recording.name}: {self.ops[write].name} is of the update, or comes after"
+                f" it, and takes {self.ops[last].name}, which depends on samples: stages update"
+                " once, after all samples"
+            )
 
     @cached_property
     def gradients(self) -> dict[str, Any]:
