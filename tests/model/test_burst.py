@@ -90,6 +90,10 @@ def test_the_fingerprint_is_of_nothing_else(change):
         ({"device_counts": (2, 4)}, "device_counts must be ascending from 1"),
         ({"amplification": (1.5, -1)}, "amplification must be at least 0"),
         ({"iteration_seconds": float("nan")}, "iteration_seconds must be a finite number"),
+        (
+            {"iteration_seconds": 2.75},
+            r"spans\[2\].stop_seconds must be at most iteration_seconds, 2.75, got 3.0",
+        ),
         ({"max_amplification": 0.5}, "max_amplification must be at least 1"),
         ({"layer_names": ("a", "a")}, "layer_names must be unique"),
         (

@@ -90,7 +90,8 @@ class BurstPlan:
       notes: what a reader should know of how the plan was made.
 
     Raises:
-      ValueError: columns of different lengths, or a field out of its range.
+      ValueError: columns of different lengths, a field out of its range, or a span that ends after
+        the iteration.
     """
 
     layer_names: tuple[str, ...]
@@ -131,6 +132,7 @@ class BurstPlan:
                 raise ValueError(
                     f"first_devices must leave {count} of {counts[-1]} devices, got {first}"
                 )
+        seconds = checks.real("iteration_seconds", self.iteration_seconds, minimum=0)
         spans = checks.sequence("spans", self.spans)
         for index, span in enumerate(spans):
             if not isinstance(span, BurstSpan):
@@ -140,6 +142,11 @@ class BurstPlan:
                     f"spans[{index}] must be of the {len(names)} layers, got {span.layer} from "
                     f"{span.source}"
                 )
+            if span.stop_seconds > seconds:
+                raise ValueError(
+                    f"spans[{index}].stop_seconds must be at most iteration_seconds, {seconds}, got"
+                    f" {span.stop_seconds}"
+                )
             if max(span.after, default=-1) >= index:
                 raise ValueError(
                     f"spans[{index}].after must be of the spans before it, got {span.after}"
@@ -147,9 +154,7 @@ class BurstPlan:
         frozen = columns | {
             "layer_names": names,
             "device_counts": counts,
-            "iteration_seconds": checks.real(
-                "iteration_seconds", self.iteration_seconds, minimum=0
-            ),
+            "iteration_seconds": seconds,
             "device_seconds": checks.real("device_seconds", self.device_seconds, minimum=0),
             "spans": spans,
             "strategy": checks.text("strategy", self.strategy),
