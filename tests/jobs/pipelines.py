@@ -298,12 +298,30 @@ def committed():
     return found
 
 
+def broadcast_after_batches():
+    """As Horovod's examples do after the first batch, from either rank."""
+    stack, alone = Stack(), Stack()
+    every, wanted = [*stack.weights, *stack.momenta], [*alone.weights, *alone.momenta]
+    step = tf_libra.optimize(in_stages(2))(tf.function(stack.step))
+    differences = []
+    for number, options in enumerate(({}, {"inplace": True}, {})):
+        joint = batch(number)
+        step(*map(harness.own, joint))
+        alone.step(*joint)
+        hvd.broadcast_variables(every, root_rank=number % 2, **options)
+        differences += [
+            float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(every, wanted, strict=True)
+        ]
+    return max(differences)
+
+
 if harness.SIZE == 2:
     cases.add("committed", committed)
     cases.add("gone", gone)
     cases.add("ends", ends)
     cases.add("in_turns", in_turns)
     cases.add("in_turns_released", lambda: in_turns(release_variables=True))
+    cases.add("broadcast_after_batches", broadcast_after_batches)
 
 
 if harness.SIZE == 2:

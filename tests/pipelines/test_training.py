@@ -141,6 +141,12 @@ def test_nothing_is_told_of_a_step_that_goes_with_its_variables(trained: Job) ->
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
+def test_what_one_rank_broadcasts_is_what_all_stages_have(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        assert trained.value("broadcast_after_batches", rank) < 1e-12
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_elastic_states_keep_what_all_stages_have(trained: Job) -> None:
     """Ours and Horovod's, however they come to keep it; what a state leaves out is told, once."""
     for rank in range(trained.world_size):

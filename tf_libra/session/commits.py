@@ -1,4 +1,4 @@
-"""Elastic states commit what every rank has, though stages train it on some ranks alone.
+"""Elastic states and broadcasts take what a rank has, though stages train it on some ranks alone.
 
 A commit, a restore and what follows are each rank's own, of the values that it has: so all ranks
 bring theirs up to date before, and where they are told that workers come and go.
@@ -45,6 +45,9 @@ def _watch() -> contextlib.ExitStack:
     for patch in patches.KEEPING:
         if patch.exists():
             stack.enter_context(patches.replaced(patch, _keeping))
+    for patch in patches.BROADCASTING:
+        if patch.exists():
+            stack.enter_context(patches.replaced(patch, _broadcasting))
     for patch in patches.RESTORING:
         if patch.exists():
             stack.enter_context(patches.replaced(patch, _restoring))
@@ -68,6 +71,20 @@ def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return keep
+
+
+def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        broadcast = original(*args, **kwargs)
+
+        def call(variables: Any, root_rank: int, process_set: Any, *rest: Any) -> Any:
+            if tf.executing_eagerly() and process_set.process_set_id == 0:  # all ranks call it
+                bring_up_to_date()
+            return broadcast(variables, root_rank, process_set, *rest)
+
+        return call
+
+    return make
 
 
 def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -213,6 +213,16 @@ KEEPING = tuple(
         "TensorFlowKerasState.sync",
     )
 )
+BROADCASTING = tuple(
+    Patch(
+        module="horovod.tensorflow.functions",
+        path=path,
+        why="hvd.broadcast_variables ends in it: one rank's values become everybody's, so what"
+        " stages have trained elsewhere is brought there first",
+        since=_HOROVOD,
+    )
+    for path in ("_make_broadcast_group_fn", "_make_inplace_broadcast_group_fn")
+)
 RESTORING = tuple(
     Patch(
         module="horovod.tensorflow.elastic",
@@ -246,7 +256,7 @@ OF_HOROVOD = (
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, COLLECTIVE_ALL_REDUCE, JOIN,
-    COMMIT, HOST_UPDATES, *KEEPING, *RESTORING,
+    COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
 )  # fmt: skip
 
 
