@@ -37,18 +37,23 @@ def counted(path: Path) -> tuple[int, int, int]:
     return int(count), int(policy), int(pid)
 
 
+def stat(pid: int) -> list[str]:
+    """As /proc has it, from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def state(pid: int) -> str:
-    """As /proc has it: T is stopped; empty where there is no such process."""
+    """T is stopped; empty where there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return stat(pid)[0]
     except FileNotFoundError:
         return ""
 
 
 def processor_seconds(pid: int) -> float:
     """What it has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    user, system = stat(pid)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def child_of(pid: int, number: int = 0) -> int:
@@ -107,7 +112,7 @@ def test_is_not_reached_by_what_a_terminal_sends_us(tmp_path: Path) -> None:
     try:
         wait_until(lambda: counted(tmp_path / "count")[0] > 0)
         _, _, pid = counted(tmp_path / "count")
-        supervisor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        supervisor = int(stat(pid)[1])
         assert os.getpgrp() not in (os.getpgid(pid), os.getpgid(supervisor))
     finally:
         process.end()
@@ -168,21 +173,23 @@ def test_what_a_command_has_started_ends_with_it(who: str, is_paused: bool) -> N
     with subprocess.Popen(
         [sys.executable, "-c", start, str(is_paused), *shell], stdin=subprocess.PIPE, bufsize=0
     ) as owner:
-        assert owner.stdin is not None
-        beside = child_of(owner.pid)
-        command = child_of(beside)
-        sleeping = [child_of(command, number) for number in range(2)]
-        owner.stdin.write(b"\n")
-        if is_paused:
-            wait_until(lambda: all(state(one) == "T" for one in (command, *sleeping)))
-            assert state(beside) == "S"
-        if who == "thread":
+        try:
+            assert owner.stdin is not None
+            beside = child_of(owner.pid)
+            command = child_of(beside)
+            sleeping = [child_of(command, number) for number in range(2)]
             owner.stdin.write(b"\n")
-        else:
-            killed = {"owner": (owner.pid, signal.SIGKILL), "beside": (beside, signal.SIGTERM)}
-            os.kill(*killed[who])
-        wait_until(lambda: {state(one) for one in (beside, command, *sleeping)} <= {"", "Z"})
-        owner.kill()
+            if is_paused:
+                wait_until(lambda: all(state(one) == "T" for one in (command, *sleeping)))
+                wait_until(lambda: state(beside) == "S")  # and not stopped with them
+            if who == "thread":
+                owner.stdin.write(b"\n")
+            else:
+                killed = {"owner": (owner.pid, signal.SIGKILL), "beside": (beside, signal.SIGTERM)}
+                os.kill(*killed[who])
+            wait_until(lambda: {state(one) for one in (beside, command, *sleeping)} <= {"", "Z"})
+        finally:
+            owner.kill()  # else leaving waits for it
 
 
 def test_pipes_of_a_command_end_as_in_a_shell() -> None:
