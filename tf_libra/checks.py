@@ -32,6 +32,11 @@ def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) 
     return number
 
 
+def count(field: str, value: Any) -> int | None:
+    """Returns `value` as an int of at least 1, or None where that is given."""
+    return None if value is None else integer(field, value, 1, MAX_INT32)
+
+
 def real(
     field: str, value: Any, *, minimum: float | None = None, above: float | None = None
 ) -> float:
@@ -136,11 +141,10 @@ def keys(
     return value
 
 
-def instance(field: str, value: Any, kind: type[_T]) -> _T:
-    """Returns `value`, which is of this class."""
+def instance(field: str, value: Any, kind: type) -> None:
+    """Raises where `value` is of another class."""
     if not isinstance(value, kind):
         raise ValueError(f"{field} must be a {kind.__name__}, got {type(value).__name__}")
-    return value
 
 
 def field_names(kind: type) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks, units
 from tf_libra.cost_model.cost import CostModel
-from tf_libra.cost_model.hops import check_hops, num_hops
+from tf_libra.cost_model.hops import num_hops
 
 _FORMAT = "tf-libra cost model"
 _VERSION = 1
@@ -70,7 +70,7 @@ class ContentionModel(CostModel):
             latency = checks.real("exclusive_hop_latency", self.exclusive_hop_latency, minimum=0)
             object.__setattr__(self, "exclusive_hop_latency", latency)
         for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, check_hops(field, getattr(self, field)))
+            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:

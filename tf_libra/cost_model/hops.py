@@ -1,12 +1,5 @@
 """How many hops a message of an all-reduce makes, one after the other."""
 
-from tf_libra import checks
-
-
-def check_hops(field: str, value: int | None) -> int | None:
-    """Returns `hops` or `workers_per_host` as an int of at least 1, or None, else `ValueError`."""
-    return None if value is None else checks.integer(field, value, 1, checks.MAX_INT32)
-
 
 def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -> int:
     """Hops of an all-reduce among N workers; none where there is one.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tf_libra import checks, units
 from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cost import CostModel
-from tf_libra.cost_model.hops import check_hops, num_hops
+from tf_libra.cost_model.hops import num_hops
 
 FORMAT = "tf-libra processor model"
 _VERSION = 1
@@ -65,7 +65,7 @@ class ProcessorModel(CostModel):
         for field in ("work_per_byte", "lane_weight"):
             object.__setattr__(self, field, checks.real(field, getattr(self, field), above=0))
         for field in ("hops", "workers_per_host"):
-            object.__setattr__(self, field, check_hops(field, getattr(self, field)))
+            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
 
     @property
     def num_hops(self) -> int:

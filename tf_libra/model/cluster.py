@@ -90,7 +90,8 @@ class Cluster:
           ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
         """
         rows = checks.sequence("bytes_per_second", bytes_per_second)
-        return cls(rows, nodes, memory_bytes)  # type: ignore[arg-type]  # the class checks it
+        each = None if nodes is None else checks.sequence("nodes", nodes)
+        return cls(rows, each, memory_bytes)
 
     @property
     def num_devices(self) -> int:

@@ -351,10 +351,11 @@ class Recorder:
             if op.type == REDUCTION and op.name not in recorder.variables
             for name in op.get_attr("tensor_names")
         ]
-        for name in [*trace.left, *by_horovod]:
+        if averaged := [*trace.left, *by_horovod]:
             raise ValueError(
-                f"{self.name} averages the gradient of {name!r} with Horovod: take hvd.allreduce"
-                " and Horovod's tapes and optimizers out of a step that runs in stages"
+                f"{self.name} averages the gradient of {averaged[0]!r} with Horovod: take"
+                " hvd.allreduce and Horovod's tapes and optimizers out of a step that runs in"
+                " stages"
             )
         for node in nodes_of(recorder.graph):
             if node.op.startswith("Horovod"):

@@ -22,7 +22,7 @@ def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
     """
     checks.instance("profile", profile, BackwardProfile)
     checks.instance("plan", plan, Plan)
-    checks.instance("cost", cost, CostModel)  # type: ignore[type-abstract]
+    checks.instance("cost", cost, CostModel)
     sizes = tuple(tensor.num_bytes for tensor in profile.tensors)
     if plan.tensor_names != profile.names or plan.num_bytes != sizes:
         raise ValueError(

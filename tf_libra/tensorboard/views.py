@@ -372,10 +372,12 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
     None where there is nothing to predict by.
     """
     profile, cost = record.conclusion.profile, record.conclusion.cost_model
-    if profile is None or cost is None or (strategy is None and predicted(record) is None):
+    if profile is None or cost is None:
         return None
     plan = record.plan if strategy is None else make_plan(profile, cost, strategy)
-    timeline = simulate(profile, plan, cost)
+    timeline = predicted(record) if strategy is None else simulate(profile, plan, cost)
+    if timeline is None:
+        return None
     rows = _stream_rows(plan)
     return {
         "kind": "predicted",

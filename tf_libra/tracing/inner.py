@@ -14,7 +14,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing.label_flow import functions_of
 from tf_libra.tracing.marks import Marks
-from tf_libra.tracing.origins import ancestors
+from tf_libra.tracing.origins import ancestors, tensors_of
 from tf_libra.tracing.variables import plain, variable_name
 
 
@@ -32,14 +32,14 @@ def refuse(step_name: str, name: str) -> None:
 def check_tangents(step_name: str, sources: Any, gradients: Any) -> None:
     """Raises `ValueError` where a `tf.autodiff.ForwardAccumulator` differentiates gradients."""
     for name, gradient in _of_variables(sources, gradients):
-        if forwardprop_util.pack_tangents(_tensors(gradient)).tangents:
+        if forwardprop_util.pack_tangents(tensors_of(gradient)).tangents:
             refuse(step_name, name)
 
 
 def note(marks: Marks, sources: Any, gradients: Any) -> None:
     """Remembers gradients of variables that nobody may differentiate."""
     for name, gradient in _of_variables(sources, gradients):
-        marks.undecided.update(dict.fromkeys(map(id, _tensors(gradient)), name))
+        marks.undecided.update(dict.fromkeys(map(id, tensors_of(gradient)), name))
 
 
 def check(step_name: str, marks: Marks, target: Any) -> None:
@@ -47,7 +47,7 @@ def check(step_name: str, marks: Marks, target: Any) -> None:
     if not marks.undecided:
         return
     inside = _Inside(set(marks.undecided.values()))
-    for tensor in _tensors(target):
+    for tensor in tensors_of(target):
         for one in ancestors(tensor):
             name = marks.undecided.get(id(one)) or inside.name_in(one.op)
             if name is not None:
@@ -59,11 +59,6 @@ def _of_variables(sources: Any, gradients: Any) -> Iterator[tuple[str, Any]]:
     for source, gradient in flat:
         if gradient is not None and isinstance(plain(source), tf.Variable):
             yield variable_name(source), gradient
-
-
-def _tensors(value: Any) -> list[Any]:
-    flat = tf.nest.flatten(value, expand_composites=True)
-    return [one for one in flat if isinstance(one, tf.Tensor)]
 
 
 class _Inside:
@@ -90,7 +85,7 @@ class _Inside:
     def _in_nodes(self, function: str) -> Iterator[str | None]:
         for node in self._bodies[function].node_def:
             for name in node.attr["tensor_names"].list.s if "tensor_names" in node.attr else ():
-                base = name.decode().partition("/values")[0]
-                yield base.partition("#")[0] if base.partition("#")[0] in self._names else None
+                base = name.decode().partition("/values")[0].partition("#")[0]
+                yield base if base in self._names else None
             for inner in self._called(node):
                 yield self._in_function(inner)

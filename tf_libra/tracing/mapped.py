@@ -5,7 +5,7 @@ other rank has: what comes out is treated as a jacobian is (see `jacobians`).
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing import jacobians
 from tf_libra.tracing.marks import Marks, OfExample
-from tf_libra.tracing.origins import ancestors
+from tf_libra.tracing.origins import ancestors, tensors_of
 from tf_libra.tracing.variables import plain, variable_name
 
 
@@ -71,7 +71,7 @@ def _gradient_in(result: Any, marks: Marks) -> OfExample | None:
     }
     before = [
         one
-        for part in _tensors(result)
+        for part in tensors_of(result)
         for one in ancestors(part, lambda tensor: id(tensor) in known)
     ]
     for one in before:
@@ -82,11 +82,6 @@ def _gradient_in(result: Any, marks: Marks) -> OfExample | None:
     elsewhere = [one for one in marks.of_examples or () if _graph_of(one.gradient) is not here]
     alike = (one for one in elsewhere if one.gradient.shape == getattr(result, "shape", None))
     return next(alike, elsewhere[0]) if before and elsewhere else None
-
-
-def _tensors(result: Any) -> Sequence[Any]:
-    parts = tf.nest.flatten(result, expand_composites=True)
-    return [one for one in parts if isinstance(one, tf.Tensor)]
 
 
 def _graph_of(gradient: Any) -> Any:

@@ -59,6 +59,12 @@ def origins(marks: Marks, tensor: Any) -> list[Origin]:
     return found
 
 
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors that something consists of, flat."""
+    parts = tf.nest.flatten(value, expand_composites=True)
+    return [one for one in parts if isinstance(one, tf.Tensor)]
+
+
 def ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -> list[Any]:
     """A tensor and all that it was computed from, nearest first.
 

@@ -173,6 +173,11 @@ def _trusted_strategy(
         notes.append(f"{missed}: it proposes plans all the same")
         return strategy
     notes.append(f"{missed}: MG-WFBP plans instead of {strategy.name}")
+    return _cautious(strategy)
+
+
+def _cautious(strategy: strategies.Strategy) -> strategies.MgWfbp:
+    """What plans instead by a model that is not trusted: it chooses no threads."""
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 
@@ -184,9 +189,8 @@ def unraced(conclusion: Conclusion, task: Task) -> Conclusion:
     profile, model, error = conclusion.profile, conclusion.cost_model, conclusion.held_out_error
     if profile is None or model is None or error is None or error <= task.max_model_error:
         return conclusion
-    other = strategies.MgWfbp(num_threads=min(task.strategy.allowed_threads))
     try:
-        plan = make_plan(profile, model, other)
+        plan = make_plan(profile, model, _cautious(task.strategy))
     except ValueError:  # the model leaves it none
         return conclusion
     note = (

@@ -22,7 +22,7 @@ def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | st
       ValueError: an unknown strategy, or a rate that is not positive at its threads.
     """
     checks.instance("profile", profile, BackwardProfile)
-    checks.instance("cost", cost, CostModel)  # type: ignore[type-abstract]
+    checks.instance("cost", cost, CostModel)
     strategy = resolve(strategy)
     draft = strategy.draft(profile, cost)
     plan = Plan.for_profile(

@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import Computation, PipelineStage
 from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
-    check_count,
     check_stages,
     register,
 )
@@ -38,7 +38,7 @@ class _Baseline:
     num_microbatches: int | None = None
 
     def __post_init__(self) -> None:
-        microbatches = check_count("num_microbatches", self.num_microbatches)
+        microbatches = checks.count("num_microbatches", self.num_microbatches)
         object.__setattr__(self, "num_microbatches", microbatches)
 
 
@@ -59,7 +59,7 @@ class GPipe(_Baseline):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "num_stages", check_count("num_stages", self.num_stages))
+        object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the stages; `ValueError` for more stages than layers or devices."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tf_libra import units
+from tf_libra import checks, units
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
@@ -15,7 +15,6 @@ from tf_libra.planning.pipeline.prm import Partitions, StageRange
 from tf_libra.planning.pipeline.rdo import device_order
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
-    check_count,
     check_stages,
     register,
 )
@@ -40,7 +39,7 @@ class Spp:
 
     def __post_init__(self) -> None:
         for field in ("num_microbatches", "num_stages"):
-            object.__setattr__(self, field, check_count(field, getattr(self, field)))
+            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the plan of Algorithm 3; raises as `drafts`."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
@@ -62,15 +61,6 @@ BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 find = REGISTRY.find
 resolve = REGISTRY.resolve
-
-
-def check_count(field: str, value: int | None) -> int | None:
-    """Returns a number of microbatches or stages as an int of at least 1, or None.
-
-    Raises:
-      ValueError: it is anything else.
-    """
-    return None if value is None else checks.integer(field, value, 1, checks.MAX_INT32)
 
 
 def check_stages(num_stages: int, layers: LayerGraph, cluster: Cluster) -> int:
