@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tf_libra
@@ -34,6 +34,8 @@ def item(profile: tf_libra.BackwardProfile, index: int) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(profiles(), st.integers(1, 500), st.integers(1, 4))
+# As large as a unit, but of no whole number of the elements that it is taken to have.
+@example(tf_libra.BackwardProfile.from_arrays([4, 18], [0.0] * 2), 20, 1)
 def test_units_are_as_large_as_asked_for_and_cut_what_is_larger_alone(
     profile, unit_bytes, num_streams
 ) -> None:

@@ -131,7 +131,7 @@ def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int
         piece = max(unit_bytes // item, 1) * item
         done = 0
         # What is empty has taken in tensors of no bytes at most.
-        while num_bytes - done > piece:
+        while num_bytes - done > max(piece, unit_bytes):
             yield start, start_byte, index + 1, done + piece, piece
             done += piece
             start, start_byte = index, done
