@@ -1,8 +1,8 @@
 """Programs of benchmarks that are C++ alone: one source of this folder, and the lanes."""
 
+import functools
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,8 +15,11 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-def build(name: str, options: Sequence[str] = ()) -> Path:
+@functools.cache
+def build(name: str, options: tuple[str, ...] = ()) -> Path:
     """Compiles `benchmarks/NAME.cc`, and of the lanes what has changed; returns the program.
+
+    Once in a process: what changes meanwhile is not looked at.
 
     Args:
         name: of the source.

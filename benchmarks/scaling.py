@@ -2,12 +2,14 @@
 
 Starts that many real rank processes on this machine, without TensorFlow or Python
 (`benchmarks/scaling.cc`): they listen, learn each other's addresses from this program, connect,
-agree and all-reduce 1 KiB, and check what comes of both. Reported are, per number of ranks,
+agree and all-reduce 1 KiB, and check what comes of both. Nobody knows of hosts, so all exchange
+with all; `--ranks_per_host` lets them be a grid. Reported are, per number of ranks,
 
 - set-up: seconds from the first address until the last rank has all its connections and lanes;
 - agreed, all-reduced: seconds until the last rank has all-gathered a message, and all-reduced;
 - descriptors: the most that a rank has opened for that;
-- memory: the most resident bytes that a rank has more than before.
+- memory: the most resident bytes that a rank has more than before;
+- CPU: the most seconds of a core that a rank has needed for its set-up.
 
 Then a simulation of what follows for more ranks (`simulated_seconds`), each on a core of its own,
 and on the cores of this machine. Its one unknown, the seconds that a connection takes a core at
@@ -31,6 +33,8 @@ from benchmarks import native
 SIMULATED = (256, 512, 1024, 2048)
 # kMaxConnecting of ops/lanes/calling.cc.
 MAX_CALLS_AT_A_TIME = 8
+# What a rank's connections are for; on those that are watched nothing is sent.
+CONNECTIONS = ("lanes", "messages", "watched", "control")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Measured:
         reduced_seconds: until the last rank had the sum.
         descriptors: opened by the rank that opened most.
         memory_bytes: of the rank that took most.
+        setup_cpu_seconds: of a core, of the rank that took most to be connected.
     """
 
     num_ranks: int
@@ -52,17 +57,78 @@ class Measured:
     reduced_seconds: float
     descriptors: int
     memory_bytes: int
+    setup_cpu_seconds: float
 
 
-def measure(program: Path, num_ranks: int, num_lanes: int, host: str) -> Measured:
-    """Runs a job.
+@dataclass(frozen=True)
+class Rank:
+    """What one rank of a job has found.
+
+    Attributes:
+        setup_seconds: until it was connected.
+        agreed_seconds: until it had everybody's message.
+        reduced_seconds: until it had the sum.
+        descriptors: that it has opened.
+        memory_bytes: resident ones that it has more than before.
+        setup_cpu_seconds: of a core, until it was connected.
+        connections: how many it has, by what they are for (`CONNECTIONS`).
+        sent: [rank], bytes that went to that one over TCP once it was connected, as counted by the
+            kernel: of the all-reduce, and the few of agreements.
+        received: likewise.
+    """
+
+    setup_seconds: float
+    agreed_seconds: float
+    reduced_seconds: float
+    descriptors: int
+    memory_bytes: int
+    setup_cpu_seconds: float
+    connections: dict[str, int]
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+
+
+def measure(
+    program: Path, num_ranks: int, num_lanes: int, host: str, ranks_per_host: int = 0
+) -> Measured:
+    """Runs a job that all-reduces 1 KiB; arguments and errors as of `run_ranks`."""
+    ranks = run_ranks(program, num_ranks, num_lanes, host, ranks_per_host)
+    return Measured(
+        num_ranks,
+        max(rank.setup_seconds for rank in ranks),
+        max(rank.agreed_seconds for rank in ranks),
+        max(rank.reduced_seconds for rank in ranks),
+        max(rank.descriptors for rank in ranks),
+        max(rank.memory_bytes for rank in ranks),
+        max(rank.setup_cpu_seconds for rank in ranks),
+    )
+
+
+def run_ranks(
+    program: Path,
+    num_ranks: int,
+    num_lanes: int,
+    host: str = "127.0.0.1",
+    ranks_per_host: int = 0,
+    num_bytes: int = 1024,
+) -> list[Rank]:
+    """Runs a job; what its ranks have found, in their order.
+
+    Args:
+        program: built from `scaling.cc`.
+        num_ranks: processes.
+        num_lanes: of each.
+        host: where they listen; `unix:` for Unix sockets.
+        ranks_per_host: so many take each other to be on one host, and share memory; 0: nobody knows
+            of hosts.
+        num_bytes: that are all-reduced, by all lanes.
 
     Raises:
         RuntimeError: a rank has failed; its own words are on standard error.
     """
     ranks = [
         subprocess.Popen(
-            [program, str(rank), str(num_ranks), str(num_lanes), host],
+            [program, *map(str, (rank, num_ranks, num_lanes, host, ranks_per_host, num_bytes))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,18 +141,32 @@ def measure(program: Path, num_ranks: int, num_lanes: int, host: str) -> Measure
             assert rank.stdin is not None
             rank.stdin.write(places)
             rank.stdin.flush()
-        found = [_line(rank).split() for rank in ranks]
+        found = [[_line(rank).split() for _ in range(4)] for rank in ranks]
         for rank in ranks:
             rank.communicate()  # ends its input, and so itself
-        if any(one.returncode for one in ranks) or any(one[5] != "1" for one in found):
+        if any(one.returncode for one in ranks) or any(one[0][6] != "1" for one in found):
             raise RuntimeError(f"of {num_ranks} ranks one has not come to what is right")
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    columns = list(zip(*[[float(one) for one in row] for row in found], strict=True))
-    setup, agreed, reduced, descriptors, memory, _ = (max(column) for column in columns)
-    return Measured(num_ranks, setup, agreed, reduced, int(descriptors), int(memory))
+    return [_rank(*lines) for lines in found]
+
+
+def _rank(
+    figures: Sequence[str], connections: Sequence[str], sent: Sequence[str], received: Sequence[str]
+) -> Rank:
+    return Rank(
+        setup_seconds=float(figures[0]),
+        agreed_seconds=float(figures[1]),
+        reduced_seconds=float(figures[2]),
+        descriptors=int(figures[3]),
+        memory_bytes=int(figures[4]),
+        setup_cpu_seconds=float(figures[5]),
+        connections=dict(zip(CONNECTIONS, map(int, connections), strict=True)),
+        sent=tuple(map(int, sent)),
+        received=tuple(map(int, received)),
+    )
 
 
 def _line(rank: "subprocess.Popen[str]") -> str:
@@ -184,15 +264,16 @@ def table(
     """All of it, as Markdown."""
     per_peer = fitted(measured[0], num_cores)
     lines = [
-        "| ranks | set-up s | simulated s | agreed s | all-reduced s | descriptors | memory MB |",
-        "|---|---|---|---|---|---|---|",
+        "| ranks | set-up s | simulated s | agreed s | all-reduced s | descriptors | memory MB"
+        " | CPU s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in measured:
         simulated = simulated_seconds(one.num_ranks, per_peer, num_cores)
         lines.append(
             f"| {one.num_ranks} | {one.setup_seconds:.3f} | {simulated:.3f} |"
             f" {one.agreed_seconds:.3f} | {one.reduced_seconds:.3f} | {one.descriptors} |"
-            f" {one.memory_bytes / 1e6:.2f} |"
+            f" {one.memory_bytes / 1e6:.2f} | {one.setup_cpu_seconds:.3f} |"
         )
     if len(measured) > 1:
         lines += ["", "| ranks | set-up on a core each, s | descriptors | memory MB |"]
@@ -208,7 +289,9 @@ def table(
 def main(_: list[str]) -> None:
     program = native.build("scaling")
     sizes = sorted(int(one) for one in _RANKS.value)
-    measured = [measure(program, size, _LANES.value, _HOST.value) for size in sizes]
+    measured = [
+        measure(program, size, _LANES.value, _HOST.value, _RANKS_PER_HOST.value) for size in sizes
+    ]
     cores = len(os.sched_getaffinity(0))
     print(f"{cores} cores, {_LANES.value} lanes, load average {os.getloadavg()[0]:.1f}\n")
     print(table(measured, cores))
@@ -220,5 +303,8 @@ if __name__ == "__main__":
     _RANKS = flags.DEFINE_list("ranks", ["16", "32", "64", "128", "256"], "Numbers of ranks.")
     _LANES = flags.DEFINE_integer("lanes", 1, "Lanes of each rank.", lower_bound=1)
     _HOST = flags.DEFINE_string("host", "127.0.0.1", "Where ranks listen; unix: for Unix sockets.")
+    _RANKS_PER_HOST = flags.DEFINE_integer(
+        "ranks_per_host", 0, "Of hosts that are pretended; 0: nobody knows of any.", lower_bound=0
+    )
     _JSON = flags.DEFINE_string("json", None, "File to write what was measured to.")
     app.run(main)

@@ -1,5 +1,7 @@
 """Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--nogloo] [--json out.json].
 
+And what goes over the links between hosts: python -m benchmarks.transport --hosts 8.
+
 Two processes of one host, one core each, all-reduce with 1, 2 and 4 connections: lanes through
 shared memory (as ranks of one host do), lanes over Unix sockets (as they do where they are refused
 such memory), lanes over TCP on loopback, Gloo over TCP on loopback. Gloo is the one in Horovod's
@@ -13,6 +15,10 @@ round gives, per transport, size and thread count:
 
 Reported are medians over rounds, and the medians of paired ratios: of shared memory to Unix
 sockets, and of lanes to Gloo.
+
+With `--hosts` nothing is timed: bytes per link and connections per rank of one all-reduce are
+counted (`benchmarks/links.py`), on a grid of so many hosts that are pretended, with
+`--ranks_per_host` ranks each, and where nobody knows of hosts.
 """
 
 import json
@@ -23,11 +29,12 @@ import sys
 import tarfile
 import tempfile
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import native
+from benchmarks import links, native
 
 HOROVOD = "horovod==0.28.1"
 # Of the first to the second.
@@ -40,7 +47,7 @@ RATIOS = (
 COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 
-def build_gloo() -> list[str]:
+def build_gloo() -> tuple[str, ...]:
     """Builds Gloo, once; returns what the compiler is to be told of it."""
     build = native.folder_of("transport")
     gloo = build / "gloo"
@@ -59,10 +66,31 @@ def build_gloo() -> list[str]:
         (gloo / "source").unlink(missing_ok=True)
         (gloo / "source").symlink_to(source)
     options = ["-DTF_LIBRA_WITH_GLOO", f"-I{gloo / 'source'}", f"-I{gloo / 'lib'}"]
-    return [*options, str(gloo / "lib" / "gloo" / "libgloo.a")]
+    return (*options, str(gloo / "lib" / "gloo" / "libgloo.a"))
+
+
+def count_links() -> None:
+    program = native.build("scaling")
+    counted = [
+        links.count(
+            program,
+            _HOSTS.value,
+            _RANKS_PER_HOST.value,
+            _LANES.value,
+            _BYTES.value,
+            is_grid,
+        )
+        for is_grid in (True, False)
+    ]
+    print(links.table(counted))
+    if _JSON.value:
+        Path(_JSON.value).write_text(json.dumps([asdict(one) for one in counted], indent=1))
 
 
 def main(_: list[str]) -> None:
+    if _HOSTS.value:
+        count_links()
+        return
     program = native.build("transport", build_gloo() if _GLOO.value else ())
     with tempfile.TemporaryDirectory() as folder:
         for lane in range(4):
@@ -108,5 +136,15 @@ if __name__ == "__main__":
         "repetitions", 20, "All-reduces per case and round.", lower_bound=1
     )
     _GLOO = flags.DEFINE_bool("gloo", True, "Whether Gloo is built and measured, too.")
+    _HOSTS = flags.DEFINE_integer(
+        "hosts", None, "Hosts that are pretended, to count what goes between them.", lower_bound=2
+    )
+    _RANKS_PER_HOST = flags.DEFINE_integer(
+        "ranks_per_host", 8, "Ranks of each, to count.", lower_bound=1
+    )
+    _LANES = flags.DEFINE_integer("lanes", 1, "Lanes of each rank, to count.", lower_bound=1)
+    _BYTES = flags.DEFINE_integer(
+        "bytes", 4 << 20, "All-reduced, to count; in whole floats.", lower_bound=4
+    )
     _JSON = flags.DEFINE_string("json", None, "File to write all figures to.")
     app.run(main)

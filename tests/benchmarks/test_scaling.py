@@ -26,7 +26,7 @@ def test_nobody_is_faster_than_what_has_to_be_done(
     most = work * per_peer
     assert least * (1 - 1e-9) <= seconds <= most * (1 + 1e-9)
     assert seconds <= simulated_seconds(num_ranks + 1, per_peer, num_cores)
-    measured = Measured(num_ranks, seconds, 0.0, 0.0, 0, 0)
+    measured = Measured(num_ranks, seconds, 0.0, 0.0, 0, 0, 0.0)
     assert scaling.fitted(measured, num_cores) == pytest.approx(per_peer)
 
 
@@ -52,7 +52,7 @@ def test_ranks_call_as_many_at_a_time_as_in_the_engine() -> None:
 
 
 def test_what_grows_by_rank_is_continued() -> None:
-    jobs = [Measured(n, 1.0, 1.0, 1.0, 3 + 4 * n, 1000 * n) for n in (16, 64, 256)]
+    jobs = [Measured(n, 1.0, 1.0, 1.0, 3 + 4 * n, 1000 * n, 0.1) for n in (16, 64, 256)]
     assert scaling.continued(jobs, "descriptors", 2048) == pytest.approx(3 + 4 * 2048)
     text = scaling.table(jobs, num_cores=2, simulated_ranks=[300])
     assert "| 300 | " in text and "1,203" in text
@@ -72,5 +72,6 @@ def test_real_ranks_meet_agree_and_all_reduce(
     found = scaling.measure(built_programs, num_ranks, num_lanes, host)
     assert found.num_ranks == num_ranks
     assert 0 < found.setup_seconds <= found.agreed_seconds <= found.reduced_seconds
+    assert found.setup_cpu_seconds > 0
     # To every other rank a connection per lane and one for messages; to some one for control.
     assert found.descriptors >= (num_ranks - 1) * (num_lanes + 1) + 1
