@@ -57,7 +57,7 @@ def in_stages(count):
     return Spp(num_microbatches=MICROBATCHES, num_stages=count)
 
 
-# Batch normalization and dropout see what a replica computes at a time: they have none here.
+# Batch normalization sees what a replica computes at a time: it has none here.
 if harness.SIZE == 2:
     for model in models.EVERY:
         options = {"logdir": harness.FOLDER / "logdir"} if model == "deep" else {}

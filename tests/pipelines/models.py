@@ -371,7 +371,8 @@ def generating() -> Trained:
         x = tf.reshape(images, [-1, 64])
         for one, generator in zip(weights, generators, strict=True):
             noise = generator.normal([64], stddev=0.1)
-            x = boundary(tf.tanh(x @ one) + noise)
+            x = tf.tanh(x @ one)
+            x = boundary(x + noise + generator.normal(tf.shape(x), stddev=0.1))
         return x @ head
 
     states = tuple(one.state for one in generators)

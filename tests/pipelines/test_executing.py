@@ -146,8 +146,8 @@ def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
     return ranks
 
 
-# Batch normalization and dropout see what a rank computes at once.
-@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "dropping"}))
+# Batch normalization sees what a rank computes at once.
+@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized"}))
 def test_layers_on_their_own_numbers_of_ranks(model):
     check_burst(model, (2, 1, 2, 1), 2)
 
@@ -192,10 +192,31 @@ def test_a_rank_without_a_layer_takes_part():
     assert ranks[1].execution.executed == ()
 
 
-@pytest.mark.parametrize("model", ["normalized", "dropping"])
-def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank(model):
-    """Batch normalization and dropout on one rank, the other layers on two."""
-    check_burst(model, (1, 1, 2), 2)
+def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank():
+    """Batch normalization on one rank, the other layers on two."""
+    check_burst("normalized", (1, 1, 2), 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "starts", "replicas"),
+    [("dropping", (0,), (3,)), ("dropping", (0, 2), (2, 1)), ("generating", (0, 2), (1, 2))],
+)
+def test_replicas_draw_what_one_process_does(model, starts, replicas):
+    """Each its samples' part: of dropout's masks, and of a generator's noise, which moves on."""
+    check(model, starts, replicas, 2)
+
+
+def test_samples_of_other_replicas_have_other_masks():
+    """And each sample the same under two plans, of other stages and replicas."""
+    images, labels = batches(1, 24)[0]
+    equal = [(tf.ones_like(images), labels)]
+    found = []
+    for starts, replicas in (((0,), (2,)), ((0, 1), (1, 3))):
+        ranks = train(EVERY["dropping"], starts, replicas, 2, equal)
+        found.append(ranks[0].returned[0]["logits"])
+    close(*found)
+    of_first, of_second = (found[0][start : start + 6] for start in (0, 6))
+    assert np.abs(of_first - of_second).max() > 1e-2
 
 
 @pytest.mark.parametrize("options", [{"reduce_retracing": True}, {"input_signature": SIGNATURE}])

@@ -2,49 +2,23 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.axes import Axes
+from tf_libra.pipelines.blocks import Block, Blocks, Traced, part_of, send, sent_as
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.distributing import Distribution, Values
-from tf_libra.pipelines.exchanging import (
-    Exchange,
-    Piece,
-    check_exchanges,
-    exchange_of,
-    joined,
-    sliced,
-)
-from tf_libra.pipelines.extracting import Extraction
+from tf_libra.pipelines.exchanging import Exchange, check_exchanges, joined
 from tf_libra.pipelines.functions import PartFunction, sum_of
 from tf_libra.pipelines.layout import Layout, Task
 from tf_libra.pipelines.metrics import Metric, added_up_in
-from tf_libra.pipelines.parts import Part
-from tf_libra.pipelines.reducing import Reducing, fused_all_reduce
+from tf_libra.pipelines.reducing import fused_all_reduce
 from tf_libra.pipelines.returning import Returned
-from tf_libra.pipelines.shares import Range, Shares
+from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.transport import Transport
 from tf_libra.pipelines.updating import Update
-
-_KINDS = ("forward", "backward")
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A step in stages, traced for so many samples.
-
-    Attributes:
-        cut: the step.
-        axes: of the trace.
-        extraction: makes functions of it.
-    """
-
-    cut: Cut
-    axes: Axes
-    extraction: Extraction
 
 
 @dataclass(frozen=True)
@@ -64,46 +38,6 @@ class Executed:
     start_seconds: float
     stop_seconds: float
     stage: int = 0
-
-
-class _Awaited(NamedTuple):
-    """What another rank sends, in every microbatch.
-
-    Attributes:
-        tensor: its name.
-        rank: who sends it.
-        dtype: of it.
-        shape: likewise.
-        target: the stage that it is for.
-    """
-
-    tensor: str
-    rank: int
-    dtype: Any
-    shape: list[int]
-    target: int
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Forward or backward of a stage, on this rank.
-
-    Attributes:
-        functions: by microbatch, what it computes.
-        receives: before that.
-        awaited: of which this comes from other ranks.
-        sends: after it.
-        returns: names of the tensors among its results which the step returns.
-        sends_itself: the microbatch of which the function sends, before it all-reduces; None: of
-            none.
-    """
-
-    functions: Mapping[int, PartFunction]
-    receives: tuple[Exchange, ...]
-    awaited: tuple[_Awaited, ...]
-    sends: tuple[Exchange, ...]
-    returns: tuple[str, ...]
-    sends_itself: int | None
 
 
 class Execution:
@@ -166,10 +100,13 @@ class Execution:
             and len(self._ranks_of(name)) > 1
             and name not in self._metrics
         }
+        kinds = dict.fromkeys(task.kind for task in self._order)
+        self._last_kind = "backward" if "backward" in kinds else "forward"
+        blocks = Blocks(self._shares, list(self._returned), transport)
         self._blocks = {
-            (kind, stage): self._block(traced[self._shares.size_in(stage)], kind, stage)
+            (kind, stage): blocks.block(traced[self._shares.size_in(stage)], kind, stage)
             for stage in self.stages
-            for kind in _KINDS
+            for kind in kinds
         }
         # What is all-reduced when backward computation has ended.
         self._reduced = {
@@ -211,85 +148,6 @@ class Execution:
         self.executed: tuple[Executed, ...] = ()
         self.reduced: tuple[float, float] | None = None
         self.updated = (0.0, 0.0)
-
-    def _block(self, traced: Traced, kind: str, stage: int) -> _Block:
-        cut = traced.cut
-        phase = cut.forward(stage) if kind == "forward" else cut.backward(stage)
-
-        def exchange(message: Any, sends: bool) -> Exchange:
-            rank = self._transport.rank
-            return exchange_of(cut, traced.axes, self._shares, message, rank, sends)
-
-        sends = tuple(exchange(m, sends=True) for m in cut.messages if m.sent_in == phase)
-        receives = tuple(
-            exchange(m, sends=False)
-            for m in cut.messages
-            if m.needed_in == phase and m.target == stage
-        )
-        returns = tuple(name for name in self._returned if cut.phase_of(cut.tensor(name)) == phase)
-        part, extraction = cut.parts[phase], traced.extraction
-        in_order = [m for k, s, m in self._order if (k, s) == (kind, stage)]
-        sends_itself = None
-        if kind == "forward":
-            functions = dict.fromkeys(in_order, PartFunction.of(extraction, part))
-        else:
-            first, last, between = in_order[0], in_order[-1], in_order[1:-1]
-            others = {*returns, *(one.message.tensor for one in sends)}
-            alone = Reducing.of(cut, stage, others)
-            adding = replace(alone, adds=True)
-            before = alone if first == last else adding
-            ending = self._ending(before, cut, stage, part, sends, last)
-            functions = {last: PartFunction.of(extraction, part, ending)}
-            if first != last:
-                functions[first] = PartFunction.of(extraction, part, alone)
-            if between:
-                functions |= dict.fromkeys(between, PartFunction.of(extraction, part, adding))
-            sends_itself = last if ending.groups else None
-        return _Block(
-            functions, receives, self._awaited(cut, receives), sends, returns, sends_itself
-        )
-
-    def _awaited(self, cut: Cut, receives: Sequence[Exchange]) -> tuple[_Awaited, ...]:
-        """What other ranks send of it; found once, since between blocks every call counts."""
-        found = []
-        for message, axis, pieces in receives:
-            tensor = cut.tensor(message.tensor)
-            for piece in pieces:
-                shape = tensor.shape.as_list()
-                if axis is not None:
-                    shape[axis] = piece.own.size
-                if piece.rank != self._transport.rank:
-                    found.append(
-                        _Awaited(message.tensor, piece.rank, tensor.dtype, shape, message.target)
-                    )
-        return tuple(found)
-
-    def _ending(
-        self,
-        before: Reducing,
-        cut: Cut,
-        stage: int,
-        part: Part,
-        sends: tuple[Exchange, ...],
-        microbatch: int,
-    ) -> Reducing:
-        """What becomes of gradients in the last microbatch, from what would in another."""
-        groups = self.layout.groups_of(stage)
-
-        def send(computed: list[Any]) -> None:
-            values = dict(zip(part.gives, computed, strict=True))
-            for name in dict.fromkeys(one.message.tensor for one in sends):
-                values[name] = tf.ensure_shape(values[name], cut.tensor(name).shape)
-            self._send(sends, microbatch, values)
-
-        return replace(
-            before,
-            divisor=self.layout.num_microbatches * len(self.layout.ranks[stage]),
-            groups=groups,
-            ranks=self.layout.ranks[stage],
-            transport=self._transport,
-            send=send if groups else None,
-        )
 
     @property
     def captures(self) -> frozenset[str]:
@@ -334,11 +192,12 @@ class Execution:
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))
             self._hand_on(block.sends, microbatch, values)
             if microbatch != block.sends_itself:
-                self._send(block.sends, microbatch, values)
+                send(self._transport, block.sends, microbatch, values)
             for name in block.returns:
                 outputs[microbatch][name] = values[name]
             if kind == "backward":
                 sums |= {name: values[sum_of(name)] for name in self._cut.variables[stage]}
+            if kind == self._last_kind:
                 # While weights that were read are here, an update would copy them.
                 kept.pop((stage, microbatch)).clear()
         self.executed = tuple(executed)
@@ -355,33 +214,24 @@ class Execution:
 
     # What stages send each other.
 
-    def _send(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
-        """To other ranks, now or, of a function that is being traced, when it is computed."""
-        for message, axis, pieces in sends:
-            for piece in pieces:
-                if piece.rank != self._transport.rank:
-                    part = _part(values[message.tensor], axis, piece)
-                    name = _name(message.tensor, message.target, microbatch)
-                    self._transport.send(part, piece.rank, name)
-
     def _hand_on(self, sends: Sequence[Exchange], microbatch: int, values: Values) -> None:
         """To other stages of this rank."""
         for message, axis, pieces in sends:
             for piece in pieces:
                 if piece.rank == self._transport.rank:
-                    part = _part(values[message.tensor], axis, piece)
+                    part = part_of(values[message.tensor], axis, piece)
                     self._handed[message.tensor, message.target, microbatch] = part
 
     def _expect(self, tasks: Sequence[Task]) -> None:
         """Begins to receive what is needed for them."""
         for task in tasks:
             for tensor, rank, dtype, shape, target in self._blocks[task.kind, task.stage].awaited:
-                name = _name(tensor, target, task.microbatch)
+                name = sent_as(tensor, target, task.microbatch)
                 self._expected[task, tensor, rank] = self._transport.expect(
                     dtype, shape, rank, name
                 )
 
-    def _receive(self, block: _Block, task: Task, values: Values) -> None:
+    def _receive(self, block: Block, task: Task, values: Values) -> None:
         for message, axis, pieces in block.receives:
             parts = []
             for piece in pieces:
@@ -449,7 +299,7 @@ class Execution:
     # The update.
 
     def _averages(self, sums: Values) -> Values:
-        """The means over all microbatches and replicas, under the names of the reductions.
+        """The means over all microbatches and replicas, by the outputs of the reductions.
 
         Args:
             sums: over microbatches, divided by how many there are of both.
@@ -484,13 +334,3 @@ class Execution:
 
 def _returned(cut: Cut) -> list[Any]:
     return list({one.name: one for one in cut.graph.returned_samples}.values())
-
-
-def _name(tensor: str, target: int, microbatch: int) -> str:
-    """Of what is sent from stage to stage."""
-    return f"{tensor} {target} {microbatch}"
-
-
-def _part(tensor: Any, axis: int | None, piece: Piece) -> Any:
-    """What one rank gets of a tensor."""
-    return tensor if axis is None else sliced(tensor, axis, Range(0, tensor.shape[axis]), piece.own)

@@ -1,11 +1,13 @@
 """Makes functions of some ops of a trace."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+
+from tf_libra.pipelines.drawing import Draw, draw_for_all
 
 
 class Finish(Protocol):
@@ -24,13 +26,15 @@ class Finish(Protocol):
 class Extraction:
     """A trace, of which functions are made."""
 
-    def __init__(self, concrete: Any) -> None:
+    def __init__(self, concrete: Any, draws: Mapping[str, Draw] | None = None) -> None:
         """Makes none yet.
 
         Args:
             concrete: the trace.
+            draws: by name, ops that draw for more samples than it is traced for.
         """
         self._concrete = concrete
+        self._draws = draws or {}
         self._graph = concrete.graph
         num_args = len(concrete.inputs) - len(concrete.captured_inputs)
         self._captures = dict(
@@ -55,6 +59,7 @@ class Extraction:
         takes: Sequence[str],
         gives: Sequence[str],
         finish: "Finish | None" = None,
+        replica: int = 0,
     ) -> Callable[[Sequence[Any]], list[Any]]:
         """A function that runs these ops, all that have an effect among them.
 
@@ -63,6 +68,7 @@ class Extraction:
             takes: names of the tensors that it is given, which no op of it computes.
             gives: names of those that it returns; what it is given may be among them.
             finish: goes on with what it returns, in the same graph.
+            replica: of those that share a microbatch, whose samples it computes.
 
         Returns:
             A function of as many tensors, in this order, and then those that `finish` takes.
@@ -74,6 +80,8 @@ class Extraction:
         for name in ops:
             node = definition.node.add()
             node.CopyFrom(self._nodes[name])
+            if name in self._draws:
+                draw_for_all(definition, node, self._draws[name], replica)
             kept = [one for one in node.input if not one.startswith("^") or one[1:] in members]
             del node.input[:]
             node.input.extend(kept)

@@ -31,7 +31,11 @@ class PartFunction:
 
     @classmethod
     def of(
-        cls, extraction: Extraction, part: Part, reducing: Reducing | None = None
+        cls,
+        extraction: Extraction,
+        part: Part,
+        reducing: Reducing | None = None,
+        replica: int = 0,
     ) -> "PartFunction":
         """Makes it.
 
@@ -39,6 +43,7 @@ class PartFunction:
             extraction: of the trace.
             part: what it computes.
             reducing: what becomes of its gradients; None: nothing.
+            replica: of the stage.
         """
         takes = [*(f"{name}:0" for name in part.arguments), *part.takes]
         gives: tuple[str, ...] = part.gives
@@ -47,7 +52,7 @@ class PartFunction:
             gives = (*(part.gives[place] for place in reducing.kept), *map(sum_of, reducing.names))
             sums = reducing.names if reducing.adds else ()
         return cls(
-            extraction.function(part.ops, takes, part.gives, reducing),
+            extraction.function(part.ops, takes, part.gives, reducing, replica),
             part.arguments,
             part.takes,
             sums,

@@ -6,8 +6,9 @@ from typing import Any
 
 from tf_libra.pipelines import batches
 from tf_libra.pipelines.axes import Axes, check_counts
+from tf_libra.pipelines.blocks import Traced
 from tf_libra.pipelines.cutting import Cut
-from tf_libra.pipelines.executing import Traced
+from tf_libra.pipelines.drawing import draws
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.holding import held
 from tf_libra.pipelines.recording import Recorder
@@ -171,9 +172,11 @@ class Traces:
         return self._cuts[key]
 
     def extraction(self, size: int) -> Extraction:
-        """What makes functions of the trace for so many samples."""
+        """What makes functions of the trace for so many samples; errors as of `axes`."""
         if size not in self._extractions:
-            self._extractions[size] = Extraction(self.graph(size).recording.concrete)
+            graph = self.graph(size)
+            drawn = None if size == self.size else draws(graph, self.axes(size), self.whole)
+            self._extractions[size] = Extraction(graph.recording.concrete, drawn)
         return self._extractions[size]
 
     def traced(self, size: int, starts: Sequence[int]) -> Traced:
