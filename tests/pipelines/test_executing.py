@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import horovod.tensorflow as hvd
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +16,7 @@ from tests.pipelines.job import (
     train_laid_out,
     trained_alone,
 )
-from tests.pipelines.models import BURSTS, COUNTED, EVERY
+from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.layout import Layout
@@ -90,6 +91,53 @@ def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
             } == averaged
     whole = train(COUNTED["mixed"], (0, 2), (2, 1), 2, steps)
     assert not any(rank.execution.averaged for rank in whole)
+
+
+class ByHorovod(Trained):
+    """A step that is written for Horovod; `accumulated` is that of one process, without."""
+
+    def step(self, images: Any, labels: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            logits = self.call(images)
+            loss = self.loss(labels, logits)
+        gradients = self.reduced(tape, loss)
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+        return {"loss": loss, "logits": logits, "updates": self.optimizer.iterations}
+
+    def reduced(self, tape: Any, loss: Any) -> list[Any]:
+        return list(hvd.DistributedGradientTape(tape).gradient(loss, self.variables))
+
+
+class AddedUp(ByHorovod):
+    """Over two ranks, as by scripts that divide by their number."""
+
+    def reduced(self, tape: Any, loss: Any) -> list[Any]:
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, sparse_as_dense=True)
+        return [one / 2 for one in tape.gradient(loss, self.variables)]
+
+
+class OneByOne(ByHorovod):
+    def reduced(self, tape: Any, loss: Any) -> list[Any]:
+        gradients = tape.gradient(loss, self.variables)
+        return hvd.grouped_allreduce(gradients, prescale_factor=0.5, postscale_factor=2.0)
+
+
+@pytest.mark.usefixtures("horovod")
+@pytest.mark.parametrize(
+    ("kind", "model", "starts", "replicas", "num_groups"),
+    [
+        (ByHorovod, "deep", (0,), (2,), 2),
+        (AddedUp, "embedded", (0, 1), (1, 1), 0),
+        (OneByOne, "deep", (0, 2), (1, 1), 0),
+    ],
+)
+def test_stages_average_what_horovod_would(kind, model, starts, replicas, num_groups):
+    """Tapes and all-reduces of gradients are left out, as under data parallelism."""
+    ranks = train(
+        lambda: kind(**vars(EVERY[model]())), starts, replicas, 2, batches(2, 24), num_groups
+    )
+    compare(model, ranks, 2, 24, 2)
+    assert not any(op.type.startswith("Horovod") for op in ranks[0].graph.ops)
 
 
 def test_gradients_of_a_last_stage_in_which_no_layer_ends():

@@ -231,15 +231,21 @@ def forward_alone() -> Any:
 def averaged_by_horovod(average: str) -> Any:
     """What all ranks have to come to, while each runs layers of its own."""
     variables = weights()
+    options = {
+        "compressed": {"compression": hvd.Compression.fp16},
+        "greatest": {"op": hvd.Max},
+    }
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
             loss = forward(variables, images)
-        if average == "tape":
-            tape = hvd.DistributedGradientTape(tape)
+        if average in ("local", *options):
+            tape = hvd.DistributedGradientTape(tape, **options.get(average, {}))
+        if average == "local":
+            tape.register_local_source(variables[1])
         gradients = tape.gradient(loss, variables)
-        if average == "gradients":
-            gradients = [hvd.allreduce(one) for one in gradients]
+        if average == "clipped":
+            gradients = [hvd.allreduce(tf.clip_by_norm(one, 1.0)) for one in gradients]
         for one, gradient in zip(variables, gradients, strict=True):
             one.assign_sub(gradient)
         return hvd.allreduce(loss) if average == "loss" else loss
@@ -278,8 +284,13 @@ def test_a_step_that_cannot_be_a_pipeline_is_refused(make, message):
 @pytest.mark.parametrize(
     ("average", "message"),
     [
-        ("tape", "averages the gradient of 'weight0' with Horovod: take hvd.allreduce and"),
-        ("gradients", "averages the gradient of 'weight0' with Horovod: take hvd.allreduce and"),
+        ("clipped", r"gradient of 'weight.' with Horovod \(what a rank has made of it"),
+        (
+            "compressed",
+            r"gradient of 'weight.' with Horovod \(compressed to float16\), where",
+        ),
+        ("greatest", r"gradient of 'weight.' with Horovod \(op=Max\), where stages"),
+        ("local", "averages gradients with Horovod, and not that of 'weight1', as where regis"),
         ("loss", "calls HorovodAllreduce, .*, for which all ranks have to come.*take it out"),
     ],
 )

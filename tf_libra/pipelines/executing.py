@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.pipelines.blocks import Block, Blocks, Traced, part_of, send, sent_as
+from tf_libra.pipelines.by_horovod import is_added_up
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.distributing import Distribution, Values
 from tf_libra.pipelines.exchanging import Exchange, check_exchanges, joined
@@ -133,6 +134,13 @@ class Execution:
         }
         arguments = cut.graph.arguments
         self._distribute = Distribution(self._shares, needs, axes, arguments, transport)
+        # Of these the step takes sums over ranks, as Horovod would add them up.
+        self._summed = [
+            f"{name}:0"
+            for stage in self.stages
+            for name in cut.variables[stage]
+            if is_added_up(cut.graph.ops[cut.graph.place[name]])
+        ]
         self._gradients = {
             team: [
                 name
@@ -310,7 +318,11 @@ class Execution:
                 number = self.layout.teams.index(team)
                 left = {name: sums[name] for name in names if name not in self._reduced}
                 means |= fused_all_reduce(left, team, self._transport, f"left, {number}")
-        return {f"{name}:0": one for name, one in means.items()}
+        found = {f"{name}:0": one for name, one in means.items()}
+        return found | {
+            name: found[name] * tf.cast(self.layout.num_ranks, found[name].dtype)
+            for name in self._summed
+        }
 
     def _updated(self, averages: Values, given: Values) -> Values:
         """Updates the rank's variables; what the step returns of that."""

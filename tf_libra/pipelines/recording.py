@@ -12,14 +12,11 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.pipelines import branches
+from tf_libra.pipelines.by_horovod import REDUCTION, reduced_variables
 from tf_libra.tracing import patches
-from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
 from tf_libra.tracing.marks import Marks, Rules
-from tf_libra.tracing.variables import plain
-
-REDUCTION = "LibraAllReduce"
-"""The op through which each gradient of a trace goes."""
+from tf_libra.tracing.variables import plain, variable_name
 
 _RECORDING = threading.local()  # of the thread that traces
 
@@ -61,6 +58,27 @@ class Recording:
     variables: dict[str, Any]
     endings_elsewhere: tuple[str, ...]
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it takes no gradient, as where a flag says so."""
+        return not self.variables
+
+    def names(self) -> dict[int, str]:
+        """By id of the handle what a variable is called."""
+        return {id(one.handle): variable_name(one) for one in self.concrete.graph.variables}
+
+    def accumulators(self) -> set[int]:
+        """Ids of the handles of variables that every replica writes, as metrics' are."""
+        on_read = tf.VariableSynchronization.ON_READ
+        variables = self.concrete.graph.variables
+        return {id(one.handle) for one in variables if one.synchronization is on_read}
+
+    def sums(self) -> set[int]:
+        """Ids of the handles of variables of which all replicas' are added up, as metrics' are."""
+        added = tf.VariableAggregation.SUM
+        variables = self.concrete.graph.variables
+        return {id(one.handle) for one in variables if one.aggregation is added}
+
 
 @tf.autograph.experimental.do_not_convert
 def boundary(x: Any) -> Any:
@@ -93,10 +111,11 @@ class _Recorder:
         self.endings: list[Ending] = []
         self.gradient_ops: tuple[int, int] | None = None
         self.variables: dict[str, Any] = {}
+        self.not_averaged: list[Any] = []  # variables of other gradients
         self.elsewhere: list[str] = []
         self.graph: Any = tf_ops.get_default_graph()
         self._name = name
-        self._marks = marks
+        self.marks = marks
         self._layers: list[Any] = []  # of Keras, that are being called
         self._names: dict[str, int] = {}
 
@@ -138,7 +157,7 @@ class _Recorder:
 
     def keras_layer(self, original: Any) -> Any:
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._marks.is_tracing_thread():
+            if not self.marks.is_tracing_thread():
                 return original(layer, *args, **kwargs)
             inside = self._layers
             is_part = bool(inside) and all(map(_is_container, inside)) and not _is_container(layer)
@@ -153,7 +172,7 @@ class _Recorder:
 
     def gradient(self, original: Any) -> Any:
         def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._marks.concerned:
+            if not self.marks.concerned:
                 return original(tape, target, sources, *args, **kwargs)
             flat = [plain(one) for one in tf.nest.flatten(sources)]
             self._check(flat)
@@ -161,15 +180,19 @@ class _Recorder:
             result = original(tape, target, sources, *args, **kwargs)
             self.gradient_ops = (first, len(self.graph.get_operations()))
             for variable, reduced in zip(flat, tf.nest.flatten(result), strict=True):
-                if reduced is not None:
+                if reduced is None:
+                    continue
+                if reduced.op.type == REDUCTION:
                     self.variables[reduced.op.name] = variable
+                else:
+                    self.not_averaged.append(variable)
             return result
 
         return call
 
     def replica_all_reduce(self, original: Any) -> Any:
         def call(context: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._marks.is_tracing_thread() or context.num_replicas_in_sync != 1:
+            if not self.marks.is_tracing_thread() or context.num_replicas_in_sync != 1:
                 return original(context, reduce_op, value, *args, **kwargs)
             return value
 
@@ -322,48 +345,25 @@ class Recorder:
     def record(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Recording:
         """Traces the step for these arguments, some of which may be `tf.TensorSpec`s.
 
+        Where it takes no gradient, all of it is before any gradient's ops.
+
         Raises:
             ValueError: the step does what no pipeline can; named.
         """
         concrete = self._function.get_concrete_function(*args, **kwargs)
         [(recorder, trace)] = [one for one in self._traced if one[0].graph is concrete.graph]
-        self._refuse_horovod(recorder, trace)
-        if recorder.gradient_ops is None or not trace.marked:
-            raise ValueError(
-                f"{self.name} computes no gradient of a trainable variable with tf.GradientTape,"
-                " so there is nothing to train"
-            )
+        by_horovod = reduced_variables(
+            self.name, recorder.graph, recorder.marks, recorder.not_averaged, trace.left
+        )
+        count = len(recorder.graph.get_operations())
         return Recording(
             self.name,
             concrete,
             tuple(recorder.endings),
-            recorder.gradient_ops,
-            recorder.variables,
+            recorder.gradient_ops or (count, count),
+            recorder.variables | by_horovod,
             tuple(recorder.elsewhere),
         )
-
-    def _refuse_horovod(self, recorder: _Recorder, trace: Trace) -> None:
-        """Raises `ValueError` where ranks would wait for others that run other layers."""
-        # What our own tapes have not averaged is what Horovod was given.
-        by_horovod = [
-            name.decode()
-            for op in recorder.graph.get_operations()
-            if op.type == REDUCTION and op.name not in recorder.variables
-            for name in op.get_attr("tensor_names")
-        ]
-        if averaged := [*trace.left, *by_horovod]:
-            raise ValueError(
-                f"{self.name} averages the gradient of {averaged[0]!r} with Horovod: take"
-                " hvd.allreduce and Horovod's tapes and optimizers out of a step that runs in"
-                " stages"
-            )
-        for node in nodes_of(recorder.graph):
-            if node.op.startswith("Horovod"):
-                raise ValueError(
-                    f"{self.name} calls {node.op}, {node.name!r}, for which all ranks have to come,"
-                    " and in stages they run other layers: take it out of the step. What a step in"
-                    " stages returns is of all ranks' samples anyway"
-                )
 
     def order(self, concrete: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
         """Which of the tensors among arguments, flattened, each input of a trace is; no captures.

@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.recording import REDUCTION, Recording
-from tf_libra.tracing.variables import variable_name
+from tf_libra.pipelines.by_horovod import REDUCTION
+from tf_libra.pipelines.ordering import in_order
+from tf_libra.pipelines.recording import Recording
 
 # They read a variable, and it does not matter when, as long as nobody writes it.
 READS = frozenset({"ReadVariableOp", "VariableShape"})
@@ -60,20 +61,34 @@ class StepGraph:
         once: places of those that have one in the update.
     """
 
-    def __init__(self, recording: Recording, has_branches: bool = False) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        has_branches: bool = False,
+        trained: "StepGraph | None" = None,
+    ) -> None:
         """Looks at every op.
 
         Args:
             recording: the step.
             has_branches: whether what only joins branches, or begins one, is a layer of its own.
+            trained: the same step where it trains, whose layers an evaluation has.
 
         Raises:
-            ValueError: the step mixes what is of a microbatch with what is of the update.
+            ValueError: the step mixes what is of a microbatch with what is of the update; or it is
+                an evaluation, and it is not known how it trains.
         """
         self.recording = recording
         self._has_branches = has_branches
+        self._trained = trained
+        if recording.is_evaluation and trained is None:
+            raise ValueError(
+                f"{recording.name} computes no gradient of a trainable variable with"
+                " tf.GradientTape, so there is nothing to train: stages are those of a step that"
+                " trains, and run an evaluation after it"
+            )
         graph = recording.concrete.graph
-        self.ops, self._created = _in_order(graph.get_operations())
+        self.ops, self._created = in_order(graph.get_operations())
         self.place = {op.name: index for index, op in enumerate(self.ops)}
         num_args = len(graph.inputs) - len(recording.concrete.captured_inputs)
         self.arguments = tuple(one.op.name for one in graph.inputs[:num_args])
@@ -90,12 +105,11 @@ class StepGraph:
                     " stages divide batches, which have to be tensors"
                 )
         self._placeholders = {id(outside): name for name, outside in self.captures.items()}
-        self._names = _names_of_variables(recording, self.captures)
-        self._accumulators = {
-            name
-            for name, outside in self.captures.items()
-            if id(outside) in _accumulators(recording)
-        }
+        handles = {name: id(outside) for name, outside in self.captures.items()}
+        names, accumulators, sums = recording.names(), recording.accumulators(), recording.sums()
+        self._names = {name: names[one] for name, one in handles.items() if one in names}
+        self._accumulators = {name for name, one in handles.items() if one in accumulators}
+        self._sums = {name for name, one in handles.items() if one in sums}
         self._ends = [one.num_ops for one in recording.endings]
         self._must_run = {op.name for op in graph.control_outputs}
         self.handles = [self._handles_of(op) for op in self.ops]
@@ -134,8 +148,8 @@ class StepGraph:
         return bisect.bisect_right(self._ends, self._created[place])
 
     def is_accumulator(self, placeholder: str) -> bool:
-        """Whether replicas add to a variable, each what it sees, as to the total of a metric."""
-        return placeholder in self._accumulators
+        """Whether all replicas' values of a variable are to be added up, as a metric's total."""
+        return placeholder in self._accumulators & self._sums
 
     def variable_name(self, placeholder: str) -> str:
         """What a variable is called."""
@@ -399,7 +413,12 @@ class StepGraph:
 
         What has no trained variables is a part of the layer before it; but where branches count,
         not if it takes what other layers give.
+
+        Raises:
+            ValueError: an evaluation has others than the step that trains.
         """
+        if self.recording.is_evaluation:
+            return self._layers_of_training()
         sizes = [0] * self.num_regions
         for variable in self.recording.variables.values():
             handle = self.handle_of(variable)
@@ -422,6 +441,20 @@ class StepGraph:
             largest = max(range(start, stop), key=lambda region: (sizes[region], -region))
             layers.append(Layer(names[largest], start, stop, sum(sizes[start:stop])))
         return tuple(layers)
+
+    def _layers_of_training(self) -> tuple[Layer, ...]:
+        assert self._trained is not None
+        layers = self._trained.layers
+        names, others = ([e.name for e in g.recording.endings] for g in (self, self._trained))
+        starts = {layer.start for layer in layers}
+        divided = [op for (a, b), op in self.joined.items() if starts & {*range(a + 1, b + 1)}]
+        if names != others or divided:
+            why = f"{divided[0]} uses in one layer what belongs to another" if divided else names
+            raise ValueError(
+                f"{self.recording.name} has other layers where it takes no gradient, {why}, than"
+                f" where it trains, {others}: evaluate in a function of its own"
+            )
+        return layers
 
     @cached_property
     def _sources(self) -> list[set[int]]:
@@ -454,44 +487,6 @@ class StepGraph:
         )
 
 
-def _in_order(created: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Ops, each behind what it takes; and by place, since when it or what takes it is there.
-
-    Args:
-        created: ops in the order of creation.
-    """
-    ops: list[Any] = []
-    since: list[int] = []
-    done: set[str] = set()
-    for number, op in enumerate(created):
-        waiting = [op]
-        while waiting:
-            one = waiting[-1]
-            before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
-            missing = [other for other in before if other.name not in done]
-            if missing and one.name not in done:
-                waiting += missing
-                continue
-            waiting.pop()
-            if one.name not in done:
-                done.add(one.name)
-                ops.append(one)
-                since.append(number)
-    return ops, since
-
-
-def _names_of_variables(recording: Recording, captures: dict[str, Any]) -> dict[str, str]:
-    known = {id(one.handle): variable_name(one) for one in recording.concrete.graph.variables}
-    return {name: known[id(outside)] for name, outside in captures.items() if id(outside) in known}
-
-
 def _metric(variable: str) -> str:
     """The metric that a variable is of, by the variable's name; itself, where that does not say."""
     return variable.rpartition("/")[0] or variable
-
-
-def _accumulators(recording: Recording) -> set[int]:
-    """Handles of variables that every replica, and so every microbatch, adds to, as metrics do."""
-    on_read = tf.VariableSynchronization.ON_READ
-    variables = recording.concrete.graph.variables
-    return {id(one.handle) for one in variables if one.synchronization is on_read}

@@ -52,6 +52,7 @@ class HorovodReductions:
         self._unknown: list[Any] = []
         self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
+        self._taken: list[tuple[Any, bool]] = []
         self.left: dict[str, str] = {}
         self.unknown_to_us: list[str] = []
 
@@ -76,6 +77,7 @@ class HorovodReductions:
 
     def take_all(self, tensors: Sequence[Any]) -> list[str] | None:
         """The names under which tensors are to be planned; None to leave them together."""
+        self._taken.clear()
         names = [self.take(tensor) for tensor in tensors]
         planned = [name for name in names if name is not None]
         if len(planned) == len(tensors):
@@ -104,8 +106,20 @@ class HorovodReductions:
         alike = [i for i, raw in enumerate(call.raw) if raw is call.raw[origin.index]]
         index = next((i for i in alike if i not in reduced), origin.index)
         reduced.add(index)
+        is_itself = origin.is_itself or self._is_made_dense(tensor)
+        self._taken.append((call.variables[index], is_itself))
         # Where the gradient was marked as well this trace is not used.
         return None if call.is_marked else call.names[index]
+
+    def planned(self, reduced: Any) -> Any:
+        """Notes what all-reduces the first tensor that was taken and is not yet, and returns it."""
+        self._marks.by_horovod.append((reduced.op, *self._taken.pop(0)))
+        return reduced
+
+    def _is_made_dense(self, tensor: Any) -> bool:
+        """Whether a tensor is what a gradient of some rows is as a dense one."""
+        is_sum = tensor.op.type == "UnsortedSegmentSum"
+        return is_sum and self._marks.find(tensor.op.inputs[0]) is not None
 
     def reduces_all_of(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         """Notes that a wrapper of Horovod's averages these gradients of these variables."""
@@ -293,9 +307,8 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[HorovodReductions]:
         return None
 
     def reduce(name: str, tensor: Any, op: Any, before: float, after: float) -> Any:
-        if before != 1.0:
-            tensor = tensor * tf.cast(before, tensor.dtype)
-        reduced = marks.all_reduce(name, tensor, kinds[op])
+        scaled = tensor if before == 1.0 else tensor * tf.cast(before, tensor.dtype)
+        reduced = reductions.planned(marks.all_reduce(name, scaled, kinds[op]))
         return reduced if after == 1.0 else reduced * tf.cast(after, tensor.dtype)
 
     def all_reduce(original: Any) -> Any:

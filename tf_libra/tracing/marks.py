@@ -120,6 +120,8 @@ class Marks:
         calls: every call of `gradient`, and of `jacobian`.
         of_examples: those of the function that is traced for one example; None: there is none.
         undecided: by id of a gradient that nobody may differentiate, its variable's name.
+        by_horovod: each op that all-reduces what Horovod was given, the variable whose gradient
+            that is, or was made of, and whether it is that gradient.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -130,6 +132,7 @@ class Marks:
         self.calls: list[GradientCall] = []
         self.of_examples: list[OfExample] | None = None
         self.undecided: dict[int, str] = {}
+        self.by_horovod: list[tuple[Any, Any, bool]] = []
         self._known: dict[int, tuple[GradientCall, int]] = {}
         self._kept: list[Any] = []  # so that no id is used again
         self._taken: list[Named] = []
