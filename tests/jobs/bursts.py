@@ -34,8 +34,8 @@ def train(make, strategy, num_steps, **options):
         returned.append({name: np.array(value).tolist() for name, value in result.items()})
         phases.append(step.phase)
     step.synchronize_variables()
-    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
-    cases.save(**{str(i): tf.convert_to_tensor(one).numpy() for i, one in enumerate(every)})
+    every = map(tf.convert_to_tensor, trained.every_variable)
+    cases.save(**{str(i): one.numpy() for i, one in enumerate(every)})
     return {
         "returned": returned,
         "phases": phases,

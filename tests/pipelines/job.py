@@ -52,10 +52,9 @@ def trained_alone(
         {name: value.numpy() for name, value in alone.accumulated(*step, num_microbatches).items()}
         for step in batches(num_steps, samples)
     ]
-    every = [*alone.variables, *alone.state, *alone.optimizer.variables]
     values = {
         f"{number} {one.name}": tf.convert_to_tensor(one).numpy()
-        for number, one in enumerate(every)
+        for number, one in enumerate(alone.every_variable)
     }
     return returned, values
 

@@ -35,6 +35,12 @@ class Trained:
     state: tuple[Any, ...] = ()
     scaled: Callable[[Any], Any] = lambda loss: loss
 
+    @property
+    def every_variable(self) -> list[Any]:
+        """All that a step writes, the trained ones first, and then the state."""
+        counted = getattr(self.metric, "variables", [])
+        return [*self.variables, *self.state, *self.optimizer.variables, *counted]
+
     def step(self, images: Any, labels: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
             logits = self.call(images)
@@ -231,14 +237,16 @@ def transformer() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
 
 
-class _Ratios:
-    """Metrics of whether a label is odd, whose denominators differ between samples."""
+class _Counts:
+    """Metrics of whether a label is odd: ratios, whose denominators differ, and sums."""
 
     def __init__(self) -> None:
         metrics = keras.metrics
         self._metrics = [metrics.Precision(), metrics.Recall(), metrics.AUC(num_thresholds=20)]
         self._mean = metrics.Mean()
         self._error = metrics.RootMeanSquaredError()
+        self._sum = metrics.Sum()
+        self._labels = metrics.Sum(dtype="int32")
 
     def update_state(self, labels: Any, logits: Any) -> None:
         odd, guess = labels % 2, tf.sigmoid(4 * logits[:, 1])
@@ -246,14 +254,35 @@ class _Ratios:
             one.update_state(odd, guess)
         self._mean.update_state(guess, sample_weight=tf.cast(labels, tf.float32))
         self._error.update_state(odd, guess)
+        self._sum.update_state(guess)
+        self._labels.update_state(labels)
 
     def result(self) -> Any:
-        return tf.stack([one.result() for one in (*self._metrics, self._mean, self._error)])
+        rest = self._mean, self._error, self._sum
+        whole = tf.cast(self._labels.result(), tf.float32)
+        return tf.stack([*(one.result() for one in (*self._metrics, *rest)), whole])
 
 
 def counted() -> Trained:
-    """With metrics that are ratios, none of them of as many samples."""
-    return replace(deep(4), metric=_Ratios())
+    """With metrics that are ratios, none of them of as many samples, and sums."""
+    return replace(deep(4), metric=_Counts())
+
+
+def greatest() -> Trained:
+    """With what is no sum: of labels the greatest."""
+
+    class Greatest(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="greatest")
+            self.value = self.add_variable([], "zeros", name="value")
+
+        def update_state(self, labels: Any, logits: Any) -> None:
+            self.value.assign(tf.maximum(self.value, tf.cast(tf.reduce_max(labels), tf.float32)))
+
+        def result(self) -> Any:
+            return self.value + 0.0
+
+    return replace(deep(4), metric=Greatest())
 
 
 def mixed() -> Trained:
@@ -434,12 +463,19 @@ def inception() -> Trained:
     return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1))
 
 
+class _Labels(keras.metrics.Sum):
+    """What labels add up to."""
+
+    def update_state(self, labels: Any, logits: Any) -> None:
+        super().update_state(labels)
+
+
 def mlp() -> Trained:
-    """Of few layers, under an optimizer that looks at all gradients."""
-    return deep(5)
+    """Of few layers, with a metric that is a sum."""
+    return replace(deep(5), metric=_Labels())
 
 
-COUNTED = {one.__name__: one for one in (counted, mixed)}
+COUNTED = {one.__name__: one for one in (counted, mixed, greatest)}
 BURSTS = {one.__name__: one for one in (mlp, vgg, inception)}
 EVERY = {
     one.__name__: one

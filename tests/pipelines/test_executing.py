@@ -75,15 +75,16 @@ def test_replicas_share_each_microbatch(starts, replicas, num_microbatches):
 
 @pytest.mark.parametrize(("starts", "replicas"), [((0,), (2,)), ((0, 2), (1, 3)), ((0, 1), (3, 2))])
 def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
-    """Ratios, whose denominators differ between replicas, and what else is computed of sums."""
+    """Ratios, whose denominators differ between replicas, sums, and what is computed of these."""
     batch = 24 if sum(replicas) != 5 else 60
     check("counted", starts, replicas, 2, batch=batch)
 
 
 def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
-    """What takes something else, too, by the names of what it adds up."""
+    """What takes something else than sums, by the names of what it writes."""
     steps = batches(1, 24)
-    for model, averaged in (("mixed", {"mixed/total", "mixed/count"}), ("counted", set())):
+    averages = {"mixed": {"mixed/total", "mixed/count"}, "greatest": {"greatest/value"}}
+    for model, averaged in (averages | {"counted": set()}).items():
         ranks = train(COUNTED[model], (0, 2), (1, 2), 2, steps)
         for rank in ranks:
             assert {

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_libra import logs
 from tf_libra.backends.control import Control
+from tf_libra.pipelines.metrics import is_sum
 from tf_libra.pipelines.step_graph import StepGraph
 from tf_libra.pipelines.transport import Transport
 from tf_libra.session import elsewhere
@@ -37,7 +38,8 @@ class Owned:
         name: likewise.
         ranks: those of its stage.
         is_needed: whether this rank computes with it.
-        is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric.
+        is_sum: whether each of the ranks adds to it what it sees, as to the total of a metric: what
+            all have seen is the sum over them.
         is_written: whether a step changes it.
         dtype: of its value.
         shape: static shape of its value.
@@ -73,9 +75,8 @@ def owned(
     found = []
     for name, one in captured.items():
         if name in stages:
-            is_sum = graph.is_accumulator(name) and one.dtype.is_floating
             owners = ranks[stages[name]]
-            uses = name in needed, is_sum, name in written
+            uses = name in needed, len(owners) > 1 and is_sum(graph, name), name in written
             found.append(Owned(one.key, one.name, owners, *uses, one.dtype, one.shape))
     return found
 
@@ -112,6 +113,8 @@ class Holding:
         # Of these only their stages have the values: trained, or let go, since they were brought.
         self._behind: set[int] = set()
         self._gone: set[int] = set()
+        # Of these every rank has all, which the ranks of a stage would each add to.
+        self._whole: set[int] = set()
         self._reach: tuple[int, Transport] | None = None
         elsewhere.register(function, self, owner)
 
@@ -191,6 +194,7 @@ class Holding:
         """
         new = [one for one in captured if one.key not in self._shared]
         self._shared |= {one.key for one in new}
+        self._whole |= {one.key for one in new}
         self._variables |= {one.key: weakref.ref(one.tensor) for one in new}
         everyone = control.all_gather([_standing(one) for one in new])
         for index, one in enumerate(new):
@@ -218,7 +222,7 @@ class Holding:
         Args:
             captured: these variables, by key.
         """
-        elsewhere.bring_back(captured, but=self)
+        self._whole |= elsewhere.bring_back(captured, but=self)
 
     def own(self, variables: Iterable[Owned], world_size: int, transport: Transport) -> None:
         """These belong to stages, as a trace has it; what any trace needs or writes counts.
@@ -241,26 +245,21 @@ class Holding:
         """A step has trained what its stages own."""
         self._behind |= {key for key, one in self._owned.items() if one.is_written}
 
-    def forget_owners(self) -> dict[int, Owned]:
-        """Nothing belongs to anybody, for a step that is laid out anew; returns what did."""
-        before, self._owned = self._owned, {}
-        return before
+    def forget_owners(self) -> None:
+        """Nothing belongs to anybody, for a step that is laid out anew."""
+        self._owned = {}
 
     def forget_ranks(self) -> None:
         """Nobody has what this rank lacks: variables are as they are, all of them."""
         self._owned, self._behind, self._gone, self._reach = {}, set(), set(), None
 
-    def share_sums_anew(self, before: dict[int, Owned], held: Mapping[int, Held]) -> None:
-        """Where more or fewer ranks add to a variable than before: all together have its sum.
-
-        All ranks have what `bring_back` has brought, an average over those before.
-        """
-        for key, one in self._owned.items():
-            known = before.get(key)
-            if one.is_sum and known is not None and len(known.ranks) != len(one.ranks):
-                value = held[key].read_value()
-                scale = tf.constant(len(known.ranks) / len(one.ranks), value.dtype)
-                held[key].assign(value * scale)
+    def divide(self, rank: int, held: Mapping[int, Held]) -> None:
+        """Of a sum that every rank has, the first of a stage goes on with it, and others from 0."""
+        for key in self._whole & self._owned.keys():
+            one = self._owned[key]
+            if one.is_sum and rank in one.ranks[1:]:
+                held[key].assign(tf.zeros_like(held[key].read_value()))
+        self._whole -= self._owned.keys()
 
     def let_go(self, rank: int, held: Mapping[int, Held]) -> None:
         """Frees the memory of what this rank neither updates nor computes with.
@@ -274,14 +273,16 @@ class Holding:
             if rank not in one.ranks and not one.is_needed:
                 held[key].assign(tf.zeros([0], held[key].dtype))
 
-    def brings_back(self, held: Mapping[int, Held]) -> None:
+    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
         """Brings variables up to date on every rank, all of which call it.
 
-        What the ranks of a stage add to, each for its samples, is averaged over them: the ratio of
-        two sums, as most metrics are, is then that of all samples.
+        What the ranks of a stage add to, each for its samples, is added up over them.
 
         Args:
             held: those that are asked for, by key.
+
+        Returns:
+            Keys of those that were not up to date.
 
         Raises:
             tf.errors.OpError: a rank is gone or late.
@@ -290,17 +291,24 @@ class Holding:
         wanted = [key for key in self._owned if key in old and key in held]
         for key in wanted:
             self._bring(self._owned[key], held[key])
-        self._behind -= set(wanted)
-        self._gone -= set(wanted)
+        brought = set(wanted)
+        self._behind -= brought
+        self._gone -= brought
+        self._whole |= brought
+        return brought
 
     def _bring(self, one: Owned, held: Held) -> None:
         assert self._reach is not None
         world_size, transport = self._reach
         own, root = transport.rank, one.ranks[0]
         name = f"variable {one.name}"
-        if one.is_sum and len(one.ranks) > 1 and own in one.ranks:
-            total = transport.all_reduce(held.read_value(), one.ranks, f"{name}, averaged")
-            held.assign(total / tf.cast(len(one.ranks), total.dtype))
+        if one.is_sum and one.key not in self._whole:
+            part = f"{name}, a part"
+            if own in one.ranks[1:]:
+                transport.send(held.read_value(), root, part)
+            elif own == root:
+                parts = [transport.receive(held.dtype, held.shape, r, part) for r in one.ranks[1:]]
+                held.assign(tf.add_n([held.read_value(), *parts]))
         if own != root:
             held.assign(transport.receive(held.dtype, held.shape, root, name))
             return

@@ -1,8 +1,8 @@
 """Results of metrics over the replicas of a stage: of what all have seen, not a mean of results.
 
 Each replica adds what it sees to variables of its own. A precision is a ratio of two of them, whose
-denominators differ between replicas: the mean of ratios is another number than the ratio of means.
-So replicas send the variables, and the first one computes the result from their means.
+denominators differ between replicas: the mean of ratios is another number than the ratio of sums.
+So replicas send the variables, and the first one computes the result from their sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,8 @@ from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.extracting import Extraction
 from tf_libra.pipelines.step_graph import READS, StepGraph
 from tf_libra.pipelines.transport import Transport
+
+_SUMS = frozenset({"Add", "AddN", "AddV2", "Sub"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Metric:
                 ops.append(op.name)
                 continue
             [handle] = graph.handles[place]
-            if not (graph.is_accumulator(handle) and op.outputs[0].dtype.is_floating):
+            if not is_sum(graph, handle):
                 return None
             if op.type not in READS or cut.stage_of_variable(handle) != stage:
                 return None
@@ -69,7 +71,7 @@ class Metric:
             The tensor, on the first of these ranks; None on the others.
         """
         root, *others = ranks
-        means = []
+        sums = []
         for read, variable in zip(self.reads, self.variables, strict=True):
             here = f"{read.name} for {self.name}"
             value = tf.raw_ops.ReadVariableOp(resource=variable, dtype=read.dtype)
@@ -78,8 +80,40 @@ class Metric:
                 continue
             values = [value]
             values += [transport.receive(value.dtype, value.shape, one, here) for one in others]
-            means.append(tf.add_n(values) / tf.constant(len(values), value.dtype))
-        return self.call(means)[0] if transport.rank == root else None
+            sums.append(tf.add_n(values))
+        return self.call(sums)[0] if transport.rank == root else None
+
+
+def is_sum(graph: StepGraph, variable: str) -> bool:
+    """Whether replicas add to a variable, each what it sees: what all have seen is the sum of all.
+
+    That of a maximum, say, is not.
+
+    Args:
+        graph: the step.
+        variable: its placeholder.
+    """
+    writes = [place for place in graph.writes if variable in graph.handles[place]]
+    return graph.is_accumulator(variable) and all(_adds(graph, one, variable) for one in writes)
+
+
+def _adds(graph: StepGraph, place: int, variable: str) -> bool:
+    """Whether an op adds to a variable, sets it to a constant, or does what cannot be seen."""
+    op = graph.ops[place]
+    if op.type != "AssignVariableOp":
+        return True
+    value = _uncast(op.inputs[1])
+    terms = [_uncast(one) for one in value.inputs] if value.type in _SUMS else []
+    return graph.constant[graph.place[value.name]] or any(
+        one.type in READS and variable in graph.handles[graph.place[one.name]] for one in terms
+    )
+
+
+def _uncast(tensor: Any) -> Any:
+    """The op that computes a tensor, but for what only hands it on."""
+    while tensor.op.type in ("Cast", "Identity"):
+        [tensor] = tensor.op.inputs
+    return tensor.op
 
 
 def added_up_in(graph: StepGraph, tensor: Any) -> tuple[str, ...]:

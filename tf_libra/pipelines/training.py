@@ -192,6 +192,7 @@ class StagedTraining:
         commits.stepped(self._control)
         if self._options.release_variables:
             self._holding.let_go(self._control.rank, self._held)
+        self._holding.divide(self._control.rank, self._held)
         leaves = batches.tensors(given)
         arguments = [leaves[place] for place in traces.order]
         flat = self._planner.during(traces, execution, partial(execution.step, arguments))
@@ -265,12 +266,11 @@ class StagedTraining:
         old = next(iter(self._executions.values())).layout
         if old.teams != layout.teams or len(layout.teams) > 1:
             self._synchronize()
-        before = self._holding.forget_owners()
+        self._holding.forget_owners()
         kinds, self._executions = list(self._executions), {}
         for key in kinds:
             if layout.for_batch(self._traces[key].samples_per_rank).teams == layout.teams:
                 self._executions[key] = self._execution(self._traces[key])
-        self._holding.share_sums_anew(before, self._held)
 
     def _execution(self, traces: Traces) -> Execution:
         layout, rank = self._layout, self._control.rank
@@ -296,9 +296,9 @@ class StagedTraining:
         for names in set(execution.averaged.values()) - self._warned:
             self._warned.add(names)
             self._story.log.warning(
-                "%s returns what is computed of %s and of something else, too: it is averaged over"
-                " the replicas of a stage, where a ratio of sums would be another number; return"
-                " the metric's result by itself",
+                "%s returns what is computed of %s, and not of sums over samples alone: it is"
+                " averaged over the replicas of a stage, where a ratio of sums would be another"
+                " number; return the metric's result by itself",
                 self._name,
                 ", ".join(names),
             )

@@ -39,8 +39,8 @@ class Keeper(Protocol):
         """
         ...
 
-    def brings_back(self, held: Mapping[int, Held]) -> None:
-        """Brings those of these variables, by key, up to date that are not."""
+    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
+        """Brings those of these variables, by key, up to date that are not; returns their keys."""
         ...
 
     def old(self) -> dict[int, Held]:
@@ -111,20 +111,25 @@ def _end() -> None:
         gc.callbacks.remove(_collected)
 
 
-def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> None:
+def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> set[int]:
     """Brings variables up to date that other functions have trained; all ranks call it.
 
     Args:
         held: the variables, by key.
         but: who needs them, and is not asked.
 
+    Returns:
+        Keys of those that were not up to date.
+
     Raises:
         tf.errors.OpError: a rank is gone or late.
     """
+    found: set[int] = set()
     if anybody():
         for _, keeper in sorted(_KEEPERS.items(), key=lambda one: one[0]):
             if keeper is not but:
-                keeper.brings_back(held)
+                found |= keeper.brings_back(held)
+    return found
 
 
 def stepped(control: Control) -> None:
