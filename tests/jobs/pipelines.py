@@ -78,23 +78,29 @@ if harness.SIZE != 3:
 def released():
     """Variables of other stages have no elements between steps, and are back when asked for."""
     trained = fresh(models.deep)
-    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.step))
+    step = tf_libra.optimize(in_stages(2), release_variables=True)(tf.function(trained.flagged))
     sizes = []
 
-    def run(images, labels):
-        step(harness.own(images), harness.own(labels))
+    def run(images, labels, **flag):
+        result = step(harness.own(images), harness.own(labels), **flag)
         sizes.append([int(tf.size(one.value)) for one in trained.variables])
+        return float(result["loss"])
 
     first, second, third = batches(3, SAMPLES)
     run(*first)
     step.synchronize_variables()
     sizes.append([int(tf.size(one.value)) for one in trained.variables])
     run(*second)
+    evaluated = run(*second, training=False)
     run(*(one[: SAMPLES // 2] for one in third))  # traced anew
     run(*(one[SAMPLES // 2 :] for one in third))
     step.synchronize_variables()
     cases.save(**{str(i): one.numpy() for i, one in enumerate(trained.variables)})
-    return {"sizes": sizes, "stages": [list(stage.devices) for stage in step.plan.stages]}
+    return {
+        "sizes": sizes,
+        "stages": [list(stage.devices) for stage in step.plan.stages],
+        "evaluated": evaluated,
+    }
 
 
 if harness.SIZE != 3:

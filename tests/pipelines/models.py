@@ -57,6 +57,17 @@ class Trained:
             result["norms"] = self.norms.result()
         return result
 
+    def flagged(self, images: Any, labels: Any, training: bool = True) -> dict[str, Any]:
+        """A step that a flag makes an evaluation."""
+        if training:
+            return self.step(images, labels)
+        logits = self.call(images)
+        result = {"loss": self.loss(labels, logits), "logits": logits}
+        if self.metric is not None:
+            self.metric.update_state(labels, logits)
+            result["metric"] = self.metric.result()
+        return result
+
     def _measure(self, gradients: list[Any]) -> None:
         self.norms.update_state(tf.linalg.global_norm(gradients))
         self.norms.update_state(self.optimizer.iterations)

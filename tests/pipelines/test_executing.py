@@ -1,5 +1,6 @@
 """Stages that run as ranks do train to the weights of one process that accumulates."""
 
+import concurrent.futures
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -11,17 +12,21 @@ from tests.pipelines.job import (
     batches,
     fresh,
     names_of,
+    plan_of,
     traced,
     train,
     train_laid_out,
     trained_alone,
 )
 from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained
+from tests.pipelines.threads import Threads
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.scaling import flows
+from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 from tf_libra.planning.burst.blocks import reduce_graph
@@ -78,6 +83,49 @@ def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
     """Ratios, whose denominators differ between replicas, sums, and what is computed of these."""
     batch = 24 if sum(replicas) != 5 else 60
     check("counted", starts, replicas, 2, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "starts", "replicas"),
+    [("counted", (0, 2), (1, 2)), ("convolutional", (0, 1), (2, 1))],
+)
+def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, replicas):
+    """What it returns is of all samples, and no variable is trained."""
+    make, [(images, labels)] = (EVERY | COUNTED)[model], batches(1, 12)
+    alone = fresh(make)
+    wanted = alone.flagged(images, labels, False)
+    threads = Threads(sum(replicas))
+
+    def evaluated(number: int, trained: Trained, traces: Traces, layout: Layout) -> list[Any]:
+        sizes = {Shares(layout, 4).size_in(stage) for stage in layout.stages_of(number)}
+        cuts = {size: traces.traced(size, layout.starts) for size in sizes}
+        execution = Execution(layout, cuts, 4, threads.of(number))
+        own = slice(4 * number, 4 * number + 4)
+        flat = execution.step([images[own], labels[own]])
+        assert {one.kind for one in execution.executed} == {"forward"}
+        return flat
+
+    ranks = []
+    for number in range(3):
+        trained = fresh(make)
+        recorder = Recorder(tf.function(trained.flagged))
+        how = (4, 6)
+        training = Traces(recorder, ((images, labels), {}), *how, num_ranks=3)
+        given = ((images, labels), {"training": False})
+        traces = Traces(recorder, given, *how, num_ranks=3, trained=training.whole)
+        traces.check_layers(training)
+        names = [one.name for one in traces.whole.layers]
+        layout = Layout.of_pipeline(plan_of(names, starts, replicas, 2)).forward()
+        ranks.append((number, trained, traces, layout))
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda one: evaluated(*one), ranks))
+    for flat, (_, trained, traces, _) in zip(found, ranks, strict=True):
+        returned = traces.whole.recording.concrete.function_type.pack_output(flat)
+        assert returned.keys() == wanted.keys()
+        for name, want in wanted.items():
+            close(returned[name], want)
+        for got, want in zip(trained.variables, alone.variables, strict=True):
+            np.testing.assert_array_equal(read(got), read(want))
 
 
 def test_it_is_known_of_which_metrics_only_results_can_be_averaged():

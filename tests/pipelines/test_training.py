@@ -72,16 +72,20 @@ def test_every_worker_has_a_stage_or_a_replica_of_one(trained: Job) -> None:
 
 @pytest.mark.parametrize("trained", [2, 4], indirect=True)
 def test_variables_of_other_stages_are_let_go_and_brought_back(trained: Job) -> None:
-    """Between steps, for arguments of another kind, and when asked for."""
+    """Between steps, for arguments of another kind, and when asked for; an evaluation has them."""
     alone = fresh(EVERY["deep"])
     first, second, third = batches(3, SAMPLES)
     halves = [tuple(one[part] for one in third) for part in (slice(0, 24), slice(24, 48))]
-    for step in (first, second, *halves):
+    for step in (first, second):
+        alone.accumulated(*step, MICROBATCHES)
+    loss = float(alone.flagged(*second, training=False)["loss"])
+    for step in halves:
         alone.accumulated(*step, MICROBATCHES)
     whole = [int(tf.size(one.value)) for one in alone.variables]
     kept = []
     for rank in range(trained.world_size):
         value = trained.value("released", rank)
+        np.testing.assert_allclose(value["evaluated"], loss, rtol=1e-3)
         after_first, synchronized, *later = value["sizes"]
         assert synchronized == whole
         assert all(sizes == after_first for sizes in later)

@@ -129,6 +129,13 @@ class Layout:
         )
         return replace(self, num_microbatches=num_microbatches, orders=orders)
 
+    def forward(self) -> "Layout":
+        """The same of an evaluation, which computes nothing backward."""
+        orders = tuple(
+            tuple(task for task in order if task.kind == "forward") for order in self.orders
+        )
+        return replace(self, orders=orders, groups=())
+
     @property
     def num_stages(self) -> int:
         """How many stages there are."""

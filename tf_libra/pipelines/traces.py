@@ -38,6 +38,7 @@ class Traces:
         *,
         num_ranks: int = 1,
         has_branches: bool = False,
+        trained: StepGraph | None = None,
     ) -> None:
         """Traces the step for a microbatch.
 
@@ -48,6 +49,7 @@ class Traces:
             size: samples of a microbatch.
             num_ranks: of the job.
             has_branches: see `StepGraph`.
+            trained: likewise.
 
         Raises:
             ValueError: the step does what cannot be cut into stages; named.
@@ -58,7 +60,7 @@ class Traces:
         # Traced anyway, where it is more than one sample, whose axis could be any of one element.
         self._compared = self.share if self.share not in (None, 1) else 2 * size
         self._recorder = recorder
-        self._has_branches = has_branches
+        self._how = has_branches, trained
         self._specs = batches.sized(given, size)
         self._graphs: dict[int, StepGraph] = {}
         self._axes: dict[int, Axes] = {}
@@ -87,7 +89,7 @@ class Traces:
         """The step for so many samples."""
         if size not in self._graphs:
             args, kwargs = batches.sized(self._specs, size)
-            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), self._has_branches)
+            self._graphs[size] = StepGraph(self._recorder.record(args, kwargs), *self._how)
         return self._graphs[size]
 
     def _are_alike(self) -> bool:

@@ -22,6 +22,7 @@ from tf_libra.pipelines.planner import Planner
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.shares import Shares
 from tf_libra.pipelines.traces import Traces
+from tf_libra.pipelines.updating import Update
 from tf_libra.session import commits, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.state import State
@@ -187,8 +188,9 @@ class StagedTraining:
         self._use(layout if fitting.teams == layout.teams else fitting)
         if key not in self._executions:
             self._executions[key] = self._execution(self._traces[key])
-        execution = self._current = self._executions[key]
-        traces = self._traces[key]
+        execution, traces = self._executions[key], self._traces[key]
+        if not traces.whole.recording.is_evaluation:
+            self._current = execution
         commits.stepped(self._control)
         if self._options.release_variables:
             self._holding.let_go(self._control.rank, self._held)
@@ -232,9 +234,14 @@ class StagedTraining:
             layout = self._planner.next_layout()
             count = layout.for_batch(samples).num_microbatches
         size = samples * control.world_size // count
-        has_branches, world = self._planner.has_branches, control.world_size
         traces = Traces(
-            self._recorder, given, samples, size, num_ranks=world, has_branches=has_branches
+            self._recorder,
+            given,
+            samples,
+            size,
+            num_ranks=control.world_size,
+            has_branches=self._planner.has_branches,
+            trained=None if is_first else self._first.whole,
         )
         agree(control, {"computation": axes_lib.digest(traces.whole)})
         self._holding.prepare(traces.variables)
@@ -243,8 +250,13 @@ class StagedTraining:
             transport = Lanes(control.rank, self._identity, self._waiting)
             self._planner.begin(traces, given, control, transport, self._story)
         else:
-            traces.check_layers(next(iter(self._traces.values())))
+            traces.check_layers(self._first)
         return traces
+
+    @property
+    def _first(self) -> Traces:
+        """What was planned for; a step that trains."""
+        return next(iter(self._traces.values()))
 
     def _share(self, traces: Traces) -> None:
         """Lets all variables start as those of rank 0."""
@@ -276,6 +288,8 @@ class StagedTraining:
         layout, rank = self._layout, self._control.rank
         assert layout is not None
         layout = layout.for_batch(traces.samples_per_rank)
+        if traces.whole.recording.is_evaluation:
+            layout = layout.forward()
         shares = Shares(layout, traces.samples_per_rank)
         sizes = {shares.size_in(stage) for stage in layout.stages_of(rank)} or {traces.size}
         traced = {size: traces.traced(size, layout.starts) for size in sorted(sizes)}
@@ -289,6 +303,12 @@ class StagedTraining:
             layout.ranks,
             execution.captures,
         )
+        if traces.whole.recording.is_evaluation:
+            # What the update keeps equal on all ranks is no stage's.
+            first = self._first
+            stages = Update(first.cut(layout.starts)).variables
+            everyones = {one.key for name, one in first.captured.items() if name not in stages}
+            variables = [one for one in variables if one.key not in everyones]
         self._holding.own(variables, self._control.world_size, lanes)
         return execution
 
