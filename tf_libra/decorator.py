@@ -61,10 +61,11 @@ def optimize(
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
     pipeline = pipeline_lib.find(strategy)
     if pipeline is not None:
+        of_stages = _options_of_stages("pipelines", pipeline.name, options)
         return functools.partial(
             Optimized,
-            options=_options_of_stages("pipelines", pipeline.name, options),
-            make_planner=functools.partial(_pipeline_planner, pipeline),
+            options=of_stages,
+            make_planner=functools.partial(_pipeline_planner, pipeline, of_stages.memory_bytes),
         )
     burst = burst_lib.find(strategy)
     if burst is not None:
@@ -81,6 +82,12 @@ def optimize(
             "release_variables is an option of pipelines, as tf_libra.strategies.Spp makes them,"
             f" got True with strategy {resolved.strategy.name!r}, under which every rank needs all"
             " variables"
+        )
+    if resolved.memory_bytes is not None:
+        raise ValueError(
+            "memory_bytes is an option of pipelines, as tf_libra.strategies.Spp makes them, got"
+            f" {resolved.memory_bytes!r} with strategy {resolved.strategy.name!r}, under which"
+            " every rank has all parameters"
         )
     return functools.partial(Optimized, options=resolved)
 
@@ -103,10 +110,10 @@ def runs_in_stages(strategy: Any) -> bool:
     return pipeline_lib.find(strategy) is not None or burst_lib.find(strategy) is not None
 
 
-def _pipeline_planner(strategy: PipelineStrategy) -> "Planner":
+def _pipeline_planner(strategy: PipelineStrategy, memory_bytes: float | None) -> "Planner":
     from tf_libra.pipelines.pipeline_planner import PipelinePlanner
 
-    return PipelinePlanner(strategy)
+    return PipelinePlanner(strategy, memory_bytes)
 
 
 def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner":
@@ -126,8 +133,8 @@ def _options_of_stages(what: str, strategy: str, options: Mapping[str, Any]) -> 
     Raises:
         ValueError: one is given that these do not have.
     """
-    own = "plan" if what == "bursts" else "release_variables"
-    allowed = (own, *_OF_STAGES)
+    own = ("plan",) if what == "bursts" else ("release_variables", "memory_bytes")
+    allowed = (*own, *_OF_STAGES)
     defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
     for name, value in options.items():
         if name not in allowed and name in defaults and value != defaults[name]:

@@ -340,6 +340,8 @@ if harness.SIZE == 2:
         "more_stages_than_workers",
         lambda: refused(models.deep, Spp(num_microbatches=2, num_stages=3)),
     )
+    small = {"memory_bytes": 64.0}
+    cases.add("a_layer_too_large", lambda: refused(models.deep, Spp(num_microbatches=2), **small))
     cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
 
 

@@ -437,6 +437,10 @@ def test_options_of_data_parallelism_are_refused(option):
 def test_data_parallelism_lets_no_variables_go():
     with pytest.raises(ValueError, match=r"^release_variables is an option of pipelines.*'libra'"):
         tf_libra.optimize("libra", release_variables=True)
+    with pytest.raises(ValueError, match=r"^memory_bytes is an option of pipelines.*'libra'"):
+        tf_libra.optimize("libra", memory_bytes=1e9)
+    with pytest.raises(ValueError, match=r"^memory_bytes must be"):
+        tf_libra.optimize(Spp(num_microbatches=2), memory_bytes=0)
 
 
 def test_every_model_has_cuts():

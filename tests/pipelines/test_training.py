@@ -274,6 +274,7 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
         ("a_batch_not_divided", "num_microbatches must divide the batch of all ranks, 2 times 8"),
         ("more_stages_than_layers", "cannot be cut into stages: it has one layer"),
         ("more_stages_than_workers", "num_stages must be at most the number of workers, 2, got 3"),
+        ("a_layer_too_large", "fits no device: its parameters and their gradients take"),
         ("a_model_without_layers", "tf_libra.boundary is not called"),
     ],
 )

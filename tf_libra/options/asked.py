@@ -26,6 +26,7 @@ class Asked(TypedDict, total=False):
     sparse_as_dense: bool
     inner_gradients: str | None
     release_variables: bool
+    memory_bytes: float | None
     progress: bool
     tuning: Tuning | None
     faults: Faults | None

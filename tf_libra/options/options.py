@@ -219,6 +219,13 @@ class Options:
         until `synchronize_variables()`.""",
         agreed=True,
     )
+    memory_bytes: float | None = option(
+        None,
+        "float | None",
+        values.check_optional_above_0,
+        """of pipelines alone: what this rank has for the parameters of its stage and their
+        gradients; the least of all ranks counts. None: enough.""",
+    )
     progress: bool = option(
         True,
         "bool",

@@ -93,6 +93,11 @@ def check_above_0(name: str, value: Any) -> float:
     return checks.real(name, value, above=0)
 
 
+def check_optional_above_0(name: str, value: Any) -> float | None:
+    """A finite number above 0, or None."""
+    return None if value is None else check_above_0(name, value)
+
+
 def check_share(name: str, value: Any) -> float:
     """A number from 0 to 1."""
     share = checks.real(name, value, minimum=0)

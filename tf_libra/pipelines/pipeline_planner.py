@@ -20,6 +20,7 @@ from tf_libra.pipelines.shares import Shares, check_divides
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.transport import Transport
 from tf_libra.planning.pipeline import DataParallel, PipelineStrategy
+from tf_libra.planning.pipeline.memory import check_layers_fit
 from tf_libra.story.story import Story
 from tf_libra.tuning import Phase
 
@@ -29,8 +30,12 @@ class PipelinePlanner:
 
     has_branches = False
 
-    def __init__(self, strategy: PipelineStrategy) -> None:
+    def __init__(self, strategy: PipelineStrategy, memory_bytes: float | None = None) -> None:
         """Plans nothing yet.
+
+        Args:
+            strategy: who plans.
+            memory_bytes: what this rank has for parameters and their gradients; None: enough.
 
         Raises:
             ValueError: the number of microbatches is missing.
@@ -44,6 +49,7 @@ class PipelinePlanner:
         self.asked = repr(strategy)
         self.num_microbatches: int = strategy.num_microbatches
         self._strategy = strategy
+        self._memory_bytes = memory_bytes
         self._layers: LayerGraph | None = None
         self._cluster: Cluster | None = None
         self._layout: Layout | None = None
@@ -74,7 +80,10 @@ class PipelinePlanner:
         mine = profiling.measured_layers(traces, given, self.num_microbatches)
         layers = profiling.averaged(mine, control)
         links = measured_links(transport, control)
-        document = None
+        memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
+        cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
+        check_layers_fit(layers, cluster)
+        document: Any = None
         if control.rank == 0:
             axes = traces.axes(traces.size)
 
@@ -83,17 +92,23 @@ class PipelinePlanner:
                 Shares(layout, traces.samples_per_rank)
                 check_exchanges(traces.cut(layout.starts), layout, axes)
 
-            plan = plan_for(layers, links.cluster, self._strategy, self.num_microbatches, check)
-            cut = traces.cut([stage.start for stage in plan.stages])
-            document = [plan.to_json(), groups_of(cut, plan, layers, links)]
+            try:
+                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+            except ValueError as error:  # of all ranks
+                document = [None, str(error)]
+            else:
+                cut = traces.cut([stage.start for stage in plan.stages])
+                document = [plan.to_json(), groups_of(cut, plan, layers, links)]
         document = control.broadcast(document)
+        if document[0] is None:
+            raise ValueError(document[1])
         self.plan = PipelinePlan.from_json(document[0])
         groups = tuple(tuple(map(tuple, one)) for one in document[1])
         self._layout = replace(Layout.of_pipeline(self.plan), groups=groups)
-        self._layers, self._cluster = layers, links.cluster
+        self._layers, self._cluster = layers, cluster
         self._first = _First(traces, control, story)
         story.stopped()
-        story.pipeline_planned(self.plan, layers, links.cluster)
+        story.pipeline_planned(self.plan, layers, cluster)
         if control.rank == 0:
             story.log.info("pipeline: %s", describing.in_a_line(self.plan))
             for note in self.plan.notes:
