@@ -1,11 +1,12 @@
 """`optimize`: one line over a training step."""
 
+import copy
 import functools
 import textwrap
 import threading
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from tf_libra import options as options_lib
 from tf_libra import strategies
@@ -168,6 +169,10 @@ class Optimized:
         settled: whether nothing is tried out or measured any more.
     """
 
+    # By it AutoGraph knows what it has nothing to convert in, where a function calls a step in
+    # `tf.init_scope`, say.
+    autograph_info__: ClassVar[dict[str, Any]] = {}
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -193,6 +198,7 @@ class Optimized:
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")
         functools.update_wrapper(self, function, updated=())
+        self._made_of = (function, options, tuner, make_planner)
         # Threads that call it at once take turns: the ranks' steps are one after the other.
         self._turn = threading.RLock()
         self._training: TrainingFunction | StagedTraining
@@ -227,7 +233,27 @@ class Optimized:
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Self | types.MethodType":
         """Binds a decorated method to its object."""
-        return self if instance is None else types.MethodType(self, instance)
+        if instance is None:
+            return self
+        self._training.is_method = True
+        return types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        """Says what a `tf.function` has and this has not."""
+        called = self.__dict__.get("__name__", "the step")
+        message = f"{called!r}, decorated with tf_libra.optimize, has no {name!r}"
+        if hasattr(self.__dict__.get("__wrapped__"), name):
+            message += (
+                ": its graphs are traced by calling it, and rewritten for a plan;"
+                f" {called}.__wrapped__.{name} is that of the function as it was written, which"
+                " averages nothing"
+            )
+        raise AttributeError(message, name=name, obj=self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Optimized":
+        """Another decorated function, of a copy: with the object that it is a method of, say."""
+        function, *others = self._made_of
+        return type(self)(copy.deepcopy(function, memo), *others)
 
     @property
     def phase(self) -> Phase:

@@ -240,7 +240,10 @@ class Ours:
         return self.optimized(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        if instance is None:
+            return self
+        self.optimized.__get__(instance, owner)  # which learns that it is a method
+        return types.MethodType(self, instance)
 
     def count(self) -> None:
         """Counts a call that is to come; what the first one under the plan finds is drained."""

@@ -1,10 +1,13 @@
 """A decorated function before it has met other ranks; what follows is in jobs' tests."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.impl.api import is_autograph_artifact
 
+import tf_libra
 from tf_libra import options
 from tf_libra.session import identity
 from tf_libra.session.state import State
@@ -69,3 +72,38 @@ def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
 
 def test_functions_of_one_name_have_identities_of_their_own() -> None:
     assert [training()._identity for _ in range(2)] == ["step", "step#1"]
+
+
+def test_what_a_tf_function_has_beside_is_looked_for_in_vain_and_told_where() -> None:
+    one = tf_libra.optimize()(tf.function(step))
+    with pytest.raises(AttributeError, match=r"'step'.* has no 'get_concrete_function': .* by ca"):
+        one.get_concrete_function(tf.constant(1.0))
+    assert one.__wrapped__.get_concrete_function(tf.constant(1.0))(tf.constant(2.0)) == 4
+    with pytest.raises(AttributeError, match=r"has no 'nothing'$"):
+        _ = one.nothing
+    assert not hasattr(one, "python_function")
+
+
+def test_copy_of_an_object_that_has_a_step_has_a_step_of_its_own() -> None:
+    class Agent:
+        def __init__(self) -> None:
+            self.rate = 1.0
+            self.step = tf_libra.optimize()(tf.function(self.learn))
+
+        def learn(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.rate * inputs
+
+    agent = Agent()
+    other = copy.deepcopy(agent)
+    other.rate = 3.0
+    assert other.step is not agent.step
+    assert other.step.__wrapped__(tf.constant(2.0)) == 6
+    assert agent.step.__wrapped__(tf.constant(2.0)) == 2
+
+
+def test_a_step_is_left_alone_by_autograph() -> None:
+    class Agent:
+        step = tf_libra.optimize()(tf.function(step))
+
+    for one in (Agent.step, Agent().step):
+        assert is_autograph_artifact(one)

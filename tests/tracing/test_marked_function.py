@@ -1,7 +1,9 @@
 """What a traced step all-reduces, seen in its graph; no engine is needed for that."""
 
 import functools
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import tensorflow as tf
 
 from tests.tracing.traces import INPUTS, Traces, all_reduces, chain, loss_of
 from tf_libra.tracing import marked_function
+from tf_libra.tracing.marked_function import MarkedFunction
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Rules
 
@@ -413,3 +416,45 @@ def test_a_step_is_called_alike_in_every_process(step: Any, name: str) -> None:
     expected = step(tf.constant(3.0))
     assert float(call(tf.constant(3.0))) == float(expected)
     assert "0x" not in marked_function.step_name(step)
+
+
+class Lazy:
+    """Makes its variable in its first step."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.layer: tf.Variable | None = None
+
+    def step(self, inputs: tf.Tensor) -> tf.Tensor:
+        if self.layer is None:
+            self.layer = tf.Variable(tf.ones([4, 4]), name=self.name)
+        with tf.GradientTape() as tape:
+            loss = loss_of([self.layer], inputs)
+        return tape.gradient(loss, self.layer)
+
+
+def lazy_step(traces: Traces, **given: Any) -> MarkedFunction:
+    return marked_function.marked_function(
+        tf.function(Lazy.step, **given), traces.add, is_method=lambda: True
+    )
+
+
+@pytest.mark.parametrize("signature", [None, [INPUTS]])
+def test_every_object_whose_method_it_is_makes_its_own_variables(signature: Any) -> None:
+    traces = Traces()
+    call = lazy_step(traces, input_signature=signature)
+    objects = [Lazy("left"), Lazy("right")]
+    for one in objects * 2:
+        call.get_concrete_function(one, tf.ones([2, 4]))
+    # Twice each, since the first trace makes a variable.
+    assert [traces.names(i) for i in range(4)] == [["left"], ["left"], ["right"], ["right"]]
+    assert len(traces.marked) == call.experimental_get_tracing_count() == 4
+
+
+def test_an_object_is_kept_alive_by_nobody_who_has_traced_its_method() -> None:
+    call, one = lazy_step(Traces()), Lazy("gone")
+    call.get_concrete_function(one, INPUTS)
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None

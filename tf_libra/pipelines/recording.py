@@ -373,11 +373,10 @@ class Recorder:
             args: positional arguments with tensors of the sizes that were traced.
             kwargs: keyword arguments.
         """
-        function = self._function.function
+        function, args = self._function.called(tuple(args))
         bound = function_type_utils.canonicalize_function_inputs(
-            tuple(args), kwargs, function._function_type, function._default_values,
-            function._is_pure,
-        )  # fmt: skip
+            args, kwargs, function._function_type, function._default_values, function._is_pure
+        )
         kind = concrete.function_type
         flat = kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs))
         leaves = [one for one in tf.nest.flatten((args, kwargs)) if tf.is_tensor(one)]

@@ -34,7 +34,11 @@ from tf_libra.tuning import Phase
 
 
 class StagedTraining:
-    """One decorated function in this process, whose layers run on ranks of their own."""
+    """One decorated function in this process, whose layers run on ranks of their own.
+
+    Attributes:
+        is_method: whether steps are given first the object that it is a method of.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class StagedTraining:
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
         self._meeting = Meeting(self._name, self._identity, options)
+        self.is_method = False
         self._forget()
 
     def _forget(self) -> None:

@@ -79,7 +79,7 @@ class Call:
     arguments: list[Any]
 
     @classmethod
-    def of(cls, trace: KnownTrace, function: Any, concrete: Any, args: Any, kwargs: Any) -> "Call":
+    def of(cls, trace: KnownTrace, concrete: Any, function: Any, args: Any, kwargs: Any) -> "Call":
         """A call of a `tf.function`."""
         return cls(trace, concrete, flat_arguments(function, concrete, args, kwargs))
 

@@ -33,7 +33,11 @@ from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 
 
 class TrainingFunction:
-    """One decorated function in this process."""
+    """One decorated function in this process.
+
+    Attributes:
+        is_method: whether steps are given first the object that it is a method of.
+    """
 
     def __init__(
         self,
@@ -58,13 +62,16 @@ class TrainingFunction:
         self._identity = identity.of_another(self._name)
         self._alone = marked_function.as_tf_function(function)
         self._meeting = Meeting(self._name, self._identity, options)
+        self.is_method = False
         self._is_closed = False
         self._forget()
 
     def _forget(self) -> None:
         """Knows nothing of other ranks, or of traces."""
         self._story = self._new_story()
-        self._call = marked_function.marked_function(self._function, self._on_traced, self._rules)
+        self._call = marked_function.marked_function(
+            self._function, self._on_traced, self._rules, is_method=lambda: self.is_method
+        )
         self._watch: numerics.Watch | None = None
         self._traces = Traces(self._name)
         self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
@@ -156,11 +163,11 @@ class TrainingFunction:
             self._begin_anew()
         self._meeting.check()
         if self._meeting.is_alone:
-            return self._alone(*args, **kwargs)
+            return self._step_alone(args, kwargs)
         refuse_callers(
             self._name,
             ", where no plan can follow it: call it from Python, or decorate the outer function"
-            " instead",
+            " instead; where that is Keras' fit, call tf_libra.keras.optimize(model) instead",
         )
         try:
             return interrupts.of_this_process().during(
@@ -177,6 +184,11 @@ class TrainingFunction:
                 cause = elsewhere
             self._fail(cause, error)
             raise
+
+    def _step_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args and self.is_method:
+            return self._alone.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+        return self._alone(*args, **kwargs)
 
     def _begin_anew(self) -> None:
         """The ranks are others than before: meets them, traces and measures again."""
@@ -207,13 +219,13 @@ class TrainingFunction:
         if self._meeting.control is None:
             self._meet()
         if self._meeting.is_alone:
-            return self._alone(*args, **kwargs)
+            return self._step_alone(args, kwargs)
         assert self._meeting.control is not None
         refuse_eager_functions(self._name)
         self._meeting.control.set_step(self._step + 1)
         concrete = self._call.get_concrete_function(*args, **kwargs)
         trace = self._traces.of(concrete)
-        call = Call.of(trace, self._call.function, concrete, args, kwargs)
+        call = Call.of(trace, concrete, *self._call.called(args), kwargs)
         if elsewhere.anybody():
             elsewhere.bring_back({one.key: one for one in call.touched() if one.is_variable})
         if trace.trace.asks_for_nothing and self._current is not None:

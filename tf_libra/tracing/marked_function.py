@@ -2,10 +2,14 @@
 
 import contextlib
 import functools
+import inspect
+import types
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
@@ -82,6 +86,7 @@ def marked_function(
     on_traced: OnTraced,
     rules: Callable[[], Rules] = Rules,
     around: Around = _nothing_around,
+    is_method: Callable[[], bool] = lambda: False,
 ) -> "MarkedFunction":
     """A `tf.function` like `function`, each trace of which marks gradients.
 
@@ -90,11 +95,12 @@ def marked_function(
         on_traced: called at the end of each trace with what it does.
         rules: how gradients are treated, asked for by each trace.
         around: entered by each trace, with its gradients; left before `on_traced` is called.
+        is_method: whether calls give first the object that it is a method of.
 
     Raises:
         ValueError: the step is compiled by XLA, which cannot call the all-reduce.
     """
-    return MarkedFunction(function, on_traced, rules, around)
+    return MarkedFunction(function, on_traced, rules, around, is_method)
 
 
 class MarkedFunction:
@@ -106,6 +112,7 @@ class MarkedFunction:
         on_traced: OnTraced,
         rules: Callable[[], Rules],
         around: Around = _nothing_around,
+        is_method: Callable[[], bool] = lambda: False,
     ) -> None:
         """See `marked_function`."""
         self._template = as_tf_function(function)
@@ -113,6 +120,7 @@ class MarkedFunction:
         self._on_traced = on_traced
         self._rules = rules
         self._around = around
+        self._is_method = is_method
         if getattr(self._template, "_jit_compile", None):
             raise ValueError(
                 f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
@@ -123,36 +131,50 @@ class MarkedFunction:
         # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
         self._left_alone: set[tuple[str, ...]] = set()
         self._is_first = False
-        self._function = self._marking_clone()
+        self._function: Any = None
+        # A `tf.function` makes variables in its first trace alone: each object has one, as in
+        # TensorFlow, since each may make variables in its first step.
+        self._functions_of: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
-    @property
-    def function(self) -> Any:
-        """The `tf.function` that is called now."""
-        return self._function
+    def called(self, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The `tf.function` of a call, and what that is given by position."""
+        if args and self._is_method():
+            if args[0] not in self._functions_of:
+                self._functions_of[args[0]] = self._marking_clone(weakref.ref(args[0]))
+            return self._functions_of[args[0]], args[1:]
+        if self._function is None:
+            self._function = self._marking_clone()
+        return self._function, args
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the step."""
-        return self._function(*args, **kwargs)
+        function, args = self.called(args)
+        return function(*args, **kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """Traces the step, twice where the first trace shows that Horovod averages gradients."""
         left_alone = set(self._left_alone)
+        function, given = self.called(args)
         self._is_first = True
         try:
-            concrete = self._function.get_concrete_function(*args, **kwargs)
+            concrete = function.get_concrete_function(*given, **kwargs)
         finally:
             self._is_first = False
         if self._left_alone == left_alone:
             return concrete
         # Variables that the step makes are there by now.
-        self._function = self._marking_clone()
-        return self._function.get_concrete_function(*args, **kwargs)
+        self._function = None
+        self._functions_of.clear()
+        function, given = self.called(args)
+        return function.get_concrete_function(*given, **kwargs)
 
     def experimental_get_tracing_count(self) -> int:
         """How often the step was traced."""
-        return int(self._function.experimental_get_tracing_count())
+        found = [self._function, *self._functions_of.values()]
+        return sum(int(one.experimental_get_tracing_count()) for one in found if one is not None)
 
-    def _marking_clone(self) -> Any:
+    def _marking_clone(self, owner: Callable[[], Any] | None = None) -> Any:
+        """A `tf.function` that marks gradients, bound to an object that it does not keep alive."""
         plain, autograph = self._template.python_function, self._template._autograph
         converted = plain
         if autograph:
@@ -162,6 +184,8 @@ class MarkedFunction:
 
         @functools.wraps(plain)
         def traced(*args: Any, **kwargs: Any) -> Any:
+            if owner is not None:
+                args = (owner(), *args)
             status = ag_ctx.Status.ENABLED if autograph else ag_ctx.Status.DISABLED
             rules = self._rules()
             others = strategy_ops if rules.by_strategy else horovod_ops
@@ -175,6 +199,9 @@ class MarkedFunction:
             self._finish(marks, reductions, result)
             return result
 
+        if owner is not None:
+            bound = inspect.signature(types.MethodType(plain, owner()))
+            traced.__signature__ = bound  # type: ignore[attr-defined]
         clone = self._template._clone(python_function=traced)
         # AutoGraph converts the user's function, not what stands around it. That switches it off
         # for the whole trace, hence the status above.
