@@ -135,24 +135,6 @@ def jit_compile_of_the_loss() -> Any:
 
 
 @cases
-def integer_variable() -> Any:
-    """A gradient of a dtype that cannot be averaged."""
-
-    class Complex(models.HandWritten):
-        def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-            variable = self.variables[0]
-            with tf.GradientTape() as tape:
-                loss = tf.abs(tf.reduce_sum(variable))
-            tape.gradient(loss, variable)
-            return tf.zeros([])
-
-        def __init__(self) -> None:
-            self.variables = [tf.Variable(np.ones(2, "complex64"), name="wave")]
-
-    one_step(Complex)
-
-
-@cases
 def called_inside_of_a_function() -> Any:
     model = models.HandWritten("float32", "sgd")
     step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))

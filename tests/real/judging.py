@@ -22,6 +22,7 @@ IN_PARTS = (
     "meta_learning",
     "soft_actor_critic",
     "wasserstein_with_gradient_penalty",
+    "weights_that_were_read",
 )
 # Scripts with gradients in branches of `tf.cond`: what a plan joins of several is, likewise.
 IN_BRANCHES = ("auxiliary_head_under_a_condition",)

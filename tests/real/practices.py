@@ -591,11 +591,12 @@ def partial_function(by: By) -> Any:
 
 @SCRIPTS
 def method_of_a_class(by: By) -> Any:
-    """The decorator stands over a method, as in many trainer classes."""
+    """The decorator stands over a method; each object's optimizer is built in its first step."""
 
     class Trainer:
-        def __init__(self) -> None:
-            self.model = Network()
+        def __init__(self, seed: int) -> None:
+            self.model = Network(seed)
+            self.optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
 
         @by.optimize()
         @tf.function
@@ -603,13 +604,15 @@ def method_of_a_class(by: By) -> Any:
             with tf.GradientTape() as tape:
                 loss = cross_entropy(y, self.model(x))
             variables = self.model.trainable_variables
-            descend(variables, tape.gradient(loss, variables))
+            gradients = tape.gradient(loss, variables)
+            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
             return loss
 
-    trainer = Trainer()
+    trainers = [Trainer(seed=7), Trainer(seed=8)]
     for x, y in by.batches(6, rows):
-        trainer.train_step(x, y)
-    return trainer.model.trainable_variables
+        for trainer in trainers:
+            trainer.train_step(x, y)
+    return [one for trainer in trainers for one in trainer.model.trainable_variables]
 
 
 @SCRIPTS
@@ -796,3 +799,54 @@ def masked_update(by: By) -> Any:
     for x, y in by.batches(6, rows):
         train_step(x, y)
     return variables
+
+
+@SCRIPTS
+def weights_that_were_read(by: By) -> Any:
+    """Sharpness-aware, in the functional manner: gradients of what was read of the weights."""
+    model = Network()
+    variables = [one for layer in model.layers for one in layer]
+
+    def slopes(values: Any, x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            hidden = tf.tanh(x @ values[0] + values[1])
+            hidden = tf.tanh(hidden @ values[2] + values[3])
+            loss = cross_entropy(y, hidden @ values[4] + values[5])
+        return tape.gradient(loss, values)
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any, y: Any) -> None:
+        values = [one.read_value() for one in variables]
+        first = slopes(values, x, y)
+        size = tf.linalg.global_norm(first)
+        near = [one + 0.1 * slope / size for one, slope in zip(values, first, strict=True)]
+        descend(variables, slopes(near, x, y))
+
+    for x, y in by.batches(6, rows):
+        train_step(x, y)
+    return variables
+
+
+@SCRIPTS
+def complex_weights(by: By) -> Any:
+    """Complex weights, and a complex table of which rows are looked up."""
+    random = np.random.default_rng(1)
+    w = tf.Variable(tf.complex(*random.normal(size=(2, FEATURES, 5))), name="w")
+    table = tf.Variable(tf.complex(*random.normal(size=(2, CLASSES, 5))), name="table")
+    head = tf.Variable(random.normal(size=(5, CLASSES)), name="head")
+    variables = [w, table, head]
+
+    @by.optimize()
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            waves = tf.cast(x, tf.complex128) @ w + tf.gather(table, tf.cast(x[:, 0] > 0, tf.int32))
+            loss = cross_entropy(y, tf.abs(waves) @ head)
+        descend(variables, tape.gradient(loss, variables))
+        return loss
+
+    for x, y in by.batches(6, rows):
+        train_step(x, y)
+    return [part(one) for one in (w, table) for part in (tf.math.real, tf.math.imag)] + [head]

@@ -179,21 +179,6 @@ def one_rank_has_another_model(by: By) -> Any:
 
 
 @SCRIPTS.like("")
-def complex_weights(by: By) -> Any:
-    """Complex weights: their gradients are none that can be averaged here."""
-    w = tf.Variable(tf.complex(*np.random.default_rng(1).normal(size=(2, FEATURES, 3))), name="w")
-
-    @by.optimize()
-    @tf.function
-    def train_step(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(y, tf.abs(tf.cast(x, tf.complex128) @ w))
-        descend([w], tape.gradient(loss, [w]))
-
-    train_step(*next(by.batches(1, rows)))
-
-
-@SCRIPTS.like("")
 def gradients_per_example(by: By) -> Any:
     """`tape.jacobian`, clipped per example as for differential privacy: refused, or right."""
 

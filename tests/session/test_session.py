@@ -22,7 +22,6 @@ REFUSED = {
     "jit_compile": ["ValueError", "compiled_step", "jit_compile=True", "XLA"],
     "jit_compile_inside": ["ValueError", "jit_compile=True", "XLA"],
     "called_inside_of_a_function": ["ValueError", "HandWritten.step", "another tf.function"],
-    "integer_variable": ["ValueError", "'wave'", "complex64", "float32"],
     "plan_for_another_world_size": ["ValueError", "num_workers is 3", "2 workers"],
     "plan_of_another_model": ["ValueError", "tensor_names", "'other'", "another model"],
     "plan_of_a_model_of_another_size": ["ValueError", "num_bytes of 'w1' is 4", "576"],

@@ -15,7 +15,8 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.tracing.label_flow import functions_of
 from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.origins import ancestors, tensors_of
-from tf_libra.tracing.variables import plain, variable_name
+from tf_libra.tracing.parameters import trained
+from tf_libra.tracing.variables import variable_name
 
 
 def refuse(step_name: str, name: str) -> None:
@@ -57,8 +58,9 @@ def check(step_name: str, marks: Marks, target: Any) -> None:
 def _of_variables(sources: Any, gradients: Any) -> Iterator[tuple[str, Any]]:
     flat = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True)
     for source, gradient in flat:
-        if gradient is not None and isinstance(plain(source), tf.Variable):
-            yield variable_name(source), gradient
+        variable = None if gradient is None else trained(source)
+        if variable is not None:
+            yield variable_name(variable), gradient
 
 
 class _Inside:

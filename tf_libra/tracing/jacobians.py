@@ -14,18 +14,10 @@ from tensorflow.core.framework import attr_value_pb2
 from tf_libra.tracing import inner
 from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marks import Marks, OfExample
+from tf_libra.tracing.parameters import ALL_REDUCES
 from tf_libra.tracing.variables import plain, variable_name, variables_of
 
 _LABEL = "_tf_libra_jacobian"
-# Ops whose outputs are the same on every rank.
-_ALL_REDUCES = (
-    "LibraAllReduce",
-    "HorovodAllreduce",
-    "HorovodGroupedAllreduce",
-    "HorovodAllgather",
-    "HorovodGroupedAllgather",
-    "HorovodBroadcast",
-)
 
 
 def kept_local(step_name: str, marks: Marks) -> Callable[[Any], Any]:
@@ -115,4 +107,4 @@ def _label_of(node: Any) -> str | None:
 
 
 def _is_all_reduce(node: Any) -> bool:
-    return bool(node.op.startswith(_ALL_REDUCES))
+    return bool(node.op.startswith(ALL_REDUCES))

@@ -21,6 +21,7 @@ from tensorflow.python.ops import control_flow_util
 from tf_libra.tracing import inner, jacobians, loops, mapped, nested, patches
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.order import backward_order
+from tf_libra.tracing.parameters import trained
 from tf_libra.tracing.variables import plain, variable_name, variables_of
 
 # Attributes are replaced for the duration of a trace, and threads may trace at once.
@@ -184,8 +185,9 @@ def _mark(
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
-    chosen = [i for i, source in enumerate(flat_sources) if _is_trainable_variable(source)]
-    variables = [flat_sources[i] for i in chosen]
+    differentiated_by = [trained(source) for source in flat_sources]
+    chosen = [i for i, variable in enumerate(differentiated_by) if variable is not None]
+    variables = [differentiated_by[i] for i in chosen]
     raw = [flat_gradients[i] for i in chosen]
     names = tuple(variable_name(variable) for variable in variables)
     # A variable that the loss does not depend on has none, as without us.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.backends import library
-from tf_libra.tracing import sparse
+from tf_libra.tracing import complexes, sparse
 from tf_libra.tracing.numerics import Watch
 from tf_libra.tracing.order import Named, unique_name
 
@@ -182,7 +182,12 @@ class Marks:
 
     @property
     def concerned(self) -> bool:
-        """Whether a gradient that is asked for now is one of the step itself."""
+        """Whether a gradient that is asked for now is one of the step itself.
+
+        What is computed while it is traced, as in `tf.init_scope`, is no part of it.
+        """
+        if tf.executing_eagerly():
+            return False
         return self.is_tracing_thread() and not self._differentiating
 
     def note(
@@ -235,11 +240,15 @@ class Marks:
             ValueError: a dtype is none that is all-reduced.
         """
         unique, averages = [], []
-        for name, gradient in zip(names, gradients, strict=True):
+        real = [complexes.as_real(gradient) for gradient in gradients]
+        for name, gradient in zip(names, real, strict=True):
             unique.append(self._name(name, gradient))
             averages.append(self._average(unique[-1], gradient))
-        self._watch(unique, gradients, averages)
-        return averages
+        self._watch(unique, real, averages)
+        return [
+            complexes.as_complex(average) if gradient.dtype.is_complex else average
+            for gradient, average in zip(gradients, averages, strict=True)
+        ]
 
     def is_gathered(self, gradient: Any) -> bool:
         """Whether the rows of a gradient are gathered, instead of a dense one summed."""

@@ -55,7 +55,7 @@ def origins(marks: Marks, tensor: Any) -> list[Origin]:
         if known is not None:
             found.append(Origin(*known, is_itself=id(current) in itself))
         elif id(current) in itself and current.op.type in _KEEP_VALUE:
-            itself.update(map(id, _sources(current)))
+            itself.update(map(id, sources(current)))
     return found
 
 
@@ -77,15 +77,15 @@ def ancestors(tensor: Any, ends_at: Callable[[Any], bool] = lambda one: False) -
     for current in front:  # grows while it is walked
         if ends_at(current):
             continue
-        for source in _sources(current):
+        for source in sources(current):
             if id(source) not in seen:
                 seen.add(id(source))
                 front.append(source)
     return front
 
 
-def _sources(tensor: Any) -> list[Any]:
-    """What a tensor is computed from, through the captures of branches and loops."""
+def sources(tensor: Any) -> list[Any]:
+    """What a tensor of a graph is computed from, through the captures of branches and loops."""
     operation = tensor.op
     if operation.type == "Placeholder":
         captures = getattr(operation.graph, "captures", ())

@@ -1,0 +1,87 @@
+"""What a gradient is taken of, where that is a variable, or what was read of variables.
+
+Scripts in the functional manner read the weights, watch what they have read, or one long vector of
+it, or weights moved by an averaged gradient, and update variables with the gradient of that. On
+every rank it is the same value, as that of a variable is; so its gradient is averaged likewise.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.tracing.origins import sources
+from tf_libra.tracing.variables import plain, variables_of
+
+# Ops whose outputs are the same on every rank, whatever their inputs are.
+ALL_REDUCES = (
+    "LibraAllReduce",
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+)
+
+
+def trained(source: Any) -> Any | None:
+    """The variable that is differentiated by, if one is.
+
+    Args:
+        source: as `GradientTape.gradient` is given it.
+
+    Returns:
+        A variable of TensorFlow's or Keras'; of what was made of several, one of them. None of
+        anything else, such as inputs and activations, which are a rank's own.
+    """
+    if isinstance(plain(source), tf.Variable):
+        kind = tf.as_dtype(source.dtype)
+        return source if kind.is_floating or kind.is_complex else None  # nothing but zeros
+    if not isinstance(source, tf.Tensor) or isinstance(source, tf_ops.EagerTensor):
+        return None
+    found = _read_by(source)
+    for one in found:
+        if source.shape.rank is not None and source.shape.as_list() == one.shape.as_list():
+            return one
+    sizes = [one.shape.num_elements() for one in found]
+    known = [one for one in sizes if one is not None]
+    # Not rows for each example, which were made of the same weights.
+    is_all_of_them = len(known) == len(sizes) and source.shape.num_elements() == sum(known)
+    return found[0] if found and is_all_of_them else None
+
+
+def _read_by(tensor: Any) -> list[Any]:
+    """The variables that a tensor was made of, if of nothing that a rank has for itself."""
+    found: dict[int, Any] = {}
+    front, seen = [tensor], {id(tensor)}
+    for current in front:  # grows while it is walked
+        operation = current.op
+        if operation.type.startswith(ALL_REDUCES) or operation.type == "Const":
+            continue
+        if operation.type == "ReadVariableOp":
+            variable = _variable_of(operation.inputs[0])
+            if variable is None or not variable.trainable:
+                return []
+            found[id(variable)] = variable
+            continue
+        before = sources(current)
+        # What is not looked into is taken for the rank's own: data, random numbers, functions.
+        if not before or operation._is_stateful:
+            return []
+        for one in before:
+            if id(one) not in seen:
+                seen.add(id(one))
+                front.append(one)
+    return list(found.values())
+
+
+def _variable_of(handle: Any) -> Any | None:
+    """The variable of a handle, perhaps one that functions and branches have captured."""
+    known: dict[int, Any] = {}
+    graph: Any = tf_ops.get_default_graph()
+    while graph is not None:
+        known |= {id(one.handle): one for one in variables_of(graph)}
+        captured = [outer for outer, inner in getattr(graph, "captures", ()) if inner is handle]
+        handle = captured[0] if captured else handle
+        graph = getattr(graph, "outer_graph", None)
+    return known.get(id(handle))
