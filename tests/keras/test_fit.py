@@ -1,5 +1,6 @@
 """`tf_libra.keras`: Keras 3's `fit` on two real workers, against one process."""
 
+import logging
 import math
 import subprocess
 import sys
@@ -214,6 +215,21 @@ def test_what_is_changed_after_optimize_is_refused_by_fit() -> None:
     model.compile("sgd", "mse", jit_compile=True)
     with pytest.raises(ValueError, match="jit_compile=True"):
         model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
+
+
+def test_xla_that_keras_has_switched_on_by_itself_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keras.Model, "_resolve_auto_jit_compile", lambda self: True)
+    logging.getLogger("tf_libra").addHandler(caplog.handler)
+    model = compiled()
+    assert model.jit_compile
+    try:
+        tf_libra.keras.optimize(model)
+    finally:
+        logging.getLogger("tf_libra").removeHandler(caplog.handler)
+    assert not model.jit_compile
+    assert caplog.text.count("is trained without XLA, which cannot call the all-reduce") == 1
 
 
 def test_model_that_was_never_compiled_is_keras_to_refuse() -> None:

@@ -1,12 +1,13 @@
 """`optimize`: one line between `compile` and `fit`."""
 
+import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
 
-from tf_libra import decorator
+from tf_libra import decorator, logs
 from tf_libra import options as options_lib
 from tf_libra.cost_model import CostModel
 from tf_libra.keras import of_workers
@@ -223,6 +224,11 @@ def _check(model: keras.Model) -> None:
             f"model {model.name!r} has run_eagerly=True, and without a graph there is nothing to"
             " plan: compile it with run_eagerly=False"
         )
+    if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does beside a GPU
+        logs.logger(int(os.environ.get("HOROVOD_RANK", "0"))).info(
+            "keras: model %r is trained without XLA, which cannot call the all-reduce", model.name
+        )
+        model.jit_compile = False
     if model.jit_compile:
         raise ValueError(
             f"model {model.name!r} has jit_compile=True, and XLA cannot call the all-reduce:"
