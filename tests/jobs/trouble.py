@@ -586,7 +586,8 @@ def next_job(
     """
     restart_engine()
     model = make()
-    step = tf_libra.optimize("libra", threads=(1, 2), **o)(tf.function(model.step))
+    options = {"threads": (1, 2), "max_tuning_seconds": 1e6} | o
+    step = tf_libra.optimize("libra", **options)(tf.function(model.step))
     phases: list[str] = []
     for number in range(num_steps):
         step(*shard(number, dtype))

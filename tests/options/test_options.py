@@ -31,7 +31,10 @@ def test_defaults() -> None:
     found = resolved()
     assert found.strategy == strategies.Libra()
     assert found.plan is None
-    assert found.tuning.budget == Budget(60, 60.0)
+    assert found.budget == Budget(60, 30.0, 5)
+    assert resolved("auto").budget == Budget(150, 75.0, 5)
+    assert resolved("aiacc", max_tuning_steps=3).budget == Budget(3, 50.0, 5)
+    assert resolved(max_tuning_seconds=2.5).budget == Budget(60, 2.5)
     assert found.faults.timeout_seconds == 600
     assert options.most_threads(found) == 4
 

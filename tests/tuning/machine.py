@@ -38,6 +38,7 @@ class Machine:
     While two all-reduces run at once, a byte takes `gamma` times as long, whatever a plan says.
     Every `whiles` seconds in the mean, the machine becomes a third slower, or as fast again.
     An all-reduce begins only `waiting` seconds after it could: its lanes wait for a core.
+    On the clock a step takes `step_seconds`, and `first_seconds` more where its plan is new.
     """
 
     def __init__(
@@ -49,10 +50,15 @@ class Machine:
         waiting: float = 0.0,
         whiles: float = np.inf,
         seed: int = 0,
+        step_seconds: float = 0.05,
+        first_seconds: float = 0.0,
     ) -> None:
         self.profile = profile
         self.model = model
         self.seconds = 0.0
+        self.step_seconds = step_seconds
+        self._first_seconds = first_seconds
+        self._known: set[str] = set()
         self._noise = noise
         self._gamma = gamma
         self._waiting = waiting
@@ -71,7 +77,9 @@ class Machine:
 
     def run(self, plan: Plan) -> Observation:
         self._step += 1
-        self.seconds += 0.05
+        self.seconds += self.step_seconds
+        self.seconds += self._first_seconds * (plan.fingerprint not in self._known)
+        self._known.add(plan.fingerprint)
         while self.seconds > self._next:
             self._pace = 1.0 if self._pace > 1 else 1.38
             self._next += self._whiles * self._random.exponential()

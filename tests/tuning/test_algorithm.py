@@ -141,7 +141,7 @@ def test_every_thread_count_is_seen_at_three_sizes_alone_and_once_overlapped() -
 def test_every_strategy_gets_a_plan_with_threads_it_may_use(name: str) -> None:
     strategy = strategies.resolve(name)
     tuned, experiments = drive(Machine(), strategy)
-    assert tuned.plan.strategy == name
+    assert tuned.plan.strategy == name or name == "auto"  # which takes the best of them
     assert tuned.plan.num_workers == NUM_WORKERS
     allowed = set(strategy.allowed_threads)
     for plan in (tuned.plan, *(experiment.plan for experiment in experiments)):

@@ -18,7 +18,8 @@ SPECS = specs_of(PROFILE)
     [
         experiments.baseline(SPECS, 1, NUM_WORKERS, 2),
         experiments.measuring(SPECS, (1, 2, 4), NUM_WORKERS),
-        experiments.sampling(PROFILE, (1, 2, 4), NUM_WORKERS),
+        experiments.sampling(experiments.sampled_plans(PROFILE, (1, 2, 4), NUM_WORKERS)),
+        experiments.sampling(experiments.sampled_plans(PROFILE, (1, 2), NUM_WORKERS), 1),
         experiments.running_at_once(one_group_plan(SPECS, 1, NUM_WORKERS, "syneasgd")),
     ],
 )
@@ -42,17 +43,28 @@ def test_measuring_communicates_after_backward() -> None:
     assert traced[first] == traced[last] == max(traced.values())
 
 
-def test_sampled_plans_take_turns() -> None:
-    tried = list(experiments.sampling(PROFILE, (1, 2), NUM_WORKERS))
+@pytest.mark.parametrize("num_rounds", [1, 2, experiments.TIMED_ROUNDS])
+def test_sampled_plans_take_turns(num_rounds: int) -> None:
+    sampled = experiments.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
+    tried = list(experiments.sampling(sampled, num_rounds))
     assert {one.phase for one in tried} == {Phase.SAMPLE}
     assert not any(one.plan.after_backward for one in tried)
     timed = [one.plan.fingerprint for one in tried if not (one.is_first or one.traced)]
     plans = {one.plan.fingerprint for one in tried}
     for begin in range(0, len(timed), len(plans)):
         assert set(timed[begin : begin + len(plans)]) == plans
-    assert len(timed) == experiments.TIMED_ROUNDS * len(plans)
-    again = experiments.sampling(PROFILE, (1, 2), NUM_WORKERS)
-    assert [one.plan for one in again] == [one.plan for one in tried]  # on every rank
+    assert len(timed) == num_rounds * len(plans)
+    assert sorted(one.plan.fingerprint for one in tried if one.traced) == sorted(plans)
+    again = experiments.sampled_plans(PROFILE, (1, 2), NUM_WORKERS)
+    assert again == sampled  # on every rank
+
+
+@pytest.mark.parametrize(
+    ("steps", "rounds"), [(200, 3), (50, 3), (49, 2), (43, 1), (38, 1), (37, 0)]
+)
+def test_sampling_leaves_a_race_its_steps(steps: int, rounds: int) -> None:
+    end = EndOfTuning(Budget(steps, 1e6), lambda: 0.0)
+    assert experiments.rounds_before_a_race(6, end) == rounds
 
 
 def test_experiments_end_when_the_budget_does() -> None:

@@ -21,8 +21,9 @@ from tests.tuning.machine import (
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
 from tf_libra.model.plan import Plan
+from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Budget, Observation, fit_and_plan, random_plans
+from tf_libra.tuning import Budget, Observation, Phase, fit_and_plan, random_plans
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
@@ -114,6 +115,37 @@ def test_streams_are_measured_only_where_they_are_asked_for_and_run() -> None:
         assert {experiment.plan.num_streams for experiment in experiments} == {1}
 
 
+@pytest.mark.parametrize(
+    "strategy", [strategies.Libra(race=False), strategies.LibraM(), "libra", "auto"]
+)
+@pytest.mark.parametrize("max_steps", [5, 10, 13])
+def test_a_model_that_was_not_tested_has_no_say(
+    strategy: strategies.Strategy | str, max_steps: int
+) -> None:
+    """What is measured after backward tells all that MG-WFBP goes by, and nothing of contention."""
+    tuned, _ = drive(Machine(), strategy, Budget(max_steps, 1e6))
+    name = strategies.resolve(strategy).name
+    assert tuned.held_out_error is None and tuned.race is None and not tuned.is_complete
+    assert tuned.plan.strategy == "mg-wfbp"
+    assert tuned.plan.groups == make_plan(PROFILE, MODEL, "mg-wfbp").groups
+    [note] = [note for note in tuned.plan.notes if f"MG-WFBP plans instead of {name}" in note]
+    assert "was not tested" in note
+    assert not any("the model has chosen" in note for note in tuned.notes)
+
+
+@pytest.mark.parametrize("name", ["libra", "auto"])
+def test_a_model_that_was_not_tested_races(name: str) -> None:
+    """Between what LIBRA makes of it and what is safe."""
+    tuned, experiments = drive(Machine(), name, Budget(30, 1e6))
+    assert Phase.SAMPLE not in {one.phase for one in experiments}
+    assert tuned.held_out_error is None and not tuned.is_complete
+    assert tuned.race is not None and tuned.race.num_rounds >= 2
+    raced = [one.plan for one in tuned.race.contenders]
+    assert {"libra", "mg-wfbp"} <= {plan.strategy for plan in raced}
+    best = min(simulate(PROFILE, plan, MODEL).backward_seconds for plan in raced)
+    assert simulate(PROFILE, tuned.plan, MODEL).backward_seconds <= 1.03 * best
+
+
 @pytest.mark.parametrize("strategy", [strategies.Libra(race=False), strategies.LibraM()])
 def test_model_that_misses_its_limit_is_not_trusted(strategy: strategies.Strategy) -> None:
     tuned, _ = drive(Machine(noise=2.0), strategy, max_model_error=0.001)
@@ -127,7 +159,8 @@ def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same
     tuned, _ = drive(Machine(noise=2.0), max_model_error=0.001)
     assert tuned.max_model_error == 0.001
     assert tuned.race is not None
-    assert any("it proposes plans all the same" in note for note in tuned.notes)
+    assert {"libra", "mg-wfbp"} <= {one.plan.strategy for one in tuned.race.contenders}
+    assert any("MG-WFBP plans instead of libra" in note for note in tuned.notes)
 
 
 @pytest.mark.parametrize("name", ["libra", "auto"])
@@ -135,14 +168,27 @@ def test_where_there_is_a_race_a_model_that_is_not_trusted_proposes_all_the_same
 def test_where_the_budget_ends_before_the_race_a_model_that_is_not_trusted_has_no_say(
     name: str, limit: float
 ) -> None:
-    machine = Machine(noise=2.0)
-    tuned, experiments = drive(machine, name, Budget(43, 1e6), max_model_error=limit)
+    """The machine stops, as it were, in the last step before."""
+
+    class Stopping(Machine):
+        count = 0
+
+        def run(self, plan: Plan) -> Observation:
+            self.count += 1
+            seen = super().run(plan)
+            self.seconds += 100 * (self.count == (40 if name == "libra" else 44))
+            return seen
+
+    tuned, _ = drive(
+        Stopping(noise=2.0), name, Budget(150, 100.0), max_model_error=limit, runs_streams=True
+    )
     assert tuned.race is None and tuned.held_out_error is not None
-    assert len(experiments) == 43
     said = any(f"MG-WFBP plans instead of {name}" in note for note in tuned.plan.notes)
     assert said is (limit < 1)
-    if said:
-        assert tuned.plan.strategy == "mg-wfbp" and tuned.notes[0] in tuned.plan.notes
+    assert (tuned.plan.strategy == "mg-wfbp") is said
+    assert tuned.is_complete is not said  # the next job is to measure anew
+    chosen = any("the model has chosen" in note for note in tuned.notes)
+    assert chosen is (name == "auto" and not said)
 
 
 def test_the_form_that_predicts_better_is_taken_and_said() -> None:

@@ -31,7 +31,7 @@ class Asked(TypedDict, total=False):
     tuning: Tuning | None
     faults: Faults | None
     max_tuning_steps: int | None
-    max_tuning_seconds: float
+    max_tuning_seconds: float | None
     max_model_error: float
     tuning_again_share: float
     timeout_seconds: float | None

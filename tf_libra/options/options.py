@@ -18,8 +18,11 @@ from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
 from tf_libra.options.option import Option, check_all, option
-from tf_libra.planning.strategy import threads_at_once
+from tf_libra.planning.strategy import TUNING_SECONDS, threads_at_once
 from tf_libra.tuning import Budget
+
+# Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
+LEAST_STEPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +43,12 @@ class Tuning:
         of `aiacc` 100, of `auto` 150.""",
         alone="max_tuning_steps",
     )
-    max_seconds: float = option(
-        60.0,
-        "float",
-        values.check_above_0,
-        "seconds that may, likewise; whichever comes first.",
+    max_seconds: float | None = option(
+        None,
+        "float | None",
+        values.check_optional_above_0,
+        f"""seconds that may, likewise; whichever comes first. By default what the strategy wants:
+        30, of `aiacc` 50, of `auto` 75; but {LEAST_STEPS} steps, however long these take.""",
         alone="max_tuning_seconds",
     )
     max_model_error: float = option(
@@ -52,7 +56,8 @@ class Tuning:
         "float",
         values.check_above_0,
         """median relative error of the model on steps it has not seen, beyond which MG-WFBP plans
-        instead, where there is no race.""",
+        instead, and what the model proposes may race against that; likewise where the budget leaves
+        no steps to test it on.""",
         alone="max_model_error",
     )
 
@@ -69,11 +74,6 @@ class Tuning:
 
     def __post_init__(self) -> None:
         check_all(self)
-
-    @property
-    def budget(self) -> Budget:
-        """What may go by."""
-        return Budget(self.max_steps, self.max_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +264,16 @@ class Options:
                 at_once = f" for {streams} all-reduces at once" if streams > 1 else ""
                 allowed = f"between 1 and {most // streams}{at_once}"
                 raise ValueError(f"threads must be {allowed}, got {count}")
+
+    @property
+    def budget(self) -> Budget:
+        """What may go by before a plan is in force."""
+        steps, seconds = self.tuning.max_steps, self.tuning.max_seconds
+        if seconds is not None:
+            return Budget(steps, seconds)
+        # Strategies of others may not know the attribute.
+        seconds = getattr(self.strategy, "tuning_seconds", TUNING_SECONDS)
+        return Budget(steps, seconds, LEAST_STEPS)
 
     @property
     def backend(self) -> Backend:

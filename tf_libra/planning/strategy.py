@@ -19,12 +19,14 @@ class Strategy(Protocol):
       chooses_threads: whether it chooses among several thread counts, by the contention model.
       tuned_by: what decides in training: a plan by the fitted "model", or a "search" in real steps.
       tuning_steps: that may go by before a plan is in force, where the user says nothing.
+      tuning_seconds: likewise, whichever comes first.
     """
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool]
     tuned_by: ClassVar[str]
     tuning_steps: ClassVar[int]
+    tuning_seconds: ClassVar[float]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
@@ -56,6 +58,7 @@ class Strategy(Protocol):
 
 
 TUNING_STEPS = 60
+TUNING_SECONDS = 30.0
 REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies")
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
@@ -100,6 +103,7 @@ class FixedThreads:
     chooses_threads: ClassVar[bool] = False
     tuned_by: ClassVar[str] = "model"
     tuning_steps: ClassVar[int] = TUNING_STEPS
+    tuning_seconds: ClassVar[float] = TUNING_SECONDS
     num_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -142,6 +146,7 @@ class ChosenThreads:
     chooses_threads: ClassVar[bool] = True
     tuned_by: ClassVar[str] = "model"
     tuning_steps: ClassVar[int] = TUNING_STEPS
+    tuning_seconds: ClassVar[float] = TUNING_SECONDS
     threads: tuple[int, ...] = (1, 2, 4)
 
     def __post_init__(self) -> None:

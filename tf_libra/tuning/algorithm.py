@@ -1,15 +1,24 @@
 """LIBRA's Algorithm 2, as rank 0 runs it, and a race between what it and other planners propose."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 
 from tf_libra.model.plan import Plan
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import contenders
 from tf_libra.tuning.experiment import Experiment, Observation
-from tf_libra.tuning.experiments import baseline, made, measuring, running_at_once, sampling
+from tf_libra.tuning.experiments import (
+    TIMED_ROUNDS,
+    baseline,
+    made,
+    measuring,
+    rounds_before_a_race,
+    running_at_once,
+    sampled_plans,
+    sampling,
+)
 from tf_libra.tuning.findings import Findings
-from tf_libra.tuning.fit_and_plan import fit_and_plan, unraced
+from tf_libra.tuning.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.tuning.plans_to_try import simultaneous_plan
 from tf_libra.tuning.race import race
 from tf_libra.tuning.task import Task
@@ -39,7 +48,8 @@ def raced(
 ) -> Tuner:
     """A conclusion after a race between plans, of which that in force is not easily left.
 
-    Where the budget has ended before the first round it is one without; see `unraced`.
+    Those take part, the first ones and that in force, whom the budget leaves two rounds. Where it
+    leaves them to no two plans, or has ended before the first round, there is no race.
 
     Args:
         conclusion: before it.
@@ -48,10 +58,31 @@ def raced(
         tried: those of them that have had steps in a search.
     """
     known = {plan.fingerprint for plan in tried}
-    result = yield from race(proposed, task.end, error=conclusion.held_out_error, known=known)
-    if result.num_rounds == 0 and task.end.came_early:
-        return unraced(conclusion, task)
-    return conclusion.after(result if task.in_force is None else result.keeping(task.in_force))
+    field = _field(proposed, task, known)
+    if len(field) == len(proposed) or len(field) > 1:
+        result = yield from race(field, task.end, error=conclusion.held_out_error, known=known)
+        if result.num_rounds > 0 or not task.end.came_early:
+            found = result if task.in_force is None else result.keeping(task.in_force)
+            return conclusion.after(found)
+    # What was not measured, and is by no model that is trusted, is for this job alone.
+    is_trustworthy = is_trusted(conclusion.held_out_error, task.max_model_error)
+    is_complete = conclusion.is_complete and (conclusion.cost_model is None or is_trustworthy)
+    return replace(conclusion, is_complete=is_complete)
+
+
+def _field(
+    proposed: Sequence[tuple[Plan, float | None]], task: Task, known: Collection[str]
+) -> list[tuple[Plan, float | None]]:
+    """Those proposed for whom two rounds are left, at least one."""
+    in_force = None if task.in_force is None else task.in_force.fingerprint
+    field = list(proposed)
+    while len(field) > 1:
+        first = sum(plan.fingerprint not in known for plan, _ in field)
+        if task.end.affords(first, 2 * len(field)):
+            break
+        # That in force is not to be left for want of time.
+        field.pop(-2 if field[-1][0].fingerprint == in_force else -1)
+    return field
 
 
 def concluded(task: Task) -> Tuner:
@@ -63,17 +94,22 @@ def concluded(task: Task) -> Tuner:
     yield from made(baseline(tensors, threads[0], num_workers, baseline_steps), findings, end)
     yield from made(measuring(tensors, threads, num_workers), findings, end)
     profile = findings.profile(tensors)
+    is_sampled = False
     if profile is not None:
-        yield from made(sampling(profile.profile, threads, num_workers), findings, end)
-        if task.runs_streams and strategy.num_streams > 1:
+        plans = sampled_plans(profile.profile, threads, num_workers)
+        rounds = rounds_before_a_race(len(plans), end) if strategy.races else TIMED_ROUNDS
+        is_sampled = rounds > 0
+        if is_sampled:
+            yield from made(sampling(plans, rounds), findings, end)
+        if is_sampled and task.runs_streams and strategy.num_streams > 1:
             plan = simultaneous_plan(profile.profile, threads[0], num_workers)
             yield from made(running_at_once(plan), findings, end)
         # Only now it is known what is usual; the plans that were sampled keep their tensors' order.
         findings = findings.at_usual_pace()
         profile = findings.profile(tensors, profile.profile.names)
     notes = findings.notes()
-    if end.came_early:
+    is_complete = is_sampled and not end.came_early
+    if end.came_early or (profile is not None and not is_sampled):
         notes.append(end.note())
     conclusion = fit_and_plan(task, findings, profile, notes)
-    is_complete = not end.came_early and conclusion.cost_model is not None
-    return replace(conclusion, is_complete=is_complete)
+    return replace(conclusion, is_complete=is_complete and conclusion.cost_model is not None)

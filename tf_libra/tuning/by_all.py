@@ -1,7 +1,7 @@
 """`auto`: the plans of every strategy, and the best setting that a search finds, race."""
 
-import math
 from dataclasses import replace
+from functools import partial
 
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
@@ -11,7 +11,8 @@ from tf_libra.tuning.algorithm import Tuner, concluded, raced
 from tf_libra.tuning.at_once import contention_of, informed, with_contention
 from tf_libra.tuning.by_search import finalists
 from tf_libra.tuning.conclusion import Conclusion
-from tf_libra.tuning.contenders import outlined
+from tf_libra.tuning.contenders import outlined, step_seconds
+from tf_libra.tuning.fit_and_plan import is_trusted
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.search.searching import search
 from tf_libra.tuning.task import Task
@@ -58,12 +59,15 @@ def tune_by_all(task: Task) -> Tuner:
     plans += [] if kept is None else [kept]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
+    ordered.sort(key=partial(step_seconds, conclusion))
+    trusted = is_trusted(conclusion.held_out_error, task.max_model_error)
+    if not trusted:  # what is safe comes first
+        ordered.sort(key=lambda plan: plan.fingerprint != conclusion.plan.fingerprint)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
-    timed.sort(key=lambda pair: pair[1] if pair[1] is not None else math.inf)
     after = yield from raced(conclusion, timed, task, tried)
-    if after is conclusion and task.end.came_early:
+    if after.race is None and len(timed) > 1 and trusted:
         note = "the budget ended before any two plans were compared: the model has chosen"
-        return replace(conclusion, notes=(*conclusion.notes, note))
+        return replace(after, notes=(*after.notes, note))
     return after
 
 

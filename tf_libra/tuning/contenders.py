@@ -52,7 +52,10 @@ def contenders(
     num_lanes = most_lanes(strategy, runs_streams)
     found: dict[str, Plan] = {}
     gamma = contention_of(strategy, conclusion.contention)
-    for one in _others(strategy):
+    others = list(_others(strategy))
+    if conclusion.plan.strategy != strategy.name:  # by a model that is not trusted
+        others.insert(0, strategy)
+    for one in others:
         try:
             planned = make_plan(profile, model, informed(one, gamma))
             plan = runnable(planned, profile, model, num_lanes)
@@ -66,7 +69,7 @@ def contenders(
     if kept is not None:
         kept = found.setdefault(kept.fingerprint, kept)
     found.pop(conclusion.plan.fingerprint, None)
-    proposed = sorted(found.values(), key=partial(_step_seconds, conclusion))
+    proposed = sorted(found.values(), key=partial(step_seconds, conclusion))
     simplest = [plan for plan in proposed if len(plan.groups) == 1][:1]
     anyway = [plan for plan in proposed if plan is in_force or plan is kept or plan in simplest]
     chosen = _unlike([conclusion.plan, *anyway], proposed)
@@ -75,7 +78,7 @@ def contenders(
     return [(plan, conclusion.predicted_step(plan)) for plan in chosen]
 
 
-def _step_seconds(conclusion: Conclusion, plan: Plan) -> float:
+def step_seconds(conclusion: Conclusion, plan: Plan) -> float:
     """Of what is predicted, updates included: planners plan for it; infinite without any."""
     timeline = conclusion.predicted(plan)
     return math.inf if timeline is None else timeline.step_seconds

@@ -1,5 +1,7 @@
 """What decides that tuning is over: no experiment is left, or the budget is spent before."""
 
+import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,21 +16,29 @@ class Budget:
     Attributes:
         max_steps: training steps, at least 1.
         max_seconds: seconds of the wall clock, above 0.
+        least_steps: that may go by however long they take.
 
     Raises:
         ValueError: a limit is out of its range.
     """
 
     max_steps: int = 60
-    max_seconds: float = 60.0
+    max_seconds: float = 30.0
+    least_steps: int = 0
 
     def __post_init__(self) -> None:
         checks.integer("max_steps", self.max_steps, minimum=1)
         checks.real("max_seconds", self.max_seconds, above=0)
+        checks.integer("least_steps", self.least_steps)
 
 
 class EndOfTuning:
-    """Asked before every experiment, of which each takes one step."""
+    """Asked before every experiment, of which each takes one step.
+
+    It sees how long they take: the first step of a plan, which pays for its instantiation, and the
+    others. So it knows what can still be done, and no step is begun that would end too late if it
+    took as long as those of its kind.
+    """
 
     def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
         """The budget's seconds begin.
@@ -42,29 +52,63 @@ class EndOfTuning:
         self._deadline = clock() + budget.max_seconds
         self._steps_left = budget.max_steps
         self._came_early = False
+        self._took: dict[bool, list[float]] = {True: [], False: []}  # by whether it was a first
+        self._begun: tuple[float, bool] | None = None  # the step under way: since when, its kind
 
     @property
     def steps_left(self) -> int:
-        """Steps of the budget that nobody has taken yet."""
-        return self._steps_left
+        """Steps that can still be taken, as long as usual ones are."""
+        each = self._usual_seconds(is_first=False)
+        if each == 0:
+            return self._steps_left
+        return max(min(self._steps_left, math.floor(self._seconds_left / each)), 0)
+
+    def affords(self, first: int, others: int) -> bool:
+        """Whether so many first steps of plans, and so many others, can still be taken."""
+        seconds = first * self._usual_seconds(True) + others * self._usual_seconds(False)
+        return first + others <= self._steps_left and seconds <= self._seconds_left
 
     @property
     def came_early(self) -> bool:
         """Whether an experiment was not made for want of budget."""
         return self._came_early
 
-    def has_come(self) -> bool:
-        """Whether the next experiment may not be made any more; else it takes its step."""
-        if self._steps_left <= 0 or self._clock() >= self._deadline:
+    def has_come(self, is_first: bool = False) -> bool:
+        """Whether the next experiment may not be made any more; else it takes its step.
+
+        Where a first step would take too long, others may still be made.
+
+        Args:
+            is_first: whether it is the first step of a plan.
+        """
+        now = self._clock()
+        if self._begun is not None:
+            began, kind = self._begun
+            self._took[kind].append(now - began)
+            self._begun = None
+        left = self._deadline - now
+        is_late = left <= 0 or left < self._usual_seconds(is_first)
+        is_begun = self._budget.max_steps - self._steps_left < self._budget.least_steps
+        if self._steps_left <= 0 or (is_late and not is_begun):
             self._came_early = True
-        else:
-            self._steps_left -= 1
-        return self._came_early
+            return True
+        self._steps_left -= 1
+        self._begun = now, is_first
+        return False
 
     def note(self) -> str:
         """What a reader should know of an end that came early."""
         return (
             f"the budget of {self._budget.max_steps} steps or"
-            f" {units.time(self._budget.max_seconds)} ended before all experiments were made; the"
-            " plan rests on those that were"
+            f" {units.time(self._budget.max_seconds)} did not suffice for all experiments; the plan"
+            " rests on those that were made"
         )
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._deadline - self._clock()
+
+    def _usual_seconds(self, is_first: bool) -> float:
+        """Of a step of this kind; 0 where none has been taken."""
+        took = self._took[is_first]
+        return statistics.median(took) if took else 0.0

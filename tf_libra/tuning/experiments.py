@@ -7,6 +7,7 @@ import numpy as np
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.tuning.contenders import MAX_CONTENDERS
 from tf_libra.tuning.end_of_tuning import EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.findings import Findings
@@ -19,6 +20,7 @@ from tf_libra.tuning.plans_to_try import (
     random_plans,
     specs_of,
 )
+from tf_libra.tuning.race import LEAST_ROUNDS
 
 # Traced steps per plan, after one that pays for the plan's instantiation: of the fewest and the
 # most threads, and of the thread counts between.
@@ -34,7 +36,7 @@ def made(
 ) -> Generator[Experiment, Observation | None, None]:
     """Yields experiments, and notes what they show, until the end has come."""
     for experiment in experiments:
-        if end.has_come():
+        if end.has_come(experiment.is_first):
             return
         observation = yield experiment
         if observation is not None:
@@ -62,25 +64,39 @@ def measuring(
             yield Experiment(Phase.MEASURE, plan, traced=not first, is_first=first)
 
 
-def sampling(
-    profile: BackwardProfile, threads: Sequence[int], num_workers: int
-) -> Iterator[Experiment]:
-    """Plans in turns: what disturbs the machine for a while disturbs all of them.
-
-    After a step that pays for its instantiation every plan has one traced step, and `TIMED_ROUNDS`
-    that nobody traces.
-    """
+def sampled_plans(profile: BackwardProfile, threads: Sequence[int], num_workers: int) -> list[Plan]:
+    """Random ones, and one of many small all-reduces."""
     plans = random_plans(profile, threads, num_workers, SAMPLED_PLANS)
     plans.append(one_by_one_plan(specs_of(profile), threads[0], num_workers))
-    plans = list({plan.fingerprint: plan for plan in plans}.values())
+    return list({plan.fingerprint: plan for plan in plans}.values())
+
+
+def sampling(plans: Sequence[Plan], num_rounds: int = TIMED_ROUNDS) -> Iterator[Experiment]:
+    """Plans in turns: what disturbs the machine for a while disturbs all of them.
+
+    After a step that pays for its instantiation every plan has one traced step, and `num_rounds`
+    that nobody traces.
+    """
     for plan in plans:
         yield Experiment(Phase.SAMPLE, plan, traced=False, is_first=True)
     order = np.random.default_rng(0)
-    for number in range(TIMED_ROUNDS):
+    for number in range(num_rounds):
         for index in order.permutation(len(plans)):
             yield Experiment(Phase.SAMPLE, plans[index], traced=False)
-        for plan in plans[number::TIMED_ROUNDS]:
+        for plan in plans[number::num_rounds]:
             yield Experiment(Phase.SAMPLE, plan, traced=True)
+
+
+def rounds_before_a_race(num_plans: int, end: EndOfTuning) -> int:
+    """Of sampling so many plans: as many as leave a race those after which it first decides.
+
+    At most `TIMED_ROUNDS`; none where the budget leaves time for a race alone.
+    """
+    for rounds in range(TIMED_ROUNDS, 0, -1):
+        others = num_plans * (rounds + 1) + MAX_CONTENDERS * LEAST_ROUNDS
+        if end.affords(num_plans + MAX_CONTENDERS, others):
+            return rounds
+    return 0
 
 
 def running_at_once(plan: Plan) -> Iterator[Experiment]:

@@ -154,51 +154,25 @@ def _trusted_strategy(
 ) -> strategies.Strategy:
     """The strategy, or MG-WFBP where it would choose threads by a model that is not trusted.
 
-    One that races is left as it is: whether its plan is good will be measured.
+    MG-WFBP chooses none, and goes by what is measured alone: when gradients are produced, and what
+    all-reduces take that nothing overlaps.
     """
-    if not strategy.chooses_threads:
+    if not strategy.chooses_threads or is_trusted(error, max_model_error):
         return strategy
-    if error is None:
-        notes.append(
-            f"{strategy.name} plans by a model that was not tested on steps it has not seen"
+    why = "the model was not tested on steps it has not seen"
+    if error is not None:
+        why = (
+            f"the model misses steps by {units.percent(error)} in the median, more than the"
+            f" {units.percent(max_model_error)} allowed"
         )
-        return strategy
-    if error <= max_model_error:
-        return strategy
-    missed = (
-        f"the model misses steps by {units.percent(error)} in the median, more than the"
-        f" {units.percent(max_model_error)} allowed"
-    )
-    if strategy.races:
-        notes.append(f"{missed}: it proposes plans all the same")
-        return strategy
-    notes.append(f"{missed}: MG-WFBP plans instead of {strategy.name}")
-    return _cautious(strategy)
-
-
-def _cautious(strategy: strategies.Strategy) -> strategies.MgWfbp:
-    """What plans instead by a model that is not trusted: it chooses no threads."""
+    note = f"{why}: MG-WFBP plans instead of {strategy.name}"
+    notes.append(f"{note}, against which it may race" if strategy.races else note)
     return strategies.MgWfbp(num_threads=min(strategy.allowed_threads))
 
 
-def unraced(conclusion: Conclusion, task: Task) -> Conclusion:
-    """A conclusion whose plan was to be judged by a race, where the budget has ended before.
-
-    One by a model that is not trusted gives way to MG-WFBP's, as where there is no race.
-    """
-    profile, model, error = conclusion.profile, conclusion.cost_model, conclusion.held_out_error
-    if profile is None or model is None or error is None or error <= task.max_model_error:
-        return conclusion
-    try:
-        plan = make_plan(profile, model, _cautious(task.strategy))
-    except ValueError:  # the model leaves it none
-        return conclusion
-    note = (
-        "the budget ended before the race that was to judge the plans of a model that misses steps"
-        f" by {units.percent(error)}: MG-WFBP plans instead of {task.strategy.name}"
-    )
-    notes = (note, *conclusion.notes)
-    return replace(conclusion, plan=replace(plan, notes=(*plan.notes, *notes)), notes=notes)
+def is_trusted(error: float | None, max_model_error: float) -> bool:
+    """Whether a model was tested, and misses little enough."""
+    return error is not None and error <= max_model_error
 
 
 def _samples(steps: Sequence[ObservedStep], profile: BackwardProfile) -> list[OverlapSample]:

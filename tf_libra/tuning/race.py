@@ -29,7 +29,7 @@ MAX_ROUNDS = 12
 # Rounds before anything is decided, and how sure it must be then that a plan is slower. Every round
 # asks again, so that a plan as good as the best drops out more often than that; what is lost with
 # it is little.
-_LEAST_ROUNDS = 4
+LEAST_ROUNDS = 4
 _SURE = 0.02
 # By which a plan may be faster than the best without a further round for its sake.
 _WORTH = 0.02
@@ -252,7 +252,7 @@ def race(
             break
         steps += measured.items()
         num_rounds += 1
-        if num_rounds >= _LEAST_ROUNDS:
+        if num_rounds >= LEAST_ROUNDS:
             found = _standings_of(steps, len(proposed))
             running, slower = _judge(running, found)
             gone = slower + gone
@@ -288,7 +288,7 @@ def _round(
     measured: dict[int, float] = {}
     for index in order:
         while index not in measured:
-            if end.has_come():
+            if end.has_come(is_first):
                 return None
             observation = yield Experiment(Phase.RACE, proposed[index][0], False, is_first)
             if is_first:

@@ -166,6 +166,7 @@ class Aiacc(ChosenThreads):
     name: ClassVar[str] = "aiacc"
     tuned_by: ClassVar[str] = "search"
     tuning_steps: ClassVar[int] = 100
+    tuning_seconds: ClassVar[float] = 50.0
     threads: tuple[int, ...] = (1, 2)
     streams: tuple[int, ...] = (1, 2, 4)
     unit_bytes: int | None = None

@@ -35,6 +35,7 @@ class Auto(ChosenThreads):
     name: ClassVar[str] = "auto"
     tuned_by: ClassVar[str] = "all"
     tuning_steps: ClassVar[int] = 150
+    tuning_seconds: ClassVar[float] = 75.0
     streams: tuple[int, ...] = (1, 2, 4)
     contention: float | None = None
 

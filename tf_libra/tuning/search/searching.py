@@ -95,7 +95,7 @@ def search(
         plan = plans.get(setting)
         seconds = None
         for is_first in (True, False) if plans.is_new(plan) else (False,):
-            if steps_left <= 0 or end.has_come():
+            if steps_left <= 0 or end.has_come(is_first):
                 return found
             steps_left -= 1
             observation = yield Experiment(Phase.SEARCH, plan, traced=False, is_first=is_first)
