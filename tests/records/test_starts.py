@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,23 @@ def test_the_same_job_has_one(tmp_path: Path) -> None:
     assert starts.load(tmp_path) == ([newer], [])
 
 
+def test_each_network_has_its_own(tmp_path: Path) -> None:
+    """However exactly its rate was measured."""
+
+    def at(rate: float, units: int) -> Start:
+        job = replace(JOB, bytes_per_second=rate)
+        return Start(job, "aiacc", START.outline, (Setting(units, 2, 1),))
+
+    kept = [at(1.1e8, 1), at(1.2e8, 2), at(3e9, 3)]
+    for index, one in enumerate((START, *kept)):
+        os.utime(starts.store(tmp_path, one), (index, index))
+    assert starts.load(tmp_path) == ([kept[2], kept[1], START], [])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda value: value["job"].update(bytes_per_second=-1.0), "bytes_per_second must be"),
         (lambda value: value["job"].update(num_workers=0), "num_workers must be"),
         (lambda value: value["outline"].update(stops=[2.0, 1.0]), "stops must"),
         (lambda value: value["settings"][0].update(unit_bytes="much"), "unit_bytes must"),
@@ -56,6 +71,7 @@ def test_what_an_earlier_version_has_kept_is_read(tmp_path: Path) -> None:
     path = starts.store(tmp_path, START)
     value = json.loads(path.read_text())
     value["setting"] = value.pop("settings")[0]
+    assert "bytes_per_second" not in value["job"]
     path.write_text(json.dumps(value))
     assert starts.load(tmp_path) == ([START], [])
 

@@ -9,6 +9,7 @@ import pytest
 from tests.tensorboard import examples
 from tf_libra.model.plan import Plan
 from tf_libra.session.keeping import Keeping
+from tf_libra.tuning.similar import Job, Layer
 
 CONCLUSION = examples.plan_record().conclusion
 LOG = logging.getLogger("test of keeping")
@@ -30,6 +31,19 @@ def test_what_is_complete_is_kept_and_found(tmp_path: Path) -> None:
     keeping.store(CONCLUSION)
     assert keeping.load(accept) == CONCLUSION
     assert replace(keeping, key="other").load(accept) is None
+
+
+def test_what_is_alike_is_looked_for_by_the_rate_of_the_network(tmp_path: Path) -> None:
+    job = Job((Layer(8, "float32"),), 2, 1)
+    keeping = Keeping(tmp_path, "key", LOG, job, "libra")
+    for rate in (1e8, 1e9):
+        keeping.store(replace(CONCLUSION, bytes_per_second=rate))
+    nearest = keeping.nearest()
+    for rate, kept in ((1.2e8, 1e8), (2e9, 1e9)):
+        found = nearest(rate)
+        assert found is not None and found.job == replace(job, bytes_per_second=kept)
+    assert nearest(1e11) is None
+    assert replace(keeping, folder=None).nearest()(1e9) is None
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

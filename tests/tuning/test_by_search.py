@@ -1,9 +1,11 @@
 """The whole of AIACC's tuning, against a simulated machine."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.tuning.machine import PROFILE, SIZES, Machine, drive
+from tests.tuning.machine import MODEL, PROFILE, SIZES, Machine, drive
 from tf_libra import strategies
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.tuning import Budget, Conclusion, Phase
@@ -101,9 +103,13 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
         names = [f"t{i}" for i in range(len(sizes))]
         profile = BackwardProfile.from_arrays(sizes, seconds, names)
         alone, helped = (
-            drive(Machine(profile, gamma=gamma), "aiacc", HUNDRED, runs_streams=True, start=given)[
-                0
-            ]
+            drive(
+                Machine(profile, gamma=gamma),
+                "aiacc",
+                HUNDRED,
+                runs_streams=True,
+                start=lambda rate, given=given: given,
+            )[0]
             for given in (None, start)
         )
         assert any("of a job that is alike" in note for note in helped.notes)
@@ -120,6 +126,17 @@ def test_the_search_of_a_changed_model_is_there_in_half_the_steps(gamma: float) 
 def test_what_a_job_that_is_alike_has_found_races_against_libras_plan() -> None:
     first, _ = drive(Machine(), "libra")
     start = Start(Job.of(Machine().specs(), 4, 1), "libra", Outline.of(first.plan))
-    tuned, _ = drive(Machine(changed_profile()), "libra", start=start)
+    tuned, _ = drive(Machine(changed_profile()), "libra", start=lambda rate: start)
     raced = [note for one in tuned.race.contenders for note in one.plan.notes]
     assert any("outlined by what a job that is alike has found under libra" in n for n in raced)
+
+
+@pytest.mark.parametrize("name", ["libra", "aiacc", "auto"])
+@pytest.mark.parametrize("factor", [1.0, 0.1])
+def test_what_is_alike_is_told_by_the_network_as_measured(name: str, factor: float) -> None:
+    rates = [(factor * a, factor * b, c) for a, b, c in (MODEL.overlapped, MODEL.exclusive)]
+    model = replace(MODEL, overlapped=rates[0], exclusive=rates[1])
+    asked: list[float | None] = []
+    tuned, _ = drive(Machine(model=model), name, HUNDRED, runs_streams=True, start=asked.append)
+    assert asked == [tuned.bytes_per_second]
+    assert tuned.bytes_per_second == pytest.approx(float(model.exclusive_rate(1)), rel=0.3)

@@ -1,6 +1,7 @@
 """How alike jobs are, and what is made of what one has found."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,9 @@ layers = st.lists(
     min_size=1,
     max_size=4,
 ).map(tuple)
-jobs = st.builds(Job, layers, st.integers(1, 4), st.integers(1, 2))
+jobs = st.builds(
+    Job, layers, st.integers(1, 4), st.integers(1, 2), st.none() | st.floats(1e3, 1e11)
+)
 
 
 def job(*sizes: int, workers: int = 2, per_host: int = 1) -> Job:
@@ -65,6 +68,42 @@ def test_topology_counts() -> None:
     here = job(2**20, 2**10, workers=4, per_host=4)
     apart = job(2**20, 2**10, workers=4, per_host=1)
     assert distance(here, apart, 20.0) > 0
+
+
+def at(rate: float | None, one: Job | None = None) -> Start:
+    return start_of(replace(one or job(2**20, 2**10), bytes_per_second=rate))
+
+
+@pytest.mark.parametrize("num_layers", [3, 60])
+def test_the_rate_of_the_network_counts(num_layers: int) -> None:
+    """A model that is changed a little, on the same network, is nearer than itself on another."""
+    sizes = [2**20] * num_layers
+    changed, same = job(2**21, *sizes[1:]), job(*sizes)
+    here = at(1.1e9, same).job
+    known = [at(3e9, same), at(0.4e9, same), at(1e9, changed), at(25e9, same)]
+    assert nearest(here, known, 60.0) is known[2]
+    apart = distance(here, known[0].job, 20.0)
+    assert 0.1 < apart < 1
+    assert apart == pytest.approx(distance(known[0].job, here, 20.0))
+    # What differs no more than two measurements is the same.
+    assert nearest(here, [known[2], at(0.9e9, same)], 60.0) == at(0.9e9, same)
+
+
+def test_a_setting_of_a_network_of_another_order_is_not_taken() -> None:
+    here = at(25e9).job
+    assert nearest(here, [at(1e9)]) is None
+    assert nearest(here, [at(1e9), at(10e9)]) == at(10e9)
+
+
+def test_where_nobody_knows_a_rate_graphs_alone_count() -> None:
+    """As in files of earlier versions, or where no all-reduce could be measured."""
+    unknown, near, far = at(None), at(20e9), at(1e9)
+    here = at(25e9).job
+    assert nearest(here, [unknown]) is unknown
+    assert nearest(here, [unknown, far, near]) is near
+    assert nearest(here, [far, unknown]) is unknown
+    for one in (unknown, near, far):
+        assert nearest(unknown.job, [one, at(None, job(2**10))]) is one
 
 
 def test_nothing_in_common_is_nothing_to_begin_with() -> None:
@@ -117,6 +156,8 @@ def test_an_outline_of_others_covers_all_tensors(shares, sizes: list[int]) -> No
         (lambda: Outline((1.0,), (1, 1), (0,)), "num_threads"),
         (lambda: Job((), 2, 1), "layers must hold"),
         (lambda: Job((Layer(1, "x"),), 0, 1), "num_workers must be"),
+        (lambda: Job((Layer(1, "x"),), 2, 1, 0.0), "bytes_per_second must be"),
+        (lambda: Job((Layer(1, "x"),), 2, 1, "fast"), "bytes_per_second must be"),
     ],
 )
 def test_bad_values_are_named(make, message: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,11 @@ def store(folder: Path, start: Start) -> Path:
     """Keeps it, replacing that of the same job and strategy; a reader never sees half of it."""
     folder.mkdir(parents=True, exist_ok=True)
     document = dataclasses.asdict(start)
-    whose = json.dumps([document["job"], start.strategy], sort_keys=True)
+    # Two measurements on one network differ, and so are in one file or in two at most.
+    rate = document["job"].pop("bytes_per_second")
+    octave = [] if rate is None else [round(math.log2(rate))]
+    whose = json.dumps([document["job"], start.strategy, *octave], sort_keys=True)
+    document["job"] |= {} if rate is None else {"bytes_per_second": rate}
     key = hashlib.sha256(whose.encode()).hexdigest()[:32]
     path = folder / _PATTERN.replace("*", key)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")

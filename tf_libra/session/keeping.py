@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +62,22 @@ class Keeping:
             return None
         return conclusion
 
-    def nearest(self) -> Start | None:
-        """What the job has found that is most alike; None if none is."""
-        if self.folder is None or self.job is None:
-            return None
+    def nearest(self) -> Callable[[float | None], Start | None]:
+        """What the job has found that is most alike, by the bytes per second of the network.
+
+        What is kept is read now; it is compared when the network was measured.
+        """
+        job = self.job
+        if self.folder is None or job is None:
+            return lambda bytes_per_second: None
         known, problems = starts.load(self.folder)
         for problem in problems:
             self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
         # What was found in the same way, if there is any: the rest says less.
         own = [one for one in known if one.strategy == self.strategy]
-        return nearest(self.job, own or known)
+        return lambda bytes_per_second: nearest(
+            replace(job, bytes_per_second=bytes_per_second), own or known
+        )
 
     def store(self, conclusion: Conclusion) -> None:
         """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""
@@ -84,6 +90,7 @@ class Keeping:
             searched = () if conclusion.search is None else conclusion.search.seconds
             settings = tuple(searched)[:MAX_SETTINGS]
             outline = Outline.of(conclusion.plan)
-            starts.store(self.folder, Start(self.job, self.strategy, outline, settings))
+            job = replace(self.job, bytes_per_second=conclusion.bytes_per_second)
+            starts.store(self.folder, Start(job, self.strategy, outline, settings))
         except OSError as error:
             self.log.warning("cache_dir: nothing could be kept: %s", error)

@@ -111,8 +111,7 @@ class Session:
             around,
         )
         self._kept = self._keeping.load(self._check_plan)
-        start = None if self._kept is not None else self._keeping.nearest()
-        more = {} if start is None else {"start": start}
+        more = {} if self._kept is not None else {"start": self._keeping.nearest()}
         self._tuning = self._new_tuning(options.budget, **more)
 
     def _new_tuning(self, budget: Budget, **more: Any) -> Tuner:

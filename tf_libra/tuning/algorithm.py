@@ -36,7 +36,8 @@ def tune_by_model(task: Task) -> Tuner:
     conclusion = yield from concluded(task)
     if not task.strategy.races or conclusion.cost_model is None:
         return conclusion
-    proposed = contenders(conclusion, task.strategy, task.runs_streams, task.in_force, task.start)
+    start = task.start(conclusion.bytes_per_second)
+    proposed = contenders(conclusion, task.strategy, task.runs_streams, task.in_force, start)
     return (yield from raced(conclusion, proposed, task))
 
 
@@ -112,4 +113,8 @@ def concluded(task: Task) -> Tuner:
     if end.came_early or (profile is not None and not is_sampled):
         notes.append(end.note())
     conclusion = fit_and_plan(task, findings, profile, notes)
-    return replace(conclusion, is_complete=is_complete and conclusion.cost_model is not None)
+    return replace(
+        conclusion,
+        is_complete=is_complete and conclusion.cost_model is not None,
+        bytes_per_second=findings.bytes_per_second(num_workers),
+    )

@@ -32,6 +32,7 @@ def tune_by_all(task: Task) -> Tuner:
     notes = list(conclusion.notes)
     plans = _plans(conclusion, strategy, runs_streams)
     steps = round(_SEARCH_SHARE * task.end.steps_left)
+    start = task.start(conclusion.bytes_per_second)
     aiacc = strategy.aiacc()
     assert isinstance(aiacc, Aiacc)
     found = yield from search(
@@ -42,7 +43,7 @@ def tune_by_all(task: Task) -> Tuner:
         steps,
         notes,
         runs_streams,
-        () if task.start is None else task.start.settings,
+        () if start is None else start.settings,
     )
     tried: list[Plan] = []
     gamma = contention_of(strategy, conclusion.contention)
@@ -53,7 +54,7 @@ def tune_by_all(task: Task) -> Tuner:
         tried = finalists(found, conclusion.profile, task, _FINALISTS)
         plans += [with_contention(plan, gamma) for plan in tried]
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
-    kept = outlined(conclusion, strategy, runs_streams, task.start)
+    kept = outlined(conclusion, strategy, runs_streams, start)
     if task.in_force is not None:  # planned with the gamma of then
         plans.append(with_contention(task.in_force, gamma))
     plans += [] if kept is None else [kept]

@@ -39,7 +39,9 @@ def tune_by_search(task: Task) -> Tuner:
         notes.append("units are packed in the order of tracing: no profile could be measured")
         packed = as_traced(tensors)
     steps = end.steps_left - round(_RACE_SHARE * end.steps_left)
-    begin = () if task.start is None else task.start.settings
+    rate = findings.bytes_per_second(num_workers)
+    start = task.start(rate)
+    begin = () if start is None else start.settings
     if begin:
         told = "; ".join(setting.describe() for setting in begin)
         notes.append(f"the search began with the best of a job that is alike: {told}")
@@ -47,6 +49,7 @@ def tune_by_search(task: Task) -> Tuner:
         packed, strategy, num_workers, end, steps, notes, task.runs_streams, begin
     )
     conclusion = searched(found, profile, packed, tensors, num_workers, notes, task.runs_streams)
+    conclusion = replace(conclusion, bytes_per_second=rate)
     if found.best is None:
         return conclusion
     tried = finalists(found, packed, task, _FINALISTS)

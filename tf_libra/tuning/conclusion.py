@@ -49,6 +49,8 @@ class Conclusion:
         max_model_error: beyond this `held_out_error` the model is not trusted.
         contention: gamma of ASC-WFBP as measured, how many times longer a byte takes while two
             all-reduces run at once; None where none did.
+        bytes_per_second: that a worker sent in an all-reduce which nothing overlapped; None where
+            none was measured.
 
     Raises:
         ValueError: a field is out of its range; named.
@@ -67,6 +69,7 @@ class Conclusion:
     search: Search | None = None
     max_model_error: float = MAX_MODEL_ERROR
     contention: float | None = None
+    bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         checks.instance("plan", self.plan, Plan)
@@ -82,6 +85,9 @@ class Conclusion:
         if self.contention is not None:
             contention = checks.real("contention", self.contention, minimum=1)
             object.__setattr__(self, "contention", contention)
+        if self.bytes_per_second is not None:
+            rate = checks.real("bytes_per_second", self.bytes_per_second, above=0)
+            object.__setattr__(self, "bytes_per_second", rate)
         object.__setattr__(self, "samples", checks.sequence("samples", self.samples))
         for sample in self.samples:
             checks.instance("samples", sample, OverlapSample)
@@ -157,6 +163,7 @@ class Conclusion:
             "search": None if self.search is None else self.search.to_document(),
             "max_model_error": self.max_model_error,
             "contention": self.contention,
+            "bytes_per_second": self.bytes_per_second,
         }
 
     @classmethod

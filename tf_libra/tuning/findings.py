@@ -9,6 +9,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
+from tf_libra.profiling.samples import without_waiting
 from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
@@ -135,6 +136,25 @@ class Findings:
         except ValueError as problem:  # no reason to end the training
             self.problems[str(problem)] = 1
             return None
+
+    def bytes_per_second(self, num_workers: int) -> float | None:
+        """That a worker sent in the largest all-reduces which nothing overlapped; None without any.
+
+        By the fewest threads, which are measured first. So large ones tell of the network, and
+        hardly of startup.
+        """
+        of_first = [
+            record
+            for step in self.after_backward
+            if step.plan.fingerprint == self.after_backward[0].plan.fingerprint
+            for record in step.records
+        ]
+        records = [one for one in without_waiting(of_first) if one.num_bytes and one.seconds > 0]
+        if not records or num_workers < 2:
+            return None
+        largest = max(record.num_bytes for record in records)
+        seconds = [record.seconds for record in records if record.num_bytes == largest]
+        return 2 * (num_workers - 1) / num_workers * largest / float(np.median(seconds))
 
     def before_seconds(self, usual: Sequence[StepTimes] = ()) -> float | None:
         """From a step's start to the start of backward; None where no step was traced.

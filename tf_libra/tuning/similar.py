@@ -8,13 +8,17 @@ its bytes and their dtype; layers that follow each other in backward order have 
 topology has a node for each worker and an edge between every two, within a host or between hosts.
 Changing a node or an edge into another costs how far apart they are, at most 1; adding or removing
 one costs 1.
+
+How fast the network is, as all-reduces after backward have shown, makes jobs unlike, too: the best
+units and streams for one network are not those for another. It counts beside the graphs, since it
+is one edge in them however much it differs.
 """
 
 import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,11 @@ MAX_SETTINGS = 4
 # Of sizes, as binary logarithms, from which two layers have nothing in common.
 _FAR_APART = 6.0
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+# Of rates, as binary logarithms: what two measurements on one network may differ by, and from how
+# much more on two networks have nothing in common.
+_ALIKE, _FAR_RATES = 0.5, 3.5
+# What is told apart from nothing: a rate that nobody has kept.
+_UNKNOWN_APART = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class Job:
       layers: in backward order, at least one.
       num_workers: N.
       workers_per_host: of them on one host.
+      bytes_per_second: that a worker sent in an all-reduce which nothing overlapped, as measured;
+        None where nobody knows.
 
     Raises:
       ValueError: a field is out of its range.
@@ -71,6 +82,7 @@ class Job:
     layers: tuple[Layer, ...]
     num_workers: int
     workers_per_host: int
+    bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         layers = checks.sequence("layers", self.layers)
@@ -80,6 +92,9 @@ class Job:
             raise ValueError("layers must hold at least one, got none")
         checks.integer("num_workers", self.num_workers, minimum=1)
         checks.integer("workers_per_host", self.workers_per_host, minimum=1)
+        if self.bytes_per_second is not None:
+            rate = checks.real("bytes_per_second", self.bytes_per_second, above=0)
+            object.__setattr__(self, "bytes_per_second", rate)
 
     @classmethod
     def of(cls, tensors: Sequence[TensorSpec], num_workers: int, workers_per_host: int) -> "Job":
@@ -176,13 +191,17 @@ def nearest(job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> S
     """The one whose job is nearest; None where nothing is known, or nothing in common."""
     if not known:
         return None
+    if job.bytes_per_second is None:  # nor do the others' tell anything
+        jobs = [replace(one.job, bytes_per_second=None) for one in known]
+    else:
+        jobs = [one.job for one in known]
     deadline = time.monotonic() + seconds
     # Edits and features are two scales: where one pair of graphs is too large, features for all.
-    by_edits = all(_are_small(job, one.job) for one in known)
+    by_edits = all(_are_small(job, one) for one in jobs)
     found = []
-    for index, one in enumerate(known):
-        left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(known) - index)
-        found.append((distance(job, one.job, left if by_edits else 0.0), index))
+    for index, one in enumerate(jobs):
+        left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(jobs) - index)
+        found.append((distance(job, one, left if by_edits else 0.0), index))
     least, index = min(found)
     return known[index] if least < 1.0 else None
 
@@ -193,8 +212,13 @@ def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
     The edit distance of both graphs, as a share of what it takes to remove one and add the other;
     what was found when the time was over, which is no less. Of large graphs, without time, and
     where networkx is not installed, how far apart their features are, which is another scale.
+    What both have in common by that and by the rates of their networks is the product of both.
     """
-    if one == other:
+    return 1 - (1 - _graphs_apart(one, other, seconds)) * (1 - _rates_apart(one, other))
+
+
+def _graphs_apart(one: Job, other: Job, seconds: float) -> float:
+    if replace(one, bytes_per_second=None) == replace(other, bytes_per_second=None):
         return 0.0
     if _are_small(one, other) and seconds > 0:
         try:
@@ -202,6 +226,17 @@ def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
         except ImportError:
             pass
     return _features_apart(one, other)
+
+
+def _rates_apart(one: Job, other: Job) -> float:
+    """0 for networks that measurement hardly tells apart, 1 for such that are far apart."""
+    rates = one.bytes_per_second, other.bytes_per_second
+    if rates == (None, None):
+        return 0.0
+    if rates[0] is None or rates[1] is None:
+        return _UNKNOWN_APART
+    apart = abs(math.log2(rates[0] / rates[1]))
+    return min(max(apart - _ALIKE, 0.0) / _FAR_RATES, 1.0)
 
 
 def _are_small(one: Job, other: Job) -> bool:

@@ -27,7 +27,8 @@ class Task:
         workers_per_host: of which on several hosts it makes twice as many; see `ContentionModel`.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is left only for one that is clearly faster in a race.
-        start: what an earlier job that is alike has found.
+        start: what an earlier job that is alike has found, by the bytes per second of the network
+            as measured; None where nothing is known.
     """
 
     tensors: Sequence[TensorSpec]
@@ -40,4 +41,4 @@ class Task:
     workers_per_host: int | None
     runs_streams: bool
     in_force: Plan | None
-    start: Start | None
+    start: Callable[[float | None], Start | None]

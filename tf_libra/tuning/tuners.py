@@ -34,7 +34,7 @@ def tune(
     workers_per_host: int | None = None,
     runs_streams: bool = False,
     in_force: Plan | None = None,
-    start: Start | None = None,
+    start: Callable[[float | None], Start | None] = lambda bytes_per_second: None,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -53,7 +53,8 @@ def tune(
         workers_per_host: of which on several hosts it makes twice as many; see `ContentionModel`.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is left only for one that is clearly faster in a race.
-        start: what a job that is alike has found; None where nothing is known.
+        start: what a job that is alike has found, by the bytes per second of the network as
+            measured; None where nothing is known.
     """
     # Strategies of others may not know the attribute.
     by = BY_KIND[getattr(strategy, "tuned_by", "model")]
