@@ -1,0 +1,88 @@
+"""One level or two: what either takes on simulated hosts, whose links send one byte after another.
+
+Lanes choose by topology alone (`ops/lanes/grid.h`); docs/aiacc.md says what decides.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from tf_libra.cost_model.hops import num_hops
+
+LATENCY = 50e-6  # of a hop
+GBIT = 1e9 / 8
+# Messages that need nothing of each other: sender, receiver, bytes.
+Phase = list[tuple[int, int, float]]
+
+
+def one_level(ranks: int, num_bytes: float) -> Iterator[Phase]:
+    """Every rank gets a part from all, sums it, and gives it to all."""
+    for _ in range(2):
+        yield exchange(range(ranks), num_bytes / ranks)
+
+
+def two_levels(hosts: int, per_host: int, num_bytes: float) -> Iterator[Phase]:
+    """Within hosts, over hosts twice, within hosts."""
+    rows = [range(host * per_host, (host + 1) * per_host) for host in range(hosts)]
+    columns = [range(place, hosts * per_host, per_host) for place in range(per_host)]
+    within = [one for row in rows for one in exchange(row, num_bytes / per_host)]
+    part = num_bytes / per_host / hosts
+    over = [one for column in columns for one in exchange(column, part)]
+    yield from (within, over, over, within)
+
+
+def exchange(ranks: Iterable[int], each: float) -> Phase:
+    return [(*pair, each) for pair in itertools.permutations(ranks, 2)]
+
+
+def seconds(phases: Iterable[Phase], per_host: int, rate: float) -> tuple[float, int]:
+    """Until all is sent, and in how many hops; a host's link sends and receives at once."""
+    total, hops = 0.0, 0
+    for phase in phases:
+        sent: dict[tuple[int, str], float] = defaultdict(float)
+        for sender, receiver, num_bytes in phase:
+            if sender // per_host != receiver // per_host:
+                sent[sender // per_host, "out"] += num_bytes
+                sent[receiver // per_host, "in"] += num_bytes
+        total += LATENCY + max(sent.values(), default=0.0) / rate
+        hops += 1
+    return total, hops
+
+
+def bytes_worth_two_levels(hosts: int, per_host: int, rate: float) -> float:
+    """From which on two levels are faster, as docs/aiacc.md has it."""
+    return LATENCY * rate * hosts / ((hosts - 1) * (per_host - 1))
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(2, 2), (2, 8), (4, 4), (16, 8)])
+@pytest.mark.parametrize("rate", [GBIT, 25 * GBIT, 100 * GBIT])
+def test_two_levels_are_faster_from_a_size_on(hosts: int, per_host: int, rate: float) -> None:
+    limit = bytes_worth_two_levels(hosts, per_host, rate)
+    for size in (0.1 * limit, 0.9 * limit, 1.1 * limit, 1e4 * limit):
+        flat, hops = seconds(one_level(hosts * per_host, size), per_host, rate)
+        levels, more_hops = seconds(two_levels(hosts, per_host, size), per_host, rate)
+        assert (levels < flat) == (size > limit)
+        # Where they are slower, it is by less than two hops; where faster, up to a host's ranks.
+        assert levels - flat < 2 * LATENCY and flat < per_host * levels
+        assert hops == num_hops(hosts * per_host, 2, None)
+        assert more_hops == num_hops(hosts * per_host, 2, per_host)
+    assert flat / levels == pytest.approx(per_host, rel=0.01)
+
+
+def test_the_sizes_that_are_tried_are_worth_two_levels_up_to_5_gbit() -> None:
+    """64 KiB at the least, and larger with more ranks on a host or faster links."""
+    assert bytes_worth_two_levels(2, 2, 5 * GBIT) < 64 * 1024
+    told = [round(bytes_worth_two_levels(2, 2, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
+    assert told == [12, 62, 312, 1250]
+    told = [round(bytes_worth_two_levels(4, 8, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
+    assert told == [1, 6, 30, 119]
+
+
+@pytest.mark.parametrize("hosts", [2, 5])
+def test_one_rank_on_each_host_has_one_level(hosts: int) -> None:
+    assert seconds(two_levels(hosts, 1, 1e6), 1, GBIT)[0] == pytest.approx(
+        seconds(one_level(hosts, 1e6), 1, GBIT)[0] + 2 * LATENCY
+    )
+    assert num_hops(hosts, 2, 1) == num_hops(hosts, 2, None) == 2
