@@ -6,9 +6,10 @@ Two workers, each in a network namespace (`benchmarks.cluster`) and on a core of
 under `strategy="libra"` with everything at its default. After `--steps` steps each, both links
 drop to `--slow_rate` and come back; then a program that only counts shares rank 0's core, and ends.
 
-What a number means: a stage's step is the median of its first or last tenth, of rank 0; the cost of
-steps that tried things out is what they took beyond the last, as a share of the stage's time. Plans
-are named as the log names them, in the order in which they were in force.
+What a number means: a stage's step is the median of the first or last tenth of those of its steps
+that tried nothing out, of rank 0; the cost of the others is what they took beyond the last, as a
+share of the stage's time. Plans are named as the log names them, in the order in which they were in
+force.
 
 The JSON: {"stages": [{"name", "steps", "first_step_seconds", "last_step_seconds", "tried_steps",
 "tried_share", "plans": [{"step", "plan", "groups", "threads"}]}], "log": [lines], "settings",
@@ -52,7 +53,11 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"flags only, got {argv[1]!r}")
     if FLAGS.worker is not None:
-        _work(Path(FLAGS.worker))
+        try:
+            _work(Path(FLAGS.worker))
+        except ValueError as error:
+            print(f"drift: {error}", file=sys.stderr)
+            return 1
         return 0
     here = machine()
     try:
@@ -157,7 +162,7 @@ def _work(folder: Path) -> None:
             "congestion_control": congestion_control(),
         }
         document = {"stages": stages, "log": told, "settings": settings}
-        (folder / "measured.json").write_text(json.dumps(document))
+        (folder / "measured.json").write_text(json.dumps(document, allow_nan=False))
 
 
 def _stage(name: str, step: Any, batch: tuple[Any, Any]) -> dict[str, Any]:
@@ -169,18 +174,30 @@ def _stage(name: str, step: Any, batch: tuple[Any, Any]) -> dict[str, Any]:
         tried.append(str(step.phase) != "run")
         if step.plan.short_id != plans[-1]["plan"]:
             plans.append(_described(number, step.plan))
-    measured, is_tried = np.array(seconds), np.array(tried)
-    tenth = max(len(measured) // 10, 1)
-    last = float(np.median(measured[-tenth:][~is_tried[-tenth:]]))
-    extra = np.maximum(measured[is_tried] - last, 0.0).sum() if is_tried.any() else 0.0
+    return {"name": name, **summary(seconds, tried), "plans": plans}
+
+
+def summary(seconds: Sequence[float], tried: Sequence[bool]) -> dict[str, Any]:
+    """What a stage's steps took, of which some tried things out.
+
+    Raises:
+        ValueError: all of them did.
+    """
+    measured, is_tried = np.array(seconds), np.array(tried, dtype=bool)
+    usual = measured[~is_tried]
+    if not len(usual):
+        raise ValueError(
+            f"all {len(measured)} steps of a stage tried things out: --steps is too few"
+        )
+    tenth = max(len(usual) // 10, 1)
+    last = float(np.median(usual[-tenth:]))
+    extra = np.maximum(measured[is_tried] - last, 0.0).sum()
     return {
-        "name": name,
         "steps": len(measured),
-        "first_step_seconds": float(np.median(measured[:tenth][~is_tried[:tenth]])),
+        "first_step_seconds": float(np.median(usual[:tenth])),
         "last_step_seconds": last,
         "tried_steps": int(is_tried.sum()),
         "tried_share": float(extra / measured.sum()),
-        "plans": plans,
     }
 
 

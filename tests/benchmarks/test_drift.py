@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from benchmarks import drift
+
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
 import numpy as np
@@ -40,6 +44,17 @@ def test_every_stage_is_told(make_cluster: Callable[..., Any], tmp_path: Path) -
     assert any(line.startswith("run: plan") for line in document["log"])
     for name in names:
         assert f"| {name} |" in done.stdout
+
+
+def test_a_stage_is_told_by_the_steps_that_tried_nothing_out() -> None:
+    """Also where its first and last ones did: no number is NaN, which JSON has none of."""
+    tried = [True] * 3 + [False] * 4 + [True] * 13
+    told = drift.summary([5.0] * 3 + [1.0, 2.0, 3.0, 4.0] + [5.0] * 13, tried)
+    assert told["first_step_seconds"] == 1.0 and told["last_step_seconds"] == 4.0
+    assert told["tried_steps"] == 16 and told["tried_share"] == pytest.approx(16 / 90)
+    assert drift.summary([1.0] * 20, [False] * 20)["tried_share"] == 0
+    with pytest.raises(ValueError, match=r"all 20 steps .* --steps is too few"):
+        drift.summary([1.0] * 20, [True] * 20)
 
 
 def test_model_that_is_none_is_one_line() -> None:
