@@ -6,7 +6,9 @@ The planners run in one thread; CPU seconds are what they take on a machine with
 
 The networks are those of `tf_libra.zoo`. Where a size grows alone, profiles are drawn from a fixed
 seed instead: log-normal tensor sizes and uniform computation times. Computation is scaled so that
-sending everything overlapped with 1024 threads takes a given multiple of it.
+sending everything overlapped with 1024 threads takes a given multiple of it. Where there are
+updates after the last gradient, they take `UPDATES` of computation's time, each by its tensor's
+bytes; plans are then made for the step, and changed one thing at a time until it gets no shorter.
 """
 
 import dataclasses
@@ -24,6 +26,7 @@ from absl import app, flags, logging
 
 import tf_libra
 from tf_libra import strategies, zoo
+from tf_libra.simulation import simulate
 
 COST = tf_libra.ContentionModel(
     num_workers=8,
@@ -35,6 +38,9 @@ COST = tf_libra.ContentionModel(
 THREADS = (128, 256, 512, 1024, 2048, 4096)
 LIMITS = {"resnet152": 1.0, "bert_base": 0.3, "densenet201": 2.0}  # seconds
 RATIOS = (0.3, 1.0, 3.0)
+UPDATES = 0.3
+MANY_TENSORS = 1868  # of a random profile with updates
+STRATEGIES = (strategies.Libra.name, strategies.LibraM.name)  # those that plan for the step
 GROWTH = {
     "L": (117, 234, 467, 936),
     "K": (5, 10, 20, 40),
@@ -45,9 +51,10 @@ GROWTH = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One planning problem; `ratio` is communication to computation.
+    """One planning problem; `ratio` is communication to computation, `updates` updates to it.
 
-    Without a network, the profile is a random one of so many tensors.
+    Without a network, the profile is a random one of so many tensors. `exact` and `max_groups` are
+    LIBRA's alone.
     """
 
     network: str | None = None
@@ -57,6 +64,8 @@ class Case:
     threads: int = 6
     ratio: float = 1.0
     exact: bool = False
+    updates: float = 0.0
+    strategy: str = "libra"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +77,7 @@ class Result:
     cpu_seconds: float
     peak_mebibytes: float | None
     predicted_seconds: float
+    step_seconds: float
     groups: int
 
 
@@ -81,7 +91,17 @@ def profile_of(case: Case) -> tf_libra.BackwardProfile:
     num_bytes = np.ceil(sizes).astype(np.int64)
     sent = float(COST.overlapped_seconds(num_bytes.sum(), 1024))
     seconds = seconds * sent / (case.ratio * seconds.sum())
-    return tf_libra.BackwardProfile.from_arrays(num_bytes, seconds)
+    updates = num_bytes * (case.updates * seconds.sum() / num_bytes.sum())
+    return tf_libra.BackwardProfile.from_arrays(num_bytes, seconds, update_seconds=updates)
+
+
+def strategy_of(case: Case) -> strategies.Libra | strategies.LibraM:
+    threads = allowed(case.threads)
+    if case.strategy == strategies.LibraM.name:
+        return strategies.LibraM(threads=threads, chunks=case.chunks)
+    return strategies.Libra(
+        threads=threads, max_groups=case.max_groups, chunks=case.chunks, exact=case.exact
+    )
 
 
 def allowed(count: int) -> tuple[int, ...]:
@@ -92,12 +112,7 @@ def allowed(count: int) -> tuple[int, ...]:
 
 def measure(case: Case, repeats: int) -> Result:
     profile = profile_of(case)
-    strategy = strategies.Libra(
-        threads=allowed(case.threads),
-        max_groups=case.max_groups,
-        chunks=case.chunks,
-        exact=case.exact,
-    )
+    strategy = strategy_of(case)
     times, cpu_times = [], []
     for _ in range(repeats):
         started, cpu_started = time.perf_counter(), time.process_time()
@@ -111,11 +126,14 @@ def measure(case: Case, repeats: int) -> Result:
         cpu_seconds=statistics.median(cpu_times),
         peak_mebibytes=None if case.exact else peak_mebibytes(profile, strategy),
         predicted_seconds=plan.predicted_seconds,
+        step_seconds=simulate(profile, plan, COST).step_seconds,
         groups=len(plan.groups),
     )
 
 
-def peak_mebibytes(profile: tf_libra.BackwardProfile, strategy: strategies.Libra) -> float:
+def peak_mebibytes(
+    profile: tf_libra.BackwardProfile, strategy: strategies.Libra | strategies.LibraM
+) -> float:
     tracemalloc.start()
     tf_libra.make_plan(profile, COST, strategy)
     peak = tracemalloc.get_traced_memory()[1]
@@ -162,7 +180,7 @@ def distances(problems: int) -> list[Distance]:
 
 
 def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
-    """Measures every table: the models, the growth in each size alone, the optimum."""
+    """Measures every table: the models, with updates, growth in each size alone, the optimum."""
     fields = {"L": "tensors", "K": "max_groups", "Z": "chunks", "|R|": "threads"}
     cases = [
         Case(network=name, tensors=len(zoo.load(name).tensors), ratio=ratio)
@@ -171,6 +189,13 @@ def run(repeats: int, exact: bool) -> dict[str, list[Result]]:
     ]
     cases += [Case(ratio=ratio) for ratio in RATIOS]
     tables = {"models": [measure(case, repeats) for case in cases]}
+    with_updates = [case for case in cases if case.network or case.ratio == 1.0]
+    with_updates.append(Case(tensors=MANY_TENSORS))
+    tables["updates"] = [
+        measure(dataclasses.replace(case, updates=UPDATES, strategy=name), repeats)
+        for case in with_updates
+        for name in STRATEGIES
+    ]
     for letter, values in GROWTH.items():
         tables[letter] = [measure(Case(**{fields[letter]: v}), repeats) for v in values]
     if exact:
@@ -207,6 +232,7 @@ def markdown(tables: dict[str, list[Result]]) -> str:
                 f"{100 * above:.3f} %",
             ]
         lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *updates_table(tables["updates"])]
     lines += ["", "| grows | " + " | ".join(["value", "CPU seconds"] * 4) + " |", "|---" * 9 + "|"]
     for letter, values in GROWTH.items():
         cells = [
@@ -215,6 +241,22 @@ def markdown(tables: dict[str, list[Result]]) -> str:
         ]
         lines.append(f"| {letter.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def updates_table(results: list[Result]) -> list[str]:
+    """A row per profile with updates, with columns for each strategy."""
+    head = ["network", "tensors", "communication / computation"]
+    for name in STRATEGIES:
+        head += [f"`{name}`: CPU seconds", "groups", "step, ms"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for index in range(0, len(results), len(STRATEGIES)):
+        of_row = results[index : index + len(STRATEGIES)]
+        case = of_row[0].case
+        cells = [case.network or "random", str(case.tensors), str(case.ratio)]
+        for one in of_row:
+            cells += [f"{one.cpu_seconds:.3f}", str(one.groups), f"{1e3 * one.step_seconds:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def distance_markdown(rows: list[Distance]) -> str:
