@@ -109,8 +109,10 @@ def _serve() -> None:
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018
     library.load()
     # Else every collection of garbage in every worker would look at all modules again, which takes
-    # a good part of what a small job computes.
+    # a good part of what a small job computes; so does looking every 700 objects while functions
+    # are traced, of which there are millions.
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     gc.enable()
     outcomes: dict[int, int] = {}
     answers = os.fdopen(os.dup(1), "w")
