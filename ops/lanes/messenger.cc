@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -18,7 +17,6 @@ namespace {
 
 // What is read from a peer before the next has its turn.
 constexpr size_t kTurnBytes = 1 << 20;
-constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
 // Of a peer, that nobody here has an answer to.
 constexpr size_t kMaxAnnounced = 1 << 16;
 // Named in a message.
@@ -330,12 +328,9 @@ Status Messenger::Write(Peer* peer) {
 }
 
 Status Messenger::Read(Peer* peer) {
-  if (peer->buffer.empty()) peer->buffer.resize(kBufferBytes);
   for (size_t left = kTurnBytes; left > 0 && peer->gone.empty();) {
-    Transfer* const receive = peer->receiving.get();
-    iovec runs[2] = {{nullptr, 0},
-                     {&peer->buffer[peer->num_buffered], kBufferBytes - peer->num_buffered}};
-    if (receive != nullptr) runs[0] = {receive->data + receive->num_moved, peer->fragment_left};
+    iovec runs[2];
+    peer->incoming.Room(runs);
     msghdr message{};
     message.msg_iov = runs;
     message.msg_iovlen = 2;
@@ -343,56 +338,32 @@ Status Messenger::Read(Peer* peer) {
     if (received < 0 && WouldBlock(errno)) return Status();
     if (received < 0) return Gone(peer, ErrnoText(errno));
     if (received == 0) return Gone(peer, "it closed the connection");
-    const size_t of_payload = std::min(static_cast<size_t>(received), runs[0].iov_len);
-    peer->num_buffered += static_cast<size_t>(received) - of_payload;
-    if (receive != nullptr) TakePayload(peer, of_payload);
-    if (Status status = Parse(peer); !status.ok()) return status;
+    peer->incoming.Received(static_cast<size_t>(received));
+    if (Status status = HandleAll(peer); !status.ok()) return status;
     left -= std::min(left, static_cast<size_t>(received));
   }
   return Status();
 }
 
-void Messenger::TakePayload(Peer* peer, size_t num_bytes) {
-  Transfer* const receive = peer->receiving.get();
-  receive->num_moved += num_bytes;
-  receive->last_progress = Clock::now();
-  peer->fragment_left -= num_bytes;
-  if (peer->fragment_left > 0) return;
-  const TransferPtr through = std::move(peer->receiving);
-  peer->receiving = nullptr;
-  if (through->num_moved < through->num_bytes) return;
-  peer->asked.erase(through->asked_as);
-  Through(through);
-}
-
-// All frames that the buffer holds, and what of payloads has come with them.
-Status Messenger::Parse(Peer* peer) {
-  const char* next = peer->buffer.data();
-  size_t left = peer->num_buffered;
-  while (left > 0) {
-    if (peer->receiving != nullptr) {
-      const size_t count = std::min(left, peer->fragment_left);
-      std::memcpy(peer->receiving->data + peer->receiving->num_moved, next, count);
-      TakePayload(peer, count);
-      next += count;
-      left -= count;
-      continue;
-    }
+Status Messenger::HandleAll(Peer* peer) {
+  for (;;) {
     Frame frame;
-    size_t length = 0;
-    Status status = ReadFrame(next, left, &frame, &length);
-    if (status.ok() && length == 0) break;
-    if (status.ok()) status = Handle(peer, frame, next + sizeof(Frame));
-    if (!status.ok()) {
-      const bool names = status.code() == StatusCode::kFailedPrecondition && length == 0;
-      return names ? Status(status.code(), Named(peer->rank) + " " + status.message()) : status;
+    const char* text = nullptr;
+    TransferPtr through;
+    Status status;
+    switch (peer->incoming.Next(&frame, &text, &through, &status)) {
+      case Incoming::News::kNothing:
+        return Status();
+      case Incoming::News::kInvalid:
+        return Status(status.code(), Named(peer->rank) + " " + status.message());
+      case Incoming::News::kThrough:
+        peer->asked.erase(through->asked_as);
+        Through(through);
+        break;
+      case Incoming::News::kFrame:
+        if (status = Handle(peer, frame, text); !status.ok()) return status;
     }
-    next += length;
-    left -= length;
   }
-  std::memmove(peer->buffer.data(), next, left);
-  peer->num_buffered = left;
-  return Status();
 }
 
 Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
@@ -418,9 +389,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
         return Status(StatusCode::kFailedPrecondition,
                       Named(peer->rank) + " sent what nobody has asked for");
       }
-      peer->receiving = found->second;
-      peer->fragment_left = frame.num_bytes;
-      if (frame.num_bytes == 0) TakePayload(peer, 0);
+      peer->incoming.Expect(found->second, frame.num_bytes);
       return Status();
     }
     case Frame::kConfirm: {

@@ -24,6 +24,7 @@
 #include "ops/lanes/channels.h"
 #include "ops/lanes/clock.h"
 #include "ops/lanes/frame.h"
+#include "ops/lanes/incoming.h"
 #include "ops/lanes/outgoing.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
@@ -81,11 +82,7 @@ class Messenger {
     bool is_to_write = false, awaits_room = false;
     bool is_deaf = false;  // it takes nothing any more
 
-    // What comes in.
-    std::vector<char> buffer;
-    size_t num_buffered = 0;
-    TransferPtr receiving;
-    size_t fragment_left = 0;
+    Incoming incoming;
   };
 
   void Main() noexcept;
@@ -101,8 +98,8 @@ class Messenger {
   void Watch(Peer* peer, bool room);
   Status Write(Peer* peer);
   Status Read(Peer* peer);
-  void TakePayload(Peer* peer, size_t num_bytes);
-  Status Parse(Peer* peer);
+  // All that has come, as far as it is whole.
+  Status HandleAll(Peer* peer);
   Status Handle(Peer* peer, const Frame& frame, const char* text);
   Status Gone(Peer* peer, const std::string& why);
   void Confirm();

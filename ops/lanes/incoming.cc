@@ -1,0 +1,69 @@
+#include "ops/lanes/incoming.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ops/lanes/clock.h"
+
+namespace tf_libra {
+namespace {
+
+constexpr size_t kBufferBytes = 2 * kMaxFrameBytes;
+
+}  // namespace
+
+void Incoming::Room(iovec (&runs)[2]) {
+  if (buffer_.empty()) buffer_.resize(kBufferBytes);
+  // What is left of it is less than a frame.
+  std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  end_ -= std::exchange(begin_, 0);
+  runs[0] = {nullptr, 0};
+  if (receiving_ != nullptr) runs[0] = {receiving_->data + receiving_->num_moved, fragment_left_};
+  runs[1] = {buffer_.data() + end_, buffer_.size() - end_};
+}
+
+void Incoming::Received(size_t num_bytes) {
+  const size_t of_payload = receiving_ == nullptr ? 0 : std::min(num_bytes, fragment_left_);
+  end_ += num_bytes - of_payload;
+  if (of_payload > 0) Take(of_payload);
+}
+
+Incoming::News Incoming::Next(Frame* frame, const char** text, TransferPtr* through,
+                              Status* status) {
+  if (receiving_ != nullptr) {
+    const size_t count = std::min(end_ - begin_, fragment_left_);
+    if (count > 0) {
+      std::memcpy(receiving_->data + receiving_->num_moved, buffer_.data() + begin_, count);
+      begin_ += count;
+      Take(count);
+    }
+    if (fragment_left_ > 0) return News::kNothing;
+    const TransferPtr received = std::exchange(receiving_, nullptr);
+    if (received->num_moved == received->num_bytes) {
+      *through = received;
+      return News::kThrough;
+    }
+  }
+  if (begin_ == end_) return News::kNothing;
+  size_t length = 0;
+  *status = ReadFrame(buffer_.data() + begin_, end_ - begin_, frame, &length);
+  if (!status->ok()) return News::kInvalid;
+  if (length == 0) return News::kNothing;
+  *text = buffer_.data() + begin_ + sizeof(Frame);
+  begin_ += length;
+  return News::kFrame;
+}
+
+void Incoming::Expect(TransferPtr receive, size_t num_bytes) {
+  receiving_ = std::move(receive);
+  fragment_left_ = num_bytes;
+}
+
+void Incoming::Take(size_t num_bytes) {
+  receiving_->num_moved += num_bytes;
+  receiving_->last_progress = Clock::now();
+  fragment_left_ -= num_bytes;
+}
+
+}  // namespace tf_libra
