@@ -1,0 +1,72 @@
+// What of the engine is not between all ranks: sends, receives, and collectives over sets of ranks.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ops/lanes/collective.h"
+#include "ops/lanes/lane_engine.h"
+
+namespace tf_libra {
+
+template <typename Post>
+void LaneEngine::PostMessages(const std::function<void(const Status&)>& done, Post post) noexcept {
+  Status status = failure();
+  bool is_over = false;
+  try {
+    if (status.ok()) status = post(&is_over);
+  } catch (...) {
+    status = CaughtStatus("a message cannot start");
+  }
+  if (status.ok() && !is_over) return;
+  // What is refused is a mistake of the caller's. For all else the other ranks are not to wait.
+  const bool goes_on = status.ok() || status.code() == StatusCode::kInvalidArgument;
+  if (!goes_on) status = Fail(status);
+  try {
+    done(status);
+  } catch (...) {
+    Fail(CaughtStatus("what follows a message has failed"));
+  }
+}
+
+void LaneEngine::Exchange(Transfer::Way way, MessageRequest request) noexcept {
+  PostMessages(request.done, [&](bool*) {
+    const auto transfer = std::make_shared<Transfer>();
+    transfer->way = way;
+    transfer->peer = request.peer;
+    transfer->key = "m" + request.name;
+    transfer->content = std::move(request.content);
+    transfer->data = request.data;
+    transfer->num_bytes = request.num_bytes;
+    transfer->done = request.done;
+    return messenger_->Post({transfer});
+  });
+}
+
+void LaneEngine::Send(MessageRequest request) noexcept {
+  Exchange(Transfer::Way::kSend, std::move(request));
+}
+
+void LaneEngine::Receive(MessageRequest request) noexcept {
+  Exchange(Transfer::Way::kReceive, std::move(request));
+}
+
+void LaneEngine::Run(CollectiveRequest request) noexcept {
+  PostMessages(request.done, [&](bool* is_over) {
+    return RunCollective(messenger_.get(), rank_, world_size_, request, is_over);
+  });
+}
+
+void LaneEngine::Flush() noexcept {
+  if (InForkedChild()) return;
+  const double seconds = std::min(options_.timeout_seconds, options_.stall_warning_seconds);
+  const std::string left = messenger_->Flush(seconds);
+  if (left.empty() || !options_.warn) return;
+  try {
+    options_.warn("rank " + std::to_string(rank_) + " ends, and has waited " +
+                  SecondsText(seconds) + " s for others to receive what it sent: " + left);
+  } catch (...) {  // no memory for words
+  }
+}
+
+}  // namespace tf_libra
