@@ -1,5 +1,6 @@
 """How lanes meet, as far as one process can tell."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ TWO_HOSTS = World(rank=0, size=4, local_size=2)
 def no_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_LIBRA_INTERFACE", raising=False)
     monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
+
+
+@pytest.fixture
+def no_listener_is_left() -> Iterator[None]:
+    """An engine takes the one that waits in this process, where the next test expects none."""
+    yield
+    alone().close()
 
 
 def test_one_host_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +69,7 @@ def test_ports_that_are_none_are_named(monkeypatch: pytest.MonkeyPatch, text: st
         lanes_meeting.listening_ports()
 
 
-def test_rank_listens_where_it_may() -> None:
+def test_rank_listens_where_it_may(no_listener_is_left: None) -> None:
     taken = engine_lib.listen("127.0.0.1").port
     with pytest.raises(engine_lib.EngineError, match=f"no port from {taken} to {taken} is free"):
         # The listener that waits in this process keeps its port until the next is there.
@@ -139,7 +147,9 @@ def test_what_may_meet_is_not_refused(ranks: list[tuple[str, str, str, str]]) ->
     assert connect_to == [0]
 
 
-def test_a_rank_says_what_it_listens_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_says_what_it_listens_on(
+    monkeypatch: pytest.MonkeyPatch, no_listener_is_left: None
+) -> None:
     def told(world: World) -> tuple[str, str]:
         mine = lanes_meeting.offer(world, 1)
         assert mine["place"] == lanes_meeting.machine()
