@@ -120,6 +120,20 @@ def input_gradient() -> Any:
     return step
 
 
+def complex_weight() -> Any:
+    variables = weights()
+    phase = tf.Variable(tf.ones([], tf.complex64), name="phase")
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images) * tf.math.real(phase)
+        every = [*variables, phase]
+        for one, gradient in zip(every, tape.gradient(loss, every), strict=True):
+            one.assign_sub(gradient)
+
+    return step
+
+
 def jacobian() -> Any:
     variables = weights()
 
@@ -265,6 +279,7 @@ def nothing_trained() -> Any:
         (adversarial, "several calls of GradientTape.gradient, as of two models"),
         (unknown_shape, "its shape, .*, is known only in a step"),
         (input_gradient, "which is no variable"),
+        (complex_weight, "the gradient of 'phase' is complex64: stages average real numbers"),
         (jacobian, "computes a jacobian"),
         (boundary_in_a_function, "call it in the step itself"),
         (telling, "updates 'weight0' together with what belongs to other stages"),

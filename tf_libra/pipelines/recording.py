@@ -182,6 +182,12 @@ class _Recorder:
             for variable, reduced in zip(flat, tf.nest.flatten(result), strict=True):
                 if reduced is None:
                     continue
+                if variable.dtype.is_complex:
+                    raise ValueError(
+                        f"{self._name}: the gradient of {variable_name(variable)!r} is"
+                        f" {variable.dtype.name}: stages average real numbers only; strategies of"
+                        " data parallelism train it"
+                    )
                 if reduced.op.type == REDUCTION:
                     self.variables[reduced.op.name] = variable
                 else:
