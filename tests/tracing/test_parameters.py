@@ -44,10 +44,10 @@ def read_outside_of_the_function(layers: Layers, inputs: Any) -> Any:
     return tf.function(lambda inner: gradient_of(values, values, inner))(inputs)
 
 
-def moved_by_averages(layers: Layers, inputs: Any) -> Any:
+def moved_by_averages(layers: Layers, inputs: Any, by: Any) -> Any:
     first = gradient_of(layers, layers, inputs)
     size = tf.linalg.global_norm(first)
-    near = [one + 0.1 * slope / size for one, slope in zip(layers, first, strict=True)]
+    near = [one + by * slope / size for one, slope in zip(layers, first, strict=True)]
     return gradient_of(near, near, inputs)
 
 
@@ -60,9 +60,12 @@ def test_what_was_read_is_averaged_under_its_variables_name(step: Callable[..., 
     assert sorted(found) == EACH
 
 
-def test_weights_moved_by_averages_are_alike_everywhere() -> None:
+@pytest.mark.parametrize("kind", [float, tf.constant, tf.Variable])
+def test_weights_moved_by_averages_are_alike_everywhere(kind: Callable[..., Any]) -> None:
+    """However far, as a number, or one made outside of the step, as a learning rate is."""
     layers = chain()
-    _, found = traced(lambda inputs: moved_by_averages(layers, inputs))
+    by = kind(0.1) if kind is not tf.Variable else tf.Variable(0.1, trainable=False)
+    _, found = traced(lambda inputs: moved_by_averages(layers, inputs, by))
     assert sorted(found) == sorted([*EACH, *(f"{name}#1" for name in EACH)])
 
 

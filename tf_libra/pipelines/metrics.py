@@ -87,14 +87,15 @@ class Metric:
 def is_sum(graph: StepGraph, variable: str) -> bool:
     """Whether replicas add to a variable, each what it sees: what all have seen is the sum of all.
 
-    That of a maximum, say, is not.
+    That of a maximum, say, is not; nor what no microbatch writes.
 
     Args:
         graph: the step.
         variable: its placeholder.
     """
     writes = [place for place in graph.writes if variable in graph.handles[place]]
-    return graph.is_accumulator(variable) and all(_adds(graph, one, variable) for one in writes)
+    adds = bool(writes) and all(_adds(graph, one, variable) for one in writes)
+    return graph.is_accumulator(variable) and adds
 
 
 def _adds(graph: StepGraph, place: int, variable: str) -> bool:
@@ -104,6 +105,8 @@ def _adds(graph: StepGraph, place: int, variable: str) -> bool:
         return True
     value = _uncast(op.inputs[1])
     terms = [_uncast(one) for one in value.inputs] if value.type in _SUMS else []
+    if value.type == "Sub":
+        terms = terms[:1]
     return graph.constant[graph.place[value.name]] or any(
         one.type in READS and variable in graph.handles[graph.place[one.name]] for one in terms
     )

@@ -158,7 +158,7 @@ class StagedTraining:
             self._forget()
         self._meeting.check()
         if self._meeting.is_alone:
-            return self._alone(*args, **kwargs)
+            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         refuse_callers(self._name, ": stages are driven from Python")
         return self._guarded(partial(self._synchronous_step, args, kwargs))
 
@@ -175,7 +175,7 @@ class StagedTraining:
         if self._meeting.control is None:
             self._meeting.meet(self._story)
             if self._meeting.is_alone:
-                return self._alone(*args, **kwargs)
+                return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
             self._refuse_strategies_of_tensorflow()
             agree(self._control, {"strategy": self._planner.asked})
         refuse_eager_functions(self._name)

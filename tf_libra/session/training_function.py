@@ -163,7 +163,7 @@ class TrainingFunction:
             self._begin_anew()
         self._meeting.check()
         if self._meeting.is_alone:
-            return self._step_alone(args, kwargs)
+            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         refuse_callers(
             self._name,
             ", where no plan can follow it: call it from Python, or decorate the outer function"
@@ -184,11 +184,6 @@ class TrainingFunction:
                 cause = elsewhere
             self._fail(cause, error)
             raise
-
-    def _step_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args and self.is_method:
-            return self._alone.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
-        return self._alone(*args, **kwargs)
 
     def _begin_anew(self) -> None:
         """The ranks are others than before: meets them, traces and measures again."""
@@ -219,7 +214,7 @@ class TrainingFunction:
         if self._meeting.control is None:
             self._meet()
         if self._meeting.is_alone:
-            return self._step_alone(args, kwargs)
+            return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         assert self._meeting.control is not None
         refuse_eager_functions(self._name)
         self._meeting.control.set_step(self._step + 1)

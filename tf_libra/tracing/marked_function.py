@@ -81,6 +81,22 @@ def as_tf_function(function: Callable[..., Any]) -> Any:
     return function if hasattr(function, "python_function") else tf.function(function)
 
 
+def called_alone(
+    function: Any, is_method: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Calls a `tf.function` as it was written, where no other process has to be asked.
+
+    Args:
+        function: what was decorated.
+        is_method: whether `args` have first the object that it is a method of.
+        args: by position.
+        kwargs: by name.
+    """
+    if args and is_method:  # of each object another one, which may make variables
+        return function.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+    return function(*args, **kwargs)
+
+
 def marked_function(
     function: Callable[..., Any],
     on_traced: OnTraced,

@@ -60,10 +60,11 @@ def _read_by(tensor: Any) -> list[Any]:
             continue
         if operation.type == "ReadVariableOp":
             variable = _variable_of(operation.inputs[0])
-            if variable is None or not variable.trainable:
+            if variable is not None and variable.trainable:
+                found[id(variable)] = variable
+            elif variable is None or variable.shape.rank != 0:
                 return []
-            found[id(variable)] = variable
-            continue
+            continue  # one number, such as a learning rate, is a setting
         before = sources(current)
         # What is not looked into is taken for the rank's own: data, random numbers, functions.
         if not before or operation._is_stateful:

@@ -37,7 +37,8 @@ class EndOfTuning:
 
     It sees how long they take: the first step of a plan, which pays for its instantiation, and the
     others. So it knows what can still be done, and no step is begun that would end too late if it
-    took as long as those of its kind.
+    took as long as those of its kind. The job's very first step pays for more than any later one,
+    and tells nothing of them.
     """
 
     def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,7 +85,8 @@ class EndOfTuning:
         now = self._clock()
         if self._begun is not None:
             began, kind = self._begun
-            self._took[kind].append(now - began)
+            if self._steps_left < self._budget.max_steps - 1:
+                self._took[kind].append(now - began)
             self._begun = None
         left = self._deadline - now
         is_late = left <= 0 or left < self._usual_seconds(is_first)

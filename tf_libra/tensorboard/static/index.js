@@ -429,7 +429,7 @@ function empty() {
     h('pre', {}, 'tf-libra run -np 2 python train.py'),
     h('h3', {}, 'Look here'),
     h('pre', {}, 'tensorboard --logdir runs'),
-    h('p', {class: 'note'}, 'A plan comes into force after the first steps, which measure; by default at most 60 steps or 60 seconds.'));
+    h('p', {class: 'note'}, 'A plan comes into force after the first steps, which measure; by default at most 60 steps or 30 seconds (aiacc 100 or 50, auto 150 or 75).'));
 }
 
 /** What TensorBoard calls. */
