@@ -126,6 +126,7 @@ def _serve() -> None:
                 answers.close()
                 _become_worker(**request)
                 return
+            outcomes.pop(answer, None)  # of another one, that had this number before
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
