@@ -23,7 +23,7 @@ import os
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from absl import app, flags
@@ -93,15 +93,8 @@ def measure(
 ) -> Measured:
     """Runs a job that all-reduces 1 KiB; arguments and errors as of `run_ranks`."""
     ranks = run_ranks(program, num_ranks, num_lanes, host, ranks_per_host)
-    return Measured(
-        num_ranks,
-        max(rank.setup_seconds for rank in ranks),
-        max(rank.agreed_seconds for rank in ranks),
-        max(rank.reduced_seconds for rank in ranks),
-        max(rank.descriptors for rank in ranks),
-        max(rank.memory_bytes for rank in ranks),
-        max(rank.setup_cpu_seconds for rank in ranks),
-    )
+    names = [field.name for field in fields(Measured) if field.name != "num_ranks"]
+    return Measured(num_ranks, **{name: max(getattr(r, name) for r in ranks) for name in names})
 
 
 def run_ranks(

@@ -78,18 +78,15 @@ def optimize(
             make_planner=functools.partial(_burst_planner, burst, plan),
         )
     resolved = options_lib.resolve({"strategy": strategy, **options})
-    if resolved.release_variables:
-        raise ValueError(
-            "release_variables is an option of pipelines, as tf_libra.strategies.Spp makes them,"
-            f" got True with strategy {resolved.strategy.name!r}, under which every rank needs all"
-            " variables"
-        )
-    if resolved.memory_bytes is not None:
-        raise ValueError(
-            "memory_bytes is an option of pipelines, as tf_libra.strategies.Spp makes them, got"
-            f" {resolved.memory_bytes!r} with strategy {resolved.strategy.name!r}, under which"
-            " every rank has all parameters"
-        )
+    for name, has in {
+        "release_variables": "needs all variables",
+        "memory_bytes": "has all parameters",
+    }.items():
+        if value := getattr(resolved, name):
+            raise ValueError(
+                f"{name} is an option of pipelines, as tf_libra.strategies.Spp makes them, got"
+                f" {value!r} with strategy {resolved.strategy.name!r}, under which every rank {has}"
+            )
     return functools.partial(Optimized, options=resolved)
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 
 LEVEL_VARIABLE = "TF_LIBRA_LOG_LEVEL"
 # On the logger itself: the level that was set here. Another one is the user's, and stays; the rank
@@ -27,6 +28,11 @@ def logger(rank: int) -> logging.Logger:
         log.setLevel(level if rank == 0 else max(level, logging.WARNING))
         setattr(log, _OWN_LEVEL, log.level)
     return log
+
+
+def of_launched(environment: Mapping[str, str] = os.environ) -> logging.Logger:
+    """The logger of a process that has not met the others, by the rank that it was started as."""
+    return logger(int(environment.get("HOROVOD_RANK", "0")))
 
 
 def _wanted_level() -> int:

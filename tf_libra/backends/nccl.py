@@ -170,7 +170,7 @@ def prepare(
         threads, environ=environ, library=PATH, multiprocessors=multiprocessors, problem=problem
     )
     environ.update(settings.variables)
-    log = logs.logger(int(environ.get("HOROVOD_RANK", "0")))
+    log = logs.of_launched(environ)
     (log.info if settings.problem is None else log.warning)("%s", settings.describe())
     return settings
 

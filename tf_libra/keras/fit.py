@@ -1,6 +1,5 @@
 """`optimize`: one line between `compile` and `fit`."""
 
-import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -225,7 +224,7 @@ def _check(model: keras.Model) -> None:
             " plan: compile it with run_eagerly=False"
         )
     if model.jit_compile and model._resolve_auto_jit_compile():  # as Keras does beside a GPU
-        logs.logger(int(os.environ.get("HOROVOD_RANK", "0"))).info(
+        logs.of_launched().info(
             "keras: model %r is trained without XLA, which cannot call the all-reduce", model.name
         )
         model.jit_compile = False

@@ -248,7 +248,7 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
     text = environment.get(COMMAND_VARIABLE)
     if text is None:
         return None
-    log = logs.logger(int(environment.get("HOROVOD_RANK", "0")))
+    log = logs.of_launched(environment)
     limit = environment.get(MAX_SLOWDOWN_VARIABLE, str(MAX_SLOWDOWN))
     return Background(command_of(COMMAND_VARIABLE, text), limit_of(limit), log)
 
@@ -309,7 +309,7 @@ def background(
         command = [sys.executable, "-m", "tf_libra.multiplexing.repeat", _place_of(step)]
     else:
         command = [str(part) for part in step]
-    log = logs.logger(int(os.environ.get("HOROVOD_RANK", "0")))
+    log = logs.of_launched()
     beside.background = Background(command, max_slowdown, log)
     return beside.background
 

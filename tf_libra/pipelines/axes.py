@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tensorflow.python.framework import smart_cond
 
-from tf_libra.pipelines.by_horovod import REDUCTION
+from tf_libra.pipelines.recording import REDUCTION
 from tf_libra.pipelines.step_graph import StepGraph
 
 

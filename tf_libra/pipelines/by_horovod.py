@@ -13,9 +13,6 @@ from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.variables import plain, variable_name
 
-REDUCTION = "LibraAllReduce"
-"""The op through which each gradient of a trace goes."""
-
 # They say who is there, and wait for nobody.
 _SAYING = ("HorovodSize", "HorovodRank", "HorovodLocalSize", "HorovodLocalRank")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.by_horovod import REDUCTION
 from tf_libra.pipelines.parts import Gathered, Part, gathered
+from tf_libra.pipelines.recording import REDUCTION
 from tf_libra.pipelines.step_graph import READS, StepGraph
 
 _FREE = -1

@@ -12,11 +12,14 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.pipelines import branches
-from tf_libra.pipelines.by_horovod import REDUCTION, reduced_variables
+from tf_libra.pipelines.by_horovod import reduced_variables
 from tf_libra.tracing import patches
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.variables import plain, variable_name
+
+REDUCTION = "LibraAllReduce"
+"""The op through which each gradient of a trace goes."""
 
 _RECORDING = threading.local()  # of the thread that traces
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.by_horovod import REDUCTION
 from tf_libra.pipelines.ordering import in_order
-from tf_libra.pipelines.recording import Recording
+from tf_libra.pipelines.recording import REDUCTION, Recording
 
 # They read a variable, and it does not matter when, as long as nobody writes it.
 READS = frozenset({"ReadVariableOp", "VariableShape"})
@@ -149,7 +148,7 @@ class StepGraph:
 
     def is_accumulator(self, placeholder: str) -> bool:
         """Whether all replicas' values of a variable are to be added up, as a metric's total."""
-        return placeholder in self._accumulators & self._sums
+        return placeholder in self._accumulators and placeholder in self._sums
 
     def variable_name(self, placeholder: str) -> str:
         """What a variable is called."""

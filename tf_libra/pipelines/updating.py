@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.pipelines.by_horovod import REDUCTION
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.parts import Part, gathered
+from tf_libra.pipelines.recording import REDUCTION
 
 
 @dataclass(frozen=True)

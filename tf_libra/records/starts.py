@@ -23,11 +23,13 @@ def store(folder: Path, start: Start) -> Path:
     """Keeps it, replacing that of the same job and strategy; a reader never sees half of it."""
     folder.mkdir(parents=True, exist_ok=True)
     document = dataclasses.asdict(start)
+    job, rate = document["job"], start.job.bytes_per_second
+    graphs = {name: value for name, value in job.items() if name != "bytes_per_second"}
     # Two measurements on one network differ, and so are in one file or in two at most.
-    rate = document["job"].pop("bytes_per_second")
     octave = [] if rate is None else [round(math.log2(rate))]
-    whose = json.dumps([document["job"], start.strategy, *octave], sort_keys=True)
-    document["job"] |= {} if rate is None else {"bytes_per_second": rate}
+    whose = json.dumps([graphs, start.strategy, *octave], sort_keys=True)
+    if rate is None:
+        document["job"] = graphs
     key = hashlib.sha256(whose.encode()).hexdigest()[:32]
     path = folder / _PATTERN.replace("*", key)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")

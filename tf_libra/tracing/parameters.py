@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing.origins import sources
+from tf_libra.tracing.origins import ancestors, sources
 from tf_libra.tracing.variables import plain, variables_of
 
 # Ops whose outputs are the same on every rank, whatever their inputs are.
@@ -53,27 +53,26 @@ def trained(source: Any) -> Any | None:
 def _read_by(tensor: Any) -> list[Any]:
     """The variables that a tensor was made of, if of nothing that a rank has for itself."""
     found: dict[int, Any] = {}
-    front, seen = [tensor], {id(tensor)}
-    for current in front:  # grows while it is walked
-        operation = current.op
-        if operation.type.startswith(ALL_REDUCES) or operation.type == "Const":
-            continue
-        if operation.type == "ReadVariableOp":
-            variable = _variable_of(operation.inputs[0])
+    for one in ancestors(tensor, lambda current: _is_alike(current) or _is_read(current)):
+        if _is_read(one):
+            variable = _variable_of(one.op.inputs[0])
             if variable is not None and variable.trainable:
                 found[id(variable)] = variable
-            elif variable is None or variable.shape.rank != 0:
+            elif variable is None or variable.shape.rank != 0:  # one number is a setting
                 return []
-            continue  # one number, such as a learning rate, is a setting
-        before = sources(current)
         # What is not looked into is taken for the rank's own: data, random numbers, functions.
-        if not before or operation._is_stateful:
+        elif not _is_alike(one) and (one.op._is_stateful or not sources(one)):
             return []
-        for one in before:
-            if id(one) not in seen:
-                seen.add(id(one))
-                front.append(one)
     return list(found.values())
+
+
+def _is_alike(tensor: Any) -> bool:
+    """Whether it is the same on every rank, whatever it was computed from."""
+    return bool(tensor.op.type == "Const" or tensor.op.type.startswith(ALL_REDUCES))
+
+
+def _is_read(tensor: Any) -> bool:
+    return bool(tensor.op.type == "ReadVariableOp")
 
 
 def _variable_of(handle: Any) -> Any | None:

@@ -1,7 +1,6 @@
 """`auto`: the plans of every strategy, and the best setting that a search finds, race."""
 
 from dataclasses import replace
-from functools import partial
 
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
@@ -59,11 +58,14 @@ def tune_by_all(task: Task) -> Tuner:
         plans.append(with_contention(task.in_force, gamma))
     plans += [] if kept is None else [kept]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
-    ordered = sorted(proposed.values(), key=lambda plan: plan.fingerprint)
-    ordered.sort(key=partial(step_seconds, conclusion))
     trusted = is_trusted(conclusion.held_out_error, task.max_model_error)
-    if not trusted:  # what is safe comes first
-        ordered.sort(key=lambda plan: plan.fingerprint != conclusion.plan.fingerprint)
+
+    def place(plan: Plan) -> tuple[bool, float, str]:
+        """By what is predicted; where that is not trusted, what is safe comes first."""
+        is_safe = plan.fingerprint == conclusion.plan.fingerprint
+        return not (trusted or is_safe), step_seconds(conclusion, plan), plan.fingerprint
+
+    ordered = sorted(proposed.values(), key=place)
     timed = [(plan, conclusion.predicted_step(plan)) for plan in ordered]
     after = yield from raced(conclusion, timed, task, tried)
     if after.race is None and len(timed) > 1 and trusted:
