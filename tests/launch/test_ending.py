@@ -25,8 +25,51 @@ print(event.is_set())
 """
 
 
+# Horovod's thread for a signal is through with an event later than the worker that it ends is: it
+# drops the event when the launcher ends, and is cut off before the event's semaphore is forgotten.
+DROPPED_LATE = """
+import multiprocessing, sys, threading, time
+from multiprocessing import resource_tracker
+from horovod.runner import launch
+from horovod.runner.common.util import safe_shell_exec
+from tf_libra.launch.__main__ import main
+
+begun, forget = threading.Event(), resource_tracker.unregister
+
+
+def forget_late(*what):
+    if threading.current_thread() is not threading.main_thread():
+        begun.set()
+        time.sleep(600)
+    forget(*what)
+
+
+def drop():
+    safe_shell_exec._create_event(multiprocessing.get_context("spawn"))
+    begun.set()
+
+
+def run():
+    threading.Thread(target=drop, daemon=True).start()
+    assert begun.wait(60)
+
+
+resource_tracker.unregister, launch.run_commandline = forget_late, run
+sys.argv[1:] = ["-np", "2", "python"]
+lasting = []
+sys.exit(main(lasting))
+"""
+
+
 def test_a_signal_while_another_is_handled_stops_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["again", "True"]
+
+
+def test_no_semaphore_is_complained_of_after_the_last_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DROPPED_LATE], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -26,6 +26,14 @@ def engine() -> Iterator[Engine]:
     running.close()
 
 
+@pytest.fixture
+def applying(engine: Engine) -> Iterator[Applying]:
+    """Whatever becomes of the test, its plans do not stay registered in this process."""
+    given = Applying(engine, LANES, Story(options.resolve({})))
+    yield given
+    given.release(all_but=None)
+
+
 def executed(engine: Engine) -> list[tuple[int, int, tuple[str, ...]]]:
     return [
         (r.group, r.num_threads, r.tensor_names)
@@ -40,8 +48,8 @@ def expected(plan: Plan) -> list[tuple[int, int, tuple[str, ...]]]:
     ]
 
 
-def test_calls_follow_the_plan_that_was_applied_last(engine: Engine) -> None:
-    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+def test_calls_follow_the_plan_that_was_applied_last(engine: Engine, applying: Applying) -> None:
+    train = step()
     applying.call(1, lambda: train(INPUTS), traced=False)
     assert [names for _, _, names in executed(engine)] == [(name,) for name in NAMES]
     for number, current in enumerate((ONE, TWO, ONE), start=2):
@@ -58,11 +66,9 @@ def test_calls_follow_the_plan_that_was_applied_last(engine: Engine) -> None:
     applying.release(all_but=ONE)
     with pytest.raises(ValueError, match="plan"):
         grappler.unregister(TWO)
-    applying.release(all_but=None)
 
 
-def test_call_that_fails_does_not_count(engine: Engine) -> None:
-    applying = Applying(engine, LANES, Story(options.resolve({})))
+def test_call_that_fails_does_not_count(engine: Engine, applying: Applying) -> None:
     train = step()
 
     def fail() -> None:
@@ -75,11 +81,11 @@ def test_call_that_fails_does_not_count(engine: Engine) -> None:
     assert applying.num_calls == 0
     applying.call(1, lambda: train(INPUTS), traced=False)
     assert applying.num_calls == 1
-    applying.release(all_but=None)
 
 
-def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(engine: Engine) -> None:
-    applying = Applying(engine, LANES, Story(options.resolve({})))
+def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(
+    engine: Engine, applying: Applying
+) -> None:
     applying.apply(TWO)
 
     def fail() -> None:
@@ -87,18 +93,15 @@ def test_first_call_that_fails_says_so_where_its_graph_is_not_the_plans(engine: 
 
     with pytest.raises(EngineError, match=r"rank 0 could not rewrite its graph .* disk is full"):
         applying.call(1, fail, traced=False)
-    applying.release(all_but=None)
 
 
 def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    applying: Applying, caplog: pytest.LogCaptureFixture
 ) -> None:
-    applying = Applying(engine, LANES, Story(options.resolve({})))
     applying.apply(TWO)
     with caplog.at_level(logging.INFO, logger="tf_libra"):
         applying.call(1, lambda: tf.constant(1.0), traced=False)
     assert "was not executed as it is: 0 of 4 tensors were all-reduced as planned" in caplog.text
-    applying.release(all_but=None)
 
 
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:

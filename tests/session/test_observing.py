@@ -64,10 +64,18 @@ def engine() -> Iterator[Engine]:
     running.close()
 
 
+@pytest.fixture
+def applying(engine: Engine) -> Iterator[Applying]:
+    """Whatever becomes of the test, its plans do not stay registered in this process."""
+    given = Applying(engine, LANES, Story(options.resolve({})))
+    yield given
+    given.release(all_but=None)
+
+
 def test_traced_step_says_when_gradients_came_and_what_was_reduced(
-    engine: Engine, tmp_path: Path
+    engine: Engine, applying: Applying, tmp_path: Path
 ) -> None:
-    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+    train = step()
     applying.apply(TWO)
     applying.call(1, lambda: train(INPUTS), traced=True)
     for number in (2, 3):
@@ -91,13 +99,12 @@ def test_traced_step_says_when_gradients_came_and_what_was_reduced(
     assert seen is not None and seen.production is None
     assert "another profiler session is active" in seen.problem
     assert len(seen.records) == 2
-    applying.release(all_but=None)
 
 
 def test_a_first_call_that_fails_at_the_end_of_data_leaves_the_graph_all_the_same(
-    engine: Engine, tmp_path: Path
+    engine: Engine, applying: Applying, tmp_path: Path
 ) -> None:
-    train, applying = step(), Applying(engine, LANES, Story(options.resolve({})))
+    train = step()
 
     def at_the_end() -> None:
         train(INPUTS)

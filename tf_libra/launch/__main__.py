@@ -88,9 +88,20 @@ def shutdown_event() -> threading.Event:
     return event
 
 
-def main() -> int:
-    """Runs the job that the command line asks for, and returns the exit status."""
+def main(lasting: list[Any]) -> int:
+    """Runs the job that the command line asks for, and returns the exit status.
+
+    Args:
+        lasting: gets what must outlive every thread. The semaphores of Horovod's events are removed
+            by whoever drops them last; a thread that does so while the interpreter ends is cut off
+            in between, and Python complains of them after our last line.
+    """
     from horovod.runner import gloo_run, launch
+    from horovod.runner.common.util import safe_shell_exec
+
+    def lasting_event(context: Any) -> Any:
+        lasting.append(context.Event())
+        return lasting[-1]
 
     sys.argv[0] = "tf-libra run"  # in what is said of the command line
     given = launch.parse_args()
@@ -114,6 +125,7 @@ def main() -> int:
         launch.gloo_built = lambda verbose=False: transports.gloo
         launch.mpi_built = lambda verbose=False: transports.mpi
     gloo_run.register_shutdown_event = shutdown_event
+    safe_shell_exec._create_event = lasting_event
     outcome = Outcome()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None
@@ -148,4 +160,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    lasting: list[Any] = []
+    sys.exit(main(lasting))
