@@ -24,7 +24,7 @@ def conclusion(seconds: float) -> Conclusion:
     return found.after(Race((Contender(found.plan, None, (seconds,)),)))
 
 
-def looks(expected_seconds: float) -> Looks:
+def looks(expected_seconds: float, is_kept: bool = False) -> Looks:
     tried = conclusion(expected_seconds)
 
     def tuner(in_force: Plan) -> Tuner:
@@ -32,7 +32,7 @@ def looks(expected_seconds: float) -> Looks:
             yield Experiment(Phase.RACE, in_force, traced=False)
         return tried
 
-    again = TuningAgain(1.0, tried, tuner)
+    again = TuningAgain(1.0, tried, tuner, is_kept)
     return Looks(again, Story(options.resolve({})))
 
 
@@ -61,3 +61,14 @@ def test_steps_as_expected_go_on_and_others_are_looked_into() -> None:
             dose = [one.next(None) for _ in range(DOSE + 1)]
             assert [type(what) for what in dose] == [Experiment] * DOSE + [GoOn]
             assert dose[-1] == GoOn(then_try=False)
+
+
+def test_what_another_job_has_left_is_looked_into_without_a_pause() -> None:
+    one = looks(1.0, is_kept=True)
+    for number in range(2):
+        for _ in range(CALLS_PER_LOOK):
+            one.ran(10.0, usual=True)
+        assert one.look(number) == GoOn(then_try=number == 1)
+        one.begin()
+    found = [one.next(None) for _ in range(DOSE + 2)]
+    assert [type(what) for what in found] == [Experiment] * (DOSE + 1) + [Conclusion]

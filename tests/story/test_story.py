@@ -60,7 +60,12 @@ def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: 
     one.met(rank, asked(logdir=tmp_path))
     one.named("step")
     drift = Drift(0.02, 0.1)
-    for found, seconds in ((Found.NOTHING, 0.1), (Found.DRIFT, 0.2), (Found.PASSED, 0.1)):
+    for found, seconds in (
+        (Found.NOTHING, 0.1),
+        (Found.DRIFT, 0.2),
+        (Found.PASSED, 0.1),
+        (Found.STALE, 0.3),
+    ):
         drift.ran(seconds, 1)
         drift.look()
         one.looked(found, drift, 32 + int(100 * seconds))
@@ -78,6 +83,8 @@ def test_why_plans_are_tried_out_again_is_kept_for_the_tab(rank: int, tmp_path: 
             ("returned_step_seconds", 42): 0.1,
             ("expected_step_seconds", 52): 0.1,
             ("expected_step_seconds", 42): 0.1,
+            ("drifted_step_seconds", 62): 0.3,
+            ("expected_step_seconds", 62): 0.1,
         }
         if rank == 0
         else {}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Any
 
 import pytest
 
@@ -50,9 +51,10 @@ class Training:
     tried: int = 0
     total_seconds: float = 0.0
     extra_seconds: float = 0.0
+    is_kept: bool = False
 
     def __post_init__(self) -> None:
-        self.again = TuningAgain(self.share, self.conclusion, self._tuner)
+        self.again = TuningAgain(self.share, self.conclusion, self._tuner, self.is_kept)
 
     def _tuner(self, in_force: Plan) -> Tuner:
         budget = Budget(max_seconds=1e8)
@@ -72,7 +74,7 @@ class Training:
                 usual = self._usual()
                 self.again.drift.ran(usual)
             self.found.append(self.again.look())
-            if self.found[-1] in (Found.DRIFT, Found.STILL):
+            if self.found[-1] in (Found.DRIFT, Found.STALE, Found.STILL):
                 self._dose(usual)
 
     def _usual(self) -> float:
@@ -82,7 +84,8 @@ class Training:
 
     def _dose(self, usual: float) -> None:
         observation: Observation | None = None
-        for _ in range(DOSE + 1):
+        most = Budget().max_steps if self.found[-1] is Found.STALE else DOSE
+        for _ in range(most + 1):
             what = self.again.next(observation)
             if what is None:
                 return
@@ -104,7 +107,7 @@ def tuned() -> Conclusion:
     return drive(Machine())[0]
 
 
-def training(machine: Machine, **options: float) -> Training:
+def training(machine: Machine, **options: Any) -> Training:
     return Training(machine, tuned(), **options)
 
 
@@ -129,6 +132,32 @@ def test_link_that_drops_to_a_tenth_gets_another_plan_and_so_when_it_is_back() -
     assert len(run.plans) == 2
     assert is_good(run.conclusion.plan, MODEL)
     assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_what_another_job_has_left_is_tuned_anew_at_once_where_the_link_is_a_tenth() -> None:
+    """As many steps as it would have taken without; then the share holds as for its own plan."""
+    run = training(Machine(noise=0.05, model=SLOW), is_kept=True)
+    run.run(2)
+    assert run.found == [Found.NOTHING, Found.STALE]
+    assert len(run.plans) == 1 and 0 < run.tried <= Budget().max_steps
+    assert is_good(run.conclusion.plan, SLOW)
+    rate = tuned().bytes_per_second
+    assert rate is not None and run.conclusion.bytes_per_second is not None
+    assert run.conclusion.bytes_per_second < rate / 5
+    run.run(20)
+    assert set(run.found[2:]) == {Found.NOTHING}
+    before, run.extra_seconds, run.total_seconds = run.tried, 0.0, 0.0
+    run.machine.model = MODEL
+    run.run(300)
+    assert run.found.count(Found.STALE) == run.found.count(Found.DRIFT) == 1
+    assert run.tried > before and is_good(run.conclusion.plan, MODEL)
+    assert run.extra_seconds <= 0.025 * run.total_seconds
+
+
+def test_what_another_job_has_left_stays_on_its_network() -> None:
+    run = training(Machine(noise=0.05), is_kept=True)
+    run.run(20)
+    assert set(run.found) == {Found.NOTHING} and run.tried == 0
 
 
 def test_what_was_in_force_stays_where_nothing_is_faster() -> None:

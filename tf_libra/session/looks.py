@@ -48,7 +48,7 @@ class Looks:
         assert self._again is not None
         found = self._again.look()
         self._story.looked(found, self._again.drift, step)
-        return GoOn(then_try=found in (Found.DRIFT, Found.STILL))
+        return GoOn(then_try=found in (Found.DRIFT, Found.STALE, Found.STILL))
 
     def next(self, observation: Observation | None) -> Experiment | Conclusion | GoOn:
         """Rank 0's judgement while things are tried out."""

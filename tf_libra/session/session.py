@@ -129,6 +129,10 @@ class Session:
         )
 
     def _tune_again(self, in_force: Plan) -> Tuner:
+        if self._kept is not None and self._keeping is not None:
+            self._kept = None  # what it has spared follows
+            start = self._keeping.nearest()
+            return self._new_tuning(self._options.budget, in_force=in_force, start=start)
         # Doses may lie far apart; what they cost is limited by their share.
         budget = Budget(self._options.tuning.max_steps, options_lib.MAX_SECONDS)
         return self._new_tuning(budget, in_force=in_force)
@@ -261,14 +265,18 @@ class Session:
 
     def _begin_looks(self, conclusion: Conclusion, origin: Origin) -> None:
         share = self._options.tuning.again_share
-        if origin is Origin.GIVEN or not self._options.strategy.races or share == 0:
+        is_kept = origin is Origin.KEPT
+        # What was measured then tells whether a kept plan still is one for this network.
+        is_watched = self._options.strategy.races or (is_kept and conclusion.race is not None)
+        if origin is Origin.GIVEN or not is_watched or share == 0:
+            self._looks = None
             self._applying.release(all_but=conclusion.plan)
             return
         # What was tried stays known, to be tried again: TensorFlow keeps its graphs anyway.
         if self._looks is None:
             again = None
             if self._control.rank == 0:
-                again = TuningAgain(share, conclusion, self._tune_again)
+                again = TuningAgain(share, conclusion, self._tune_again, is_kept)
             self._looks = Looks(again, self.story)
         self._looks.begin()
 

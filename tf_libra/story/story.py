@@ -158,7 +158,7 @@ class Story:
     def looked(self, found: Found, drift: Drift, step: int) -> None:
         """Steps since the last look were judged at this one."""
         measured, expected = drift.measured_seconds, drift.expected_seconds
-        if measured is None or expected is None or found not in (Found.DRIFT, Found.PASSED):
+        if measured is None or expected is None or found in (Found.NOTHING, Found.STILL):
             return
         if self._recorder is not None:
             self._recorder.drifted(step, measured, expected, is_back=found is Found.PASSED)
@@ -167,6 +167,11 @@ class Story:
                 f"drift: at step {step} steps take {units.time(measured)}, where"
                 f" {units.time(expected)} were expected: plans are tried out again, {DOSE} steps"
                 f" after every {CALLS_PER_LOOK} at most"
+            )
+        elif found is Found.STALE:
+            self._say(
+                f"drift: at step {step} steps take {units.time(measured)}, where the job that has"
+                f" kept this plan had measured {units.time(expected)}: this one tunes itself"
             )
         else:
             self._say(

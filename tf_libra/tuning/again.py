@@ -17,6 +17,7 @@ class Found(Enum):
 
     NOTHING = auto()
     DRIFT = auto()  # and so tuning begins again
+    STALE = auto()  # of what another job has left: this one tunes, as if it had found nothing
     STILL = auto()  # tuning again goes on
     PASSED = auto()  # what there was is over, and tuning again with it
 
@@ -29,6 +30,7 @@ class TuningAgain:
         share: float,
         conclusion: Conclusion,
         tuner: Callable[[Plan], Generator[Experiment, Observation | None, Conclusion]],
+        is_kept: bool = False,
     ) -> None:
         """A conclusion is in force.
 
@@ -37,7 +39,12 @@ class TuningAgain:
             conclusion: in force.
             tuner: tunes, given the plan in force, which is to be left only for one that is clearly
                 faster.
+            is_kept: whether an earlier job has left the conclusion. The steps in which this one
+                would have tuned are still to be spent then: the first time is at once, without
+                doses, and does not count.
         """
+        self._share = share
+        self._is_kept = is_kept
         self.drift = Drift(share, _expected(conclusion))
         self._conclusion = conclusion
         self._new_tuner = tuner
@@ -55,11 +62,13 @@ class TuningAgain:
         begins = self._tuner is None and self.drift.is_off
         if self._tuner is None and not begins:
             return Found.NOTHING
-        if not self.drift.affords(DOSE):
+        if not self._is_kept and not self.drift.affords(DOSE):
             return Found.NOTHING
         if begins:
             self._tuner = self._new_tuner(self._conclusion.plan)
         self._left_of_dose = DOSE
+        if self._is_kept:
+            return Found.STALE
         return Found.DRIFT if begins else Found.STILL
 
     def next(self, observation: Observation | None) -> Experiment | Conclusion | None:
@@ -74,7 +83,7 @@ class TuningAgain:
                 self._next = self._tuner.send(observation)
         except StopIteration as finished:
             return self._settle(finished.value)
-        if self._left_of_dose == 0:
+        if self._left_of_dose == 0 and not self._is_kept:
             return None
         self._left_of_dose -= 1
         experiment, self._next = self._next, None
@@ -86,7 +95,12 @@ class TuningAgain:
         is_raced = found.race is not None
         if is_raced:
             self._conclusion = found
-        self.drift.settled(_expected(found) if is_raced else None)
+        expected = _expected(found) if is_raced else None
+        if self._is_kept:
+            self._is_kept = False
+            self.drift = Drift(self._share, expected)
+        else:
+            self.drift.settled(expected)
         return found if is_raced else None
 
 
