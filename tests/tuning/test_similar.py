@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.tuning import TensorSpec
-from tf_libra.tuning.similar import Job, Layer, Outline, Start, distance, nearest
+from tf_libra.tuning import TensorSpec, similar
+from tf_libra.tuning.similar import Comparison, Job, Layer, Outline, Start, distance, nearest
 
 layers = st.lists(
     st.builds(Layer, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),
@@ -104,6 +104,18 @@ def test_where_nobody_knows_a_rate_graphs_alone_count() -> None:
     assert nearest(here, [far, unknown]) is unknown
     for one in (unknown, near, far):
         assert nearest(unknown.job, [one, at(None, job(2**10))]) is one
+
+
+def test_graphs_are_compared_once_before_any_rate_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = job(2**21, 2**10)
+    known = [at(1e9, changed), at(10e9, changed), at(None, changed)]
+    compared = Comparison.of(at(None).job, known, 20.0)
+    monkeypatch.setattr(similar, "_edits", None)
+    for rate, found in ((1e9, known[0]), (11e9, known[1]), (1e13, known[2]), (None, known[0])):
+        assert compared.nearest(rate) is found
+    assert Comparison.of(at(None).job, []).nearest(1e9) is None
 
 
 def test_nothing_in_common_is_nothing_to_begin_with() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tf_libra.model.plan import Plan
 from tf_libra.records import cache, starts
 from tf_libra.tuning import Conclusion, TensorSpec
-from tf_libra.tuning.similar import MAX_SETTINGS, Job, Outline, Start, nearest
+from tf_libra.tuning.similar import MAX_SETTINGS, Comparison, Job, Outline, Start
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Keeping:
     def nearest(self) -> Callable[[float | None], Start | None]:
         """What the job has found that is most alike, by the bytes per second of the network.
 
-        What is kept is read now; it is compared when the network was measured.
+        What is kept is read now, and graphs are compared, which may take seconds: before the first
+        step, that is, and not between two of them, which other ranks would wait for.
         """
         job = self.job
         if self.folder is None or job is None:
@@ -75,9 +76,7 @@ class Keeping:
             self.log.warning("cache_dir: what is kept cannot be read: %s", problem)
         # What was found in the same way, if there is any: the rest says less.
         own = [one for one in known if one.strategy == self.strategy]
-        return lambda bytes_per_second: nearest(
-            replace(job, bytes_per_second=bytes_per_second), own or known
-        )
+        return Comparison.of(job, own or known).nearest
 
     def store(self, conclusion: Conclusion) -> None:
         """Keeps it, unless a short budget or a busy profiler led to it, which is not to stay."""

@@ -189,21 +189,45 @@ class Start:
 
 def nearest(job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> Start | None:
     """The one whose job is nearest; None where nothing is known, or nothing in common."""
-    if not known:
-        return None
-    if job.bytes_per_second is None:  # nor do the others' tell anything
-        jobs = [replace(one.job, bytes_per_second=None) for one in known]
-    else:
-        jobs = [one.job for one in known]
-    deadline = time.monotonic() + seconds
-    # Edits and features are two scales: where one pair of graphs is too large, features for all.
-    by_edits = all(_are_small(job, one) for one in jobs)
-    found = []
-    for index, one in enumerate(jobs):
-        left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(jobs) - index)
-        found.append((distance(job, one, left if by_edits else 0.0), index))
-    least, index = min(found)
-    return known[index] if least < 1.0 else None
+    return Comparison.of(job, known, seconds).nearest(job.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A job beside others, as far as it is known before its network is: graphs take long.
+
+    Attributes:
+      known: what the others have found.
+      apart: how far the job's graphs are from each of theirs.
+    """
+
+    known: tuple[Start, ...]
+    apart: tuple[float, ...]
+
+    @classmethod
+    def of(cls, job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> "Comparison":
+        """Compares graphs, which takes so many seconds at most in all."""
+        deadline = time.monotonic() + seconds
+        # Edits and features are two scales: where one pair is too large, features for all.
+        by_edits = all(_are_small(job, one.job) for one in known)
+        apart = []
+        for index, one in enumerate(known):
+            left = max(deadline - time.monotonic(), _LEAST_SECONDS) / (len(known) - index)
+            apart.append(_graphs_apart(job, one.job, left if by_edits else 0.0))
+        return cls(tuple(known), tuple(apart))
+
+    def nearest(self, bytes_per_second: float | None) -> Start | None:
+        """The one that is nearest on a network of this rate.
+
+        Args:
+          bytes_per_second: as measured; None where nobody knows, nor do others' rates count then.
+        """
+        found = []
+        for index, (one, apart) in enumerate(zip(self.known, self.apart, strict=True)):
+            rate = None if bytes_per_second is None else one.job.bytes_per_second
+            found.append((_together(apart, _rates_apart(bytes_per_second, rate)), index))
+        least, index = min(found, default=(1.0, 0))
+        return self.known[index] if least < 1.0 else None
 
 
 def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
@@ -214,7 +238,12 @@ def distance(one: Job, other: Job, seconds: float = MAX_SECONDS) -> float:
     where networkx is not installed, how far apart their features are, which is another scale.
     What both have in common by that and by the rates of their networks is the product of both.
     """
-    return 1 - (1 - _graphs_apart(one, other, seconds)) * (1 - _rates_apart(one, other))
+    rates = _rates_apart(one.bytes_per_second, other.bytes_per_second)
+    return _together(_graphs_apart(one, other, seconds), rates)
+
+
+def _together(graphs: float, rates: float) -> float:
+    return 1 - (1 - graphs) * (1 - rates)
 
 
 def _graphs_apart(one: Job, other: Job, seconds: float) -> float:
@@ -228,14 +257,13 @@ def _graphs_apart(one: Job, other: Job, seconds: float) -> float:
     return _features_apart(one, other)
 
 
-def _rates_apart(one: Job, other: Job) -> float:
+def _rates_apart(one: float | None, other: float | None) -> float:
     """0 for networks that measurement hardly tells apart, 1 for such that are far apart."""
-    rates = one.bytes_per_second, other.bytes_per_second
-    if rates == (None, None):
+    if one is None and other is None:
         return 0.0
-    if rates[0] is None or rates[1] is None:
+    if one is None or other is None:
         return _UNKNOWN_APART
-    apart = abs(math.log2(rates[0] / rates[1]))
+    apart = abs(math.log2(one / other))
     return min(max(apart - _ALIKE, 0.0) / _FAR_RATES, 1.0)
 
 
