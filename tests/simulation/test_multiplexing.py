@@ -19,6 +19,13 @@ HALF = Interference(compute_slowdown=2.0, background_compute=0.5)
 PACED = Multiplexing(max_slowdown=None)
 
 
+def test_operators_of_any_length_are_counted():
+    """The foreground waits for the one in progress, which is the one that is done."""
+    for seconds in (1e6, 1e200, 1e307):
+        found = simulate_multiplexing(ONE, BackgroundJob((seconds,), 1), PACED, HALF)
+        assert found.background_iterations == pytest.approx(1 / seconds, rel=1e-5)
+
+
 def test_one_layer_by_hand():
     # 2 s beside the background, which does 1 s of its work; the second iteration first waits for
     # the 0.2 s that are left of an operator.
@@ -189,6 +196,13 @@ def test_whole_numbers_are_integers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: BackgroundJob((1e308, 1e308), 1), "the sum of operator_seconds must be a finite"),
+        (
+            lambda: simulate_multiplexing(
+                ONE, BackgroundJob((1.7e308,), 1), PACED, HALF, iterations=3
+            ),
+            "operator_seconds and the plan's seconds must add up to a finite number",
+        ),
         (lambda: Multiplexing(max_outstanding=0), "max_outstanding must be from 1"),
         (lambda: Multiplexing(operators_per_graph=0), "operators_per_graph must be from 1"),
         (lambda: Multiplexing(max_slowdown=0.5), "max_slowdown must be at least 1, got 0.5"),

@@ -15,6 +15,7 @@ operators in graphs, over and over. What the two do to each other:
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,7 @@ class BackgroundJob:
       batch: samples of an iteration.
 
     Raises:
-      ValueError: no operator, a time that is not positive, or no samples.
+      ValueError: no operator, a time that is not positive, a sum that is no number, or no samples.
     """
 
     operator_seconds: tuple[float, ...]
@@ -123,6 +124,7 @@ class BackgroundJob:
         )
         if not seconds:
             raise ValueError("operator_seconds must hold at least one operator, got none")
+        checks.real("the sum of operator_seconds", sum(seconds))
         object.__setattr__(self, "operator_seconds", seconds)
         object.__setattr__(self, "batch", checks.integer("batch", self.batch, 1))
 
@@ -181,8 +183,8 @@ def simulate_multiplexing(
       iterations: of the foreground.
 
     Raises:
-      ValueError: a field out of its range, a foreground that takes no time, or so short operators
-        that there are more than `MAX_OPERATORS` of them.
+      ValueError: a field out of its range, a foreground that takes no time, so short operators that
+        there are more than `MAX_OPERATORS` of them, or times so large that their sum is no number.
     """
     how = Multiplexing() if how is None else how
     interference = Interference() if interference is None else interference
@@ -315,11 +317,17 @@ class _Job:
         clock, slowdowns = 0.0, [0.0] * len(self._plan.spans)
         for _ in range(self._iterations):
             clock = self._iteration(clock, devices, paused, slowdowns)
-        done = sum(device.count * device.done for device in devices)
+        if not math.isfinite(clock):
+            raise ValueError(
+                "operator_seconds and the plan's seconds must add up to a finite number, got"
+                f" {clock}"
+            )
+        whole = self._background.iteration_seconds
+        done = sum(device.count * (device.done / whole) for device in devices)
         return Multiplexed(
             iteration_seconds=clock / self._iterations,
             alone_seconds=self._plan.iteration_seconds,
-            background_iterations=done / self._background.iteration_seconds / clock,
+            background_iterations=done / clock,
             paused=tuple(sorted(paused)),
             span_slowdowns=tuple(
                 taken / self._iterations / span.seconds if span.seconds else 1.0
@@ -416,7 +424,7 @@ class _Job:
                 operator = self._operators[device.operator]
                 over = device.left / pace <= elapsed
                 worked = device.left if over else elapsed * pace
-                device.done += worked * operator.work / operator.seconds
+                device.done += worked * (operator.work / operator.seconds)
                 device.left = 0.0 if over else device.left - worked
                 if over:
                     device.operator = (device.operator + 1) % len(self._operators)
