@@ -1,5 +1,6 @@
 """The papers' definitions written down naively, to hold the planners against."""
 
+import functools
 import itertools
 import math
 
@@ -30,6 +31,13 @@ def simulate(profile, cost, stops, threads):
 
 def overlap(cost, c, b, r):
     """f_o, f_b and f_c of Eqs. 8-11."""
+    return beside(*alone_and_overlapped(cost, c, r), b)
+
+
+def alone_and_overlapped(cost, c, r):
+    """p + a, q + a and the denominator of g for c bytes and r threads (Eqs. 4-6)."""
+    if c == 0:
+        return 0.0, 0.0, cost.compute[0] - cost.compute[1] * r
     N = cost.num_workers
     c_hat = 2 * (N - 1) / N * c
     a = 2 * (N - 1) * cost.hop_latency
@@ -40,12 +48,19 @@ def overlap(cost, c, b, r):
     def rate(gammas):
         return gammas[0] - gammas[1] * math.exp(-gammas[2] * r**cost.exponent)
 
-    p = c_hat / rate(cost.overlapped) + a
-    q = c_hat / rate(cost.exclusive) + a_q
-    g = b / (alpha1 - alpha2 * r)
-    f_o = 0.0 if c == 0 or b == 0 else min(p, g)
+    return (
+        c_hat / rate(cost.overlapped) + a,
+        c_hat / rate(cost.exclusive) + a_q,
+        alpha1 - alpha2 * r,
+    )
+
+
+def beside(p, q, rate, b):
+    """f_o, f_b and f_c of Eqs. 8-11 for what an all-reduce takes, nothing where it has no bytes."""
+    g = b / rate
+    f_o = min(p, g)
     delta_b = 0.0 if b == 0 else 1 - f_o / g
-    delta_c = 0.0 if c == 0 or p == 0 else 1 - f_o / p
+    delta_c = 0.0 if p == 0 else 1 - f_o / p
     return f_o, b * delta_b, q * delta_c
 
 
@@ -56,21 +71,56 @@ def all_stops(num_tensors, max_groups):
             yield [*inner, num_tensors]
 
 
+def all_plans(num_tensors, max_groups, allowed):
+    """Every fusion into at most K groups, with all threads from R."""
+    for stops in all_stops(num_tensors, max_groups):
+        for threads in itertools.product(allowed, repeat=len(stops)):
+            yield stops, threads
+
+
 def best(profile, cost, max_groups, allowed):
     """The least time of all plans of at most K groups and threads from R."""
-    return min(
-        simulate(profile, cost, stops, threads)
-        for stops in all_stops(len(profile.tensors), max_groups)
-        for threads in itertools.product(allowed, repeat=len(stops))
+    count = len(profile.tensors)
+    return _least(
+        profile,
+        cost,
+        allowed,
+        lambda start, groups: range(start + 1, count + 1) if groups + 1 < max_groups else (count,),
     )
 
 
 def best_threads(profile, cost, stops, allowed):
     """The least time over all threads for given groups."""
-    return min(
-        simulate(profile, cost, stops, threads)
-        for threads in itertools.product(allowed, repeat=len(stops))
+    return _least(profile, cost, allowed, lambda start, groups: (stops[groups],))
+
+
+def _least(profile, cost, allowed, next_stops):
+    """The least time by `simulate` of all plans; what they begin with in common is added up once.
+
+    Args:
+      next_stops: where a group may end, by where it begins and how many there are before it.
+    """
+    b = [float(x) for x in profile.compute_seconds]
+    c = [int(x) for x in profile.num_bytes]
+    count = len(b)
+    left = [math.fsum(b[i:]) for i in range(count + 1)]
+    times = functools.cache(
+        lambda start, stop, r: alone_and_overlapped(cost, sum(c[start:stop]), r)
     )
+
+    def least(start, groups, total, f_b):
+        """Of the plans that go on from a tensor, with so much time gone and computation left."""
+        if start == count:
+            return total
+        found = math.inf
+        for stop in next_stops(start, groups):
+            t_b = max(0.0, f_b - left[stop])
+            for r in allowed:
+                t_o, rest, t_c = beside(*times(start, stop, r), min(f_b, left[stop]))
+                found = min(found, least(stop, groups + 1, total + t_b + t_o + t_c, rest))
+        return found
+
+    return least(0, 0, 0.0, left[0])
 
 
 def communication_starts(profile, cost, merged, num_threads):

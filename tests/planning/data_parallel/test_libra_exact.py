@@ -13,6 +13,19 @@ THREADS = (1, 2, 5)
 many = settings(max_examples=1000, deadline=None)
 
 
+@settings(max_examples=40, deadline=None)
+@given(reference.profiles(max_tensors=4), reference.any_costs((1, 5)), st.integers(1, 4))
+def test_brute_force_has_tried_every_plan(profile, cost, max_groups):
+    plans = list(reference.all_plans(len(profile.tensors), max_groups, (1, 5)))
+    times = [reference.simulate(profile, cost, *plan) for plan in plans]
+    best = reference.best(profile, cost, max_groups, (1, 5))
+    assert best == pytest.approx(min(times), rel=1e-12)
+    stops = plans[-1][0]
+    of_stops = [time for plan, time in zip(plans, times, strict=True) if plan[0] == stops]
+    best = reference.best_threads(profile, cost, stops, (1, 5))
+    assert best == pytest.approx(min(of_stops), rel=1e-12)
+
+
 @many
 @given(reference.profiles(), reference.any_costs(THREADS), st.integers(1, 5))
 def test_equals_brute_force_under_any_cost_model(profile, cost, max_groups):
@@ -23,7 +36,7 @@ def test_equals_brute_force_under_any_cost_model(profile, cost, max_groups):
     assert plan.predicted_seconds == pytest.approx(best, rel=1e-9)
 
 
-@many
+@settings(max_examples=300, deadline=None)  # what is lawful is among the thousand, too
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 5))
 def test_equals_brute_force_under_the_assumptions(profile, cost, max_groups):
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, exact=True)
