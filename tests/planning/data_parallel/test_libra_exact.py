@@ -36,7 +36,7 @@ def test_equals_brute_force_under_any_cost_model(profile, cost, max_groups):
     assert plan.predicted_seconds == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@many
 @given(reference.profiles(), reference.lawful_costs(THREADS), st.integers(1, 5))
 def test_equals_brute_force_under_the_assumptions(profile, cost, max_groups):
     strategy = strategies.Libra(threads=THREADS, max_groups=max_groups, exact=True)
