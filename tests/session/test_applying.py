@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tests.session.alone import INPUTS, LANES, NAMES, NUM_BYTES, ONE, TWO, step
+from tests.session.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import options
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
@@ -24,14 +24,6 @@ def engine() -> Iterator[Engine]:
     running = alone(num_lanes=3)
     yield running
     running.close()
-
-
-@pytest.fixture
-def applying(engine: Engine) -> Iterator[Applying]:
-    """Whatever becomes of the test, its plans do not stay registered in this process."""
-    given = Applying(engine, LANES, Story(options.resolve({})))
-    yield given
-    given.release(all_but=None)
 
 
 def executed(engine: Engine) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -8,13 +8,11 @@ import pytest
 import tensorflow as tf
 
 from tests.backends.alone import alone
-from tests.session.alone import INPUTS, LANES, NAMES, TWO, step
-from tf_libra import options
+from tests.session.alone import INPUTS, NAMES, TWO, step
 from tf_libra.backends.engine import Engine
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.session.applying import Applying
 from tf_libra.session.observing import lie_within, timed
-from tf_libra.story.story import Story
 
 HOUR_NS = 3600 * 10**9
 CALLED_NS = (10**18, 10**18 + 50_000_000)
@@ -62,14 +60,6 @@ def engine() -> Iterator[Engine]:
     running = alone(num_lanes=2)
     yield running
     running.close()
-
-
-@pytest.fixture
-def applying(engine: Engine) -> Iterator[Applying]:
-    """Whatever becomes of the test, its plans do not stay registered in this process."""
-    given = Applying(engine, LANES, Story(options.resolve({})))
-    yield given
-    given.release(all_but=None)
 
 
 def test_traced_step_says_when_gradients_came_and_what_was_reduced(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.tuning import TensorSpec, similar
-from tf_libra.tuning.similar import Comparison, Job, Layer, Outline, Start, distance, nearest
+from tf_libra.tuning.similar import MAX_SECONDS, Comparison, Job, Layer, Outline, Start, distance
 
 layers = st.lists(
     st.builds(Layer, st.integers(0, 10**8), st.sampled_from(["float32", "float16"])),
@@ -27,6 +27,10 @@ def job(*sizes: int, workers: int = 2, per_host: int = 1) -> Job:
 
 def start_of(one: Job) -> Start:
     return Start(one, "aiacc", Outline((1.0,), (1,), (0,)))
+
+
+def nearest(here: Job, known: list[Start], seconds: float = MAX_SECONDS) -> Start | None:
+    return Comparison.of(here, known, seconds).nearest(here.bytes_per_second)
 
 
 @settings(max_examples=50, deadline=None)

@@ -34,6 +34,7 @@ from tf_libra.tuning import (
     TensorSpec,
     Tuner,
     TuningAgain,
+    asks_for_a_start,
     tune,
 )
 
@@ -111,7 +112,9 @@ class Session:
             around,
         )
         self._kept = self._keeping.load(self._check_plan)
-        more = {} if self._kept is not None else {"start": self._keeping.nearest()}
+        more: dict[str, Any] = {}
+        if self._kept is None and asks_for_a_start(options.strategy):
+            more["start"] = self._keeping.nearest()
         self._tuning = self._new_tuning(options.budget, **more)
 
     def _new_tuning(self, budget: Budget, **more: Any) -> Tuner:

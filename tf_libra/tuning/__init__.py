@@ -17,7 +17,7 @@ from tf_libra.tuning.plans_to_try import (
     one_group_plan,
     random_plans,
 )
-from tf_libra.tuning.tuners import tune
+from tf_libra.tuning.tuners import asks_for_a_start, tune
 
 __all__ = [
     "CALLS_PER_LOOK",
@@ -34,6 +34,7 @@ __all__ = [
     "TensorSpec",
     "Tuner",
     "TuningAgain",
+    "asks_for_a_start",
     "measuring_plans",
     "one_group_plan",
     "random_plans",

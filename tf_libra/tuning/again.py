@@ -1,5 +1,6 @@
 """Tuning again while a plan is in force: in small doses, and only for as long as it is worth it."""
 
+import math
 from collections.abc import Callable, Generator
 from enum import Enum, auto
 
@@ -50,7 +51,7 @@ class TuningAgain:
         self._new_tuner = tuner
         self._tuner: Generator[Experiment, Observation | None, Conclusion] | None = None
         self._next: Experiment | None = None
-        self._left_of_dose = 0
+        self._left_of_dose: float = 0
 
     def look(self) -> Found:
         """Judges the usual steps since the last look; a dose follows where there is a drift."""
@@ -66,9 +67,10 @@ class TuningAgain:
             return Found.NOTHING
         if begins:
             self._tuner = self._new_tuner(self._conclusion.plan)
-        self._left_of_dose = DOSE
         if self._is_kept:
+            self._left_of_dose = math.inf
             return Found.STALE
+        self._left_of_dose = DOSE
         return Found.DRIFT if begins else Found.STILL
 
     def next(self, observation: Observation | None) -> Experiment | Conclusion | None:
@@ -83,7 +85,7 @@ class TuningAgain:
                 self._next = self._tuner.send(observation)
         except StopIteration as finished:
             return self._settle(finished.value)
-        if self._left_of_dose == 0 and not self._is_kept:
+        if self._left_of_dose == 0:
             return None
         self._left_of_dose -= 1
         experiment, self._next = self._next, None

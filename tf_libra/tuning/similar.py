@@ -187,11 +187,6 @@ class Start:
     settings: tuple[Setting, ...] = ()
 
 
-def nearest(job: Job, known: Sequence[Start], seconds: float = MAX_SECONDS) -> Start | None:
-    """The one whose job is nearest; None where nothing is known, or nothing in common."""
-    return Comparison.of(job, known, seconds).nearest(job.bytes_per_second)
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A job beside others, as far as it is known before its network is: graphs take long.
@@ -217,7 +212,7 @@ class Comparison:
         return cls(tuple(known), tuple(apart))
 
     def nearest(self, bytes_per_second: float | None) -> Start | None:
-        """The one that is nearest on a network of this rate.
+        """The one that is nearest on a network of this rate; None where nothing is in common.
 
         Args:
           bytes_per_second: as measured; None where nobody knows, nor do others' rates count then.

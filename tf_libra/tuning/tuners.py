@@ -22,6 +22,15 @@ BY_KIND: Mapping[str, Callable[[Task], Tuner]] = {
 }
 
 
+def asks_for_a_start(strategy: strategies.Strategy) -> bool:
+    """Whether what an earlier job that is alike has found takes part in tuning."""
+    return strategy.races or _by(strategy) is not tune_by_model
+
+
+def _by(strategy: strategies.Strategy) -> Callable[[Task], Tuner]:
+    return BY_KIND[getattr(strategy, "tuned_by", "model")]
+
+
 def tune(
     tensors: Sequence[TensorSpec],
     strategy: strategies.Strategy,
@@ -57,7 +66,6 @@ def tune(
             measured; None where nothing is known.
     """
     # Strategies of others may not know the attribute.
-    by = BY_KIND[getattr(strategy, "tuned_by", "model")]
     task = Task(
         tensors,
         strategy,
@@ -71,4 +79,4 @@ def tune(
         in_force,
         start,
     )
-    return (yield from by(task))
+    return (yield from _by(strategy)(task))

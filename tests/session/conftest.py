@@ -1,0 +1,19 @@
+"""What tests of calls under a plan share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.session.alone import LANES
+from tf_libra import options
+from tf_libra.backends.engine import Engine
+from tf_libra.session.applying import Applying
+from tf_libra.story.story import Story
+
+
+@pytest.fixture
+def applying(engine: Engine) -> Iterator[Applying]:
+    """Under the module's engine; whatever becomes of the test, no plan of it stays registered."""
+    given = Applying(engine, LANES, Story(options.resolve({})))
+    yield given
+    given.release(all_but=None)
