@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -23,7 +24,7 @@ namespace {
 constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxPendingStrangers = 256;
 // How often a rank that connects itself is looked after.
-constexpr double kConnectingSeconds = 0.05;
+constexpr double kConnectingSeconds = 0.2;
 
 int RanksPerHost(const MeshOptions& options, const Grid& grid) {
   const int world_size = static_cast<int>(options.addresses.size());
@@ -106,14 +107,21 @@ Hearing Hear(const MeshOptions& options, Pending* pending, Mesh* mesh) {
   return welcome ? Hearing::kWelcome : Hearing::kDropped;
 }
 
-std::vector<int> MissingRanks(const MeshOptions& options, Mesh* mesh) {
-  std::vector<int> missing;
-  for (int rank = options.rank + 1; rank < mesh->world_size; ++rank) {
-    bool complete = true;
+// How many connections each rank has yet to make.
+std::vector<int> ToCome(const MeshOptions& options, const Mesh& mesh) {
+  std::vector<int> to_come(mesh.world_size);
+  for (int rank = options.rank + 1; rank < mesh.world_size; ++rank) {
     for (int lane = FirstConnection(options); lane < options.num_lanes; ++lane) {
-      complete = complete && (!Wants(options, *mesh, lane, rank) || Has(options, lane, rank, mesh));
+      to_come[rank] += Wants(options, mesh, lane, rank);
     }
-    if (!complete) missing.push_back(rank);
+  }
+  return to_come;
+}
+
+std::vector<int> MissingRanks(const std::vector<int>& to_come) {
+  std::vector<int> missing;
+  for (size_t rank = 0; rank < to_come.size(); ++rank) {
+    if (to_come[rank] > 0) missing.push_back(static_cast<int>(rank));
   }
   return missing;
 }
@@ -130,22 +138,25 @@ std::string Join(const std::vector<int>& ranks) {
 // whether somebody still listens is what tells the two apart.
 struct Watched {
   Socket socket;  // none before, and after it broke
-  TimePoint due = After(kLookSeconds);
+  TimePoint due = After(0);
 };
 
-// Never waits. FailedPrecondition: nobody listens for the rank any more.
-Status Look(const Address& address, Watched* watched) {
-  Status status;
-  if (watched->socket.valid()) {
-    pollfd entry{watched->socket.fd(), POLLIN, 0};
-    if (poll(&entry, 1, 0) <= 0) return Status();  // it stands, or is on its way
-    status = ConnectFailure(address, watched->socket);
-    *watched = Watched();
-  } else if (SecondsUntil(watched->due) <= 0) {
-    status = BeginConnect(address, &watched->socket);
-    watched->due = After(kLookSeconds);
-  }
+Status IfRefused(const Status& status) {
   return status.code() == StatusCode::kFailedPrecondition ? status : Status();
+}
+
+// Never waits. FailedPrecondition: nobody listens for the rank any more.
+Status BeginToWatch(const Address& address, Watched* watched) {
+  if (watched->socket.valid() || SecondsUntil(watched->due) > 0) return Status();
+  watched->due = After(kLookSeconds);
+  return IfRefused(BeginConnect(address, &watched->socket));
+}
+
+// The connection has broken, or was not made. FailedPrecondition as above.
+Status WhyItBroke(const Address& address, Watched* watched) {
+  Status status = ConnectFailure(address, watched->socket);
+  *watched = {Socket(), After(kLookSeconds)};
+  return IfRefused(status);
 }
 
 // Takes one connection, if there is any.
@@ -171,9 +182,12 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
                          TimePoint deadline, Connecting* connecting, Mesh* mesh) {
   std::vector<Pending> pending;
   std::vector<Watched> watched(mesh->world_size);
-  for (;;) {
-    const std::vector<int> missing = MissingRanks(options, mesh);
-    if (missing.empty() || connecting->has_failed()) return connecting->Wait();
+  std::vector<int> to_come = ToCome(options, *mesh);
+  int num_to_come = std::accumulate(to_come.begin(), to_come.end(), 0);
+  // While ranks keep coming nobody is looked after: where many meet on few cores, that would be
+  // most of the work.
+  TimePoint look = After(kLookSeconds);
+  while (num_to_come > 0 && !connecting->has_failed()) {
     if (Status status = Interrupted(options); !status.ok()) return status;
     std::vector<pollfd> entries;
     TimePoint wake = NextLook(options, deadline);
@@ -182,9 +196,13 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
       entries.push_back({one.socket.fd(), POLLIN, 0});
       wake = std::min(wake, one.deadline);
     }
-    for (const int rank : missing) {
+    const bool looks = SecondsUntil(look) <= 0;
+    if (!looks) wake = std::min(wake, look);
+    const std::vector<int> looked_after = looks ? MissingRanks(to_come) : std::vector<int>();
+    const size_t first_watched = entries.size();
+    for (const int rank : looked_after) {
       Watched& one = watched[rank];
-      Status status = Look(AddressOf(options, rank), &one);
+      Status status = BeginToWatch(AddressOf(options, rank), &one);
       if (!status.ok()) return NobodyListens(options, rank, status);
       entries.push_back({one.socket.fd(), POLLIN, 0});
       if (!one.socket.valid()) wake = std::min(wake, one.due);
@@ -194,7 +212,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
     if (SecondsUntil(deadline) <= 0) {
       std::ostringstream what;
       what << "rank " << options.rank << " waited " << options.timeout_seconds << " s for rank(s) "
-           << Join(missing) << " to connect";
+           << Join(MissingRanks(to_come)) << " to connect";
       return Status(StatusCode::kDeadlineExceeded, what.str());
     }
     std::vector<Pending> still_pending;
@@ -206,18 +224,29 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
       if (heard == Hearing::kGoesOn && SecondsUntil(one.deadline) > 0) {
         still_pending.push_back(std::move(one));
       } else if (heard == Hearing::kWelcome) {
+        const int lane = one.hello.lane, rank = one.hello.rank;
         // Perhaps the same rank and lane again: its first attempt broke off on
         // the way.
-        Keep(options, one.hello.lane, one.hello.rank,
-             {std::move(one.socket), std::move(one.memory)}, mesh);
+        const bool is_new = !Has(options, lane, rank, mesh);
+        Keep(options, lane, rank, {std::move(one.socket), std::move(one.memory)}, mesh);
+        to_come[rank] -= is_new;
+        num_to_come -= is_new;
+        look = After(kLookSeconds);
       }
     }
     pending = std::move(still_pending);
+    for (size_t i = 0; i < looked_after.size(); ++i) {
+      const int rank = looked_after[i];
+      if (entries[first_watched + i].revents == 0 || to_come[rank] == 0) continue;
+      Status status = WhyItBroke(AddressOf(options, rank), &watched[rank]);
+      if (!status.ok()) return NobodyListens(options, rank, status);
+    }
     for (size_t i = 0; i < std::size(listeners); ++i) {
       if (entries[i].revents == 0) continue;
       if (Status status = TakeIn(*listeners[i], &pending); !status.ok()) return status;
     }
   }
+  return connecting->Wait();
 }
 
 }  // namespace
