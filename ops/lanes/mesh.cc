@@ -135,7 +135,9 @@ std::string Join(const std::vector<int>& ranks) {
 // A connection to the listener of a rank that has not met everybody, which
 // therefore still listens. It breaks when that process ends. Nothing is said on
 // it, so the rank, if it lives, takes it for a stranger's and may drop it, too:
-// whether somebody still listens is what tells the two apart.
+// whether somebody still listens is what tells the two apart. Made at the very
+// moment at which the listener closes it may look as if it stood (Linux forgets
+// the other end of it): only a probe finds out.
 struct Watched {
   Socket socket;  // none before, and after it broke
   TimePoint due = After(0);
@@ -146,10 +148,12 @@ Status IfRefused(const Status& status) {
 }
 
 // Never waits. FailedPrecondition: nobody listens for the rank any more.
-Status BeginToWatch(const Address& address, Watched* watched) {
+Status BeginToWatch(const MeshOptions& options, int rank, Watched* watched) {
   if (watched->socket.valid() || SecondsUntil(watched->due) > 0) return Status();
   watched->due = After(kLookSeconds);
-  return IfRefused(BeginConnect(address, &watched->socket));
+  Status status = BeginConnect(AddressOf(options, rank), &watched->socket);
+  if (status.ok()) WatchLink(watched->socket, options.liveness_seconds);
+  return IfRefused(status);
 }
 
 // The connection has broken, or was not made. FailedPrecondition as above.
@@ -202,7 +206,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
     const size_t first_watched = entries.size();
     for (const int rank : looked_after) {
       Watched& one = watched[rank];
-      Status status = BeginToWatch(AddressOf(options, rank), &one);
+      Status status = BeginToWatch(options, rank, &one);
       if (!status.ok()) return NobodyListens(options, rank, status);
       entries.push_back({one.socket.fd(), POLLIN, 0});
       if (!one.socket.valid()) wake = std::min(wake, one.due);

@@ -308,6 +308,29 @@ void RankThatEndsBeforeItConnects() {
   }
 }
 
+// The look at a rank falls into the moment at which that ends, and its connection seems to stand:
+// the other end is forgotten without a word.
+void RankThatEndsAsItIsLookedAt() {
+  Meeting meeting(2, 1, 1e4);
+  std::vector<Status> statuses(2);
+  Mesh mesh;
+  OnEveryRank(2, [&](int rank) {
+    if (rank == 0) {
+      statuses[0] = meeting.Connect(0, &mesh);
+      return;
+    }
+    AwaitConnection(meeting.listeners[1]);
+    Socket look;
+    CHECK_OK(Accept(meeting.listeners[1], &look));
+    // Closed in this state it sends nothing. Without the right to it, as over Unix sockets, it
+    // breaks at once, and that is found, too.
+    const int on = 1;
+    setsockopt(look.fd(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on));
+    meeting.listeners[1] = Socket();
+  });
+  CHECK_STATUS(statuses[0], StatusCode::kUnavailable, "nobody listens for rank 1 any more: ");
+}
+
 // Who is late finds those among the strangers at its listener who look after it.
 void LateRankIsWaitedFor() {
   for (int late = 1; late < 3; ++late) {
@@ -474,6 +497,7 @@ int main(int argc, char** argv) {
        {"AnotherUserIsAStranger", AnotherUserIsAStranger},
        {"MissingRank", MissingRank},
        {"RankThatEndsBeforeItConnects", RankThatEndsBeforeItConnects},
+       {"RankThatEndsAsItIsLookedAt", RankThatEndsAsItIsLookedAt},
        {"LateRankIsWaitedFor", LateRankIsWaitedFor},
        {"FullListenerIsNotTakenForADeadOne", FullListenerIsNotTakenForADeadOne},
        {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
