@@ -420,6 +420,44 @@ def frozen_and_shared_weights() -> Any:
     return compared(train)
 
 
+@cases
+def parts_of_a_weight() -> Any:
+    """The gradient is taken by what it was cut into, and put together again."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        weight = variable([models.FEATURES, 2 * models.CLASSES], "joint", 1)
+
+        def step(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                parts = tf.split(weight, 2, axis=1)
+                tape.watch(parts)
+                loss = models.cross_entropy(labels, tf.tanh(inputs @ parts[0]) + inputs @ parts[1])
+            descend([weight], [tf.concat(tape.gradient(loss, parts), axis=1)])
+
+        train_steps(wrap(step), share)
+        return [weight], None
+
+    return compared(train)
+
+
+@cases
+def gradients_by_what_a_function_was_given() -> Any:
+    model = hand_written("sgd")
+
+    @tf.function
+    def slopes(weight: Any, inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            loss = tf.reduce_sum((inputs @ weight) ** 2)
+        return tape.gradient(loss, weight)
+
+    def step(inputs: Any, labels: Any) -> Any:
+        weight = model.variables[0]
+        descend([weight], [slopes(weight.read_value(), inputs)])
+
+    optimized()(step)(*part(batch(0)))
+
+
 # Functions and control flow.
 
 

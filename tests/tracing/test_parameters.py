@@ -69,6 +69,34 @@ def test_weights_moved_by_averages_are_alike_everywhere(kind: Callable[..., Any]
     assert sorted(found) == sorted([*EACH, *(f"{name}#1" for name in EACH)])
 
 
+def split(layer: Any) -> Any:
+    return tf.split(layer, 2)
+
+
+def sliced(layer: Any) -> Any:
+    return [layer[:1], layer[1:]]
+
+
+def unstacked_and_reshaped(layer: Any) -> Any:
+    return [tf.reshape(one, [2, 2]) for one in tf.unstack(tf.transpose(layer))]
+
+
+@pytest.mark.parametrize("cut", [split, sliced, unstacked_and_reshaped])
+def test_parts_of_a_weight_are_averaged_each(cut: Callable[..., Any]) -> None:
+    layer = chain()[0]
+
+    def step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            parts = cut(layer)
+            tape.watch(parts)
+            loss = tf.add_n([tf.reduce_sum(one) * tf.reduce_sum(inputs) for one in parts])
+        return tape.gradient(loss, parts)
+
+    trace, found = traced(step)
+    assert len(found) == len(trace.marked) == len(cut(layer))
+    assert {name.partition("#")[0] for name in found} == {"layer0"}
+
+
 def test_one_vector_of_all_weights_is_one_gradient() -> None:
     layers = chain()
 

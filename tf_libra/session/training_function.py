@@ -24,11 +24,13 @@ from tf_libra.session.sharing import Sharing
 from tf_libra.session.state import State
 from tf_libra.session.trace import Call
 from tf_libra.session.traces import Traces
+from tf_libra.session.variables import is_named
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tracing.marks import MarkedGradient, Rules
+from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 
 
@@ -298,7 +300,11 @@ class TrainingFunction:
             place=self._place,
             watch=self._watch,
             by_strategy=self._by_strategy,
+            is_own=self._is_own,
         )
+
+    def _is_own(self, variable: Any) -> bool:
+        return is_named(variable_name(variable), handles(variable), self._options.local_variables)
 
     @property
     def _job(self) -> Job:

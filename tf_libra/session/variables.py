@@ -205,12 +205,17 @@ def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list
 
 def matches(one: Held, local: Sequence[Any]) -> bool:
     """Whether a variable is among those that the user has named, by patterns or as such."""
-    base = one.name.partition("#")[0]
+    return is_named(one.name, [one.tensor], local)
+
+
+def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
+    """Whether what has this name, and these handles, is among `local`, as `matches` says."""
+    base = name.partition("#")[0]
     for given in local:
         if isinstance(given, str):
-            if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(one.name, given):
+            if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(name, given):
                 return True
-        elif any(handle is one.tensor for handle in handles(plain(given))):
+        elif any(handle is one for handle in handles(plain(given)) for one in tensors):
             return True
     return False
 

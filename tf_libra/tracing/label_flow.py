@@ -4,6 +4,7 @@ Forwards from few nodes, in a graph that may still be traced, and through what v
 `variable_flow` answers the other question, from where all that a finished trace writes has come.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from tf_libra.tracing.variables import variables_of
 
 Labels = frozenset[str]
 NOTHING: Labels = frozenset()
+_NO_NAME_OF_AN_ARGUMENT = re.compile(r"\W")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,19 @@ class Value:
 
     labels: Labels = NOTHING
     variable: int | None = None
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """A node that is the gradient of something by another one of the same graph.
+
+    Attributes:
+        of: that node's name in its graph.
+        relabelled: what becomes, on the gradient, of a label of that node; None: it is dropped.
+    """
+
+    of: str
+    relabelled: Callable[[str], str | None]
 
 
 @dataclass
@@ -47,6 +62,8 @@ def flow(
     ends_at: Callable[[Any], bool] = lambda node: False,
     arguments: Sequence[Any] = (),
     results: Sequence[Any] = (),
+    held: Mapping[int, Labels] | None = None,
+    derivative: Callable[[Any], Derivative | None] = lambda node: None,
 ) -> Flow:
     """Follows labelled values through a traced graph and the functions that it calls.
 
@@ -58,6 +75,8 @@ def flow(
         ends_at: of a `NodeDef`: whether its outputs carry no label, whatever goes in.
         arguments: variables that the function may have been given as arguments.
         results: tensors that the function returns.
+        held: what variables hold labelled from the start, by the variable's id.
+        derivative: of a `NodeDef`: the gradient that it is; None of anything else.
     """
     definition = graph.as_graph_def()
     bodies = {body.signature.name: body for body in definition.library.function}
@@ -69,7 +88,7 @@ def flow(
     for one in arguments:
         if getattr(one.handle, "graph", None) is graph:
             given[one.handle.op.name] = [Value(variable=id(one))]
-    walk = _Walk(bodies, label, ends_at)
+    walk = _Walk(bodies, label, ends_at, derivative, dict(held or {}))
     before = None
     while before != walk.written:  # what is read may be written further down, in the step before
         before = dict(walk.written)
@@ -84,11 +103,14 @@ class _Walk:
         bodies: Mapping[str, Any],
         label: Callable[[Any], str | None],
         ends_at: Callable[[Any], bool],
+        derivative: Callable[[Any], Derivative | None],
+        written: dict[int, Labels],
     ) -> None:
-        self.written: dict[int, Labels] = {}
+        self.written = written
         self._bodies = bodies
         self._label = label
         self._ends_at = ends_at
+        self._derivative = derivative
 
     def nodes(
         self, nodes: Sequence[Any], given: Mapping[str, list[Value]], condition: Labels
@@ -106,6 +128,11 @@ class _Walk:
             name = self._label(node)
             if name is not None:
                 outputs = [Value(one.labels | {name}, one.variable) for one in outputs]
+            gradient = self._derivative(node)
+            if gradient is not None:
+                of = _united(_named(gradient.of, values))
+                labels = frozenset(filter(None, map(gradient.relabelled, of)))
+                outputs = [Value(one.labels | labels, one.variable) for one in outputs]
             values[node.name] = outputs
         return values
 
@@ -175,6 +202,11 @@ def _find(source: str, values: Mapping[str, list[Value]]) -> Value:
     outputs = values.get(name, [Value()])
     index = int(rest[-1]) if rest else 0
     return outputs[index] if len(outputs) > 1 and index < len(outputs) else outputs[0]
+
+
+def _named(name: str, values: Mapping[str, list[Value]]) -> list[Value]:
+    """The outputs of a node, or an argument: functions write the names of these differently."""
+    return values.get(name) or values.get(_NO_NAME_OF_AN_ARGUMENT.sub("_", name).lower(), [])
 
 
 def functions_of(node: Any, bodies: Mapping[str, Any]) -> list[Any]:

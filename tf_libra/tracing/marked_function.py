@@ -16,7 +16,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops
+from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops, unaveraged
 from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
@@ -242,6 +242,7 @@ class MarkedFunction:
         graph = tf_ops.get_default_graph()
         reductions.check(graph)
         local = jacobians.check(self._name, marks, graph, result)
+        unaveraged.check(self._name, marks, graph)
         here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
         there, by_datasets = all_reduced(graph), loops.all_reduced_by_datasets(graph)
         marked = tuple(

@@ -18,7 +18,7 @@ from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-from tf_libra.tracing import inner, jacobians, loops, mapped, nested, patches
+from tf_libra.tracing import inner, jacobians, loops, mapped, nested, patches, unaveraged
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.parameters import trained
@@ -74,7 +74,9 @@ def marking(
                 results = _mark(step_name, rules, tape, sources, gradients, marks, left_alone)
                 if is_undecided:
                     inner.note(marks, sources, results)
-                return results
+                if rules.by_strategy:
+                    return results
+                return unaveraged.labelled(sources, results, of_trained=False)
 
             return call
 
@@ -130,8 +132,10 @@ def _refusing_variables(step_name: str, marks: Marks) -> Callable[[Any], Any]:
                             " optimizers of tf.compat.v1 do, where it is not averaged over the"
                             " ranks: use tf.GradientTape"
                         )
+            is_asked_for = marks.concerned and not nested.is_backward(tf_ops.get_default_graph())
             with marks.differentiating():
-                return original(ys, xs, *args, **kwargs)
+                gradients = original(ys, xs, *args, **kwargs)
+            return unaveraged.labelled(xs, gradients) if is_asked_for else gradients
 
         return call
 

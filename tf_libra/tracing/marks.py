@@ -65,6 +65,7 @@ class Rules:
         watch: is told of all gradients; None where nobody asks whether they are finite.
         by_strategy: whether a strategy of TensorFlow's reduces gradients: what it is given is
             all-reduced, and what `gradient` returns is left as it is.
+        is_own: whether a variable is each rank's own, as the user says.
     """
 
     function: str = ""
@@ -73,6 +74,7 @@ class Rules:
     place: Callable[[], tuple[int, int]] = _one_process
     watch: Watch | None = None
     by_strategy: bool = False
+    is_own: Callable[[Any], bool] = lambda variable: False
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,10 @@ class Marks:
     def place(self) -> tuple[int, int]:
         """Rank and world size."""
         return self._rules.place()
+
+    def is_own(self, variable: Any) -> bool:
+        """Whether a variable is each rank's own, as the user says."""
+        return self._rules.is_own(variable)
 
     @contextlib.contextmanager
     def differentiating(self) -> Iterator[None]:

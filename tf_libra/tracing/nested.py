@@ -69,7 +69,7 @@ def gradients_brought(concrete: Any, function: str) -> str | None:
         What it does to which variable; None where nothing suggests it.
     """
     graph = concrete.graph
-    if function in graph.get_collection(_TRACED_FOR) or _is_backward(graph):
+    if function in graph.get_collection(_TRACED_FOR) or is_backward(graph):
         return None
     trainable = {_kind(one): one.name for one in reversed(graph.trainable_variables)}
     if not trainable:
@@ -102,6 +102,7 @@ def _is_like(result: Any, dtype: tf.DType, shape: tuple[int | None, ...]) -> boo
     return result.shape.rank == len(shape) and tuple(result.shape)[first:] == shape[first:]
 
 
-def _is_backward(graph: Any) -> bool:
-    # TensorFlow's own, of a function that the step differentiates; the tape's result is averaged.
+def is_backward(graph: Any) -> bool:
+    """Whether TensorFlow has made it of a function that is differentiated."""
+    # What comes out of it is the tape's result, which is averaged.
     return bool(graph.name.startswith("__backward_"))

@@ -1,8 +1,9 @@
 """What a gradient is taken of, where that is a variable, or what was read of variables.
 
 Scripts in the functional manner read the weights, watch what they have read, or one long vector of
-it, or weights moved by an averaged gradient, and update variables with the gradient of that. On
-every rank it is the same value, as that of a variable is; so its gradient is averaged likewise.
+it, or a part, or weights moved by an averaged gradient, and update variables with the gradient of
+that. On every rank it is the same value, as that of a variable is; so its gradient is averaged
+likewise.
 """
 
 from typing import Any
@@ -21,6 +22,11 @@ ALL_REDUCES = (
     "HorovodAllgather",
     "HorovodGroupedAllgather",
     "HorovodBroadcast",
+)
+# Ops that select from one input, or arrange it anew, and repeat nothing.
+_ARRANGE = frozenset(
+    {"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "ExpandDims", "Slice"}
+    | {"StridedSlice", "Split", "SplitV", "Unpack", "ReadVariableOp"}
 )
 
 
@@ -43,6 +49,8 @@ def trained(source: Any) -> Any | None:
     for one in found:
         if source.shape.rank is not None and source.shape.as_list() == one.shape.as_list():
             return one
+    if len(found) == 1 and _is_a_part(source):
+        return found[0]
     sizes = [one.shape.num_elements() for one in found]
     known = [one for one in sizes if one is not None]
     # Not rows for each example, which were made of the same weights.
@@ -64,6 +72,12 @@ def _read_by(tensor: Any) -> list[Any]:
         elif not _is_alike(one) and (one.op._is_stateful or not sources(one)):
             return []
     return list(found.values())
+
+
+def _is_a_part(tensor: Any) -> bool:
+    """Whether it is some elements of a variable, each of them once."""
+    made_of = ancestors(tensor, lambda one: _is_alike(one) or _is_read(one))
+    return all(_is_alike(one) or one.op.type in _ARRANGE for one in made_of)
 
 
 def _is_alike(tensor: Any) -> bool:
