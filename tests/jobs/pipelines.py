@@ -330,6 +330,23 @@ if harness.SIZE == 2:
     cases.add("broadcast_after_batches", broadcast_after_batches)
 
 
+def evaluated_in_other_stages():
+    """Without a gradient, layers come in another order: a rank would compute with old weights."""
+    stack = Stack()
+
+    def flagged(inputs, labels, training=True):
+        if training:
+            return stack.step(inputs, labels)
+        for weight in reversed(stack.weights):
+            inputs = tf_libra.boundary(tf.tanh(inputs @ weight))
+        return tf.reduce_mean((inputs - labels) ** 2)
+
+    step = tf_libra.optimize(in_stages(2))(tf.function(flagged))
+    share = [harness.own(one) for one in batch(0)]
+    step(*share)
+    step(*share, training=False)
+
+
 if harness.SIZE == 2:
     cases.add("a_batch_not_divided", lambda: refused(models.deep, Spp(num_microbatches=3)))
     cases.add(
@@ -343,6 +360,7 @@ if harness.SIZE == 2:
     small = {"memory_bytes": 64.0}
     cases.add("a_layer_too_large", lambda: refused(models.deep, Spp(num_microbatches=2), **small))
     cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
+    cases.add("an_evaluation_in_other_stages", evaluated_in_other_stages)
 
 
 def another_job():

@@ -309,10 +309,19 @@ class StagedTraining:
             execution.captures,
         )
         if traces.whole.recording.is_evaluation:
-            # What the update keeps equal on all ranks is no stage's.
             first = self._first
             stages = Update(first.cut(layout.starts)).variables
-            everyones = {one.key for name, one in first.captured.items() if name not in stages}
+            trained = {one.key: stages.get(name) for name, one in first.captured.items()}
+            for name, stage in execution.variables.items():
+                one = traces.captured.get(name)
+                if one is not None and trained.get(one.key) not in (None, stage):
+                    raise ValueError(
+                        f"{self._name} computes with {one.name!r} in stage {stage} where it takes"
+                        f" no gradient, and trains it in stage {trained[one.key]}: evaluate in a"
+                        " function of its own, after synchronize_variables()"
+                    )
+            # What the update keeps equal on all ranks is no stage's.
+            everyones = {key for key, stage in trained.items() if stage is None}
             variables = [one for one in variables if one.key not in everyones]
         self._holding.own(variables, self._control.world_size, lanes)
         return execution
