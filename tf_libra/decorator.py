@@ -5,6 +5,7 @@ import functools
 import textwrap
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
@@ -198,6 +199,7 @@ class Optimized:
         self._made_of = (function, options, tuner, make_planner)
         # Threads that call it at once take turns: the ranks' steps are one after the other.
         self._turn = threading.RLock()
+        self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._training: TrainingFunction | StagedTraining
         if make_planner is None:
             self._training = TrainingFunction(function, options, tuner)
@@ -232,8 +234,23 @@ class Optimized:
         """Binds a decorated method to its object."""
         if instance is None:
             return self
-        self._training.is_method = True
-        return types.MethodType(self, instance)
+        return types.MethodType(self._of(instance), instance)
+
+    def _of(self, instance: Any) -> "Optimized":
+        """The decorated function of an object.
+
+        In stages each object has layers, a plan and variables of its own; those of the first one
+        are the class's, too.
+        """
+        *_, make_planner = self._made_of
+        is_first, self._training.is_method = not self._training.is_method, True
+        if make_planner is None:
+            return self
+        if instance not in self._of_objects:
+            one = self if is_first else type(self)(*self._made_of)
+            one._training.is_method = True
+            self._of_objects[instance] = one
+        return self._of_objects[instance]
 
     def __getattr__(self, name: str) -> Any:
         """Says what a `tf.function` has and this has not."""

@@ -163,6 +163,33 @@ if harness.SIZE != 4:  # two stages of one rank, or of two and one: these do not
     cases.add("short_batches_released", lambda: short_batches(release_variables=True))
 
 
+def objects_in_turns():
+    """Each object of a class whose method is decorated has layers and variables of its own."""
+
+    class Trainer:
+        def __init__(self):
+            self.stack = Stack()
+
+        @tf_libra.optimize(in_stages(2))
+        @tf.function
+        def step(self, inputs, labels):
+            return self.stack.step(inputs, labels)
+
+    trainers, alone = [Trainer(), Trainer()], [Stack(), Stack()]
+    for number in range(6):
+        joint = batch(number)
+        trainers[number % 2].step(*map(harness.own, joint))
+        alone[number % 2].step(*joint)
+    differences = []
+    for one, wanted in zip(trainers, alone, strict=True):
+        assert one.step.plan is not None
+        one.step.synchronize_variables()
+        pairs = zip(one.stack.weights, wanted.weights, strict=True)
+        differences += [float(tf.reduce_max(tf.abs(a - b))) for a, b in pairs]
+    apart = tf.reduce_max(tf.abs(alone[0].weights[0] - alone[1].weights[0]))
+    return {"differ": max(differences), "apart": float(apart)}
+
+
 def adversarial():
     """A generator and a discriminator: their variables, and a step for each."""
     keras = tf.keras
@@ -326,6 +353,7 @@ if harness.SIZE == 2:
     cases.add("gone", gone)
     cases.add("ends", ends)
     cases.add("in_turns", in_turns)
+    cases.add("objects_in_turns", objects_in_turns)
     cases.add("in_turns_released", lambda: in_turns(release_variables=True))
     cases.add("broadcast_after_batches", broadcast_after_batches)
 

@@ -127,6 +127,13 @@ def test_steps_that_train_each_other_s_variables_find_them_up_to_date(
 
 
 @pytest.mark.parametrize("trained", [2], indirect=True)
+def test_objects_whose_method_is_decorated_train_apart(trained: Job) -> None:
+    for rank in range(trained.world_size):
+        value = trained.value("objects_in_turns", rank)
+        assert value["differ"] < 1e-9 < 1e-3 < value["apart"], value
+
+
+@pytest.mark.parametrize("trained", [2], indirect=True)
 def test_a_step_that_is_gone_is_told_to_be_synchronized_before(trained: Job) -> None:
     """By the ranks that have not all it has trained, while its variables are there."""
     for rank in range(trained.world_size):
