@@ -358,21 +358,19 @@ if harness.SIZE == 2:
     cases.add("broadcast_after_batches", broadcast_after_batches)
 
 
-def evaluated_in_other_stages():
-    """Without a gradient, layers come in another order: a rank would compute with old weights."""
+def in_other_stages(is_trained):
+    """Layers that come in another order: a rank would compute with old weights."""
     stack = Stack()
 
-    def flagged(inputs, labels, training=True):
-        if training:
-            return stack.step(inputs, labels)
-        for weight in reversed(stack.weights):
-            inputs = tf_libra.boundary(tf.tanh(inputs @ weight))
-        return tf.reduce_mean((inputs - labels) ** 2)
+    def flagged(inputs, labels, training=True, turned=False):
+        weights = stack.weights[::-1] if turned else stack.weights
+        run = stack.step if training else stack.loss
+        return run(inputs, labels, weights)
 
     step = tf_libra.optimize(in_stages(2))(tf.function(flagged))
     share = [harness.own(one) for one in batch(0)]
     step(*share)
-    step(*share, training=False)
+    step(*share, training=is_trained, turned=True)
 
 
 if harness.SIZE == 2:
@@ -388,7 +386,8 @@ if harness.SIZE == 2:
     small = {"memory_bytes": 64.0}
     cases.add("a_layer_too_large", lambda: refused(models.deep, Spp(num_microbatches=2), **small))
     cases.add("a_model_without_layers", lambda: refused(models.plain, Spp(num_microbatches=2)))
-    cases.add("an_evaluation_in_other_stages", evaluated_in_other_stages)
+    cases.add("evaluated_in_other_stages", lambda: in_other_stages(is_trained=False))
+    cases.add("trained_in_other_stages", lambda: in_other_stages(is_trained=True))
 
 
 def another_job():

@@ -5,6 +5,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,12 +26,17 @@ class Stack:
             for i, one in enumerate(starts)
         ]
 
-    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def loss(self, inputs: tf.Tensor, labels: tf.Tensor, weights: Any = None) -> tf.Tensor:
+        """Of layers in the order of these weights, or of all."""
+        x = inputs
+        for one in weights or self.weights:
+            x = tf_libra.boundary(tf.tanh(x @ one))
+        return tf.reduce_mean((x - labels) ** 2)
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor, weights: Any = None) -> tf.Tensor:
+        """Layers come in the order of these weights."""
         with tf.GradientTape() as tape:
-            x = inputs
-            for one in self.weights:
-                x = tf_libra.boundary(tf.tanh(x @ one))
-            loss = tf.reduce_mean((x - labels) ** 2)
+            loss = self.loss(inputs, labels, weights)
         gradients = tape.gradient(loss, self.weights)
         for weight, momentum, gradient in zip(self.weights, self.momenta, gradients, strict=True):
             momentum.assign(0.9 * momentum + gradient)

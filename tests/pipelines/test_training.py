@@ -283,7 +283,8 @@ def test_logdir_is_read_by_the_commands(trained: Job, capsys: pytest.CaptureFixt
         ("more_stages_than_workers", "num_stages must be at most the number of workers, 2, got 3"),
         ("a_layer_too_large", "fits no device: its parameters and their gradients take"),
         ("a_model_without_layers", "tf_libra.boundary is not called"),
-        ("an_evaluation_in_other_stages", "trains it in stage 1: evaluate in a function of its"),
+        ("evaluated_in_other_stages", "trains it in stage 1: evaluate in a function of its own"),
+        ("trained_in_other_stages", "trained it for its first ones in stage 1: decorate a"),
     ],
 )
 def test_what_cannot_be_a_pipeline_is_refused_on_every_rank(

@@ -308,23 +308,41 @@ class StagedTraining:
             layout.ranks,
             execution.captures,
         )
-        if traces.whole.recording.is_evaluation:
-            first = self._first
-            stages = Update(first.cut(layout.starts)).variables
-            trained = {one.key: stages.get(name) for name, one in first.captured.items()}
-            for name, stage in execution.variables.items():
-                one = traces.captured.get(name)
-                if one is not None and trained.get(one.key) not in (None, stage):
-                    raise ValueError(
-                        f"{self._name} computes with {one.name!r} in stage {stage} where it takes"
-                        f" no gradient, and trains it in stage {trained[one.key]}: evaluate in a"
-                        " function of its own, after synchronize_variables()"
-                    )
-            # What the update keeps equal on all ranks is no stage's.
-            everyones = {key for key, stage in trained.items() if stage is None}
-            variables = [one for one in variables if one.key not in everyones]
+        if traces is not self._first:
+            trained = self._trained(layout)
+            self._check_stages(traces, execution, trained)
+            if traces.whole.recording.is_evaluation:
+                # What the update keeps equal on all ranks is no stage's.
+                variables = [one for one in variables if trained.get(one.key, 0) is not None]
         self._holding.own(variables, self._control.world_size, lanes)
         return execution
+
+    def _trained(self, layout: Layout) -> dict[int, int | None]:
+        """By key the variables of what was planned for, with their stages; None: every rank's."""
+        first = self._first
+        stages = Update(first.cut(layout.starts)).variables
+        return {one.key: stages.get(name) for name, one in first.captured.items()}
+
+    def _check_stages(
+        self, traces: Traces, execution: Execution, trained: dict[int, int | None]
+    ) -> None:
+        """Raises `ValueError` where a variable moves: its new stage would have old values of it."""
+        for name, stage in execution.variables.items():
+            one = traces.captured.get(name)
+            before = None if one is None else trained.get(one.key)
+            if one is None or before in (None, stage):
+                continue
+            if traces.whole.recording.is_evaluation:
+                how = "where it takes no gradient, and trains it"
+                instead = "evaluate in a function of its own, after synchronize_variables()"
+            else:
+                how = "for these arguments, and trained it for its first ones"
+                instead = "decorate a function of its own for these, and call"
+                instead += " synchronize_variables() of the other one before"
+            raise ValueError(
+                f"{self._name} computes with {one.name!r} in stage {stage} {how} in stage"
+                f" {before}: {instead}"
+            )
 
     def _warn_of_averages(self, execution: Execution) -> None:
         for names in set(execution.averaged.values()) - self._warned:
