@@ -422,6 +422,33 @@ def own_variables_by_name() -> Any:
 
 
 @cases
+def trained_by_each_rank_for_itself() -> Any:
+    """A trunk that all train, and a head of each rank's."""
+    inputs, _ = shard()
+    width = int(inputs.shape[1])
+    trunk = tf.Variable(tf.ones([width, 3], inputs.dtype), name="trunk")
+    head = tf.Variable((1.0 + RANK) * tf.ones([3, 1], inputs.dtype), name="own/head")
+
+    def slopes(data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.tanh(data @ trunk) @ head) ** 2)
+        return tape.gradient(loss, [trunk, head])
+
+    def step(data: Any) -> None:
+        for variable, slope in zip((trunk, head), slopes(data), strict=True):
+            variable.assign_sub(0.1 * slope)
+
+    step = tf_libra.optimize(local_variables=["own/*"], **BRIEFLY)(tf.function(step))
+    worst = 0.0
+    for _ in range(4):
+        own = head - 0.1 * slopes(tf.constant(inputs))[1]
+        step(tf.constant(inputs))
+        worst = max(worst, float(tf.reduce_max(tf.abs(own - head))))
+    step.check_variables()
+    return {"worst": worst, "bits": bits([trunk]), "head": bits([head])}
+
+
+@cases
 def gradients_accumulated_by_each_rank() -> Any:
     model = hand_written(seed=1)
     sums = [tf.Variable(tf.zeros_like(v), trainable=False, name="sum") for v in model.variables]

@@ -156,6 +156,12 @@ def test_pattern_that_matches_nothing_is_said(job: Job) -> None:
     assert [job.value("own_variables_by_name", rank)["counted"] for rank in RANKS] == [4, 14]
 
 
+def test_a_rank_trains_its_own_variables_by_its_own_gradients(job: Job) -> None:
+    mine, others = (job.value("trained_by_each_rank_for_itself", rank) for rank in RANKS)
+    assert mine["worst"] < 1e-6 and others["worst"] < 1e-6
+    assert mine["bits"] == others["bits"] and mine["head"] != others["head"]
+
+
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(
     ("case", "step"),

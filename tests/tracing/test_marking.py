@@ -99,6 +99,18 @@ def test_gradients_inside_of_another_are_a_part_of_it(
     assert sorted(one.name for one in trace.marked) == FOUR
 
 
+def test_gradients_of_a_ranks_own_variables_stay_its_own() -> None:
+    layers = chain()
+
+    def step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        return tape.gradient(loss, layers)
+
+    _, found = traced(step, is_own=lambda variable: variable is layers[2])
+    assert sorted(found) == [FOUR[0], FOUR[1], FOUR[3]]
+
+
 def test_a_function_used_inside_of_a_gradient_and_outside_is_marked_outside() -> None:
     """TensorFlow would take the first trace again, in which nothing is averaged."""
     layers = chain()

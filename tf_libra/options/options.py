@@ -190,8 +190,9 @@ class Options:
         "Sequence[Any]",
         values.check_local_variables,
         """names, patterns such as "*/statistics", or variables that are each rank's own: never
-        compared or copied. Variables that the step computes of a rank's own data (moving averages,
-        metrics), random states, and untrainable ones that it only reads need not be named.""",
+        compared or copied, and their gradients stay as they are. Variables that the step computes
+        of a rank's own data (moving averages, metrics), random states, and untrainable ones that
+        it only reads need not be named.""",
         agreed=True,
     )
     sparse_as_dense: bool = option(

@@ -190,7 +190,11 @@ def _mark(
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
     results = list(flat_gradients)
     differentiated_by = [trained(source) for source in flat_sources]
-    chosen = [i for i, variable in enumerate(differentiated_by) if variable is not None]
+    chosen = [
+        i
+        for i, variable in enumerate(differentiated_by)
+        if variable is not None and not marks.is_own(variable)
+    ]
     variables = [differentiated_by[i] for i in chosen]
     raw = [flat_gradients[i] for i in chosen]
     names = tuple(variable_name(variable) for variable in variables)
