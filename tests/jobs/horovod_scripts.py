@@ -180,6 +180,58 @@ class GroupedInProcessSet(Script):
         return hvd.grouped_allreduce(gradients, process_set=OWN_SETS[RANK])
 
 
+class InOneVector(Script):
+    """Every rank clips all of its gradients by their norm, and all are averaged at once."""
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        flat = tf.concat([tf.reshape(one, [-1]) for one in gradients], 0)
+        flat = hvd.allreduce(flat / tf.maximum(tf.norm(flat), 0.05))
+        parts = tf.split(flat, [tf.size(one) for one in gradients])
+        return [tf.reshape(a, b.shape) for a, b in zip(parts, gradients, strict=True)]
+
+
+class OfLargest(Script):
+    """Each rank sends the largest elements alone, and keeps the rest for the next step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest = [tf.Variable(tf.zeros_like(one), trainable=False) for one in self.variables]
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        sums = []
+        for gradient, rest in zip(gradients, self.rest, strict=True):
+            whole = tf.reshape(gradient + rest, [-1])
+            size = whole.shape.num_elements()
+            _, places = tf.math.top_k(tf.abs(whole), max(1, size // 3))
+            largest = tf.gather(whole, places)
+            sent = tf.math.unsorted_segment_sum(largest, places, size)
+            rest.assign(tf.reshape(whole - sent, gradient.shape))
+            largest, places = hvd.allgather(largest), hvd.allgather(places)
+            total = tf.math.unsorted_segment_sum(largest, places, size)
+            sums.append(tf.reshape(total / SIZE, gradient.shape))
+        return sums
+
+
+class Scattered(Script):
+    """Each rank keeps the momenta of its share of all elements, which began as its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = sum(one.shape.num_elements() for one in self.variables)
+        share = -(-self.size // SIZE)
+        start = np.random.default_rng(5).normal(size=share * SIZE)[RANK * share :][:share]
+        self.momenta = tf.Variable(0.01 * start, trainable=False, name="momenta")
+
+    def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        flat = tf.concat([tf.reshape(one, [-1]) for one in gradients], 0)
+        flat = tf.pad(flat, [[0, SIZE * self.momenta.shape[0] - self.size]])
+        share = hvd.reducescatter(flat, op=hvd.Average)
+        self.momenta.assign(0.9 * self.momenta + share)
+        every = hvd.allgather(self.momenta)[: self.size]
+        parts = tf.split(every, [tf.size(one) for one in gradients])
+        return [tf.reshape(a, b.shape) for a, b in zip(parts, gradients, strict=True)]
+
+
 class Grouped(Script):
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
         return hvd.grouped_allreduce(gradients)
@@ -353,6 +405,8 @@ def train_unplanned(kind: Any) -> Any:
     step = tf_libra.optimize("wfbp")(tf.function(model.step))
     train(step, model, whole=False)
     planned = step.plan is not None
+    if kind in RESHAPED.values():  # the ranks of a process set train apart
+        step.check_variables()
     return {"model": model, "phase": step.phase, "planned": planned, "explained": step.explain()}
 
 
@@ -384,6 +438,11 @@ UNPLANNED = {
     "each_in_process_set": EachInProcessSet,
     "grouped_in_process_set": GroupedInProcessSet,
 }
+RESHAPED = {
+    "in_one_vector": InOneVector,
+    "of_largest": OfLargest,
+    "scattered": Scattered,
+}
 BY_ADASUM = {"tape_by_adasum": TapeByAdasum, "each_by_adasum": EachByAdasum}
 SPARSE = {
     "looked_by_tape": LookedByTape,
@@ -398,7 +457,7 @@ def add_all() -> None:
         cases.add(name, lambda kind=kind: compare(kind, alone=Script, plain=kind))
     for name, kind in SAME_AS_PLAIN.items():
         cases.add(name, lambda kind=kind: compare(kind, plain=kind))
-    for name, kind in UNPLANNED.items():
+    for name, kind in (UNPLANNED | RESHAPED).items():
         cases.add(name, lambda kind=kind: compare_unplanned(kind))
     for name, kind in BY_ADASUM.items():
         # Horovod has no Adasum without MPI.
@@ -505,6 +564,47 @@ def adasum_of_changes() -> Any:
                 variable.assign(start + hvd.allreduce(variable - start, op=hvd.Adasum))
 
     train_unplanned(Changes)
+
+
+@cases
+def averages_of_weights() -> Any:
+    class Weights(Script):
+        def update(self, gradients: Sequence[Any]) -> None:
+            super().update(gradients)
+            for variable in self.variables:
+                variable.assign(hvd.allreduce(variable))
+
+    train_unplanned(Weights)
+
+
+@cases
+def averages_of_changes() -> Any:
+    """In one vector, and added to the weights at the start, which are kept in a variable."""
+
+    class Changes(Script):
+        def __init__(self) -> None:
+            super().__init__()
+            self.starts = [tf.Variable(one, trainable=False) for one in self.variables]
+
+        def update(self, gradients: Sequence[Any]) -> None:
+            super().update(gradients)
+            pairs = list(zip(self.variables, self.starts, strict=True))
+            flat = hvd.allreduce(tf.concat([tf.reshape(a - b, [-1]) for a, b in pairs], 0))
+            parts = tf.split(flat, [tf.size(one) for one in self.starts])
+            for (variable, start), part in zip(pairs, parts, strict=True):
+                variable.assign(start + tf.reshape(part, start.shape))
+
+    train_unplanned(Changes)
+
+
+@cases
+def norms_of_each_as_rates() -> Any:
+    class Rates(Script):
+        def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
+            norms = hvd.allreduce(tf.stack([tf.norm(one) for one in gradients]))
+            return [one / norms[i] for i, one in enumerate(gradients)]
+
+    train_unplanned(Rates)
 
 
 @cases

@@ -58,6 +58,14 @@ def test_training_step_by_the_book() -> None:
     assert shared(flow(WRITES, 6), VARIABLES) == {W, SLOT, RATE, AVERAGE}
 
 
+def test_what_is_left_of_own_gradients_is_own() -> None:
+    """Unless it reaches weights without being reduced."""
+    residual = {W: REDUCED | source(W), SLOT: source(SLOT) | OWN | REDUCED}
+    assert judge(flow(residual, 6), VARIABLES)[SLOT].standing == Standing.OWN
+    used = residual | {W: source(SLOT) | REDUCED}
+    assert judge(flow(used, 6), VARIABLES)[SLOT].standing == Standing.SHARED
+
+
 def test_learning_rate_that_is_an_argument_leaves_weights_shared() -> None:
     writes = WRITES | {W: WRITES[W] | OWN, RATE: OWN}
     assert shared(flow(writes, 6), VARIABLES) == {W, SLOT, AVERAGE}

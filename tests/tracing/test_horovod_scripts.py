@@ -52,6 +52,9 @@ UNPLANNED = {
     "tape_in_process_set": "process_set=[{rank}]",
     "each_in_process_set": "process_set=[{rank}]",
     "grouped_in_process_set": "process_set=[{rank}]",
+    "in_one_vector": "in another shape",
+    "of_largest": "in another shape",
+    "scattered": "in another shape",
 }
 UNPLANNED_WITH_TF_KERAS = {"minimizing_in_process_set": "process_set=[{rank}]"}
 # These optimizers keep the learning rate in float32.
@@ -65,6 +68,9 @@ REFUSED = {
     "shown_maxima": ["'w0', with op=Max", "trains with that or shows it", "out of the step"],
     "shown_finite": ["'w0', with dtype=int32", "trains with that or shows it", "out of the step"],
     "adasum_of_changes": ["op=Adasum", "a change of weights", "'w0' would be averaged before"],
+    "averages_of_weights": ["reduces 'w0' itself", "average gradients, or weights", "local SGD"],
+    "averages_of_changes": ["reduces 'w0' itself", "average gradients, or weights", "local SGD"],
+    "norms_of_each_as_rates": ["made of the gradient of", "as it is, too", "each gradient"],
     "process_set_on_one_rank": ["number of averaged gradients is 0 on rank 0 and 6 on rank 1"],
     "called_by_a_strategy": ["Script.step runs under MirroredStrategy", "Horovod"],
     "calls_a_strategy": ["distributed_step runs under MirroredStrategy", "Horovod"],

@@ -86,12 +86,16 @@ def _trained(flow: Flow, variables: Mapping[int, Traits], own: Set[int]) -> set[
     found = reduced - own
     without_gradient = reduced - set(flow.inputs_of(flow.averaged))
     may_be_slot = {i for i, traits in variables.items() if not traits.trainable} | without_gradient
+    of_weights = set()
     for i, traits in variables.items():
         if traits.trainable and i not in own:
             slots = _closure([i], flow, lambda j: j in variables and j in may_be_slot)
+            of_weights |= slots
             if i not in flow.writes or slots & reduced:
                 found.add(i)
-    return found & set(variables)
+    # What a compression leaves out of a rank's own gradients, say, is made of what is reduced, too.
+    mixed = {i for i in found if flow.writes.get(i, 0) & OWN} - of_weights
+    return (found - mixed) & set(variables)
 
 
 def _computed_of(own: Set[int], flow: Flow, trained: Set[int]) -> set[int]:

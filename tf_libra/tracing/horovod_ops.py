@@ -7,7 +7,7 @@ replaced (see `patches`). What they are given is a gradient if it is one that
 `LibraAllReduce` with the same reduction is written in place of Horovod's op, inside of Horovod's
 own compression and scaling, and planned like any other. All else stays with Horovod: what is no
 gradient, such as a loss that is averaged to be shown, and gradients that no plan can be about, as
-those that a process set reduces.
+those that a process set reduces, or that Horovod trains with in another shape (see `remade`).
 
 A gradient that Horovod is asked to average must not be averaged by us before. A
 `DistributedGradientTape` says so when it is asked for gradients. For a plain tape it turns out
@@ -26,7 +26,8 @@ from tensorflow.python.util import object_identity
 from tf_libra.tracing import patches
 from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
-from tf_libra.tracing.origins import Origin, ancestors, origins
+from tf_libra.tracing.origins import Origin, ancestors, origins, tensors_of
+from tf_libra.tracing.remade import Remade, is_collective, reaching_weights, remade
 from tf_libra.tracing.variables import variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
@@ -131,7 +132,7 @@ class HorovodReductions:
             if not ours.isdisjoint(map(id, other.variables)):
                 self._explicit.add(other)
 
-    def left_alone(self) -> set[tuple[str, ...]]:
+    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
         """The marked calls of `gradient` to be left alone: of variables that Horovod averages.
 
         Not only what Horovod was given: where a script averages a variable's gradient itself,
@@ -140,6 +141,9 @@ class HorovodReductions:
         # What is made of a jacobian says nothing of gradients.
         handed = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
         handed += [call for call in self._marks.calls if call.by_horovod]
+        of_others = [origin for one in self._remade(graph) for origin in one.origins]
+        handed += [origin.call for origin in of_others]
+        self.left.update(dict.fromkeys((one.name for one in of_others), "in another shape"))
         theirs = {id(variable) for call in handed for variable in call.variables}
         return {
             call.names
@@ -159,12 +163,14 @@ class HorovodReductions:
                 f" {', '.join(self.unknown_to_us)}, by which TF-Libra knows what it averages: take"
                 " Horovod's all-reduces out of the step, or install Horovod 0.28"
             )
+        others = self._remade(graph)
         for call, reduced in self._reduced.items():
             # What becomes of jacobians is looked at apart.
             if call in self._explicit or call.by_horovod or call.is_jacobian:
                 continue
             seen = {id(call.raw[i]) for i in reduced}
             seen |= {id(one.call.raw[one.index]) for one in self._ambiguous}
+            seen |= {id(one.call.raw[one.index]) for other in others for one in other.origins}
             forgotten = [
                 name
                 for name, raw in zip(call.names, call.raw, strict=True)
@@ -198,9 +204,44 @@ class HorovodReductions:
                 f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"
                 " Adasum the gradients, or train without tf_libra.optimize"
             )
-        self._check_functions(graph)
+        self._check_others(graph, others)
+        self._check_functions(graph, [one for other in others for one in other.tensors])
 
-    def _check_functions(self, graph: Any) -> None:
+    def _remade(self, graph: Any) -> list[Remade]:
+        return remade(graph, self._marks, lambda tensor: self._stands_for(tensor) is not None)
+
+    def _check_others(self, graph: Any, others: Sequence[Remade]) -> None:
+        """Gradients in another shape are reduced by Horovod alone, and weights by nobody."""
+        averaged = {
+            id(variable)
+            for call in self._marks.calls
+            if call.is_marked
+            for variable in call.variables
+        }
+        for other in others:
+            for weight in other.weights:
+                if id(weight) in averaged:
+                    raise ValueError(
+                        f"{self._step_name} reduces {variable_name(weight)!r} itself, or what was"
+                        f" made of it, with {other.op.type}, and its gradients would be averaged"
+                        " before: average gradients, or weights, and not both; steps of each"
+                        " rank's own (local SGD) are none for tf_libra.optimize"
+                    )
+        raws = {
+            part.op.name: origin.name
+            for other in others
+            for origin in other.origins
+            for part in tensors_of(origin.call.raw[origin.index])
+        }
+        for name in sorted(reaching_weights(graph, raws, self._marks, is_collective)):
+            raise ValueError(
+                f"{self._step_name} gives Horovod what was made of the gradient of {raws[name]!r},"
+                " and updates weights with the gradient as it is, too: it cannot be told whether"
+                " that is to be averaged; use hvd.DistributedGradientTape, or all-reduce each"
+                " gradient"
+            )
+
+    def _check_functions(self, graph: Any, others: Sequence[Any]) -> None:
         """What happens to a gradient inside of a function that was traced apart is not seen."""
         definition = graph.as_graph_def()
         bodies = {f.signature.name: f.node_def for f in definition.library.function}
@@ -218,10 +259,11 @@ class HorovodReductions:
                         " tf.function that all-reduces with Horovod, and it might be averaged"
                         " twice: call hvd.allreduce in the step itself"
                     )
-        for tensor in self._unknown:
-            raws = [raw for call in self._marks.calls if call.is_marked for raw in call.raw]
-            shapes = [raw.shape for raw in raws if raw is not None]
-            if tensor.shape.rank == 0 or not any(map(tensor.shape.is_compatible_with, shapes)):
+        raws = [raw for call in self._marks.calls if call.is_marked for raw in call.raw]
+        shapes = [raw.shape for raw in raws if raw is not None]
+        alike = [one for one in self._unknown if any(map(one.shape.is_compatible_with, shapes))]
+        for tensor in (*alike, *others):
+            if tensor.shape.rank == 0:
                 continue
             for operation in {id(one.op): one.op for one in ancestors(tensor)}.values():
                 inner = _functions_of(operation.node_def)

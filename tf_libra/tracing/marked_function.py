@@ -50,8 +50,8 @@ class Reductions(Protocol):
 
     left: dict[str, str]
 
-    def left_alone(self) -> set[tuple[str, ...]]:
-        """The marked calls of `gradient` that are not to be marked."""
+    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
+        """The marked calls of `gradient` in what was traced that are not to be marked."""
         ...
 
     def check(self, graph: Any) -> None:
@@ -225,7 +225,8 @@ class MarkedFunction:
         return clone
 
     def _finish(self, marks: Marks, reductions: Reductions, result: Any) -> None:
-        averaged_by_horovod = reductions.left_alone()
+        graph = tf_ops.get_default_graph()
+        averaged_by_horovod = reductions.left_alone(graph)
         if averaged_by_horovod - self._left_alone and self._is_first:
             self._left_alone |= averaged_by_horovod
             return  # this trace is not used, nor those of functions that it calls
@@ -239,7 +240,6 @@ class MarkedFunction:
                 " that it calls, or in some of its traces only, and it would be averaged twice:"
                 " use hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
             )
-        graph = tf_ops.get_default_graph()
         reductions.check(graph)
         local = jacobians.check(self._name, marks, graph, result)
         unaveraged.check(self._name, marks, graph)

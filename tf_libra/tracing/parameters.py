@@ -59,15 +59,22 @@ def trained(source: Any) -> Any | None:
 
 
 def _read_by(tensor: Any) -> list[Any]:
-    """The variables that a tensor was made of, if of nothing that a rank has for itself."""
+    """The weights that a tensor was made of, if of nothing that a rank has for itself."""
+    found = read_by(tensor)
+    if any(not one.trainable and one.shape.rank != 0 for one in found):  # one number is a setting
+        return []
+    return [one for one in found if one.trainable]
+
+
+def read_by(tensor: Any) -> list[Any]:
+    """The variables that a tensor of a trace was made of; none where of a rank's own data, too."""
     found: dict[int, Any] = {}
     for one in ancestors(tensor, lambda current: _is_alike(current) or _is_read(current)):
         if _is_read(one):
             variable = _variable_of(one.op.inputs[0])
-            if variable is not None and variable.trainable:
-                found[id(variable)] = variable
-            elif variable is None or variable.shape.rank != 0:  # one number is a setting
+            if variable is None:
                 return []
+            found[id(variable)] = variable
         # What is not looked into is taken for the rank's own: data, random numbers, functions.
         elif not _is_alike(one) and (one.op._is_stateful or not sources(one)):
             return []

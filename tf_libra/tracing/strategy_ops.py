@@ -39,7 +39,7 @@ class StrategyReductions:
         self._marks = marks
         self.left: dict[str, str] = {}
 
-    def left_alone(self) -> set[tuple[str, ...]]:
+    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
         """None: no call of `gradient` is marked in the first place."""
         return set()
 

@@ -26,6 +26,8 @@ _REDUCES = re.compile(
     r"LibraAllReduce$|Horovod(Grouped)?All(reduce|gather)|HorovodBroadcast|"
     r"Collective(Reduce|Gather|Bcast)"
 )
+# Parts of what was reduced, another one on each rank.
+_DEALS = re.compile(r"Horovod(Grouped)?Reducescatter|HorovodAlltoall")
 _DRAWS = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated|Uniform|Random)")
 # Stateful for the sake of order alone.
 _NEUTRAL = re.compile(r"(ReadVariableOp|ResourceGather(Nd)?|VarIsInitializedOp|VariableShape)$")
@@ -136,6 +138,9 @@ class _Walk:
         if _REDUCES.match(node.op):
             self.averaged |= everything
             return REDUCED
+        if _DEALS.match(node.op):
+            self.averaged |= everything
+            return OWN
         if WRITES.match(node.op):
             value = _union(inputs[1:]) if node.op == "AssignVariableOp" else everything
             self._write(node, inputs, value | condition)
