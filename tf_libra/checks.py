@@ -11,6 +11,8 @@ import operator
 from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Any, TypeVar
 
+import numpy as np
+
 MAX_JSON_CHARACTERS = 16 * 2**20
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -20,7 +22,7 @@ _T = TypeVar("_T")
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
     """Returns `value` as an int in [minimum, maximum]; whole floats count, booleans do not."""
     try:
-        if isinstance(value, bool):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
         # NumPy's float32 is no float.
         is_whole = hasattr(value, "is_integer") and value.is_integer()
@@ -42,7 +44,7 @@ def real(
 ) -> float:
     """Returns `value` as a finite float, at least `minimum` and greater than `above`."""
     try:
-        if isinstance(value, (bool, str, bytes)):
+        if isinstance(value, (bool, np.bool_, str, bytes)):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -191,11 +193,12 @@ def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
             f"{kind} must have at most {MAX_JSON_CHARACTERS} characters, got {len(document)}"
         )
     try:
-        value = json.loads(document, parse_constant=_no_constant, object_pairs_hook=_unique)
+        value = json.loads(document, parse_constant=_Constant, object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError(f"{kind} is nested too deep") from None
     except ValueError as error:
         raise ValueError(f"{kind} is not valid JSON: {error}") from None
+    _check_numbers(kind, value)
     if not isinstance(value, dict):
         raise ValueError(f"{kind} must be a JSON object, got {_short(value)}")
     found = (value.pop("format", None), value.pop("version", None))
@@ -206,8 +209,27 @@ def json_document(kind: str, version: int, document: Any) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a finite number")
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    """NaN, Infinity or -Infinity, which are no JSON and which Python writes nevertheless."""
+
+    name: str
+
+
+def _check_numbers(kind: str, document: Any) -> None:
+    """Raises where a number of a parsed document is none, and says which."""
+    waiting = [("", document)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, _Constant):
+            raise ValueError(f"{place or kind} must be a finite number, got {value.name}")
+        if isinstance(value, dict):
+            inside = [(f"{place}.{key}" if place else key, one) for key, one in value.items()]
+        elif isinstance(value, list):
+            inside = [(f"{place}[{index}]", one) for index, one in enumerate(value)]
+        else:
+            continue
+        waiting += reversed(inside)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_bad_content_is_named(inputs, tmp_path, capsys, command, name, change, w
 def test_bad_files_are_named(inputs, tmp_path, capsys):
     (tmp_path / "cost.json").write_text(COST.to_json().replace("1e-05", "NaN"))
     assert main(["plan", *inputs]) == 2
-    assert "cost.json: tf-libra cost model is not valid JSON: NaN" in capsys.readouterr().err
+    assert "cost.json: hop_latency must be a finite number, got NaN" in capsys.readouterr().err
     assert main(["plan", inputs[0], f"--cost={tmp_path}/none.json"]) == 2
     assert "none.json" in capsys.readouterr().err
     assert main(["explain", *inputs[:1], f"--cost={tmp_path}/profile.json", "plan.json"]) == 2
@@ -281,10 +281,20 @@ def test_what_fails_though_it_is_right_has_another_status(inputs, capsys):
     assert "/no/such/folder/plan.json" in capsys.readouterr().err
 
 
-def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys):
-    assert main(["plan", *inputs, f"--chunks={2**48}"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("tf-libra plan: too little memory: ") and told.count("\n") == 1
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "too little memory"),
+        (MemoryError("Unable to allocate 8 TiB"), "too little memory: Unable to allocate 8 TiB"),
+    ],
+)
+def test_what_memory_has_no_room_for_is_told_in_one_line(inputs, capsys, monkeypatch, error, told):
+    def plan(*_):
+        raise error
+
+    monkeypatch.setattr(sys.modules[main.__module__], "make_plan", plan)
+    assert main(["plan", *inputs]) == 1
+    assert capsys.readouterr().err == f"tf-libra plan: {told}\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -217,5 +217,9 @@ def test_bad_arguments_are_named():
         fit(samples, 1)
     with pytest.raises(ValueError, match="exponent must be greater than 0"):
         fit(samples, 2, exponent=0)
+    with pytest.raises(ValueError, match="to the power of exponent that are finite"):
+        fit(samples, 2, exponent=2000)
+    with pytest.raises(ValueError, match=r"samples\[0\] must be a OverlapSample, got int"):
+        fit([1, 2], 2)
     with pytest.raises(ValueError, match="num_workers must be at least 2"):
         prediction_errors(TRUE.with_workers(1), samples)

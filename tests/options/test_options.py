@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tf_libra
@@ -45,6 +46,7 @@ def test_defaults() -> None:
         ({"strategy": "fastest"}, "strategy must be one of .*libra.* got 'fastest'"),
         ({"strategy": 3}, "strategy must be a name or an object"),
         ({"strategy": None}, "strategy must be a name or an object"),
+        ({"engine": ["lanes"]}, r"engine must be one of auto, lanes, horovod, got \['lanes'\]"),
         ({"engine": "nccl"}, "engine must be one of auto, lanes, horovod, got 'nccl'"),
         (
             {"check_numerics": "stop"},
@@ -54,6 +56,9 @@ def test_defaults() -> None:
             {"inner_gradients": "both"},
             "inner_gradients must be one of None, 'average', 'local', got 'both'",
         ),
+        ({"inner_gradients": np.zeros(2)}, r"inner_gradients must be one of .*, got array"),
+        ({"logdir": ""}, "logdir must be a path, got '': None is for none"),
+        ({"local_variables": {"a": 1}}, "local_variables must be a sequence"),
         ({"sparse_as_dense": 1}, "sparse_as_dense must be"),
         ({"broadcast_variables": "yes"}, "broadcast_variables must be .*'yes'"),
         ({"local_variables": "data"}, "local_variables must be a sequence .*'data'"),

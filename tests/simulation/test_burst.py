@@ -60,6 +60,20 @@ def test_a_plan_by_another_profile_is_all_of_that_profile(case, limit, factor):
     )
 
 
+def test_a_plan_without_all_that_layers_do_is_refused():
+    scaling = tf_libra.ScalingProfile.chain(
+        [1, 2], [[1.0, 0.5]] * 2, np.zeros((2, 2)), np.zeros((1, 2, 2))
+    )
+    plan = tf_libra.make_burst_plan(scaling)
+    for lost, span in enumerate(plan.spans):
+        left = plan.spans[:lost]  # what comes after waits for it
+        with pytest.raises(ValueError, match=f"spans must hold one .* of layer .*{span.layer}"):
+            simulate_burst(scaling, dataclasses.replace(plan, spans=left))
+    spans = (*plan.spans, dataclasses.replace(plan.spans[-1], after=()))
+    with pytest.raises(ValueError, match=r"spans must hold one .* got 2"):
+        simulate_burst(scaling, dataclasses.replace(plan, spans=spans))
+
+
 def test_other_layers_are_refused():
     scaling = tf_libra.ScalingProfile.chain([1], [[1.0]], [[0.0]], [])
     plan = tf_libra.make_burst_plan(scaling)

@@ -116,7 +116,7 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
         print(f"{program}: {error}", file=sys.stderr)
         return BAD
     except MemoryError as error:
-        print(f"{program}: too little memory: {error}", file=sys.stderr)
+        print(f"{program}: too little memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return FAILED
     return 0
 

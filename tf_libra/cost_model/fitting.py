@@ -68,6 +68,8 @@ class _Samples:
     def of(cls, samples: Sequence[OverlapSample]) -> "_Samples":
         if not samples:
             raise ValueError("samples must hold at least one sample, got none")
+        for index, sample in enumerate(samples):
+            checks.instance(f"samples[{index}]", sample, OverlapSample)
         rows = [
             (s.num_bytes, s.num_threads, s.compute_seconds, s.overlap_seconds, s.residual_seconds)
             for s in samples
@@ -256,7 +258,8 @@ def _fit_communication(
     """Fits p, q and the startup overhead (Eqs. 3, 4 and 6); the rest of the model is `shape`'s."""
     transmitted = shape.transmitted_bytes(columns.num_bytes)
     wall = columns.overlap + columns.residual
-    u = columns.threads**shape.exponent
+    with np.errstate(over="ignore"):
+        u = columns.threads**shape.exponent
     rate = _Rate(float(u.min()), float(u.max()))
     spent = {"overlapped": columns.overlap, "exclusive": columns.residual}
     fitted = [kind for kind, seconds in spent.items() if seconds.any()]
@@ -449,6 +452,12 @@ def _minimise(
     def named(vector: _Array) -> dict[str, float]:
         return dict(zip(names, vector.tolist(), strict=True)) | fixed
 
+    with np.errstate(all="ignore"):
+        if not np.isfinite(residuals(named(np.clip(start, lower, upper)))).all():
+            raise ValueError(
+                "samples must be of times, sizes and numbers of threads to the power of exponent"
+                " that are finite, and no more than some hundred orders of magnitude apart"
+            )
     solutions = []
     for startup_shift in (0.0, -3.0):
         shifted = start + startup_shift * np.array([name.endswith("startup") for name in names])

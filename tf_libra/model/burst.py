@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tf_libra import checks
+from tf_libra.model.scaling import check_device_counts
 
 _FORMAT = "tf-libra burst plan"
 _VERSION = 1
@@ -112,9 +113,7 @@ class BurstPlan:
         names = checks.names("layer_names", self.layer_names)
         if not names:
             raise ValueError("layer_names must hold at least one layer, got none")
-        counts = checks.integers("device_counts", self.device_counts, 1, checks.MAX_INT32)
-        if not counts or counts[0] != 1 or any(b <= a for a, b in itertools.pairwise(counts)):
-            raise ValueError(f"device_counts must be ascending from 1, got {counts}")
+        counts = check_device_counts(self.device_counts)
         columns: dict[str, tuple[Any, ...]] = {
             "num_devices": checks.integers("num_devices", self.num_devices, 1),
             "first_devices": checks.integers("first_devices", self.first_devices),

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks
 
+# Of a cluster; plans list what each of them does.
+MOST_DEVICES = 1 << 20
 _FORMAT = "tf-libra scaling profile"
 _VERSION = 1
 
@@ -246,7 +248,7 @@ class ScalingProfile:
 
 def check_device_counts(value: Any) -> tuple[int, ...]:
     """Numbers of devices, ascending, from 1; else `ValueError`."""
-    counts = checks.integers("device_counts", value, 1, checks.MAX_INT32)
+    counts = checks.integers("device_counts", value, 1, MOST_DEVICES)
     if not counts or counts[0] != 1:
         raise ValueError(f"device_counts must begin with 1, got {counts}")
     for before, after in itertools.pairwise(counts):
@@ -273,7 +275,7 @@ def _edges(value: Any, layers: int) -> tuple[tuple[int, int], ...]:
 def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     letters = {2: "[L, G]", 3: "[E, G, G]"}[len(shape)]
     try:
-        given = np.array(value)
+        given = value if isinstance(value, np.ndarray) else np.array(value, object)
         if given.dtype.kind not in "iufO":
             raise TypeError
         array = given.astype(np.float64)
@@ -281,6 +283,13 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
         raise ValueError(f"{field} must be numbers of shape {letters} = {list(shape)}") from None
     except OverflowError:  # an integer beyond all floats
         raise ValueError(f"{field} must be finite numbers of seconds, got one too large") from None
+    if given.dtype == object:  # NumPy takes true for 1, "4" for 4 and null for NaN
+        for place, one in np.ndenumerate(given):
+            if one is None or isinstance(one, (bool, np.bool_, str, bytes)):
+                raise ValueError(
+                    f"{field}{_indices(place)} must be a finite number of seconds, at least 0, got"
+                    f" {one!r}"
+                )
     if 0 in shape and array.size == 0:
         array = array.reshape(shape)
     if array.shape != shape:
@@ -289,15 +298,18 @@ def _times(field: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64
         )
     wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
     if len(wrong):
-        place = "".join(f"[{i}]" for i in wrong[0])
         raise ValueError(
-            f"{field}{place} must be a finite number of seconds, at least 0, "
+            f"{field}{_indices(wrong[0])} must be a finite number of seconds, at least 0, "
             f"got {array[tuple(wrong[0])]}"
         )
     with np.errstate(over="ignore"):
         checks.real(f"the sum of {field}", float(array.sum()))
     array.flags.writeable = False
     return array
+
+
+def _indices(place: Iterable[int]) -> str:
+    return "".join(f"[{index}]" for index in place)
 
 
 def _in_order(edges: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[int, ...]:

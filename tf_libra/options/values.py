@@ -5,7 +5,7 @@ is. `ValueError` names the option, the value and what is allowed.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ def one_of(*allowed: str | None) -> Check:
     """One of these."""
 
     def check(name: str, value: Any) -> str | None:
-        if value not in allowed:
+        # An array would compare element by element.
+        if not (value is None or isinstance(value, str)) or value not in allowed:
             choices = ", ".join(repr(choice) for choice in allowed)
             raise ValueError(f"{name} must be one of {choices}, got {value!r}")
         return None if value is None else str(value)
@@ -54,9 +55,9 @@ def group(kind: type) -> Check:
 
 def check_engine(name: str, value: Any) -> str:
     """The name of a registered backend, or AUTO_ENGINE."""
-    if value == AUTO_ENGINE:
+    if isinstance(value, str) and value == AUTO_ENGINE:
         return AUTO_ENGINE
-    if value not in backend.BY_NAME:
+    if not isinstance(value, str) or value not in backend.BY_NAME:
         allowed = ", ".join((AUTO_ENGINE, *backend.BY_NAME))
         raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
     return backend.resolve(value).name
@@ -155,7 +156,7 @@ def check_folder(name: str, value: Any) -> Path | None:
 
 def check_local_variables(name: str, value: Any) -> tuple[Any, ...]:
     """Names, patterns and variables."""
-    one_alone = isinstance(value, str) or hasattr(value, "assign")
+    one_alone = isinstance(value, (str, Mapping)) or hasattr(value, "assign")
     if one_alone or not isinstance(value, Iterable):
         raise ValueError(
             f"{name} must be a sequence of names, patterns or variables, such as"
@@ -218,6 +219,8 @@ def _loaded(plan: Any, kind: Any) -> Any:
 
 def _path(name: str, value: Any) -> Path:
     try:
+        if not os.fspath(value):
+            raise ValueError(f"{name} must be a path, got {value!r}: None is for none")
         if "\0" in os.fspath(value):
             raise ValueError(f"{name} must be a path, got {value!r}")
         return Path(value)

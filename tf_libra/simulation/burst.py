@@ -1,11 +1,14 @@
 """What a burst plan does, as tasks; and when, under a profile that need not be its own."""
 
+from collections import Counter
 from dataclasses import replace
 
 from tf_libra import checks
 from tf_libra.model.burst import BurstPlan, BurstSpan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.simulation.tasks import Task, simulate_tasks
+
+_OF_A_LAYER = ("compute", "synchronize")
 
 
 def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan, ...]:
@@ -17,10 +20,12 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
 
     Raises:
       ValueError: the profile is of other layers, lacks an edge or a number of devices of the plan,
-        or has no times for moving to other devices, which the plan does.
+        or has no times for moving to other devices, which the plan does; or the plan leaves out
+        what a layer does.
     """
     checks.instance("scaling", scaling, ScalingProfile)
     checks.instance("plan", plan, BurstPlan)
+    _check_whole(scaling, plan)
     tasks = [
         Task(span.kind, span_seconds(scaling, plan, span), after=span.after) for span in plan.spans
     ]
@@ -28,6 +33,22 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
         replace(span, start_seconds=ran.start_seconds, stop_seconds=ran.stop_seconds)
         for span, ran in zip(plan.spans, simulate_tasks(tasks), strict=True)
     )
+
+
+def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
+    """Checks that every layer computes and synchronizes, and takes what every edge brings, once."""
+    wanted: list[tuple[str, int, int | None]]
+    wanted = [(kind, layer, None) for layer in range(len(plan.layer_names)) for kind in _OF_A_LAYER]
+    if scaling.names == plan.layer_names:
+        wanted += [("transition", target, source) for source, target in scaling.edges]
+    times = Counter((span.kind, span.layer, span.source) for span in plan.spans)
+    for kind, layer, source in wanted:
+        if times[kind, layer, source] != 1:
+            origin = "" if source is None else f" from {plan.layer_names[source]!r}"
+            raise ValueError(
+                f"spans must hold one {kind} of layer {plan.layer_names[layer]!r}{origin}, got"
+                f" {times[kind, layer, source]}"
+            )
 
 
 def span_seconds(scaling: ScalingProfile, plan: BurstPlan, span: BurstSpan) -> float:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,6 +48,8 @@ def test_no_all_reduce_waits_for_a_tensor():
 def test_a_rule_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
         strategies.AscWfbp(rule="eq")
+    with pytest.raises(ValueError, match="rule must be one of published-code, equation-40"):
+        strategies.AscWfbp(rule=np.zeros(2))
 
 
 def test_normal_where_the_all_reduce_is_hidden():

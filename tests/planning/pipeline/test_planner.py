@@ -81,6 +81,7 @@ def test_what_cannot_be_registered_is_named():
         ("spp", 0, "num_microbatches must be from 1 .* got 0"),
         ("spp", -3, "num_microbatches must be from 1 .* got -3"),
         ("spp", 1.5, "num_microbatches must be an integer, got 1.5"),
+        ("spp", 1 << 20, "num_microbatches must be from 1 to 16384, got 1048576"),
     ],
 )
 def test_bad_arguments_are_refused(strategy, microbatches, message):

@@ -203,7 +203,7 @@ class AscWfbp(FixedThreads):
         if self.contention is not None:
             contention = checks.real("contention", self.contention, minimum=1)
             object.__setattr__(self, "contention", contention)
-        if self.rule not in RULES:
+        if not isinstance(self.rule, str) or self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         if self.max_streams is not None:
             streams = checks.integer("max_streams", self.max_streams, 2, checks.MAX_INT32)

@@ -21,6 +21,8 @@ from tf_libra.model.profile import BackwardProfile
 
 # Z·w may fall short of the sum by rounding; a chunk's edge is as good as reached by then.
 _ROUNDING = 1e-9
+# Tables of so many chunks fit into memory, and are filled within a minute.
+MOST_CHUNKS = 1 << 17
 
 
 class ChunkedCosts:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunks import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.step import Choice, even_groups, least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import ChosenThreads, register
@@ -392,7 +392,7 @@ class Libra(ChosenThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, minimum=1))
+        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, 1, MOST_CHUNKS))
         groups = checks.integer("max_groups", self.max_groups, minimum=1)
         object.__setattr__(self, "max_groups", groups)
         checks.boolean("exact", self.exact)

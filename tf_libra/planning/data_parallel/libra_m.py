@@ -10,7 +10,7 @@ from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.chunks import ChunkedCosts
+from tf_libra.planning.data_parallel.chunks import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.mg_wfbp import MIN_ELEMENTS, check_min_elements, merge_stops
 from tf_libra.planning.data_parallel.step import least_step
 from tf_libra.planning.draft import Draft, groups_from_stops
@@ -136,7 +136,7 @@ class LibraM(ChosenThreads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, minimum=1))
+        object.__setattr__(self, "chunks", checks.integer("chunks", self.chunks, 1, MOST_CHUNKS))
         per_group = checks.integer("chunks_per_group", self.chunks_per_group)
         object.__setattr__(self, "chunks_per_group", per_group)
         object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))

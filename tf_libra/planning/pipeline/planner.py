@@ -15,6 +15,9 @@ from tf_libra.planning.pipeline.strategy import (
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
 
+# What each of them does, and when, stands in a plan.
+MOST_MICROBATCHES = 1 << 14
+
 
 def make_pipeline_plan(
     layers: LayerGraph,
@@ -76,7 +79,7 @@ def _checked(
         num_microbatches = strategy.num_microbatches
     if num_microbatches is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
-    count = checks.integer("num_microbatches", num_microbatches, 1, checks.MAX_INT32)
+    count = checks.integer("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     check_layers_fit(layers, cluster)
     return strategy, count
 
