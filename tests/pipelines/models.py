@@ -175,6 +175,19 @@ def dropping() -> Trained:
     return _of_keras(model, keras.optimizers.SGD(0.1))
 
 
+def dropping_twice() -> Trained:
+    """With a layer of dropout that is called twice: its seed is read again after it moved on."""
+    layers = keras.layers
+    drop = layers.Dropout(0.5, seed=3)
+    x = inputs = layers.Input([8, 8, 1])
+    x = layers.Flatten()(x)
+    for _ in range(2):
+        x = drop(layers.Dense(16, activation="relu")(x))
+    outputs = layers.Dense(10)(layers.Dense(16, activation="relu")(x))
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), metric=metric)
+
+
 def conditional() -> Trained:
     """Updates every second step, if all gradients are finite; averages stand in for weights then.
 

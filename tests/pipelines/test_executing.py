@@ -18,7 +18,7 @@ from tests.pipelines.job import (
     train_laid_out,
     trained_alone,
 )
-from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained
+from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained, dropping_twice
 from tests.pipelines.threads import Threads
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
@@ -301,6 +301,17 @@ def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank():
 def test_replicas_draw_what_one_process_does(model, starts, replicas):
     """Each its samples' part: of dropout's masks, and of a generator's noise, which moves on."""
     check(model, starts, replicas, 2)
+
+
+@pytest.mark.parametrize(("starts", "replicas"), [((0,), (2,)), ((0, 1), (2, 1))])
+def test_replicas_draw_what_one_process_does_from_a_state_that_has_moved_on(starts, replicas):
+    """Within the microbatch, as dropout that is called twice: no sample has changed it."""
+    batch = 24 if sum(replicas) == 2 else 36
+    ranks = train(dropping_twice, starts, replicas, 2, batches(2, batch))
+    wanted, alone = trained_alone(dropping_twice, 2, batch, 2)
+    for got, want in zip(ranks[0].returned, wanted, strict=True):
+        close(got["logits"], want["logits"])
+    check_variables(ranks, alone)
 
 
 def test_samples_of_other_replicas_have_other_masks():

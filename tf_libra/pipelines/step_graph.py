@@ -51,7 +51,7 @@ class StepGraph:
         recording: the trace.
         ops: all ops.
         place: of an op's name, its place.
-        sample: whether an op's outputs depend on samples.
+        sample: whether an op's outputs depend on samples: replicas have others.
         free: whether any stage can compute it by itself: of arguments and constants only.
         constant: whether it is computed of constants only.
         late: whether it depends on averaged gradients, or on what the update writes.
@@ -122,6 +122,7 @@ class StepGraph:
             stateless = op.type != "Placeholder" and not op.op_def.is_stateful
             self.constant.append(stateless and all(inputs))
         self._running: set[int] = set()
+        self._varying: set[str] = set()  # variables to which microbatches write by samples
         self.sample: list[bool] = []
         self.free: list[bool] = []
         self.late: list[bool] = []
@@ -130,7 +131,7 @@ class StepGraph:
         self.once: list[int] = []
         self._flow()
         self._classify()
-        self._flow()
+        self._flow_through_variables()
         for place in self.writes:
             for handle in self.handles[place]:
                 self.owner.setdefault(handle, self.region(place))
@@ -197,7 +198,9 @@ class StepGraph:
             if op.type == REDUCTION:
                 continue  # what follows is of the update
             inputs = self.inputs(place)
-            self.sample[place] = place in self._running or any(self.sample[i] for i in inputs)
+            is_read = place in self._running
+            varies = is_read and not self._varying.isdisjoint(self.handles[place])
+            self.sample[place] = varies or any(self.sample[i] for i in inputs)
             self.free[place] = (
                 not op.op_def.is_stateful
                 and all(self.free[i] for i in inputs)
@@ -206,15 +209,32 @@ class StepGraph:
                     or not any(one.dtype in (tf.variant, tf.resource) for one in op.outputs)
                 )
             )
-            if self.sample[place] and self.is_forward(place):
+            if (self.sample[place] or is_read) and self.is_forward(place):
                 for used in (self.handles[place], *(variables[i] for i in inputs)):
                     for one in used:
                         region = min(self.region(place), self.num_regions - 1)
                         self.owner[one] = min(self.owner.get(one, region), region)
-            elif not self.sample[place] and not self.free[place]:
+            if not self.sample[place] and not self.free[place]:
                 variables[place] = frozenset(self.handles[place]).union(
                     *(variables[i] for i in inputs)
                 )
+
+    def _flow_through_variables(self) -> None:
+        """The same with what is read of variables after a microbatch has written them.
+
+        A random state or a counter, which samples do not change, is the same on every replica; what
+        metrics add up is each one's own.
+        """
+        before: set[str] | None = None
+        while before != self._varying:
+            before = set(self._varying)
+            self._flow()
+            self._varying |= {
+                handle
+                for place in self.writes
+                for handle in self.handles[place]
+                if self.sample[place] or handle in self._accumulators
+            }
 
     def _classify(self) -> None:
         """Which effects are of a microbatch; finds what reads a variable after such a one."""
@@ -334,12 +354,13 @@ class StepGraph:
 
     @cached_property
     def returned_samples(self) -> tuple[Any, ...]:
-        """Those that depend on samples."""
-        return tuple(
-            one
-            for one in self.returned
-            if self.sample[self.place[one.op.name]] and not self.late[self.place[one.op.name]]
-        )
+        """Those of a microbatch: they depend on samples, or on what a microbatch has written."""
+        return tuple(one for one in self.returned if self._is_returned_of_microbatch(one))
+
+    def _is_returned_of_microbatch(self, tensor: Any) -> bool:
+        place = self.place[tensor.op.name]
+        of_microbatch = self.sample[place] or not self._running.isdisjoint(self.closure([place]))
+        return of_microbatch and not self.late[place]
 
     def is_read_after_write(self, place: int) -> bool:
         """Whether an op reads a variable after every microbatch has written it."""
