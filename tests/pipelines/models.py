@@ -1,6 +1,6 @@
 """Models that pipelines are tried with, each with its step as for one device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,6 +186,51 @@ def dropping_twice() -> Trained:
     outputs = layers.Dense(10)(layers.Dense(16, activation="relu")(x))
     metric = keras.metrics.SparseCategoricalAccuracy()
     return _of_keras(keras.Model(inputs, outputs), keras.optimizers.SGD(0.1), metric=metric)
+
+
+def _stateful(of: Callable[[Any, Any, Any], Any], states: Sequence[Any]) -> Trained:
+    """Layers that compute with a weight and a state each, which they write before."""
+    weights = [
+        tf.Variable(tf.random.stateless_normal([64, 64], [i, 1]) / 8, name=f"kernel{i}")
+        for i in range(len(states))
+    ]
+    head = tf.Variable(tf.random.stateless_normal([64, 10], [3, 1]) / 8, name="head")
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for weight, state in zip(weights, states, strict=True):
+            x = boundary(of(x, weight, state))
+        return x @ head
+
+    optimizer = keras.optimizers.SGD(0.1)
+    return Trained(call, _cross_entropy, [*weights, head], optimizer, state=tuple(states))
+
+
+def iterated() -> Trained:
+    """Weights over what a power iteration finds, whose vector is read again once it is written."""
+
+    def of(x: Any, weight: Any, vector: Any) -> Any:
+        other = tf.math.l2_normalize(vector @ tf.transpose(weight))
+        vector.assign(tf.stop_gradient(tf.math.l2_normalize(other @ weight)))
+        scale = tf.stop_gradient(other) @ weight @ tf.transpose(vector)
+        return tf.tanh(x @ (2 * weight / scale))
+
+    vectors = [
+        tf.Variable(tf.random.stateless_normal([1, 64], [i, 2]), trainable=False, name=f"vector{i}")
+        for i in range(3)
+    ]
+    return _stateful(of, vectors)
+
+
+def running_mean() -> Trained:
+    """With means of samples so far, which are subtracted once they are written."""
+
+    def of(x: Any, weight: Any, mean: Any) -> Any:
+        mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))
+        return tf.tanh((x - mean) @ weight)
+
+    means = [tf.Variable(tf.zeros([64]), trainable=False, name=f"mean{i}") for i in range(3)]
+    return _stateful(of, means)
 
 
 def conditional() -> Trained:
@@ -505,6 +550,6 @@ EVERY = {
     one.__name__: one
     for one in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
-        two_optimizers, generating, conditional, embedded,
+        two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
     )
 }  # fmt: skip

@@ -18,7 +18,7 @@ from tests.pipelines.job import (
     train_laid_out,
     trained_alone,
 )
-from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained, dropping_twice
+from tests.pipelines.models import BURSTS, COUNTED, EVERY, Trained
 from tests.pipelines.threads import Threads
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.cutting import Cut
@@ -142,6 +142,43 @@ def test_it_is_known_of_which_metrics_only_results_can_be_averaged():
     assert not any(rank.execution.averaged for rank in whole)
 
 
+@pytest.mark.parametrize("model", ["dropping_twice", "iterated", "running_mean"])
+def test_what_no_metric_adds_up_is_averaged_without_a_word(model):
+    """Though it follows from variables that are read after microbatches have written them."""
+    ranks = train(EVERY[model], (0, 1), (1, 2), 2, batches(1, 36))
+    assert not any(rank.execution.averaged for rank in ranks)
+
+
+class Told(Trained):
+    """A step that returns what microbatches count: labels, and themselves."""
+
+    def step(self, images: Any, labels: Any) -> dict[str, Any]:
+        seen, calls = self.state
+        with tf.GradientTape() as tape:
+            loss = self.loss(labels, self.call(images))
+            calls.assign_add(1.0)
+            loss = loss / calls * calls
+        seen.assign_add(tf.reduce_sum(labels))
+        gradients = tape.gradient(loss, self.variables)
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+        return {"loss": loss, "seen": seen.read_value(), "calls": calls.read_value()}
+
+
+def told() -> Trained:
+    return Told(**vars(EVERY["deep"]()) | {"state": (tf.Variable(0), tf.Variable(0.0))})
+
+
+@pytest.mark.parametrize("replicas", [(1, 1), (1, 2)])
+def test_of_what_microbatches_count_the_last_one_s_is_returned(replicas):
+    """What replicas count alike is not added up over them, and is no metric to warn of."""
+    joint = batches(2, 24)
+    seen = np.cumsum([int(tf.reduce_sum(labels)) for _, labels in joint])
+    for rank in train(told, (0, 2), replicas, 2, joint):
+        assert [int(one["seen"]) for one in rank.returned] == seen.tolist()
+        assert [float(one["calls"]) for one in rank.returned] == [2.0, 4.0]
+        assert not rank.execution.averaged
+
+
 class ByHorovod(Trained):
     """A step that is written for Horovod; `accumulated` is that of one process, without."""
 
@@ -243,8 +280,8 @@ def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
     return ranks
 
 
-# Batch normalization sees what a rank computes at once.
-@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized"}))
+# Batch normalization sees what a rank computes at once, as other means of samples do.
+@pytest.mark.parametrize("model", sorted((EVERY | BURSTS).keys() - {"normalized", "running_mean"}))
 def test_layers_on_their_own_numbers_of_ranks(model):
     check_burst(model, (2, 1, 2, 1), 2)
 
@@ -296,22 +333,20 @@ def test_what_sees_a_rank_s_samples_is_that_of_one_process_on_one_rank():
 
 @pytest.mark.parametrize(
     ("model", "starts", "replicas"),
-    [("dropping", (0,), (3,)), ("dropping", (0, 2), (2, 1)), ("generating", (0, 2), (1, 2))],
+    [
+        ("dropping", (0,), (3,)),
+        ("dropping", (0, 2), (2, 1)),
+        ("dropping_twice", (0,), (2,)),
+        ("dropping_twice", (0, 1), (2, 1)),
+        ("generating", (0, 2), (1, 2)),
+    ],
 )
 def test_replicas_draw_what_one_process_does(model, starts, replicas):
-    """Each its samples' part: of dropout's masks, and of a generator's noise, which moves on."""
+    """Each its samples' part: of dropout's masks, and of a generator's noise, which moves on.
+
+    Or has moved on within the microbatch, as the seed of dropout that is called twice.
+    """
     check(model, starts, replicas, 2)
-
-
-@pytest.mark.parametrize(("starts", "replicas"), [((0,), (2,)), ((0, 1), (2, 1))])
-def test_replicas_draw_what_one_process_does_from_a_state_that_has_moved_on(starts, replicas):
-    """Within the microbatch, as dropout that is called twice: no sample has changed it."""
-    batch = 24 if sum(replicas) == 2 else 36
-    ranks = train(dropping_twice, starts, replicas, 2, batches(2, batch))
-    wanted, alone = trained_alone(dropping_twice, 2, batch, 2)
-    for got, want in zip(ranks[0].returned, wanted, strict=True):
-        close(got["logits"], want["logits"])
-    check_variables(ranks, alone)
 
 
 def test_samples_of_other_replicas_have_other_masks():

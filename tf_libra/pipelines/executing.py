@@ -90,6 +90,7 @@ class Execution:
             one.name: metric
             for one in _returned(cut)
             if self._returned[one.name].is_running
+            and not self._returned[one.name].is_same
             and len(self._ranks_of(one.name)) > 1
             and (metric := Metric.of(cut, any_trace.extraction, one)) is not None
         }
@@ -97,6 +98,7 @@ class Execution:
             name: added_up_in(cut.graph, cut.tensor(name))
             for name, one in self._returned.items()
             if one.is_running
+            and not one.is_same
             and one.is_floating
             and len(self._ranks_of(name)) > 1
             and name not in self._metrics

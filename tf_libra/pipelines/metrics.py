@@ -41,7 +41,7 @@ class Metric:
         graph = cut.graph
         stage = cut.stage_of(cut.phase_of(tensor))
         reads, ops = [], []
-        for place in sorted(_since_reads(graph, tensor)):
+        for place in sorted(graph.since_reads(tensor)):
             op = graph.ops[place]
             if not graph.is_read_after_write(place):
                 if op.type == "Placeholder" or op.op_def.is_stateful:
@@ -121,18 +121,5 @@ def _uncast(tensor: Any) -> Any:
 
 def added_up_in(graph: StepGraph, tensor: Any) -> tuple[str, ...]:
     """Names of the variables that every microbatch writes, of which a tensor is computed."""
-    places = filter(graph.is_read_after_write, sorted(_since_reads(graph, tensor)))
+    places = filter(graph.is_read_after_write, sorted(graph.since_reads(tensor)))
     return tuple(graph.variable_name(handle) for one in places for handle in graph.handles[one])
-
-
-def _since_reads(graph: StepGraph, tensor: Any) -> set[int]:
-    """Places of the ops from which a tensor is computed, up to reads of what microbatches write."""
-    found: set[int] = set()
-    waiting = [graph.place[tensor.op.name]]
-    while waiting:
-        place = waiting.pop()
-        if place not in found:
-            found.add(place)
-            if not graph.is_read_after_write(place):
-                waiting += graph.inputs(place)
-    return found

@@ -19,6 +19,7 @@ class Returned:
     Attributes:
         axis: along which samples lie; None: it is one value for all of them.
         is_running: whether a variable has it that every microbatch writes: the last counts.
+        is_same: whether all replicas have the same.
         is_floating: then values are averaged, else added up.
         static: its shape for a replica's samples.
         size: how many those are.
@@ -26,6 +27,7 @@ class Returned:
 
     axis: int | None
     is_running: bool
+    is_same: bool
     is_floating: bool
     static: tuple[int, ...]
     size: int
@@ -45,14 +47,16 @@ class Returned:
                 " step: it cannot be put together from microbatches"
             )
         number = tensor.dtype.is_floating or tensor.dtype.is_integer
-        if axis is None and not number and not cut.graph.is_running(tensor):
+        is_running = cut.graph.is_running(tensor)
+        if axis is None and not number and not is_running:
             raise ValueError(
                 f"{name} returns {tensor.name}, a {tensor.dtype.name} that depends on samples, and"
                 " those of microbatches cannot be put together: return a number"
             )
         return cls(
             axis,
-            cut.graph.is_running(tensor),
+            is_running,
+            not cut.graph.sample[cut.graph.place[tensor.op.name]],
             bool(tensor.dtype.is_floating),
             tuple(tensor.shape.as_list()),
             1 if axis is None else axes.num_samples,
@@ -74,7 +78,7 @@ class Returned:
 
     def of_replicas(self, parts: list[Any], num_microbatches: int) -> Any:
         """Of all replicas."""
-        if len(parts) == 1:
+        if len(parts) == 1 or self.is_same:
             return parts[0]
         if self.axis is not None:  # microbatch by microbatch
             split = [tf.split(part, num_microbatches, self.axis) for part in parts]

@@ -7,7 +7,7 @@ averaged gradients, and what else the step writes, is of the update.
 
 import bisect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -367,11 +367,29 @@ class StepGraph:
         return place in self._running
 
     def is_running(self, tensor: Any) -> bool:
-        """Whether a tensor follows from a variable that every microbatch writes, as a metric."""
-        return any(place in self._running for place in self.closure([self.place[tensor.op.name]]))
+        """Whether a tensor is that after the last microbatch, as a metric's result.
+
+        That is what follows from variables that every microbatch writes, and not from samples
+        otherwise; a result that a metric computes of samples, too, counts as the metric's.
+        """
+        places = self.since_reads(tensor)
+        read = {handle for place in places & self._running for handle in self.handles[place]}
+        if read & self._accumulators:
+            return True
+        return bool(read) and not any(self._is_of_argument(place) for place in places)
+
+    def _is_of_argument(self, place: int) -> bool:
+        return self.sample[place] and self.ops[place].type == "Placeholder"
+
+    def since_reads(self, tensor: Any) -> set[int]:
+        """The ops from which it is computed, up to reads of what microbatches have written."""
+        return self._closure([self.place[tensor.op.name]], self._running)
 
     def closure(self, places: Iterable[int]) -> set[int]:
         """The ops from which these are computed, and they; not beyond averaged gradients."""
+        return self._closure(places, ())
+
+    def _closure(self, places: Iterable[int], ends: Container[int]) -> set[int]:
         found: set[int] = set()
         waiting = list(places)
         while waiting:
@@ -379,7 +397,7 @@ class StepGraph:
             if place in found:
                 continue
             found.add(place)
-            if self.ops[place].type != REDUCTION:
+            if self.ops[place].type != REDUCTION and place not in ends:
                 waiting += self.inputs(place)
         return found
 
