@@ -222,6 +222,16 @@ def iterated() -> Trained:
     return _stateful(of, vectors)
 
 
+def spectral() -> Trained:
+    """Kernels that each microbatch normalizes by a vector of its own; they decay, too."""
+    layers = keras.layers
+    model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten()])
+    for _ in range(3):
+        model.add(layers.SpectralNormalization(layers.Dense(16, activation="tanh")))
+    model.add(layers.Dense(10))
+    return _of_keras(model, keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01))
+
+
 def running_mean() -> Trained:
     """With means of samples so far, which are subtracted once they are written."""
 
@@ -551,5 +561,6 @@ EVERY = {
     for one in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
         two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
+        spectral,
     )
 }  # fmt: skip

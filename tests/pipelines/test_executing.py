@@ -259,6 +259,12 @@ def test_no_stage_updates_where_a_gradient_is_not_finite():
         assert read(own.iterations) == read(wanted.iterations)
 
 
+@pytest.mark.parametrize(("replicas", "num_microbatches"), [((2, 1), 3), ((1, 2), 1)])
+def test_what_normalizes_weights_goes_on_with_every_microbatch(replicas, num_microbatches):
+    """On every replica, from what the update has left."""
+    check("spectral", (0, 2), replicas, num_microbatches, batch=36)
+
+
 def test_a_tensor_that_is_no_sample_goes_to_replicas():
     """The table of a language model crosses all cuts, and its gradient comes back."""
     check("tied", (0, 2), (1, 2), 2)

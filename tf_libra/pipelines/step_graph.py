@@ -218,6 +218,24 @@ class StepGraph:
                 variables[place] = frozenset(self.handles[place]).union(
                     *(variables[i] for i in inputs)
                 )
+        self._own_what_goes_on(variables)
+
+    def _own_what_goes_on(self, variables: Sequence[frozenset[str]]) -> None:
+        """What a layer's variable goes on with, microbatch by microbatch, is the layer's, too.
+
+        As the vector of a power iteration that normalizes a weight, which alone meets samples.
+        `variables`: by place, those of which ops are computed.
+        """
+        for place in reversed(range(len(self.ops))):
+            if not self.is_write[place] or not self._is_in_time(place):
+                continue
+            handles = self.handles[place]
+            taken = frozenset().union(*(variables[i] for i in self.inputs(place)))
+            goes_on = self.ops[place].type != "AssignVariableOp" or taken.issuperset(handles)
+            regions = [self.owner[one] for one in handles if one in self.owner]
+            if goes_on and regions:
+                for one in taken.union(handles):
+                    self.owner[one] = min(self.owner.get(one, self.num_regions), *regions)
 
     def _flow_through_variables(self) -> None:
         """The same with what is read of variables after a microbatch has written them.
@@ -265,12 +283,18 @@ class StepGraph:
     def _is_of_microbatch(self, place: int) -> bool:
         """Whether an effect is, unless it takes what is there after the update."""
         handles = self.handles[place]
-        in_time = self._created[place] < self.recording.gradient_ops[1]
         return (
             self.sample[place]
             or any(one in self._accumulators for one in handles)
-            or (in_time and (not handles or any(one in self.owner for one in handles)))
+            or (
+                self._is_in_time(place)
+                and (not handles or any(one in self.owner for one in handles))
+            )
         )
+
+    def _is_in_time(self, place: int) -> bool:
+        """Whether an op was created before gradients were there."""
+        return self._created[place] < self.recording.gradient_ops[1]
 
     def _after_update(self) -> list[bool]:
         """By place, whether an op takes averaged gradients, or what the update has written."""
