@@ -8,11 +8,13 @@ import pytest
 import tensorflow as tf
 
 import tf_libra
-from tests.pipelines.job import batches, fresh, traced
+from tests.pipelines.job import batches, fresh, plan_of, traced
 from tests.pipelines.models import EVERY
 from tf_libra.pipelines.axes import Axes
 from tf_libra.pipelines.batches import as_tensors, num_samples
 from tf_libra.pipelines.cutting import Cut
+from tf_libra.pipelines.exchanging import check_exchanges
+from tf_libra.pipelines.layout import Layout
 from tf_libra.pipelines.planning import plan_for
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.traces import Traces
@@ -386,6 +388,40 @@ def test_a_plan_that_leaves_a_rank_without_a_stage_is_refused():
     cluster = tf_libra.Cluster.from_bandwidth([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
     with pytest.raises(ValueError, match=r"gpipe has no stage for ranks \[2\]: start 2 workers"):
         plan_for(layers, cluster, GPipe(), 2, lambda plan: None)
+
+
+@pytest.mark.parametrize(
+    ("written", "replicas", "is_refused"),
+    [(2, (1, 2), True), (2, (2, 1), False), (0, (1, 1), False), (None, (2, 2), False)],
+)
+def test_weights_that_are_written_by_samples_have_no_replicas(written, replicas, is_refused):
+    """Each would write others, by its own samples. A condition may read weights, by samples."""
+    variables = weights()
+
+    def layer(number: int, x: tf.Tensor) -> tf.Tensor:
+        one = variables[number]
+        if number == written:
+            one.assign(one * (1.0 + tf.reduce_mean(x)))
+        is_large = tf.reduce_mean(x) > 1.0
+        return tf_libra.boundary(tf.cond(is_large, lambda: -x @ one, lambda: x @ one))
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            x = tf.reshape(images, [-1, 64])
+            for number in range(3):
+                x = layer(number, x)
+            loss = tf.reduce_mean(x)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+
+    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    names = [one.name for one in traces.whole.layers]
+    layout = Layout.of_pipeline(plan_of(names, (0, 2), replicas, 1))
+    with contextlib.ExitStack() as stack:
+        if is_refused:
+            refused = pytest.raises(ValueError, match=r"'weight2' by samples, .* of 2 replicas")
+            stack.enter_context(refused)
+        check_exchanges(traces.cut(layout.starts), layout, traces.axes(8))
 
 
 def test_a_shared_layer_that_writes_joins_what_lies_between():

@@ -86,7 +86,8 @@ def exchange_of(
 
 
 def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
-    """Raises `ValueError` where stages with different replicas cannot divide what they send."""
+    """Raises `ValueError` where replicas cannot divide samples, or would have other weights."""
+    _check_weights(cut, layout)
     for message in cut.messages:
         source, target = (len(layout.ranks[k]) for k in (message.source, message.target))
         if source == target:
@@ -104,6 +105,21 @@ def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
                 f"{cut.graph.recording.name}: {message.tensor} has the shape {tensor.shape}, and"
                 f" stages of {source} and {target} replicas cannot tell its"
                 f" {axes.num_samples} samples apart"
+            )
+
+
+def _check_weights(cut: Cut, layout: Layout) -> None:
+    graph = cut.graph
+    for variable in graph.recording.variables.values():
+        handle = graph.handle_of(variable)
+        if handle is None or not graph.varies(handle):
+            continue
+        count = len(layout.ranks[cut.stage_of_variable(handle)])
+        if count > 1:
+            raise ValueError(
+                f"{graph.recording.name}: the forward pass writes the trained"
+                f" {graph.variable_name(handle)!r} by samples, and each of {count} replicas has its"
+                " own: its stage has to be of one rank, as where there are as many as workers"
             )
 
 

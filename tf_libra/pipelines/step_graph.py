@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 
 from tf_libra.pipelines.ordering import in_order
 from tf_libra.pipelines.recording import REDUCTION, Recording
@@ -151,6 +152,10 @@ class StepGraph:
         """Whether all replicas' values of a variable are to be added up, as a metric's total."""
         return placeholder in self._accumulators and placeholder in self._sums
 
+    def varies(self, placeholder: str) -> bool:
+        """Whether microbatches write a variable by samples: each replica by its own."""
+        return placeholder in self._varying
+
     def variable_name(self, placeholder: str) -> str:
         """What a variable is called."""
         return self._names.get(placeholder, placeholder)
@@ -229,7 +234,7 @@ class StepGraph:
         for place in reversed(range(len(self.ops))):
             if not self.is_write[place] or not self._is_in_time(place):
                 continue
-            handles = self.handles[place]
+            handles = self._written_by(place)
             taken = frozenset().union(*(variables[i] for i in self.inputs(place)))
             goes_on = self.ops[place].type != "AssignVariableOp" or taken.issuperset(handles)
             regions = [self.owner[one] for one in handles if one in self.owner]
@@ -250,9 +255,14 @@ class StepGraph:
             self._varying |= {
                 handle
                 for place in self.writes
-                for handle in self.handles[place]
+                for handle in self._written_by(place)
                 if self.sample[place] or handle in self._accumulators
             }
+
+    def _written_by(self, place: int) -> set[str]:
+        """The variables to which an op writes; a call may only read others that it is given."""
+        _, written = auto_control_deps_utils.get_read_write_resource_inputs(self.ops[place])
+        return {one.op.name for one in written} & {*self.handles[place]}
 
     def _classify(self) -> None:
         """Which effects are of a microbatch; finds what reads a variable after such a one."""
