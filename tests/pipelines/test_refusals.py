@@ -215,6 +215,20 @@ def loss_after_the_update() -> Any:
     return step
 
 
+def norm_after_the_update() -> Any:
+    """Of the weights of all stages; that of one stage alone may be told."""
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+        return tf.norm(variables[0]), tf.linalg.global_norm(variables)
+
+    return step
+
+
 def metric_of_both() -> Any:
     """The norm of all gradients, and under the same name the loss."""
     variables, metric = weights(), tf.keras.metrics.Mean("both")
@@ -288,6 +302,10 @@ def nothing_trained() -> Any:
         (update_by_samples, "Assign.* is of the update, or comes after it, and takes (?!Assign)"),
         (told_of_the_new_step, "Print.* comes after it, and takes .*, which depends on sam"),
         (loss_after_the_update, "stages update once, after all samples"),
+        (
+            norm_after_the_update,
+            "takes 'weight0' to other stages when it .* before apply_gradients",
+        ),
         (metric_of_both, "the metric 'both' adds up what depends on samples, and what was updated"),
         (nothing_trained, "computes no gradient of a trainable variable"),
     ],

@@ -164,8 +164,12 @@ class Update:
         for place in self._graph.closure([self._graph.place[tensor.op.name]]):
             before = {one.name for one in self._graph.ops[place].control_inputs}
             if before & names and self._graph.ops[place].type == "ReadVariableOp":
+                variable = self._graph.variable_name(self._graph.handles[place][0])
                 raise ValueError(
-                    f"{name}: {tensor.op.name} takes what was updated in one stage to the others"
+                    f"{name}: {tensor.op.name} takes {variable!r} to other stages when it has been"
+                    " updated, and they exchange nothing after that: compute what is of several"
+                    " stages, such as the norm of all weights, before apply_gradients, or after"
+                    " the step, once variables are synchronized"
                 )
 
     def part(self, stages: Collection[int], number: int) -> Part:
