@@ -134,6 +134,17 @@ def test_lines_of_mpirun_and_lines_with_times_are_read_likewise() -> None:
     assert found.told() == ["rank 1: KeyError: 1", "rank 3: the same as rank 1"]
 
 
+def test_an_error_that_the_script_has_caught_is_not_why_it_ended() -> None:
+    """Python ends by 1 after one that nobody catches; and our own lines are no reasons."""
+    found = outcome(
+        *raised(0, "SystemError: printed, and gone on"),
+        "[0]<stderr>:no more images",
+        "[0]<stderr>:tf_libra: step: 2 steps, which ended before a plan was in force",
+        status(0, 3),
+    )
+    assert found.told() == ["rank 0: exit status 3: no more images"]
+
+
 def test_what_the_launcher_says_of_the_end_is_not_shown_twice() -> None:
     found = Outcome()
     hidden = [

@@ -18,11 +18,16 @@ _ERROR = re.compile(r"\s*([A-Za-z_][\w.]*)(?:: (.*))?\Z")
 _MORE_FOLLOWS = ("in user code:", "Graph execution error:")
 _KERAS = "Exception encountered when calling"
 # Of TensorFlow or absl: `I0000 00:00:1.2 7 port.cc:153] ...`, `2026-01-31 12:00:00.1: I tensor...`.
-_NO_ERROR = re.compile(r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log ")
+# Our own lines tell of errors by raising them.
+_NO_ERROR = re.compile(
+    r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log |tf_libra: "
+)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # What a rank raises because of another.
 _CONSEQUENCE = "HorovodInternalError"
 _KEPT_LINES = 500
+# Of Python, after an error that nobody has caught.
+_UNCAUGHT = 1
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -80,7 +85,8 @@ class Outcome:
 
     def _failure(self, rank: int) -> str:
         status = self._statuses.get(rank, 1)
-        if raised := _error(self._raised.get(rank, [])):
+        raised = _error(self._raised.get(rank, []))
+        if raised and (status == _UNCAUGHT or status > 128):  # else the script has caught it
             return raised
         if status in (0, _TERMINATED):  # by the launcher, because of another
             return ""
