@@ -202,14 +202,18 @@ def told_of_the_new_step() -> Any:
     return step
 
 
+def descend(variables: list[tf.Variable], images: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = forward(variables, images)
+    for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+        one.assign_sub(gradient)
+
+
 def loss_after_the_update() -> Any:
     variables = weights()
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = forward(variables, images)
-        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            one.assign_sub(gradient)
+        descend(variables, images)
         return forward(variables, images)
 
     return step
@@ -220,10 +224,7 @@ def norm_after_the_update() -> Any:
     variables = weights()
 
     def step(images: tf.Tensor, labels: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            loss = forward(variables, images)
-        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            one.assign_sub(gradient)
+        descend(variables, images)
         return tf.norm(variables[0]), tf.linalg.global_norm(variables)
 
     return step
