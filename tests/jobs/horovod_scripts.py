@@ -19,6 +19,17 @@ cases = Cases()
 OWN_SETS = [hvd.ProcessSet([rank]) for rank in range(SIZE)]
 
 
+def in_one(tensors: Sequence[Any]) -> Any:
+    """One vector of the elements of all."""
+    return tf.concat([tf.reshape(one, [-1]) for one in tensors], 0)
+
+
+def apart(vector: Any, like: Sequence[Any]) -> list[Any]:
+    """The tensors of these shapes that `in_one` has made a vector of."""
+    parts = tf.split(vector, [tf.size(one) for one in like])
+    return [tf.reshape(part, one.shape) for part, one in zip(parts, like, strict=True)]
+
+
 class Script(models.HandWritten):
     """A step in the usual shape; subclasses say how Horovod averages."""
 
@@ -184,10 +195,9 @@ class InOneVector(Script):
     """Every rank clips all of its gradients by their norm, and all are averaged at once."""
 
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        flat = tf.concat([tf.reshape(one, [-1]) for one in gradients], 0)
-        flat = hvd.allreduce(flat / tf.maximum(tf.norm(flat), 0.05))
-        parts = tf.split(flat, [tf.size(one) for one in gradients])
-        return [tf.reshape(a, b.shape) for a, b in zip(parts, gradients, strict=True)]
+        vector = in_one(gradients)
+        vector = hvd.allreduce(vector / tf.maximum(tf.norm(vector), 0.05))
+        return apart(vector, gradients)
 
 
 class OfLargest(Script):
@@ -223,13 +233,11 @@ class Scattered(Script):
         self.momenta = tf.Variable(0.01 * start, trainable=False, name="momenta")
 
     def averaged(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        flat = tf.concat([tf.reshape(one, [-1]) for one in gradients], 0)
-        flat = tf.pad(flat, [[0, SIZE * self.momenta.shape[0] - self.size]])
-        share = hvd.reducescatter(flat, op=hvd.Average)
+        padding = SIZE * self.momenta.shape[0] - self.size
+        vector = tf.pad(in_one(gradients), [[0, padding]])
+        share = hvd.reducescatter(vector, op=hvd.Average)
         self.momenta.assign(0.9 * self.momenta + share)
-        every = hvd.allgather(self.momenta)[: self.size]
-        parts = tf.split(every, [tf.size(one) for one in gradients])
-        return [tf.reshape(a, b.shape) for a, b in zip(parts, gradients, strict=True)]
+        return apart(hvd.allgather(self.momenta)[: self.size], gradients)
 
 
 class Grouped(Script):
@@ -589,10 +597,9 @@ def averages_of_changes() -> Any:
         def update(self, gradients: Sequence[Any]) -> None:
             super().update(gradients)
             pairs = list(zip(self.variables, self.starts, strict=True))
-            flat = hvd.allreduce(tf.concat([tf.reshape(a - b, [-1]) for a, b in pairs], 0))
-            parts = tf.split(flat, [tf.size(one) for one in self.starts])
-            for (variable, start), part in zip(pairs, parts, strict=True):
-                variable.assign(start + tf.reshape(part, start.shape))
+            vector = hvd.allreduce(in_one([a - b for a, b in pairs]))
+            for (variable, start), change in zip(pairs, apart(vector, self.starts), strict=True):
+                variable.assign(start + change)
 
     train_unplanned(Changes)
 

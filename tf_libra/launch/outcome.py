@@ -84,7 +84,7 @@ class Outcome:
         return lines
 
     def _failure(self, rank: int) -> str:
-        status = self._statuses.get(rank, 1)
+        status = self._statuses.get(rank, _UNCAUGHT)
         raised = _error(self._raised.get(rank, []))
         if raised and (status == _UNCAUGHT or status > 128):  # else the script has caught it
             return raised

@@ -55,12 +55,10 @@ def group(kind: type) -> Check:
 
 def check_engine(name: str, value: Any) -> str:
     """The name of a registered backend, or AUTO_ENGINE."""
-    if isinstance(value, str) and value == AUTO_ENGINE:
-        return AUTO_ENGINE
-    if not isinstance(value, str) or value not in backend.BY_NAME:
-        allowed = ", ".join((AUTO_ENGINE, *backend.BY_NAME))
-        raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
-    return backend.resolve(value).name
+    allowed = (AUTO_ENGINE, *backend.BY_NAME)
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value if value == AUTO_ENGINE else backend.resolve(value).name
 
 
 def check_threads(name: str, value: Any) -> tuple[int, ...] | None:

@@ -54,6 +54,7 @@ class HorovodReductions:
         self._combines_others = False  # by Adasum
         self._explicit: set[GradientCall] = set()
         self._taken: list[tuple[Any, bool]] = []
+        self._others: list[Remade] = []
         self.left: dict[str, str] = {}
         self.unknown_to_us: list[str] = []
 
@@ -141,7 +142,8 @@ class HorovodReductions:
         # What is made of a jacobian says nothing of gradients.
         handed = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
         handed += [call for call in self._marks.calls if call.by_horovod]
-        of_others = [origin for one in self._remade(graph) for origin in one.origins]
+        self._others = remade(graph, self._marks, lambda one: self._stands_for(one) is not None)
+        of_others = [origin for one in self._others for origin in one.origins]
         handed += [origin.call for origin in of_others]
         self.left.update(dict.fromkeys((one.name for one in of_others), "in another shape"))
         theirs = {id(variable) for call in handed for variable in call.variables}
@@ -155,7 +157,7 @@ class HorovodReductions:
         """Raises `ValueError` if a gradient may be averaged twice, or by nobody.
 
         Args:
-            graph: what was traced, with all gradients that Horovod averages left alone.
+            graph: what `left_alone` was given, with all gradients that Horovod averages left alone.
         """
         if self.unknown_to_us and are_in(graph, HOROVOD_OPS):
             raise ValueError(
@@ -163,14 +165,13 @@ class HorovodReductions:
                 f" {', '.join(self.unknown_to_us)}, by which TF-Libra knows what it averages: take"
                 " Horovod's all-reduces out of the step, or install Horovod 0.28"
             )
-        others = self._remade(graph)
         for call, reduced in self._reduced.items():
             # What becomes of jacobians is looked at apart.
             if call in self._explicit or call.by_horovod or call.is_jacobian:
                 continue
             seen = {id(call.raw[i]) for i in reduced}
             seen |= {id(one.call.raw[one.index]) for one in self._ambiguous}
-            seen |= {id(one.call.raw[one.index]) for other in others for one in other.origins}
+            seen |= {id(one.call.raw[one.index]) for other in self._others for one in other.origins}
             forgotten = [
                 name
                 for name, raw in zip(call.names, call.raw, strict=True)
@@ -204,13 +205,10 @@ class HorovodReductions:
                 f" weights, and the gradient of {averaged[0]!r} would be averaged before: give"
                 " Adasum the gradients, or train without tf_libra.optimize"
             )
-        self._check_others(graph, others)
-        self._check_functions(graph, [one for other in others for one in other.tensors])
+        self._check_others(graph)
+        self._check_functions(graph)
 
-    def _remade(self, graph: Any) -> list[Remade]:
-        return remade(graph, self._marks, lambda tensor: self._stands_for(tensor) is not None)
-
-    def _check_others(self, graph: Any, others: Sequence[Remade]) -> None:
+    def _check_others(self, graph: Any) -> None:
         """Gradients in another shape are reduced by Horovod alone, and weights by nobody."""
         averaged = {
             id(variable)
@@ -218,7 +216,7 @@ class HorovodReductions:
             if call.is_marked
             for variable in call.variables
         }
-        for other in others:
+        for other in self._others:
             for weight in other.weights:
                 if id(weight) in averaged:
                     raise ValueError(
@@ -229,7 +227,7 @@ class HorovodReductions:
                     )
         raws = {
             part.op.name: origin.name
-            for other in others
+            for other in self._others
             for origin in other.origins
             for part in tensors_of(origin.call.raw[origin.index])
         }
@@ -241,7 +239,7 @@ class HorovodReductions:
                 " gradient"
             )
 
-    def _check_functions(self, graph: Any, others: Sequence[Any]) -> None:
+    def _check_functions(self, graph: Any) -> None:
         """What happens to a gradient inside of a function that was traced apart is not seen."""
         definition = graph.as_graph_def()
         bodies = {f.signature.name: f.node_def for f in definition.library.function}
@@ -261,10 +259,13 @@ class HorovodReductions:
                     )
         raws = [raw for call in self._marks.calls if call.is_marked for raw in call.raw]
         shapes = [raw.shape for raw in raws if raw is not None]
-        alike = [one for one in self._unknown if any(map(one.shape.is_compatible_with, shapes))]
-        for tensor in (*alike, *others):
-            if tensor.shape.rank == 0:
-                continue
+        given = [one for other in self._others for one in other.tensors]
+        given += [
+            one
+            for one in self._unknown
+            if one.shape.rank != 0 and any(map(one.shape.is_compatible_with, shapes))
+        ]
+        for tensor in given:
             for operation in {id(one.op): one.op for one in ancestors(tensor)}.values():
                 inner = _functions_of(operation.node_def)
                 if any(_holds(("LibraAllReduce",), name, bodies) for name in inner):

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
+from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.origins import ancestors, sources
 from tf_libra.tracing.variables import plain, variables_of
 
@@ -56,6 +57,15 @@ def trained(source: Any) -> Any | None:
     # Not rows for each example, which were made of the same weights.
     is_all_of_them = len(known) == len(sizes) and source.shape.num_elements() == sum(known)
     return found[0] if found and is_all_of_them else None
+
+
+def weights_of(graph: Any, marks: Marks) -> list[Any]:
+    """The variables of a trace that every rank is to have alike, and trains."""
+    return [
+        one
+        for one in variables_of(graph)
+        if one.trainable and one.dtype.is_floating and not marks.is_own(one)
+    ]
 
 
 def _read_by(tensor: Any) -> list[Any]:

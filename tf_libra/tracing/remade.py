@@ -7,15 +7,14 @@ gradient through batch statistics does, is not meant.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.tracing.label_flow import flow
 from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.origins import Origin, origins
-from tf_libra.tracing.parameters import read_by
-from tf_libra.tracing.variables import variables_of
+from tf_libra.tracing.parameters import read_by, weights_of
 
 _COLLECTIVE = re.compile(r"Horovod((Grouped)?(Allreduce|Allgather|Reducescatter)|Alltoall)$")
 
@@ -47,8 +46,10 @@ def remade(graph: Any, marks: Marks, is_known: Callable[[Any], bool]) -> list[Re
     """
     found = []
     for op in graph.get_operations():
+        if not _COLLECTIVE.match(op.type):
+            continue
         tensors = tuple(one for one in op.inputs if one.shape.rank != 0)
-        if _COLLECTIVE.match(op.type) and not any(map(is_known, tensors)):
+        if tensors and not any(map(is_known, tensors)):
             of = [origin for one in tensors for origin in origins(marks, one)]
             weights = [one for tensor in tensors for one in read_by(tensor) if one.trainable]
             gradients = tuple(one for one in of if not one.call.is_jacobian)
@@ -71,7 +72,7 @@ def reaching_weights(
     """
     if not names:
         return set()
-    weights = list(_weights(graph, marks))
+    weights = weights_of(graph, marks)
     there = flow(
         graph,
         label=lambda node: node.name if node.name in names else None,
@@ -84,9 +85,3 @@ def reaching_weights(
 def is_collective(node: Any) -> bool:
     """Whether a `NodeDef` is one of the collectives, ours or Horovod's."""
     return node.op == "LibraAllReduce" or bool(_COLLECTIVE.match(node.op))
-
-
-def _weights(graph: Any, marks: Marks) -> Iterator[Any]:
-    for one in variables_of(graph):
-        if one.trainable and one.dtype.is_floating and not marks.is_own(one):
-            yield one

@@ -15,8 +15,8 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_libra.tracing.label_flow import Derivative, flow, nodes_of
 from tf_libra.tracing.marks import Marks
 from tf_libra.tracing.origins import ancestors
-from tf_libra.tracing.parameters import ALL_REDUCES, trained
-from tf_libra.tracing.variables import variable_name, variables_of
+from tf_libra.tracing.parameters import ALL_REDUCES, trained, weights_of
+from tf_libra.tracing.variables import variable_name
 
 _BY = "_tf_libra_gradient_by"
 _HELD, _SLOPE = "held/", "slope/"
@@ -52,11 +52,7 @@ def check(step_name: str, marks: Marks, graph: Any) -> None:
     """
     if not any(_BY in node.attr for node in nodes_of(graph)):
         return
-    weights = [
-        one
-        for one in variables_of(graph)
-        if one.trainable and one.dtype.is_floating and not marks.is_own(one)
-    ]
+    weights = weights_of(graph, marks)
     held = {id(one): frozenset({f"{_HELD}{id(one)}"}) for one in weights}
     found = flow(
         graph, ends_at=_is_all_reduce, arguments=weights, held=held, derivative=_derivative
