@@ -130,7 +130,7 @@ class Messenger {
   std::vector<TransferPtr> posted_, released_;
   bool has_ended_ = false;
   bool flushes_ = false, is_flushed_ = false;
-  std::string unflushed_;
+  std::string unflushed_ = "what its thread has not come to";
   std::condition_variable flushed_;
   Status end_;
 };
