@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.tuning.machine import BEFORE, NUM_WORKERS, PROFILE, Machine
 from tf_libra.tuning import Experiment, Observation, Phase, measuring_plans, random_plans
-from tf_libra.tuning.findings import HELD_OUT_EVERY, Findings
+from tf_libra.tuning.findings import Findings
 
 
 def observed(num_plans: int, steps: int) -> Findings:
@@ -20,14 +18,13 @@ def observed(num_plans: int, steps: int) -> Findings:
     return findings
 
 
-@given(st.integers(1, 12), st.integers(1, 3))
-def test_whole_plans_are_held_out_and_none_is_lost(num_plans: int, steps: int) -> None:
-    findings = observed(num_plans, steps)
-    fitting, held_out = findings.split()
-    plans = [{one.plan.fingerprint for one in part} for part in (fitting, held_out)]
-    assert not plans[0] & plans[1]
-    assert len(fitting) + len(held_out) == len(findings.overlapped)
-    assert len(plans[1]) == len(plans[0] | plans[1]) // HELD_OUT_EVERY
+def test_of_a_plan_that_is_left_out_no_step_is_left() -> None:
+    findings = observed(4, 3)
+    plans = list(dict.fromkeys(step.plan.fingerprint for step in findings.overlapped))
+    for fingerprint in plans:
+        others = findings.without(fingerprint)
+        assert len(others) == len(findings.overlapped) - 3
+        assert {step.plan.fingerprint for step in others} == {*plans} - {fingerprint}
 
 
 def test_steps_are_told_apart_by_phase() -> None:
@@ -82,7 +79,7 @@ def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
         findings.note(Experiment(Phase.SAMPLE, plan, traced=True), machine.run(plan))
         findings.overlapped[-1] = findings.overlapped[-1].at_pace(1.15)
     assert findings.before_seconds() == pytest.approx(1.15 * BEFORE)
-    assert findings.before_seconds(findings.usual_steps(PROFILE)) == pytest.approx(BEFORE)
+    assert findings.before_seconds(findings.usual_steps()) == pytest.approx(BEFORE)
 
 
 def test_problems_are_counted_and_leave_no_profile() -> None:

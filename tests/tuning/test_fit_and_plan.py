@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.tuning.machine import (
     PROFILE,
     SIZES,
     Machine,
+    at_pace,
     drive,
     slower,
 )
@@ -23,7 +25,7 @@ from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_erro
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
-from tf_libra.tuning import Budget, Observation, Phase, fit_and_plan, random_plans
+from tf_libra.tuning import Budget, Observation, Phase, fit_and_plan, forms, random_plans
 
 
 def test_steps_that_only_accumulate_gradients_do_not_count_against_the_model() -> None:
@@ -85,9 +87,14 @@ class Floored(ContentionModel):
 
 @pytest.mark.parametrize("max_steps", [60, 150])
 def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_training(
-    max_steps: int,
+    max_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two streams of 3 threads, fitted to 3 and 4."""
+
+    def libras_first(*args: Any) -> list[forms.Form]:
+        return sorted(forms.judged_forms(*args), key=lambda one: one.name != "LIBRA's")
+
+    monkeypatch.setattr(fit_and_plan, "judged_forms", libras_first)
     model = Floored(**dataclasses.asdict(MODEL) | {"compute": (1.0, 0.22)})
     machine = Machine(model=model)
     strategy = strategies.Auto(threads=(3, 4), streams=(1, 2))
@@ -203,6 +210,20 @@ def test_the_form_that_predicts_better_is_taken_and_said() -> None:
         assert tuned.median_error < 0.05
         [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
         assert note.index("processors") < note.index("LIBRA") or kind is ContentionModel
+
+
+def test_one_plan_that_is_unlike_all_others_does_not_make_the_model_distrusted() -> None:
+    """As many small all-reduces are, of which no other sampled plan has any."""
+
+    class Unlike(Machine):
+        def run(self, plan: Plan) -> Observation:
+            seen = super().run(plan)
+            is_unlike = len(plan.groups) == len(SIZES) and not plan.after_backward
+            return at_pace(seen, 1.7) if is_unlike else seen
+
+    tuned, _ = drive(Unlike(noise=0.02), strategies.Libra(race=False))
+    assert tuned.held_out_error is not None and tuned.held_out_error < 0.15
+    assert tuned.plan.strategy == "libra"
 
 
 def test_waiting_for_a_core_is_part_of_what_is_predicted() -> None:

@@ -28,8 +28,10 @@ _Array = NDArray[np.float64]
 # large, and a lane does little between two pieces.
 _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN = 3.0, 0.5, 2.0
 # How well the start of backward is known where it was measured, and that computation takes as long
-# as profiled: a machine that is shared is not as fast all the time, and tracing takes its part.
-_START_KNOWN, _PACE_KNOWN = 0.1, 0.3
+# as profiled: a machine that is shared is not as fast all the time, and tracing takes its part. The
+# first is what backward's length is counted from: left to steps, it makes up for what the model
+# misses of the first small all-reduces, which wait for a core.
+_START_KNOWN, _PACE_KNOWN = 0.02, 0.3
 # How well it is known that all-reduces that wait for nobody send as fast in usual steps, and what
 # they wait, in the beginning, as a share of the shortest all-reduce.
 _TRANSMISSION_KNOWN, _WAITING_START = 0.3, 0.1

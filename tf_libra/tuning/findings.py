@@ -6,18 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tf_libra.model.plan import Plan
-from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import MeasuredProfile, StepProduction, measured_profile
 from tf_libra.profiling.samples import without_waiting
-from tf_libra.simulation.sequential import left_when_ready
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
 from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
 
-# Every so many sampled plans are held out of the fit, to be predicted by it.
-HELD_OUT_EVERY = 3
 # A traced step's own pace counts where it differs by so much from the usual.
 _NOTABLE = 0.2
 
@@ -193,33 +189,13 @@ class Findings:
             overlapped=[paced(step) for step in self.overlapped],
         )
 
-    def held_out(self) -> frozenset[str]:
-        """Fingerprints of the plans that a model is tested on, and not fitted to.
+    def without(self, fingerprint: str) -> list[ObservedStep]:
+        """Traced overlapped steps but for those under one plan.
 
-        Whole plans are held out: steps of one plan are too alike to test a model.
+        A model is tested on whole plans that it was not fitted to: steps of one plan are too alike.
         """
-        plans = dict.fromkeys(step.plan.fingerprint for step in self.overlapped)
-        return frozenset(list(plans)[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+        return [step for step in self.overlapped if step.plan.fingerprint != fingerprint]
 
-    def split(self) -> tuple[list[ObservedStep], list[ObservedStep]]:
-        """Traced overlapped steps to fit a model to, and those to test it on."""
-        unseen = self.held_out()
-        fitting = [step for step in self.overlapped if step.plan.fingerprint not in unseen]
-        tested = [step for step in self.overlapped if step.plan.fingerprint in unseen]
-        return fitting, tested
-
-    def usual_steps(self, profile: BackwardProfile) -> list[StepTimes]:
-        """The usual step of every plan of which all-reduces were recorded without a trace.
-
-        Args:
-            profile: backward computation as measured.
-        """
-        before = self.before_seconds()
-        whole = float(profile.compute_after[0])
-        if before is None or before + whole == 0:
-            return step_times(self.timed)
-
-        def until_ready(plan: Plan) -> float:
-            return before + whole - left_when_ready(profile, plan)[0]
-
-        return step_times(self.timed, until_ready)
+    def usual_steps(self) -> list[StepTimes]:
+        """The usual step of every plan of which all-reduces were recorded without a trace."""
+        return step_times(self.timed)

@@ -1,6 +1,7 @@
 """From what has been seen to a plan: fit, test, plan; and what to fall back to where one fails."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +25,9 @@ from tf_libra.tuning.plans_to_try import one_group_plan, specs_of
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.step_times import step_times
 from tf_libra.tuning.task import Task
+
+# A model is tested on the plans that were sampled, each by a fit to the others, if so many were.
+_FEWEST_TO_TEST = 3
 
 
 def fit_and_plan(
@@ -76,24 +80,22 @@ def _fit(
         hops=task.hops,
         workers_per_host=task.workers_per_host,
     )
-    fitting, tested = findings.split()
-    samples += _samples(findings.after_backward, profile)
-    samples += _samples(fitting, profile)
-    before = fit(samples)
-    error = _held_out_error(before.model, profile, tested)
-    samples += _samples(tested, profile)
+    alone = _samples(findings.after_backward, profile)
+    samples += alone + _samples(findings.overlapped, profile)
     fitted = fit(samples)
+    without: dict[str, ContentionModel] = {}
+    plans = dict.fromkeys(step.plan.fingerprint for step in findings.overlapped)
+    for fingerprint in plans if len(plans) >= _FEWEST_TO_TEST else ():
+        # What only this plan has shown cannot be fitted without it, and not be tested by it.
+        with contextlib.suppress(ValueError):
+            others = _samples(findings.without(fingerprint), profile)
+            without[fingerprint] = fit(alone + others).model
+    error = _held_out_error(without, profile, findings.overlapped)
     model: CostModel = fitted.model
     rest, found_profile, median_error = None, profile, fitted.median_error
-    usual = findings.usual_steps(profile)
-    if forms := judged_forms(
-        profile,
-        usual,
-        findings.held_out(),
-        before.model,
-        fitted.model,
-        findings.before_seconds(usual),
-    ):
+    usual = findings.usual_steps()
+    before_seconds = findings.before_seconds(usual)
+    if forms := judged_forms(profile, usual, without, fitted.model, before_seconds):
         better, other = forms
         model, found_profile = better.calibration.model, better.calibration.profile
         rest, error = better.calibration.rest_seconds, better.held_out_error
@@ -190,18 +192,20 @@ def _samples(steps: Sequence[ObservedStep], profile: BackwardProfile) -> list[Ov
 
 
 def _held_out_error(
-    model: ContentionModel, profile: BackwardProfile, held_out: Sequence[ObservedStep]
+    without: Mapping[str, ContentionModel],
+    profile: BackwardProfile,
+    steps: Sequence[ObservedStep],
 ) -> float | None:
-    plans: dict[str, Plan] = {}
-    measured: dict[str, list[float]] = {}
-    for step in held_out:
-        plans[step.plan.fingerprint] = step.plan
-        seconds = measured_timeline(step.records, step.production).backward_seconds
-        measured.setdefault(step.plan.fingerprint, []).append(seconds)
-    # The model predicts the usual step of a plan; what one step has in bad luck is not its fault.
-    usual = {key: float(np.median(seconds)) for key, seconds in measured.items()}
-    errors = [
-        abs(simulate(profile, plans[key], model).backward_seconds - seconds) / seconds
-        for key, seconds in usual.items()
-    ]
+    """Median over the plans of what a model misses of each that was fitted without it."""
+    errors = []
+    for fingerprint, model in without.items():
+        own = [step for step in steps if step.plan.fingerprint == fingerprint]
+        # The model predicts the usual step of a plan; what one has in bad luck is not its fault.
+        seconds = float(
+            np.median(
+                [measured_timeline(one.records, one.production).backward_seconds for one in own]
+            )
+        )
+        predicted = simulate(profile, own[0].plan, model).backward_seconds
+        errors.append(abs(predicted - seconds) / seconds)
     return float(np.median(errors)) if errors else None

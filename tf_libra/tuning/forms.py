@@ -1,8 +1,7 @@
 """Which form of cost model holds here: the one that predicts steps it has not seen better."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -13,8 +12,8 @@ from tf_libra.tuning.calibration import Calibration, calibrate, calibrate_beside
 from tf_libra.tuning.step_times import StepTimes
 from tf_libra.tuning.usual_samples import usual_samples
 
-# A form is tested on the plans held out, and fitted to at least as many others.
-_FEWEST_PLANS = 3
+# A form is tested on each plan in turn, fitted to the others, which are at least so many.
+_FEWEST_OTHERS = 3
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Form:
       calibration: to all steps.
       samples: the all-reduces of these steps.
       median_error: median over the samples of |`prediction_errors`|.
-      held_out_error: median over the plans held out of |predicted / measured step - 1|.
+      held_out_error: median over the plans, each predicted without it, of |predicted / measured
+        step - 1|.
       held_out_backward_error: the same of the end of backward; None where nobody knows when it
         begins.
     """
@@ -47,8 +47,7 @@ class Form:
 def judged_forms(
     profile: BackwardProfile,
     steps: Sequence[StepTimes],
-    held_out: frozenset[str],
-    before: ContentionModel,
+    without: Mapping[str, ContentionModel],
     whole: ContentionModel,
     before_seconds: float | None = None,
 ) -> list[Form]:
@@ -57,25 +56,28 @@ def judged_forms(
     Args:
       profile: contention-free backward computation.
       steps: usual steps of several plans.
-      held_out: fingerprints of the plans to test on.
-      before: LIBRA's form, fitted without the plans held out.
+      without: by fingerprint of a plan LIBRA's form, fitted without that plan's steps.
       whole: LIBRA's form, fitted to everything.
       before_seconds: from a step's start to the start of backward; None where nobody has seen it.
     """
-    tested = [step for step in steps if step.plan.fingerprint in held_out]
-    fitting = [step for step in steps if step.plan.fingerprint not in held_out]
-    if not tested or len(fitting) < _FEWEST_PLANS:
+    tested = [step for step in steps if step.plan.fingerprint in without]
+    if not tested or len(steps) <= _FEWEST_OTHERS:
         return []
 
-    def form(name: str, judged: Calibration, final: Calibration) -> Form:
+    def form(
+        name: str, calibrated: Callable[[ContentionModel, Sequence[StepTimes]], Calibration]
+    ) -> Form:
         steps_missed, backwards_missed = [], []
         for one in tested:
+            others = [step for step in steps if step is not one]
+            judged = calibrated(without[one.plan.fingerprint], others)
             timeline = simulate(judged.profile, one.plan, judged.model)
             seconds = judged.rest_seconds + timeline.step_seconds
             steps_missed.append(abs(seconds / one.seconds - 1))
             if before_seconds is not None and one.spans[-1, 1] > before_seconds:
                 measured = one.spans[-1, 1] - before_seconds
                 backwards_missed.append(abs(timeline.backward_seconds / measured - 1))
+        final = calibrated(whole, steps)
         samples = usual_samples(final, steps)
         errors = np.abs(prediction_errors(final.model, samples)) if samples else None
         return Form(
@@ -87,24 +89,12 @@ def judged_forms(
             float(np.median(backwards_missed)) if backwards_missed else None,
         )
 
-    processors = partial(
-        calibrate,
-        profile,
-        num_workers=whole.num_workers,
-        before_seconds=before_seconds,
-        hops=whole.hops,
-        workers_per_host=whole.workers_per_host,
-    )
-    forms = [
-        form(
-            "processors that share their cores",
-            processors(fitting),
-            processors(steps),
-        ),
-        form(
-            "LIBRA's",
-            calibrate_beside(before, profile, fitting, before_seconds),
-            calibrate_beside(whole, profile, steps, before_seconds),
-        ),
-    ]
+    def processors(_: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
+        hops, per_host = whole.hops, whole.workers_per_host
+        return calibrate(profile, steps, whole.num_workers, before_seconds, hops, per_host)
+
+    def libras(model: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
+        return calibrate_beside(model, profile, steps, before_seconds)
+
+    forms = [form("processors that share their cores", processors), form("LIBRA's", libras)]
     return sorted(forms, key=lambda one: one.missed)

@@ -2,11 +2,11 @@
 
 Plans take turns in rounds. A machine that others use, too, may be a third slower for a second or
 two, and so in some rounds; what is measured in a round is therefore taken at the usual pace. Where
-the pace changes within a round, it shows in what no plan changes: the time until a step's first
-gradients are ready, before anything is all-reduced.
+the pace changes within a round, it shows in the time until a step's first gradients are ready,
+before anything is all-reduced: for one plan that is the same in all its steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,9 +62,7 @@ class StepTimes:
     num_steps: int
 
 
-def step_times(
-    steps: Sequence[TimedStep], until_ready: Callable[[Plan], float] | None = None
-) -> list[StepTimes]:
+def step_times(steps: Sequence[TimedStep]) -> list[StepTimes]:
     """The usual step of every plan, in the order in which plans were first seen.
 
     Steps that do not show every group of bytes, as those that only accumulate gradients, are left
@@ -73,21 +71,12 @@ def step_times(
 
     Args:
       steps: one of every plan in each round, in the order in which they ran.
-      until_ready: seconds from a step's start until its plan's first group is ready, at any pace
-        that is the same for all plans; None where that is not known.
     """
     stamped = [_stamps(step) for step in steps]
-    own = np.ones(len(steps))
-    if until_ready is not None:
-        ratios = {
-            index: float(stamps[0, 2]) / until_ready(steps[index].plan)
-            for index, stamps in enumerate(stamped)
-            if stamps is not None and stamps[0, 2] > 0
-        }
-        own[list(ratios)] = _own_paces(list(ratios.values()))
     by_plan: dict[str, list[int]] = {}
     for index, step in enumerate(steps):
         by_plan.setdefault(step.plan.fingerprint, []).append(index)
+    own = _own_paces(list(by_plan.values()), stamped)
     paces = _paces([[steps[i].seconds / own[i] for i in of_plan] for of_plan in by_plan.values()])
     found = []
     for of_plan in by_plan.values():
@@ -104,14 +93,36 @@ def step_times(
     return found
 
 
-def _own_paces(until_ready: Sequence[float]) -> NDArray[np.float64]:
-    """How many times as long as usual steps took while each ran; 1 where that is hardly seen."""
-    if not len(until_ready):
-        return np.ones(0)
-    ratios = np.array(until_ready) / np.median(until_ready)
-    around = np.pad(ratios, _AROUND // 2, mode="reflect" if len(ratios) > _AROUND else "edge")
-    paces = np.median(np.lib.stride_tricks.sliding_window_view(around, _AROUND), axis=1)
-    return np.where(np.abs(paces - 1) < _NOTABLE, 1.0, paces)
+def _own_paces(
+    by_plan: Sequence[Sequence[int]], stamped: Sequence[NDArray[np.float64] | None]
+) -> NDArray[np.float64]:
+    """How many times as long as usual everything took while each step ran; 1 where hardly more.
+
+    A step's first group is compared with the soonest that it was ready under the same plan: how
+    soon that is beside other plans, no profile tells to the tenth.
+
+    Args:
+      by_plan: the places of each plan's steps.
+      stamped: `_stamps` of all steps.
+    """
+    ratios: dict[int, float] = {}
+    for of_plan in by_plan:
+        ready = {
+            index: float(stamps[0, 2])
+            for index in of_plan
+            if (stamps := stamped[index]) is not None and stamps[0, 2] > 0
+        }
+        ratios |= {index: seconds / min(ready.values()) for index, seconds in ready.items()}
+    paces = np.ones(len(stamped))
+    if not ratios:
+        return paces
+    places = sorted(ratios)
+    times = np.array([ratios[index] for index in places])
+    around = np.pad(times, _AROUND // 2, mode="reflect" if len(times) > _AROUND else "edge")
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(around, _AROUND), axis=1)
+    smooth = smooth / np.median(smooth)
+    paces[places] = np.where(np.abs(smooth - 1) < _NOTABLE, 1.0, smooth)
+    return paces
 
 
 def _paces(by_plan: Sequence[Sequence[float]]) -> NDArray[np.float64]:
