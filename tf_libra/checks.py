@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 def integer(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> int:
     """Returns `value` as an int in [minimum, maximum]; whole floats count, booleans do not."""
+    if type(value) is int and minimum <= value <= maximum:  # most are; plans hold thousands
+        return value
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -44,7 +46,7 @@ def real(
 ) -> float:
     """Returns `value` as a finite float, at least `minimum` and greater than `above`."""
     try:
-        if isinstance(value, (bool, np.bool_, str, bytes)):
+        if type(value) is not float and isinstance(value, (bool, np.bool_, str, bytes)):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -78,6 +80,8 @@ def boolean(field: str, value: Any) -> bool:
 
 def sequence(field: str, value: Any) -> tuple[Any, ...]:
     """Returns the items of `value`: an iterable, but no string and no mapping."""
+    if type(value) is tuple:
+        return value
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ValueError(f"{field} must be a list, got {_short(value)}")
     try:
@@ -88,7 +92,7 @@ def sequence(field: str, value: Any) -> tuple[Any, ...]:
 
 def integers(field: str, value: Any, minimum: int = 0, maximum: int = MAX_INT64) -> tuple[int, ...]:
     """Returns the items of `value` as ints in [minimum, maximum]."""
-    return tuple(integer(field, item, minimum, maximum) for item in sequence(field, value))
+    return tuple([integer(field, item, minimum, maximum) for item in sequence(field, value)])
 
 
 def texts(field: str, value: Any) -> tuple[str, ...]:
