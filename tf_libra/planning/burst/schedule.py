@@ -5,9 +5,8 @@ others comes in one after the other, when all lanes that lead to it have ended.
 All times are taken from the profile again, so a plan's figures do not rest on its planner's.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +37,13 @@ def make_schedule(
       limit: on amplification, which the plan repeats; None: none.
       notes: what a reader should know.
     """
-    writer = _Writer(scaling)
-    writer.count(run)
-    writer.chain(run, (), _Devices(0, 0))
+    at: dict[int, int] = {}
+    _count(run, at)
     layers = range(scaling.num_layers)
-    position = np.array([writer.counts[layer] for layer in layers])
-    amplified, device_seconds = _costs(scaling, position, writer.spans, writer.transition_seconds)
+    position = np.array([at[layer] for layer in layers])
+    writer = _Writer(scaling, position)
+    writer.chain(run, (), _Devices(0, 0))
+    amplified, device_seconds = _costs(scaling, position, writer.entering)
     return BurstPlan(
         layer_names=scaling.names,
         device_counts=scaling.device_counts,
@@ -73,9 +73,11 @@ def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
     """
     spans = simulate_burst(scaling, plan)
     position = np.array([scaling.index(count) for count in plan.num_devices])
-    amplified, device_seconds = _costs(
-        scaling, position, spans, partial(span_seconds, scaling, plan)
-    )
+    entering = [0.0] * scaling.num_layers
+    for span in spans:
+        if span.kind == "transition":
+            entering[span.layer] += span_seconds(scaling, plan, span)
+    amplified, device_seconds = _costs(scaling, position, entering)
     return replace(
         plan,
         spans=spans,
@@ -87,29 +89,22 @@ def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
 
 
 def _costs(
-    scaling: ScalingProfile,
-    position: NDArray[np.intp],
-    spans: Iterable[BurstSpan],
-    transition_seconds: Callable[[BurstSpan], float],
+    scaling: ScalingProfile, position: NDArray[np.intp], entering: Sequence[float]
 ) -> tuple[tuple[float, ...], float]:
     """Amplification of each layer, and the seconds in which devices are occupied, all together.
 
     Args:
       scaling: the profile.
       position: of each layer's number of devices, shape [L].
-      spans: all that happens.
-      transition_seconds: of a transition, without the rounding of its start and stop.
+      entering: what each layer's transitions take, without the rounding of their starts and stops.
     """
-    entering = np.zeros(scaling.num_layers)
-    for span in spans:
-        if span.kind == "transition":
-            entering[span.layer] += transition_seconds(span)
+    transitions = np.array(entering)
     layers = np.arange(scaling.num_layers)
     devices = np.array(scaling.device_counts, np.float64)[position]
     own = scaling.compute_seconds[layers, position], scaling.synchronize_seconds[layers, position]
-    amplified = amplification(devices, entering, own, scaling.compute_seconds[:, 0])
-    occupied = float((devices * (entering + own[0] + own[1])).sum())
-    return tuple(map(float, amplified)), occupied
+    amplified = amplification(devices, transitions, own, scaling.compute_seconds[:, 0])
+    occupied = float((devices * (transitions + own[0] + own[1])).sum())
+    return tuple(amplified.tolist()), occupied
 
 
 @dataclass(frozen=True)
@@ -120,40 +115,42 @@ class _Devices:
     first: int
 
 
-@dataclass
+def _count(run: Run | None, at: dict[int, int]) -> None:
+    """Notes the position of the number of devices of every layer in a run."""
+    if isinstance(run, ChainRun):
+        at.update(zip(run.layers, run.counts, strict=True))
+        for link in run.links:
+            _count(link, at)
+    elif isinstance(run, BlockRun):
+        for branch in (*run.main, *run.beside):
+            _count(branch, at)
+
+
 class _Writer:
-    scaling: ScalingProfile
-    counts: dict[int, int] = field(default_factory=dict)
-    devices: dict[int, _Devices] = field(default_factory=dict)
-    spans: list[BurstSpan] = field(default_factory=list)
-    lanes: int = 1
+    """Writes down what happens.
 
-    def __post_init__(self) -> None:
-        self._edges = {edge: index for index, edge in enumerate(self.scaling.edges)}
+    Attributes:
+      devices: of the layers whose lane has begun.
+      spans: what is written.
+      entering: what the transitions into each layer take that are written.
+      lanes: how many there are.
+    """
 
-    def count(self, run: Run | None) -> None:
-        """Notes the number of devices of every layer in a run."""
-        if isinstance(run, ChainRun):
-            self.counts.update(zip(run.layers, run.counts, strict=True))
-            for link in run.links:
-                self.count(link)
-        elif isinstance(run, BlockRun):
-            for branch in (*run.main, *run.beside):
-                self.count(branch)
-
-    def transition_seconds(self, span: BurstSpan) -> float:
-        """What the transition of a span takes."""
-        assert span.source is not None
-        return self._edge_seconds(span.source, span.layer)
-
-    def _edge_seconds(self, source: int, target: int) -> float:
-        """What a transition takes."""
-        seconds = self.scaling.transition_seconds
-        if self.devices[source].lane != self.devices[target].lane:
-            assert self.scaling.move_seconds is not None
-            seconds = self.scaling.move_seconds
-        index = self._edges[source, target]
-        return float(seconds[index, self.counts[source], self.counts[target]])
+    def __init__(self, scaling: ScalingProfile, position: NDArray[np.intp]) -> None:
+        """Looks up all times; `position`: of each layer's number of devices, shape [L]."""
+        self.devices: dict[int, _Devices] = {}
+        self.spans: list[BurstSpan] = []
+        self.entering = [0.0] * scaling.num_layers
+        self.lanes = 1
+        self._edges = scaling.edges
+        layers = np.arange(scaling.num_layers)
+        self._compute = scaling.compute_seconds[layers, position].tolist()
+        self._synchronize = scaling.synchronize_seconds[layers, position].tolist()
+        sources, targets = position[np.array(scaling.edges, np.intp).reshape(-1, 2).T]
+        edges = np.arange(len(scaling.edges))
+        self._transition = scaling.transition_seconds[edges, sources, targets].tolist()
+        moves = scaling.move_seconds
+        self._move = [] if moves is None else moves[edges, sources, targets].tolist()
 
     def chain(self, run: ChainRun, after: Numbers, devices: _Devices) -> tuple[Numbers, Numbers]:
         """Writes layers one after the other, behind `after`.
@@ -164,7 +161,7 @@ class _Writer:
         self.devices.update(dict.fromkeys(run.layers, devices))
         after, edges = self.link(run.links[0], after, devices)
         for layer, link in zip(run.layers, run.links[1:], strict=True):
-            if layer < self.scaling.num_layers:
+            if layer < len(self.entering):
                 after = self._layer(layer, edges, devices.lane, after)
             after, edges = self.link(link, after, devices)
         return after, edges
@@ -193,16 +190,12 @@ class _Writer:
     def _layer(self, layer: int, edges: Numbers, lane: int, after: Numbers) -> Numbers:
         """Writes a layer, and before it one after the other what comes in, on its devices."""
         for edge in edges:
-            source, _ = self.scaling.edges[edge]
-            seconds = self._edge_seconds(source, layer)
-            after = self._write("transition", layer, source, lane, seconds, after)
-        position = self.counts[layer]
-        for kind, times in (
-            ("compute", self.scaling.compute_seconds),
-            ("synchronize", self.scaling.synchronize_seconds),
-        ):
-            after = self._write(kind, layer, None, lane, float(times[layer, position]), after)
-        return after
+            source, _ = self._edges[edge]
+            times = self._transition if self.devices[source].lane == lane else self._move
+            after = self._write("transition", layer, source, lane, times[edge], after)
+            self.entering[layer] += times[edge]
+        after = self._write("compute", layer, None, lane, self._compute[layer], after)
+        return self._write("synchronize", layer, None, lane, self._synchronize[layer], after)
 
     def _write(
         self,
@@ -213,6 +206,6 @@ class _Writer:
         seconds: float,
         after: Numbers,
     ) -> Numbers:
-        start = max((self.spans[index].stop_seconds for index in after), default=0.0)
+        start = max([self.spans[index].stop_seconds for index in after], default=0.0)
         self.spans.append(BurstSpan(kind, layer, source, lane, start, start + seconds, after))
         return (len(self.spans) - 1,)
