@@ -74,14 +74,12 @@ def reduce_graph(
     if first == last:
         return first, last, None
 
-    into: dict[int, dict[int, Link]] = {first: {}, last: {}}
-    out: dict[int, dict[int, Link]] = {first: {}, last: {}}
+    layers = {*range(num_layers), first, last}
+    into: dict[int, dict[int, Link]] = {layer: {} for layer in layers}
+    out: dict[int, dict[int, Link]] = {layer: {} for layer in layers}
     for source, target, edge in drawn:
-        for layer in (source, target):
-            into.setdefault(layer, {})
-            out.setdefault(layer, {})
         out[source][target] = into[target][source] = edge
-    waiting = sorted((layer for layer in into if layer not in (first, last)), reverse=True)
+    waiting = sorted(layers - {first, last}, reverse=True)
     while waiting:
         layer = waiting.pop()
         if layer not in into or len(into[layer]) != 1 or len(out[layer]) != 1:
@@ -106,12 +104,13 @@ def reduce_graph(
 
 
 def _series(before: Link, layer: int, after: Link) -> Chain:
-    layers, links = [layer], [before]
+    layers: tuple[int, ...] = (layer,)
+    links: tuple[Link, ...] = (before,)
     if isinstance(before, Chain):
-        layers, links = [*before.layers, layer], list(before.links)
+        layers, links = (*before.layers, layer), before.links
     if isinstance(after, Chain):
-        return Chain((*layers, *after.layers), (*links, *after.links))
-    return Chain(tuple(layers), (*links, after))
+        return Chain(layers + after.layers, links + after.links)
+    return Chain(layers, (*links, after))
 
 
 def _parallel(one: Link, other: Link) -> Block:
