@@ -9,6 +9,8 @@ All transitions into the layer where branches join come in there and count in it
 its devices, one after the other, when the longest lane is done, whose devices these may be. So a
 branch is no single number of seconds: a longer way through it may bring in less at its end. A
 `Table` keeps, per (g, h), every way that none beats in both (`ways`).
+
+Links of one shape are looked at together (`bundles`).
 """
 
 import itertools
@@ -19,13 +21,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.planning.burst.blocks import Block, Chain, Edge, Link
+from tf_libra.planning.burst.bundles import Blocks, Bundle, Chains, Edges, Indices
 from tf_libra.planning.burst.costs import Array, Costs
 from tf_libra.planning.burst.decisions import ChainRun, EdgeRun, Run
 from tf_libra.planning.burst.divisions import Division, Lanes, allotments_of
 from tf_libra.planning.burst.ways import (
     EQUAL,
-    Indices,
     Kept,
     Table,
     beside,
@@ -39,7 +40,7 @@ from tf_libra.planning.burst.ways import (
 # Divisions of a block's branches into lanes that are looked at.
 _MAX_DIVISIONS = 4096
 # Rows of a table from which on it is worth while to look for those that are not needed.
-_MANY = 16
+MANY = 16
 # Choices of rows that are tried without further thought.
 _FEW = 128
 # Cases that are looked at together.
@@ -48,7 +49,7 @@ _CHUNK = 256
 
 @dataclass(frozen=True)
 class Step:
-    """A link and its target: the quickest allowed way, shape [G, G], and which row it is."""
+    """Links and their targets: the quickest allowed ways, [B, G, G], and which rows they are."""
 
     seconds: Array
     rows: Indices | None
@@ -70,7 +71,7 @@ class _Place:
 
 @dataclass
 class Branches:
-    """Tables and steps of all links under one limit, each made once."""
+    """Tables and steps of all bundles under one limit, each made once."""
 
     costs: Costs
     notes: list[str] = field(default_factory=list)
@@ -78,100 +79,110 @@ class Branches:
     _steps: dict[tuple[int, _Place], Step] = field(default_factory=dict)
     _shared: dict[tuple[int, int], list[tuple[int, ...]]] = field(default_factory=dict)
 
-    def step(self, link: Link, target: int, cap: int) -> Step:
-        """Returns the step along a link between layers of one lane; see `_Place.cap`."""
-        return self._step(link, target, _Place(cap))
+    def step(self, links: Bundle, cap: int) -> Step:
+        """Returns the steps along links between layers of one lane; see `_Place.cap`."""
+        return self._step(links, _Place(cap))
 
-    def step_run(self, link: Link, target: int, cap: int, source: int, count: int) -> Run:
-        """Returns what that step is, from position `source` to position `count`."""
-        return self._step_run(link, target, _Place(cap), source, count)
+    def step_run(self, links: Bundle, cap: int, link: int, source: int, count: int) -> Run:
+        """Returns what one of them is, from position `source` to position `count`."""
+        return self._step_run(links, _Place(cap), link, source, count)
 
-    def _step(self, link: Link, target: int, place: _Place) -> Step:
-        if isinstance(link, Edge):
-            moved = place.left or place.right
-            return Step(self.costs.step(link.index, target, moved), None)
-        key = (id(link), place)
+    def _step(self, links: Bundle, place: _Place) -> Step:
+        if isinstance(links, Edges):
+            if links.real:
+                return Step(self.costs.step(links.index, place.left or place.right), None)
+            own = self.costs.start(links.targets)
+            return Step(np.repeat(own[:, None], own.shape[1], axis=1), None)
+        key = (id(links), place)
         if key not in self._steps:
-            table = self._table(link, target, place, closed=True)
-            seconds = np.where(self.costs.allowed(target, table.entering), table.seconds, np.inf)
-            least = seconds.min(axis=0) + self.costs.own[target]
+            table = self._table(links, place, closed=True)
+            allowed = table.entering <= self.costs.budget(links.targets)
+            seconds = np.where(allowed, table.seconds, np.inf)
+            least = seconds.min(axis=0) + self.costs.own[links.targets, None]
             self._steps[key] = Step(least, seconds.argmin(axis=0))
         return self._steps[key]
 
-    def _step_run(self, link: Link, target: int, place: _Place, source: int, count: int) -> Run:
-        if isinstance(link, Edge):
-            return EdgeRun(link.index)
-        rows = self._step(link, target, place).rows
+    def _step_run(self, links: Bundle, place: _Place, link: int, source: int, count: int) -> Run:
+        if isinstance(links, Edges):
+            return EdgeRun(int(links.index[link]))
+        rows = self._step(links, place).rows
         assert rows is not None
-        table = self._table(link, target, place, closed=True)
-        return table.run(int(rows[source, count]), source, count)
+        table = self._table(links, place, closed=True)
+        return table.run(int(rows[link, source, count]), link, source, count)
 
-    def _table(self, link: Link, target: int, place: _Place, closed: bool) -> Table:
-        """Returns a link's ways; `closed`: nothing else leads to its target."""
-        if isinstance(link, Edge):
-            seconds = self.costs.edge(link.index, place.left or place.right)[None]
-            run = EdgeRun(link.index)
-            return Table(seconds, seconds, lambda row, source, count: run)
-        key = (id(link), place, closed)
+    def _table(self, links: Bundle, place: _Place, closed: bool) -> Table:
+        """Returns the ways along links; `closed`: nothing else leads to their targets."""
+        key = (id(links), place, closed)
         if key not in self._tables:
-            if isinstance(link, Chain):
-                self._tables[key] = self._chain(link, target, place, closed)
+            if isinstance(links, Edges):
+                self._tables[key] = self._edges(links, place)
+            elif isinstance(links, Chains):
+                self._tables[key] = self._chain(links, place, closed)
             else:
-                self._tables[key] = self._block(link, target, place, closed)
+                self._tables[key] = self._block(links, place, closed)
         return self._tables[key]
 
-    def _chain(self, chain: Chain, target: int, place: _Place, closed: bool) -> Table:
+    def _edges(self, edges: Edges, place: _Place) -> Table:
+        size = len(self.costs.counts)
+        seconds = np.zeros((1, len(edges.index), size, size))
+        if edges.real:
+            seconds = self.costs.edge(edges.index, place.left or place.right)[None]
+        runs = [EdgeRun(index) for index in edges.index.tolist()]
+        return Table(seconds, seconds, lambda row, link, source, count: runs[link])
+
+    def _chain(self, chains: Chains, place: _Place, closed: bool) -> Table:
         allowed = place.cap + 1
+        first, *middle, final = chains.links
         inside = _Place(place.cap)
         entry = _Place(place.cap, left=place.left)
-        best = self._step(chain.links[0], chain.layers[0], entry).seconds[:, :allowed]
+        best = self._step(first, entry).seconds[:, :, :allowed]
         taken: list[tuple[Array, Array]] = []
-        for link, layer in zip(chain.links[1:-1], chain.layers[1:], strict=True):
-            step = self._step(link, layer, inside).seconds[:allowed, :allowed]
+        for links in middle:
+            step = self._step(links, inside).seconds[:, :allowed, :allowed]
             taken.append((best, step))
-            best = (best[:, :, None] + step).min(axis=1)
-        exit_place = _Place(place.cap, right=place.right)
-        last = self._table(chain.links[-1], target, exit_place, closed)
-        ways, size = len(last.seconds), len(self.costs.counts)
-        seconds = (
-            best.T[:, None, :, None] + last.seconds[:, :allowed].transpose(1, 0, 2)[:, :, None]
+            best = (best[:, :, :, None] + step[:, None]).min(axis=2)
+        last = self._table(final, _Place(place.cap, right=place.right), closed)
+        # Of each number of devices of the last layer and way on from there, [., ., B, G, G].
+        ways, shape = len(last.seconds), last.seconds.shape[1:]
+        seconds, entering = (
+            x[:, :, :allowed].transpose(2, 0, 1, 3)[:, :, :, None]
+            for x in (last.seconds, last.entering)
         )
-        entering = np.empty_like(seconds)
-        entering[:] = last.entering[:, :allowed].transpose(1, 0, 2)[:, :, None]
-        kept = Kept(seconds.reshape(-1, size, size), entering.reshape(-1, size, size), None)
-        if len(kept.seconds) > _MANY:
-            kept = frontier(*self._possible(target, kept.seconds, kept.entering))
+        seconds = best.transpose(2, 0, 1)[:, None, :, :, None] + seconds
+        entering = np.broadcast_to(entering, seconds.shape)
+        kept = Kept(seconds.reshape(-1, *shape), entering.reshape(-1, *shape), None)
+        if len(kept.seconds) > MANY:
+            kept = frontier(*self._possible(chains.targets, kept.seconds, kept.entering))
 
-        def run(row: int, source: int, count: int) -> Run:
-            position, way = divmod(kept.row(row, source, count), ways)
+        def run(row: int, link: int, source: int, count: int) -> Run:
+            position, way = divmod(kept.row(row, link, source, count), ways)
             counts = [position]
             for before, step in reversed(taken):
-                counts.append(int((before[source] + step[:, counts[-1]]).argmin()))
+                counts.append(int((before[link, source] + step[link, :, counts[-1]]).argmin()))
             counts.reverse()
-            runs = [self._step_run(chain.links[0], chain.layers[0], entry, source, counts[0])]
-            for index, link in enumerate(chain.links[1:-1]):
-                pair = counts[index], counts[index + 1]
-                runs.append(self._step_run(link, chain.layers[index + 1], inside, *pair))
-            runs.append(last.run(way, position, count))
-            return ChainRun(chain.layers, tuple(counts), tuple(runs))
+            runs = [self._step_run(first, entry, link, source, counts[0])]
+            for links, pair in zip(middle, itertools.pairwise(counts), strict=True):
+                runs.append(self._step_run(links, inside, link, *pair))
+            runs.append(last.run(way, link, position, count))
+            return ChainRun(tuple(chains.layers[:, link].tolist()), tuple(counts), tuple(runs))
 
         return Table(kept.seconds, kept.entering, run)
 
-    def _possible(self, target: int, seconds: Array, entering: Array) -> tuple[Array, Array]:
-        """Leaves out ways that alone bring in more than the target's limit allows."""
-        possible = self.costs.allowed(target, entering)
+    def _possible(self, targets: Indices, seconds: Array, entering: Array) -> tuple[Array, Array]:
+        """Leaves out ways that alone bring in more than the targets' limits allow."""
+        possible = entering <= self.costs.budget(targets)
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
-    def _block(self, block: Block, target: int, place: _Place, closed: bool) -> Table:
-        lanes = Lanes(self._divisions(block, place.cap), len(self.costs.counts))
+    def _block(self, blocks: Blocks, place: _Place, closed: bool) -> Table:
+        lanes = Lanes(self._divisions(blocks, place.cap))
         for branch, apart, cap in lanes.wanted:
             inner = _Place(cap, place.left or apart, place.right or apart)
-            lanes.tables.append(self._table(block.branches[branch], target, inner, closed=False))
+            lanes.tables.append(self._table(blocks.branches[branch], inner, closed=False))
         if closed:
             if lanes.num_ways <= _FEW:
-                return self._together(lanes, self.costs.budget(target))
-            return self._closed(lanes, self.costs.budget(target))
-        return self._open(lanes, target)
+                return self._together(lanes, self.costs.budget(blocks.targets))
+            return self._closed(lanes, self.costs.budget(blocks.targets))
+        return self._open(lanes, blocks.targets)
 
     def _together(self, lanes: Lanes, budget: Array) -> Table:
         """There are few ways: every division and choice of a row per branch is tried."""
@@ -195,14 +206,14 @@ class Branches:
         rows = seconds.argmin(axis=0)
         places = np.arange(rows.size)
 
-        def run(row: int, source: int, count: int) -> Run:
-            way, number = int(rows[source, count]), 0
+        def run(row: int, link: int, source: int, count: int) -> Run:
+            way, number = int(rows[link, source, count]), 0
             while way >= len(every_seconds[number]):
                 way -= len(every_seconds[number])
                 number += 1
             sizes = [len(lanes.tables[index].seconds) for index in lanes.index[number]]
             chosen = np.array(np.unravel_index(way, sizes))
-            return lanes.run(number, chosen, source, count, self.costs.counts)
+            return lanes.run(number, chosen, (link, source, count), self.costs.counts)
 
         brought = entering.reshape(len(entering), -1)[rows.ravel(), places]
         return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
@@ -215,10 +226,10 @@ class Branches:
         that the others can leave, and those that need not be quick bring in as little as they can;
         only if that still is not what they could do at best, the rows are combined.
         """
-        size = len(self.costs.counts)
-        cells = size * size
+        shape = lanes.tables[0].seconds.shape[1:]
+        cells = math.prod(shape)
         seconds, entering = lanes.stacked()
-        limits = np.broadcast_to(budget, (size, size)).reshape(cells)
+        limits = np.broadcast_to(budget, shape).reshape(cells)
         best = np.full(cells, np.inf)
         division = np.zeros(cells, np.intp)
         rows = np.zeros((lanes.branches, cells), np.intp)
@@ -271,27 +282,29 @@ class Branches:
             )
             fit = np.isfinite(found)
             offer(found[fit], d[fit], c[fit], taken[:, fit])
-        shape = (1, size, size)
         all_brought = entering[lanes.index[division].T, rows, np.arange(cells)].sum(axis=0)
 
-        def run(row: int, source: int, count: int) -> Run:
-            cell = source * size + count
-            return lanes.run(int(division[cell]), rows[:, cell], source, count, self.costs.counts)
+        def run(row: int, link: int, source: int, count: int) -> Run:
+            place = link, source, count
+            cell = int(np.ravel_multi_index(place, shape))
+            return lanes.run(int(division[cell]), rows[:, cell], place, self.costs.counts)
 
-        return Table(best.reshape(shape), all_brought.reshape(shape), run)
+        return Table(best.reshape(1, *shape), all_brought.reshape(1, *shape), run)
 
-    def _open(self, lanes: Lanes, target: int) -> Table:
+    def _open(self, lanes: Lanes, targets: Indices) -> Table:
         """Something else leads to the target, too: every undominated way."""
         found: list[tuple[int, Kept, list[Indices]]] = []
         incumbent: Kept | None = None
         for number in range(len(lanes.divisions)):
             tables = [lanes.tables[index] for index in lanes.index[number]]
             main = lanes.main[number]
-            if incumbent is not None and self._beaten(tables, main, target, incumbent):
+            if incumbent is not None and self._beaten(tables, main, targets, incumbent):
                 continue
             kept = Kept(tables[0].seconds, tables[0].entering, None)
             picks: list[Indices] = [
-                np.broadcast_to(np.arange(len(kept.seconds))[:, None, None], kept.seconds.shape)
+                np.broadcast_to(
+                    np.arange(len(kept.seconds))[:, None, None, None], kept.seconds.shape
+                )
             ]
             for table, apart in zip(tables[1:], ~main[1:], strict=True):
                 ways = len(table.seconds)
@@ -302,7 +315,7 @@ class Branches:
                     joined = before[0] + table.seconds
                 shape = (-1, *kept.seconds.shape[1:])
                 sums = (before[1] + table.entering).reshape(shape)
-                kept = frontier(*self._possible(target, joined.reshape(shape), sums))
+                kept = frontier(*self._possible(targets, joined.reshape(shape), sums))
                 picks = [np.take_along_axis(pick, rows_of(kept) // ways, 0) for pick in picks]
                 picks.append(rows_of(kept) % ways)
             found.append((number, kept, picks))
@@ -313,34 +326,35 @@ class Branches:
         )
         ends = list(itertools.accumulate(len(kept.seconds) for _, kept, _ in found))
 
-        def run(row: int, source: int, count: int) -> Run:
-            place = final.row(row, source, count)
-            position = next(i for i, end in enumerate(ends) if place < end)
+        def run(row: int, link: int, source: int, count: int) -> Run:
+            place = link, source, count
+            offered = final.row(row, *place)
+            position = next(i for i, end in enumerate(ends) if offered < end)
             number, kept, picks = found[position]
-            way = place - (ends[position] - len(kept.seconds))
-            taken = np.array([pick[way, source, count] for pick in picks])
-            return lanes.run(number, taken, source, count, self.costs.counts)
+            way = offered - (ends[position] - len(kept.seconds))
+            taken = np.array([pick[way, *place] for pick in picks])
+            return lanes.run(number, taken, place, self.costs.counts)
 
         return Table(final.seconds, final.entering, run)
 
     def _beaten(
-        self, tables: list[Table], main: NDArray[np.bool_], target: int, incumbent: Kept
+        self, tables: list[Table], main: NDArray[np.bool_], targets: Indices, incumbent: Kept
     ) -> bool:
         """Whether no way of a division can be better than the incumbent's anywhere."""
         quickest = np.stack([table.seconds.min(axis=0) for table in tables])
         fewest = np.stack([table.entering.min(axis=0) for table in tables])
         entering = fewest.sum(axis=0)
-        seconds = together(quickest, fewest, main[:, None, None], axis=0)
+        seconds = together(quickest, fewest, main[:, None, None, None], axis=0)
         dominated = (incumbent.seconds <= seconds * (1 + EQUAL)) & (incumbent.entering <= entering)
         beaten = dominated.any(axis=0) | ~np.isfinite(seconds)
-        return bool((beaten | ~self.costs.allowed(target, entering)).all())
+        return bool((beaten | ~(entering <= self.costs.budget(targets))).all())
 
-    def _divisions(self, block: Block, cap: int) -> Iterator[Division]:
-        branches = range(len(block.branches))
+    def _divisions(self, blocks: Blocks, cap: int) -> Iterator[Division]:
+        branches = range(len(blocks.branches))
         yield Division(tuple(branches), (), (cap,))
         if not self.costs.can_move:
             return
-        movable = [b for b in branches if isinstance(block.branches[b], Chain)]
+        movable = [b for b in branches if isinstance(blocks.branches[b], Chains)]
         counts = [int(count) for count in self.costs.counts]
         looked_at = 1
         for size in range(1, len(branches)):

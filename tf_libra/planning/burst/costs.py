@@ -7,6 +7,8 @@ from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.limits import widened
 
 Array = NDArray[np.float64]
+# A layer or an edge, or several.
+Places = int | NDArray[np.intp]
 
 
 def amplification(
@@ -59,7 +61,6 @@ class Costs:
         self._transition = scaling.transition_seconds
         self._move = scaling.move_seconds
         self.can_move = scaling.move_seconds is not None
-        self._free = np.zeros((len(self.counts), len(self.counts)))
         targets = np.array([target for _, target in scaling.edges], np.intp)
         # Steps along an edge into a layer with no other, for all edges at once.
         self._steps = self._stepped(self._transition, targets)
@@ -70,31 +71,26 @@ class Costs:
         steps[edges > self._budget[targets, None, :]] = np.inf
         return steps
 
-    def edge(self, index: int, moved: bool) -> Array:
-        """Seconds along an edge, [G, G], to the same devices or to others."""
-        if index < 0:
-            return self._free
+    def edge(self, index: Places, moved: bool) -> Array:
+        """Seconds along edges, [..., G, G], to the same devices or to others."""
         if not moved:
             return self._transition[index]
         assert self._move is not None
         return self._move[index]
 
-    def step(self, index: int, target: int, moved: bool) -> Array:
-        """Seconds along an edge and of its target, where that takes from nowhere else, [G, G]."""
-        if index < 0:
-            return np.broadcast_to(self.start(target), self._free.shape)
+    def step(self, index: Places, moved: bool) -> Array:
+        """Seconds along edges and of their targets, where those take from nowhere else."""
         steps = self._moved_steps if moved else self._steps
         assert steps is not None
         return steps[index]
 
-    def start(self, layer: int) -> Array:
-        """Seconds of a layer into which nothing comes, [G]."""
-        return np.where(self.allowed(layer, np.zeros(len(self.counts))), self.own[layer], np.inf)
+    def start(self, layer: Places) -> Array:
+        """Seconds of layers into which nothing comes, [..., G]."""
+        return np.where(self._budget[layer] >= 0, self.own[layer], np.inf)
 
-    def budget(self, layer: int) -> Array:
-        """What may come into a layer by transition, in seconds, [G]; negative: nothing keeps it."""
-        return self._budget[layer]
+    def budget(self, layer: Places) -> Array:
+        """What may come into layers by transition, in seconds; negative: nothing keeps it.
 
-    def allowed(self, layer: int, transition: Array) -> NDArray[np.bool_]:
-        """Whether a layer keeps within the limit when that much comes in, [..., G]."""
-        return transition <= self._budget[layer]
+        The shape, [..., 1, G], is that of any number of devices before.
+        """
+        return self._budget[layer][..., None, :]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tf_libra.planning.burst.bundles import Indices
 from tf_libra.planning.burst.costs import Array
 from tf_libra.planning.burst.decisions import BlockRun
-from tf_libra.planning.burst.ways import Indices, Table, together
+from tf_libra.planning.burst.ways import Table, together
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,9 @@ class Lanes:
       main: whether that one runs with the main lane, shape [D, k].
     """
 
-    def __init__(self, divisions: Iterable[Division], size: int) -> None:
+    def __init__(self, divisions: Iterable[Division]) -> None:
         self.divisions = list(divisions)
         self.tables: list[Table] = []
-        self._size = size
         places: dict[tuple[int, bool, int], int] = {}
         index, main = [], []
         for division in self.divisions:
@@ -57,9 +57,9 @@ class Lanes:
         return sum(math.prod(sizes[index] for index in division) for division in self.index)
 
     def stacked(self) -> tuple[Array, Array]:
-        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, G * G]."""
+        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, B * G * G]."""
         ways = max(len(table.seconds) for table in self.tables)
-        shape = (len(self.tables), ways, self._size * self._size)
+        shape = (len(self.tables), ways, self.tables[0].seconds[0].size)
         seconds, entering = np.full(shape, np.inf), np.full(shape, np.inf)
         for position, table in enumerate(self.tables):
             rows = len(table.seconds)
@@ -75,11 +75,13 @@ class Lanes:
             main = main[:, :, None]
         return together(seconds, entering, main, axis=1)
 
-    def run(self, number: int, rows: Indices, source: int, count: int, counts: Array) -> BlockRun:
-        """What a division is, from the row that each of its branches takes."""
+    def run(
+        self, number: int, rows: Indices, place: tuple[int, int, int], counts: Array
+    ) -> BlockRun:
+        """What a division is at a place, from the row that each of its branches takes there."""
         division = self.divisions[number]
         runs = [
-            self.tables[index].run(int(row), source, count)
+            self.tables[index].run(int(row), *place)
             for index, row in zip(self.index[number], rows, strict=True)
         ]
         return BlockRun(

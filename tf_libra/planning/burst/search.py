@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst.blocks import Chain, Link, reduce_graph
-from tf_libra.planning.burst.branches import Branches
-from tf_libra.planning.burst.costs import Costs
+from tf_libra.planning.burst.branches import MANY, Branches
+from tf_libra.planning.burst.bundles import alike, bundle
+from tf_libra.planning.burst.costs import Array, Costs
 from tf_libra.planning.burst.decisions import ChainRun
+
+# Places (link, g, h) that are looked at together, where several links are.
+_PLACES = 2048
 
 
 class Search:
@@ -26,9 +30,18 @@ class Search:
     def __init__(self, scaling: ScalingProfile) -> None:
         """Reduces the graph; `ValueError` where its branches form no blocks."""
         self._scaling = scaling
-        self._first, self._last, self._link = reduce_graph(
-            scaling.num_layers, scaling.edges, scaling.names
-        )
+        first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
+        self._layers, links = _trunk(first, last, link)
+        size = len(scaling.device_counts)
+        # Of more ways than `MANY` it is up to the times how many are kept; see `bundles`.
+        groups = alike(links, max(1, _PLACES // size**2) if size <= MANY else 1)
+        targets = np.array(self._layers[1:], np.intp)
+        self._bundles = [bundle([links[i] for i in group], targets[group]) for group in groups]
+        # Of each link: the number of its bundle, and which of that it is.
+        self._places = [(0, 0)] * len(links)
+        for number, group in enumerate(groups):
+            for index, position in enumerate(group):
+                self._places[position] = number, index
         self.notes: tuple[str, ...] = ()
 
     def solve(self, limit: float) -> ChainRun | None:
@@ -38,26 +51,31 @@ class Search:
         """
         costs = Costs(self._scaling, limit)
         branches = Branches(costs)
-        layers, links = _trunk(self._first, self._last, self._link)
         cap = len(costs.counts) - 1
-        best = costs.start(layers[0])
+        steps: list[Array] = []
+        notes: list[list[str]] = []
+        for links in self._bundles:
+            noted = len(branches.notes)
+            steps.append(branches.step(links, cap).seconds)
+            notes.append(branches.notes[noted:])
+        best = costs.start(self._layers[0])
         back: list[NDArray[np.intp]] = []
-        for link, layer in zip(links, layers[1:], strict=True):
-            total = best[:, None] + branches.step(link, layer, cap).seconds
+        for number, index in self._places:
+            total = best[:, None] + steps[number][index]
             back.append(total.argmin(axis=0))
             best = total.min(axis=0)
         if not np.isfinite(best).any():
             return None
-        self.notes = tuple(branches.notes)
+        self.notes = tuple(note for number, _ in self._places for note in notes[number])
         chosen = [int(best.argmin())]
         for column in reversed(back):
             chosen.append(int(column[chosen[-1]]))
         chosen.reverse()
         runs = [
-            branches.step_run(link, layer, cap, *pair)
-            for link, layer, pair in zip(links, layers[1:], itertools.pairwise(chosen), strict=True)
+            branches.step_run(self._bundles[number], cap, index, *pair)
+            for (number, index), pair in zip(self._places, itertools.pairwise(chosen), strict=True)
         ]
-        return ChainRun(layers, tuple(chosen), (None, *runs, None))
+        return ChainRun(self._layers, tuple(chosen), (None, *runs, None))
 
 
 def _trunk(first: int, last: int, link: Link | None) -> tuple[tuple[int, ...], tuple[Link, ...]]:

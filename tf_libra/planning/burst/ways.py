@@ -12,29 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tf_libra.planning.burst.bundles import Indices
 from tf_libra.planning.burst.costs import Array
 from tf_libra.planning.burst.decisions import Run
 
 # Ways whose seconds differ by less are as good as equal.
 EQUAL = 1e-13
 
-Indices = NDArray[np.intp]
-
 
 @dataclass(frozen=True)
 class Table:
-    """The ways along a link, from g devices to h, that may be needed.
+    """The ways along each link of a bundle, from g devices to h, that may be needed.
 
     Attributes:
       seconds: with what is brought in at the end, as if nothing else led to the target, shape
-        [R, G, G]; infinite where there are fewer ways.
-      entering: transitions into the link's target, among the seconds, shape [R, G, G].
-      run: what way r from position g to position h is.
+        [R, B, G, G]; infinite where there are fewer ways.
+      entering: transitions into the link's target, among the seconds, shape [R, B, G, G].
+      run: what way r along link b from position g to position h is.
     """
 
     seconds: Array
     entering: Array
-    run: Callable[[int, int, int], Run]
+    run: Callable[[int, int, int, int], Run]
 
 
 def beside(seconds: Array, entering: Array, other_seconds: Array, other_entering: Array) -> Array:
@@ -71,9 +70,9 @@ class Kept:
     entering: Array
     rows: Indices | None
 
-    def row(self, row: int, source: int, count: int) -> int:
+    def row(self, row: int, link: int, source: int, count: int) -> int:
         """Which row a way was."""
-        return row if self.rows is None else int(self.rows[row, source, count])
+        return row if self.rows is None else int(self.rows[row, link, source, count])
 
 
 def frontier(seconds: Array, entering: Array) -> Kept:
