@@ -44,7 +44,7 @@ MANY = 16
 # Choices of rows that are tried without further thought.
 _FEW = 128
 # Cases that are looked at together.
-_CHUNK = 256
+_CHUNK = 128
 
 
 @dataclass(frozen=True)
