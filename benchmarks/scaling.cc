@@ -1,5 +1,6 @@
 // One rank of many, as light as a rank can be: it listens, connects to all others, agrees with them
-// and all-reduces. Started by benchmarks/scaling.py, which defines what it prints.
+// and all-reduces, and then as often as it is asked to. Started by benchmarks/scaling.py, which
+// defines what it prints.
 #include <dirent.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -107,6 +108,21 @@ bool AllReduces(tf_libra::Engine* engine, size_t num_bytes) {
   return std::all_of(ones.begin(), ones.end(), [sum](float one) { return one == sum; });
 }
 
+// Of one of so many, begun by all ranks at once: seconds, and those of a core of this process.
+void Time(tf_libra::Engine* engine, size_t num_bytes, int repetitions) {
+  const bool is_right = AllReduces(engine, num_bytes);
+  std::vector<float> zeros(num_bytes / sizeof(float));
+  std::vector<std::string> everyone;
+  Require(engine->AllGather("", &everyone));
+  const double cpu_before = CpuSeconds();
+  const tf_libra::TimePoint begin = tf_libra::Clock::now();
+  for (int i = 0; i < repetitions; ++i) {
+    AllReduce(engine, zeros.data(), zeros.size(), engine->max_threads());
+  }
+  std::cout << -tf_libra::SecondsUntil(begin) / repetitions << " "
+            << (CpuSeconds() - cpu_before) / repetitions << " " << is_right << std::endl;
+}
+
 void ListenAt(const char* host, tf_libra::Socket* listener) {
   tf_libra::Address bound;
   Require(Listen(host, 0, listener, &bound));
@@ -116,13 +132,14 @@ void ListenAt(const char* host, tf_libra::Socket* listener) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::cerr << "usage: scaling RANK RANKS LANES HOST RANKS_PER_HOST BYTES" << std::endl;
+  if (argc != 8) {
+    std::cerr << "usage: scaling RANK RANKS LANES HOST RANKS_PER_HOST BESIDE BYTES" << std::endl;
     return 2;
   }
   const int rank = std::atoi(argv[1]), world_size = std::atoi(argv[2]);
   const int ranks_per_host = std::atoi(argv[5]);  // of hosts that are pretended; 0: of none
-  const size_t num_bytes = std::strtoull(argv[6], nullptr, 10);
+  const bool beside = std::atoi(argv[6]) != 0;    // listens for those of its host, too
+  const size_t num_bytes = std::strtoull(argv[7], nullptr, 10);
   tf_libra::MeshOptions options;
   options.rank = rank;
   options.num_lanes = std::atoi(argv[3]);
@@ -131,16 +148,16 @@ int main(int argc, char** argv) {
   const int descriptors_before = NumDescriptors();
   tf_libra::Socket listener, local_listener;
   ListenAt(argv[4], &listener);
-  if (ranks_per_host > 0) ListenAt(tf_libra::kUnixHost, &local_listener);
+  if (beside) ListenAt(tf_libra::kUnixHost, &local_listener);
   std::cout << std::endl;
   for (int i = 0; i < world_size; ++i) {
     tf_libra::Address address;
     std::cin >> address.host >> address.port;
     options.addresses.push_back(address);
-    if (ranks_per_host == 0) continue;
+    if (ranks_per_host > 0) options.hosts.push_back(i / ranks_per_host);
+    if (!beside) continue;
     std::cin >> address.host >> address.port;
     options.local_addresses.push_back(address);
-    options.hosts.push_back(i / ranks_per_host);
   }
   const double cpu_before = CpuSeconds();
   const tf_libra::TimePoint begin = tf_libra::Clock::now();
@@ -171,7 +188,8 @@ int main(int argc, char** argv) {
   std::cout << std::endl;
   for (int i = 0; i < world_size; ++i) std::cout << after[i].second - before[i].second << " ";
   std::cout << std::endl;
-  std::string line;
-  std::cin >> line;  // until all have come so far
+  // Input ends when all have come so far.
+  int repetitions = 0;
+  for (size_t size = 0; std::cin >> size >> repetitions;) Time(engine.get(), size, repetitions);
   return is_right ? 0 : 1;
 }

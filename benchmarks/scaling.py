@@ -3,7 +3,8 @@
 Starts that many real rank processes on this machine, without TensorFlow or Python
 (`benchmarks/scaling.cc`): they listen, learn each other's addresses from this program, connect,
 agree and all-reduce 1 KiB, and check what comes of both. Nobody knows of hosts, so all exchange
-with all; `--ranks_per_host` lets them be a grid. Reported are, per number of ranks,
+with all; `--ranks_per_host` lets them be a grid, or a square of hosts of one (ops/lanes/grid.h).
+Reported are, per number of ranks,
 
 - set-up: seconds from the first address until the last rank has all its connections and lanes;
 - agreed, all-reduced: seconds until the last rank has all-gathered a message, and all-reduced;
@@ -14,15 +15,17 @@ with all; `--ranks_per_host` lets them be a grid. Reported are, per number of ra
 Then a simulation of what follows for more ranks (`simulated_seconds`), each on a core of its own,
 and on the cores of this machine. Its one unknown, the seconds that a connection takes a core at
 each end, comes from the smallest job; what it says of the larger ones is printed beside what was
-measured. Descriptors and memory are continued in a straight line.
+measured. Descriptors and memory are continued in a straight line, which says too much of a square,
+whose lanes grow with the root of the number of ranks.
 """
 
+import contextlib
 import functools
 import json
 import os
 import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -91,7 +94,7 @@ class Rank:
 def measure(
     program: Path, num_ranks: int, num_lanes: int, host: str, ranks_per_host: int = 0
 ) -> Measured:
-    """Runs a job that all-reduces 1 KiB; arguments and errors as of `run_ranks`."""
+    """Runs a job that all-reduces 1 KiB; arguments and errors as of `job`."""
     ranks = run_ranks(program, num_ranks, num_lanes, host, ranks_per_host)
     names = [field.name for field in fields(Measured) if field.name != "num_ranks"]
     return Measured(num_ranks, **{name: max(getattr(r, name) for r in ranks) for name in names})
@@ -105,23 +108,65 @@ def run_ranks(
     ranks_per_host: int = 0,
     num_bytes: int = 1024,
 ) -> list[Rank]:
-    """Runs a job; what its ranks have found, in their order.
+    """Runs a job; what its ranks have found, in their order. Arguments and errors as of `job`."""
+    with job(program, num_ranks, num_lanes, host, ranks_per_host, num_bytes=num_bytes) as running:
+        return running.ranks
+
+
+@dataclass(frozen=True)
+class Job:
+    """Ranks that have met and all-reduced once.
+
+    Attributes:
+        ranks: what they have found, in their order.
+    """
+
+    ranks: list[Rank]
+    _processes: "Sequence[subprocess.Popen[str]]"
+
+    def time(self, num_bytes: int, repetitions: int) -> list[tuple[float, float]]:
+        """Of one of so many all-reduces: seconds, and those of a core, of each rank.
+
+        Raises:
+            RuntimeError: a rank has failed; its own words are on standard error.
+        """
+        _tell(self._processes, f"{num_bytes} {repetitions}\n")
+        timed = [_line(rank).split() for rank in self._processes]
+        _check(is_right for *_, is_right in timed)
+        return [(float(seconds), float(cpu_seconds)) for seconds, cpu_seconds, _ in timed]
+
+
+@contextlib.contextmanager
+def job(
+    program: Path,
+    num_ranks: int,
+    num_lanes: int,
+    host: str = "127.0.0.1",
+    ranks_per_host: int = 0,
+    beside: bool = True,
+    num_bytes: int = 1024,
+) -> Iterator[Job]:
+    """Runs a job, which ends with the context.
 
     Args:
         program: built from `scaling.cc`.
         num_ranks: processes.
         num_lanes: of each.
         host: where they listen; `unix:` for Unix sockets.
-        ranks_per_host: so many take each other to be on one host, and share memory; 0: nobody knows
-            of hosts.
-        num_bytes: that are all-reduced, by all lanes.
+        ranks_per_host: so many take each other to be on one host; 0: nobody knows of hosts.
+        beside: whether those of a host listen for each other on Unix sockets, too, and so share
+            memory. Else they exchange over `host`, in two levels all the same, as do the rows of a
+            square of hosts that have one rank each (ops/lanes/grid.h).
+        num_bytes: that are all-reduced once they have met, by all lanes.
 
     Raises:
         RuntimeError: a rank has failed; its own words are on standard error.
     """
+    listens_beside = int(beside and ranks_per_host > 0)
+    shape = (num_ranks, num_lanes, host, ranks_per_host, listens_beside, num_bytes)
     ranks = [
         subprocess.Popen(
-            [program, *map(str, (rank, num_ranks, num_lanes, host, ranks_per_host, num_bytes))],
+            [program, *map(str, (rank, *shape))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -129,21 +174,30 @@ def run_ranks(
         for rank in range(num_ranks)
     ]
     try:
-        places = "".join(_line(rank) for rank in ranks)
-        for rank in ranks:
-            assert rank.stdin is not None
-            rank.stdin.write(places)
-            rank.stdin.flush()
+        _tell(ranks, "".join(_line(rank) for rank in ranks))
         found = [[_line(rank).split() for _ in range(4)] for rank in ranks]
+        _check(figures[6] for figures, *_ in found)
+        yield Job([_rank(*lines) for lines in found], ranks)
         for rank in ranks:
             rank.communicate()  # ends its input, and so itself
-        if any(one.returncode for one in ranks) or any(one[0][6] != "1" for one in found):
-            raise RuntimeError(f"of {num_ranks} ranks one has not come to what is right")
+        _check("0" if rank.returncode else "1" for rank in ranks)
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    return [_rank(*lines) for lines in found]
+
+
+def _tell(ranks: "Sequence[subprocess.Popen[str]]", text: str) -> None:
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write(text)
+        rank.stdin.flush()
+
+
+def _check(are_right: Iterable[str]) -> None:
+    """Of each rank, whether what it has come to is right: "1" where it is."""
+    if any(one != "1" for one in are_right):
+        raise RuntimeError("a rank has not come to what is right")
 
 
 def _rank(

@@ -122,7 +122,8 @@ std::vector<int> RanksOf(int num_hosts, int num_local) {
   return hosts;
 }
 
-// The table of docs/multi_node.md. One rank less on one host, and there is no grid.
+// The table of docs/multi_node.md. One rank less on one host, and there is no grid; nor is there
+// with a prime number of hosts of one rank.
 void HowManyARankHas() {
   CHECK_TRUE((MostOfEach(RanksOf(8, 2), 4) == std::vector<int>{15, 14, 5, 32}));
   CHECK_TRUE((MostOfEach(RanksOf(64, 8), 4) == std::vector<int>{511, 504, 9, 280}));
@@ -132,6 +133,8 @@ void HowManyARankHas() {
   uneven = RanksOf(64, 8);
   uneven.pop_back();
   CHECK_TRUE((MostOfEach(uneven, 4) == std::vector<int>{510, 504, 9, 2040}));
+  CHECK_TRUE((MostOfEach(RanksOf(64, 1), 4) == std::vector<int>{63, 63, 5, 56}));
+  CHECK_TRUE((MostOfEach(RanksOf(61, 1), 4) == std::vector<int>{60, 60, 5, 240}));
 }
 
 // All of them together, of a few ranks and of many.

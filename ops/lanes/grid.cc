@@ -2,16 +2,40 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace tf_libra {
+namespace {
+
+// [rank]: of its row, if these are even.
+std::vector<int> RowNumbers(std::vector<int> hosts) {
+  const std::set<int> different(hosts.begin(), hosts.end());
+  const int num_ranks = static_cast<int>(hosts.size());
+  const int row = different.size() == hosts.size() ? Grid::RowOfSquare(num_ranks) : 1;
+  if (row == 1) return hosts;
+  for (int rank = 0; rank < num_ranks; ++rank) hosts[rank] = rank / row;
+  return hosts;
+}
+
+}  // namespace
+
+int Grid::RowOfSquare(int num_ranks) {
+  if (num_ranks < kLeastSquare) return 1;
+  int shorter = 1;
+  for (int side = 2; side * side <= num_ranks; ++side) {
+    if (num_ranks % side == 0) shorter = side;
+  }
+  return shorter > 1 ? num_ranks / shorter : 1;
+}
 
 Grid::Grid(int rank, int world_size, const std::vector<int>& hosts) {
+  const std::vector<int> row_numbers = RowNumbers(hosts);
   std::map<int, std::vector<int>> rows;
   for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
-    rows[hosts[other]].push_back(other);
+    rows[row_numbers[other]].push_back(other);
   }
   bool is_even = rows.size() > 1;
-  for (const auto& [host, row] : rows) {
+  for (const auto& [number, row] : rows) {
     is_even = is_even && row.size() > 1 && row.size() == rows.begin()->second.size();
   }
   if (!is_even) {
@@ -19,9 +43,9 @@ Grid::Grid(int rank, int world_size, const std::vector<int>& hosts) {
     place_in_column_ = rank;
     return;
   }
-  row_ = rows[hosts[rank]];
+  row_ = rows[row_numbers[rank]];
   place_in_row_ = static_cast<int>(std::find(row_.begin(), row_.end(), rank) - row_.begin());
-  for (const auto& [host, row] : rows) column_.push_back(row[place_in_row_]);
+  for (const auto& [number, row] : rows) column_.push_back(row[place_in_row_]);
   std::sort(column_.begin(), column_.end());
   place_in_column_ =
       static_cast<int>(std::find(column_.begin(), column_.end(), rank) - column_.begin());

@@ -1,9 +1,16 @@
-// Ranks as a grid: a row for each host, a column for each place within hosts.
+// Ranks as a grid: a rank exchanges with those of its row and of its column alone. It sums a part
+// of everything within its row, that part over rows, and passes it on within its row.
 //
-// Where every host has as many ranks, two or more, a rank exchanges with those of its row and of
-// its column alone: it sums a part of everything within its host, that part over hosts, and passes
-// it on within its host. Each host's link then carries the bytes of a ring over hosts, instead of
-// those of every pair of ranks, and a rank has connections to row and column instead of to all.
+// Where every host has as many ranks, two or more, a row is a host, and a column has those of one
+// place within hosts. Each host's link then carries the bytes of a ring over hosts, instead of
+// those of every pair of ranks.
+//
+// Where every host has one rank, rows are consecutive ranks, as many as make the grid as near to a
+// square as their number allows. A link carries the same bytes either way. But a rank sends to some
+// 2 (sqrt(N) - 1) others instead of N - 1, which takes less of its core and fewer connections, at
+// the price of two hops more. From kLeastSquare ranks on that pays (docs/scaling.md).
+//
+// Else every rank exchanges with every other.
 #ifndef TF_LIBRA_OPS_LANES_GRID_H_
 #define TF_LIBRA_OPS_LANES_GRID_H_
 
@@ -20,10 +27,17 @@ class Grid {
   // `hosts[rank]`: a number for the host of each rank; empty: nothing is known of hosts.
   Grid(int rank, int world_size, const std::vector<int>& hosts);
 
+  // Of hosts of one rank. More of them, whatever their sides, spare a rank as many connections as
+  // four by four do, or more.
+  static constexpr int kLeastSquare = 16;
+  // How many consecutive ranks are a row of so many hosts of one rank: the longer side of what is
+  // nearest to a square. 1: every rank exchanges with every other, as of a prime number.
+  static int RowOfSquare(int num_ranks);
+
   bool has_rows() const { return row_.size() > 1; }
-  // The own host's ranks; empty where every rank exchanges with every other.
+  // Empty where every rank exchanges with every other.
   const std::vector<int>& row() const { return row_; }
-  // The ranks of the own place in all hosts, or all ranks.
+  // The ranks of the own place in all rows, or all ranks.
   const std::vector<int>& column() const { return column_; }
   int place_in_row() const { return place_in_row_; }
   int place_in_column() const { return place_in_column_; }

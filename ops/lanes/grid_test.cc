@@ -90,20 +90,18 @@ Bytes Reduced(const Operation& operation, const std::vector<Bytes>& inputs) {
   return result;
 }
 
-// Within each host in the order of ranks, then over hosts, likewise; where they are no grid, over
-// all ranks.
+// Within each row in the order of ranks, then over rows by their first ranks; where there are none,
+// over all ranks.
 Bytes Expected(const std::vector<int>& hosts, const Operation& operation) {
-  const bool is_grid = Grid(0, static_cast<int>(hosts.size()), hosts).has_rows();
-  std::map<int, std::vector<Bytes>> rows;
-  std::vector<int> order;  // of hosts, by their first ranks
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    std::vector<Bytes>& row = rows[is_grid ? hosts[rank] : 0];
-    if (row.empty()) order.push_back(is_grid ? hosts[rank] : 0);
-    row.push_back(Values(operation, static_cast<int>(rank)));
+  const int world_size = static_cast<int>(hosts.size());
+  std::map<int, std::vector<Bytes>> rows;  // by first rank
+  for (int rank = 0; rank < world_size; ++rank) {
+    const Grid grid(rank, world_size, hosts);
+    rows[grid.has_rows() ? grid.row()[0] : 0].push_back(Values(operation, rank));
   }
   std::vector<Bytes> sums;
-  for (const int host : order) sums.push_back(Reduced(operation, rows[host]));
-  return is_grid ? Reduced(operation, sums) : sums[0];
+  for (const auto& [first, row] : rows) sums.push_back(Reduced(operation, row));
+  return sums.size() > 1 ? Reduced(operation, sums) : sums[0];
 }
 
 void RowsAndColumns() {
@@ -135,12 +133,57 @@ void NoGrid() {
   }
 }
 
+// Hosts of one rank, by any number.
+std::vector<int> Alone(int num_ranks) {
+  std::vector<int> hosts;
+  for (int rank = num_ranks; rank > 0; --rank) hosts.push_back(3 * rank);
+  return hosts;
+}
+
+void SquaresOfHosts() {
+  const Grid even(6, 16, Alone(16));
+  CHECK_TRUE((even.row() == std::vector<int>{4, 5, 6, 7}));
+  CHECK_TRUE((even.column() == std::vector<int>{2, 6, 10, 14}));
+  CHECK_EQ(even.place_in_row(), 2);
+  CHECK_EQ(even.place_in_column(), 1);
+  const Grid longer(13, 24, Alone(24));
+  CHECK_TRUE((longer.row() == std::vector<int>{12, 13, 14, 15, 16, 17}));
+  CHECK_TRUE((longer.column() == std::vector<int>{1, 7, 13, 19}));
+  const Grid longest(12, 22, Alone(22));
+  CHECK_EQ(longest.row().size(), size_t{11});
+  CHECK_TRUE((longest.column() == std::vector<int>{1, 12}));
+}
+
+// No prime number is one; of the others, from 16 on, each spares as many lanes as 16 do, or more.
+void WhichNumbersAreSquares() {
+  CHECK_TRUE(Grid(0, 15, Alone(15)).column().size() == 15);
+  CHECK_TRUE(Grid(0, 16, Alone(16)).has_rows());
+  CHECK_TRUE(!Grid(0, 16, {}).has_rows());
+  for (int num_ranks = 1; num_ranks <= 300; ++num_ranks) {
+    bool is_product = false;
+    for (int side = 2; side < num_ranks; ++side) is_product |= num_ranks % side == 0;
+    const Grid grid(num_ranks - 1, num_ranks, Alone(num_ranks));
+    CHECK_EQ(grid.has_rows(), is_product && num_ranks >= 16);
+    int met = 0;
+    for (int other = 0; other < num_ranks - 1; ++other) met += grid.Meets(other);
+    if (!grid.has_rows()) {
+      CHECK_EQ(met, num_ranks - 1);
+      continue;
+    }
+    const size_t row = grid.row().size(), column = grid.column().size();
+    CHECK_EQ(row * column, static_cast<size_t>(num_ranks));
+    CHECK_TRUE(row >= column);
+    CHECK_EQ(static_cast<size_t>(met), row + column - 2);
+    CHECK_TRUE(num_ranks - 1 - met >= 15 - 6);
+  }
+}
+
 // Of everything the same bits on every rank, whatever the lanes, the groups and the order, and of
 // every type of elements: halves are rounded once per level.
 void SumsOfGrids() {
   const std::vector<std::pair<std::vector<int>, int>> cases = {
       {Hosts(2, 2), 2}, {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2}, {Hosts(2, 3, true), 3},
-      {Hosts(1, 3), 3}, {Hosts(3, 1), 1},       {{0, 0, 1}, 0}};
+      {Hosts(1, 3), 3}, {Hosts(3, 1), 1},       {{0, 0, 1}, 0},   {Alone(18), 1}};
   for (const auto& one : cases) {
     const std::vector<int>& hosts = one.first;
     constexpr int kLanes = 3;
@@ -221,14 +264,16 @@ void CheckEngine(int rank, Mesh mesh) {
   CHECK_OK(engine->AllGather("", &said));
 }
 
-// 64 ranks, 8 on each of 8 hosts: connections of row and column alone, memory
-// within hosts, and over each host's link not more than a ring's bytes.
-void SixtyFourRanks() {
-  constexpr int kHosts = 8, kLocal = 8, kWorld = kHosts * kLocal;
+// 64 ranks on so many hosts, in rows of eight: connections of row and column alone, memory within
+// hosts, and over each host's link not more than a ring's bytes.
+void InRowsOfEight(int num_hosts) {
+  constexpr int kRow = 8, kWorld = kRow * kRow;
   constexpr size_t kCount = 64 * 1024;
-  std::vector<Mesh> meshes = ConnectHosts(Hosts(kHosts, kLocal), 1);
+  const int num_local = kWorld / num_hosts;
+  const std::vector<int> hosts = Hosts(num_hosts, num_local);
+  std::vector<Mesh> meshes = ConnectHosts(hosts, 1);
   const Operation operation = Reducing(ElementType::kFloat32, Reduction::kSum, kCount);
-  const Bytes expected = Expected(Hosts(kHosts, kLocal), operation);
+  const Bytes expected = Expected(hosts, operation);
   OnEveryRank(kWorld, [&](int rank) {
     Mesh& mesh = meshes[rank];
     CHECK_OK(WatchPeers(mesh.grid, &mesh.links, &mesh.lanes[0]));
@@ -255,35 +300,38 @@ void SixtyFourRanks() {
   }
   CHECK_EQ(num_ends, size_t{2 * (kWorld - 1)});
   const double ring = 2.0 * (kWorld - 1) / kWorld * 4 * kCount;
-  for (int host = 0; host < kHosts; ++host) {
-    uint64_t sent = 0;
-    for (int rank = host * kLocal; rank < (host + 1) * kLocal; ++rank) {
-      const GridPeers& lane = meshes[rank].lanes[0];
-      size_t num_connections = 0;
-      for (const Connection& one : lane.row) {
-        num_connections += one.valid();
-        CHECK_EQ(one.valid(), one.memory != nullptr);
-      }
-      for (const Connection& one : lane.column) {
-        num_connections += one.valid();
-        if (one.valid()) sent += BytesSent(one.socket);
-      }
-      CHECK_EQ(num_connections, static_cast<size_t>(kHosts - 1 + kLocal - 1));
-    }
-    CHECK_TRUE(static_cast<double>(sent) <= 1.05 * ring);
-    CHECK_TRUE(static_cast<double>(sent) >= 0.5 * ring);
+  std::vector<uint64_t> sent(num_hosts);
+  for (int rank = 0; rank < kWorld; ++rank) {
+    const GridPeers& lane = meshes[rank].lanes[0];
+    size_t num_connections = 0;
+    const auto look = [&](const Connection& one, bool is_near) {
+      if (!one.valid()) return;
+      ++num_connections;
+      CHECK_EQ(one.memory != nullptr, is_near);
+      if (!is_near) sent[hosts[rank]] += BytesSent(one.socket);
+    };
+    for (const Connection& one : lane.row) look(one, num_local > 1);
+    for (const Connection& one : lane.column) look(one, false);
+    CHECK_EQ(num_connections, size_t{2 * (kRow - 1)});
+  }
+  for (const uint64_t bytes : sent) {
+    CHECK_TRUE(static_cast<double>(bytes) <= 1.05 * ring);
+    CHECK_TRUE(static_cast<double>(bytes) >= 0.5 * ring);
   }
   OnEveryRank(kWorld, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
 }
 
-// A rank that others pass messages by, or one of its host, dies: all say so, also those that
-// exchange nothing with it.
-void AllSayWhoIsLost() {
-  constexpr int kWorld = 16;
+void SixtyFourRanks() { InRowsOfEight(8); }
+void SixtyFourHosts() { InRowsOfEight(64); }
+
+// A rank that others pass messages by, or another one, dies: all say so, also those that exchange
+// nothing with it.
+void AllSayWhoIsLost(const std::vector<int>& hosts) {
+  const int world_size = static_cast<int>(hosts.size());
   for (const int lost : {0, 4, 6}) {
-    std::vector<Mesh> meshes = ConnectHosts(Hosts(4, 4), 1);
-    std::vector<std::shared_ptr<LaneEngine>> engines(kWorld);
-    OnEveryRank(kWorld, [&](int rank) {
+    std::vector<Mesh> meshes = ConnectHosts(hosts, 1);
+    std::vector<std::shared_ptr<LaneEngine>> engines(world_size);
+    OnEveryRank(world_size, [&](int rank) {
       if (rank == lost) {
         meshes[rank] = Mesh();
         return;
@@ -307,6 +355,9 @@ void AllSayWhoIsLost() {
   }
 }
 
+void AllOfAGridSayWhoIsLost() { AllSayWhoIsLost(Hosts(4, 4)); }
+void AllOfASquareSayWhoIsLost() { AllSayWhoIsLost(Alone(16)); }
+
 // Nothing is known of hosts: every rank has lanes to every other.
 void SixtyFourRanksWithoutHosts() {
   std::vector<Mesh> meshes = testing::ConnectAll(64, 1);
@@ -320,9 +371,13 @@ int main(int argc, char** argv) {
   using namespace tf_libra;
   return testing::RunTests({{"RowsAndColumns", RowsAndColumns},
                             {"NoGrid", NoGrid},
+                            {"SquaresOfHosts", SquaresOfHosts},
+                            {"WhichNumbersAreSquares", WhichNumbersAreSquares},
                             {"SumsOfGrids", SumsOfGrids},
-                            {"AllSayWhoIsLost", AllSayWhoIsLost},
+                            {"AllOfAGridSayWhoIsLost", AllOfAGridSayWhoIsLost},
+                            {"AllOfASquareSayWhoIsLost", AllOfASquareSayWhoIsLost},
                             {"SixtyFourRanks", SixtyFourRanks},
+                            {"SixtyFourHosts", SixtyFourHosts},
                             {"SixtyFourRanksWithoutHosts", SixtyFourRanksWithoutHosts}},
                            argc, argv);
 }

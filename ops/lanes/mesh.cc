@@ -8,8 +8,8 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -26,14 +26,16 @@ constexpr size_t kMaxPendingStrangers = 256;
 // How often a rank that connects itself is looked after.
 constexpr double kConnectingSeconds = 0.2;
 
-int RanksPerHost(const MeshOptions& options, const Grid& grid) {
+int RanksPerHost(const MeshOptions& options) {
   const int world_size = static_cast<int>(options.addresses.size());
-  if (grid.has_rows()) return static_cast<int>(grid.row().size());
-  const std::set<int> hosts(options.hosts.begin(), options.hosts.end());
   // Ranks of one host need not say so.
-  const bool on_one = hosts.size() == 1 || world_size == 1 || IsUnix(options.addresses[0].host);
-  if (on_one) return world_size;
-  return static_cast<int>(hosts.size()) == world_size ? 1 : 0;
+  if (world_size == 1 || IsUnix(options.addresses[0].host)) return world_size;
+  std::map<int, int> counts;
+  for (const int host : options.hosts) ++counts[host];
+  const int first = counts.empty() ? 0 : counts.begin()->second;
+  const bool is_even = std::all_of(counts.begin(), counts.end(),
+                                   [first](const auto& one) { return one.second == first; });
+  return is_even ? first : 0;
 }
 
 // A connection that has not yet shown who it is.
@@ -266,7 +268,7 @@ Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Sock
   result.links.resize(world_size);
   result.tree = Tree(options.rank, world_size, options.hosts);
   result.grid = Grid(options.rank, world_size, options.hosts);
-  result.ranks_per_host = RanksPerHost(options, result.grid);
+  result.ranks_per_host = RanksPerHost(options);
   result.lanes.resize(options.num_lanes - options.first_lane);
   for (GridPeers& lane : result.lanes) {
     lane.row.resize(result.grid.row().size());

@@ -86,6 +86,9 @@ def test_a_grid_of_ranks_is_within_reach_of_lanes() -> None:
     assert choose(but(7, uneven, machine="another"))[0] == "horovod"
     unknown = ranks(512, 64, num_lanes=8, most_descriptors=4096)
     assert choose(but(7, unknown, machine=""))[0] == "horovod"
+    # So it is with hosts of one rank: a square, but for a prime number.
+    assert choose(ranks(256, 256, num_lanes=8, most_descriptors=2048))[0] == "lanes"
+    assert choose(ranks(257, 257, num_lanes=8, most_descriptors=2048))[0] == "horovod"
 
 
 @given(
@@ -138,7 +141,8 @@ def test_connections_are_counted_as_the_mesh_makes_them() -> None:
     found, asked = [], []
     for size, hosts, lanes, changes in (
         (512, 64, 8, {}),
-        (60, 60, 4, {}),  # a rank on each
+        (60, 60, 4, {}),  # a rank on each, as a square
+        (61, 61, 4, {}),  # of a prime number of hosts
         (63, 7, 1, {}),
         (64, 1, 4, {}),
         (64, 1, 4, {"interface": "lo"}),

@@ -40,3 +40,14 @@ def test_two_hosts_of_two(
     assert counted.connections["messages"] == 3
     assert counted.connections["watched"] == (2 if is_grid else 3)
     assert 1 <= counted.connections["control"] <= 3
+
+
+@pytest.mark.parametrize(("is_grid", "num_peers"), [(True, 6), (False, 15)])
+def test_sixteen_hosts_of_one_send_as_much_to_fewer(
+    built_programs: Path, is_grid: bool, num_peers: int
+) -> None:
+    counted = links.count(built_programs, 16, 1, 1, 1 << 20, is_grid)
+    for moved in (*counted.sent, *counted.received):
+        assert moved / counted.ring_bytes == pytest.approx(1.0, rel=0.01)
+    assert counted.connections["lanes"] == num_peers
+    assert counted.connections["messages"] == counted.connections["watched"] == 15

@@ -68,9 +68,20 @@ def test_what_goes_in_two_levels_makes_four_hops_where_hosts_are_full():
     for workers, hops in expected.items():
         assert lanes.with_workers(workers).num_hops == hops
     assert lanes.with_workers(64).startup_seconds == pytest.approx(2 * two_hops)
-    # Hosts of one exchange all with all; a ring has one level whatever the hosts.
-    assert dataclasses.replace(lanes, workers_per_host=1).with_workers(64).num_hops == 2
+    # A ring has one level whatever the hosts.
     assert dataclasses.replace(lanes, hops=None).with_workers(8).num_hops == 14
+
+
+def test_hosts_of_one_worker_make_four_hops_where_they_are_a_square():
+    lanes = dataclasses.replace(MODEL, num_workers=4, hops=2, workers_per_host=1)
+    expected = {1: 0, 2: 2, 15: 2, 16: 4, 17: 2, 36: 4, 67: 2}
+    for workers, hops in expected.items():
+        assert lanes.with_workers(workers).num_hops == hops
+    # Fitted to four hops, and of another number of workers with two.
+    square = dataclasses.replace(lanes, num_workers=16)
+    assert square.with_workers(8).startup_seconds == pytest.approx(square.startup_seconds / 2)
+    assert dataclasses.replace(lanes, workers_per_host=None).with_workers(16).num_hops == 2
+    assert dataclasses.replace(lanes, hops=None).with_workers(16).num_hops == 30
 
 
 @pytest.mark.parametrize("hops", [None, 2])

@@ -4,12 +4,12 @@ Lanes choose by topology alone (`ops/lanes/grid.h`); docs/aiacc.md says what dec
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tf_libra.cost_model.hops import num_hops
+from tf_libra.cost_model.hops import num_hops, row_of_square
 
 LATENCY = 50e-6  # of a hop
 GBIT = 1e9 / 8
@@ -78,6 +78,26 @@ def test_the_sizes_that_are_tried_are_worth_two_levels_up_to_5_gbit() -> None:
     assert told == [12, 62, 312, 1250]
     told = [round(bytes_worth_two_levels(4, 8, rate * GBIT) / 1e3) for rate in (1, 5, 25, 100)]
     assert told == [1, 6, 30, 119]
+
+
+def num_sends(phases: Iterable[Phase]) -> Counter[int]:
+    """Of each rank: messages, one to each other in each phase."""
+    return Counter(sender for phase in phases for sender, _, _ in phase)
+
+
+@pytest.mark.parametrize("hosts", [16, 18, 22, 64])
+def test_a_square_of_hosts_sends_as_many_bytes_to_fewer_ranks_in_two_more_hops(hosts: int) -> None:
+    row = row_of_square(hosts)
+    assert row is not None
+    flat, _ = seconds(one_level(hosts, 1e6), 1, GBIT)
+    phases = list(two_levels(hosts // row, row, 1e6))
+    # Every rank has a host of its own.
+    square, hops = seconds(phases, 1, GBIT)
+    assert square == pytest.approx(flat + 2 * LATENCY)
+    assert hops == num_hops(hosts, 2, 1) == 4
+    sends = num_sends(phases)
+    assert set(sends.values()) == {2 * (row - 1 + hosts // row - 1)}
+    assert set(num_sends(one_level(hosts, 1e6)).values()) == {2 * (hosts - 1)}
 
 
 @pytest.mark.parametrize("hosts", [2, 5])

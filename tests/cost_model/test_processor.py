@@ -150,6 +150,9 @@ def test_two_levels_take_twice_as_long_to_start() -> None:
     seconds = [grid.with_workers(n).startup_seconds for n in (1, 2, 4, 6, 8, 16)]
     # Six do not fill two hosts: they make one level.
     assert seconds == pytest.approx([0, 2e-4, 2e-4, 2e-4, 4e-4, 4e-4])
+    square = ProcessorModel(4, 2e-4, 1e-9, workers_per_host=1)
+    seconds = [square.with_workers(n).startup_seconds for n in (1, 8, 15, 16, 17)]
+    assert seconds == pytest.approx([0, 2e-4, 2e-4, 4e-4, 2e-4])
     ring = ProcessorModel(4, 2e-4, 1e-9, hops=None)
     assert ring.with_workers(8).startup_seconds == pytest.approx(14 * 1e-4)
 

@@ -56,8 +56,8 @@ class Backend(Protocol):
         max_threads: the most that an all-reduce may be asked to use.
         leaves_records: whether each all-reduce is in `executed`; else a trace alone shows them.
         runs_streams: whether all-reduces of several streams run at once; else one runs at a time.
-        hops: that an all-reduce makes one after the other, within one host or between hosts of one
-            rank; None: those of a ring, 2(N-1).
+        hops: that an all-reduce makes one after the other, on one level; None: those of a ring,
+            2(N-1).
     """
 
     name: ClassVar[str]
@@ -92,7 +92,7 @@ class Backend(Protocol):
         ...
 
     def workers_per_host(self) -> int | None:
-        """Of as many on each host, where all-reduces go in two levels; None: they never do."""
+        """Of as many on each host, by which all-reduces go in two levels; None: they never do."""
         ...
 
     def default_threads(self, strategy: Strategy) -> Strategy:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tf_libra import checks
 from tf_libra.backends import lanes_meeting
+from tf_libra.cost_model.hops import row_of_square
 
 if TYPE_CHECKING:
     from tf_libra.backends.job import World
@@ -156,9 +157,10 @@ def connections(ranks: Sequence[Circumstances]) -> list[int]:
 
     To every other rank one for messages, and a watched one where that is on another machine or
     reached by TCP; to those with which a rank exchanges one for each lane: on a grid, those of its
-    host and of its place on the others, else all (ops/lanes/grid.h); to its neighbours in the tree
-    one for control; and each lane has a watch for those of a row or column, control and messages
-    have theirs.
+    row and of its column, which are those of its host and of its place on the others, or hosts of
+    one rank as a square, else all (ops/lanes/grid.h); to its neighbours in the tree one for
+    control; and each lane has a watch for those of a row or column, control and messages have
+    theirs.
     """
     size, lanes = len(ranks), max(one.num_lanes for one in ranks)
     control = min(size - 1, _CONTROL_CONNECTIONS) + _WATCHES
@@ -169,8 +171,9 @@ def connections(ranks: Sequence[Circumstances]) -> list[int]:
     if "" in of_machine:  # then nothing is known of hosts
         return [2 * (size - 1) + control + lanes * size] * size
     counts = [of_machine[one.machine] for one in ranks]
-    if len(of_machine) > 1 and min(counts) == max(counts) > 1:
-        met, watches = counts[0] - 1 + len(of_machine) - 1, 2
+    row = row_of_square(size) if max(counts) == 1 else counts[0]
+    if row and len(of_machine) > 1 and min(counts) == max(counts):
+        met, watches = row - 1 + size // row - 1, 2
     else:
         met, watches = size - 1, 1
     return [size - 1 + size - here + control + lanes * (met + watches) for here in counts]

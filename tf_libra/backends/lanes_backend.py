@@ -87,7 +87,7 @@ class Lanes:
             lanes_meeting.grow(world, engine, threads)
 
     def workers_per_host(self) -> int | None:
-        """Two levels where hosts have as many, and more than one (ops/lanes/grid.h)."""
+        """Two levels where hosts have as many, if one each then in a square (ops/lanes/grid.h)."""
         return _running().ranks_per_host or None
 
     def default_threads(self, strategy: Strategy) -> Strategy:

@@ -28,9 +28,10 @@ class ContentionModel(CostModel):
       exclusive_hop_latency: alpha of all-reduces that no computation overlaps, where it differs (a
         busy processor may be slower to start one); None: `hop_latency`.
       hops: that a message of an all-reduce makes one after the other. None: 2(N-1), as in a ring
-        (Eq. 4). Lanes exchange with all ranks at once and make 2 whatever N is.
+        (Eq. 4). Lanes exchange with all ranks of a level at once: 2, whatever N is.
       workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
-        goes within hosts and over them, and makes twice `hops`. None: it has one level.
+        goes within hosts and over them, and makes twice `hops`; where each has a host of its own,
+        if lanes make a square of them (`hops.row_of_square`). None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -107,7 +108,7 @@ class ContentionModel(CostModel):
         """The same hardware with another number of workers: only a and c_hat change (Eq. 4).
 
         With `hops` given, a stays, too, but for one worker; with `workers_per_host` it is twice as
-        long among several full hosts as within one.
+        long in two levels as in one.
         """
         return replace(self, num_workers=num_workers)
 

@@ -40,9 +40,10 @@ class ProcessorModel(CostModel):
         scheduler that is fair to one lane and one computing thread gives.
       lane_gap: e, what of the wire's time one lane leaves unused between two pieces, as a share.
       hops: that a message of an all-reduce makes one after the other. Lanes exchange with all ranks
-        at once and make 2 whatever N is. None: 2(N-1), as in a ring.
+        of a level at once: 2, whatever N is. None: 2(N-1), as in a ring.
       workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
-        goes within hosts and over them, and makes twice `hops`. None: it has one level.
+        goes within hosts and over them, and makes twice `hops`; where each has a host of its own,
+        if lanes make a square of them (`hops.row_of_square`). None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -114,7 +115,7 @@ class ProcessorModel(CostModel):
         """The same hardware with another number of workers: only a and c_hat change.
 
         With `hops` given, as for lanes, a stays, too, but for one worker; with `workers_per_host`
-        it is twice as long among several full hosts as within one.
+        it is twice as long in two levels as in one.
         """
         return replace(self, num_workers=num_workers)
 

@@ -24,7 +24,7 @@ class Task:
             trusted to choose threads.
         begins: called when FIT and PLAN begin, which are no steps.
         hops: that an all-reduce makes one after the other; None: those of a ring.
-        workers_per_host: of which on several hosts it makes twice as many; see `ContentionModel`.
+        workers_per_host: by which it makes twice as many on two levels; see `ContentionModel`.
         runs_streams: whether the engine runs all-reduces of several streams at once.
         in_force: a plan that is left only for one that is clearly faster in a race.
         start: what an earlier job that is alike has found, by the bytes per second of the network
