@@ -17,7 +17,7 @@ What a number means:
   the end of its last all-reduce. That end is stamped in every step; where in a step backward
   begins is the median of some traced ones, of all plans, since it does not depend on them. Tracing
   costs time: taken is its share of the time until the first gradients are ready, which is stamped
-  in every step as well.
+  in every step as well, and at the latest that time itself.
 - `drift`: how many times as long the plans that tuning has sampled take in these rounds as they
   took then. Predictions are for the machine as it is in the rounds: those of the model, which was
   fitted to what tuning has seen, times the drift.

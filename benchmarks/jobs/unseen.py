@@ -188,8 +188,10 @@ def _measured(
             "predicted_backward_seconds": drift
             * simulate(conclusion.profile, plan, conclusion.cost_model).backward_seconds,
             # Tracing costs time: of a traced step only the place of backward's start is taken,
-            # relative to when its first group was ready.
-            "backward_seconds": (np.array(ends[index]) / pace - start).tolist(),
+            # relative to when its first group was ready. No group is ready before.
+            "backward_seconds": (
+                np.array(ends[index]) / pace - np.minimum(start, np.array(ready[index]) / pace)
+            ).tolist(),
             "predicted_step_seconds": drift * (conclusion.predicted_step(plan) or 0.0),
             "step_seconds": (np.array(steps[index]) / pace).tolist(),
         }

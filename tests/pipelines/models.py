@@ -488,6 +488,35 @@ def generating() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1), state=states)
 
 
+def calling() -> Trained:
+    """Layers within a model of the user's, a `tf.function` with a weight, and complex numbers."""
+    layers = keras.layers
+    dense = [layers.Dense(16, activation="tanh") for _ in range(2)]
+    inner = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense])
+
+    class Outer(keras.Model):
+        def call(self, images: Any) -> Any:
+            return inner(images)
+
+    outer = Outer()
+    called, head = (
+        tf.Variable(tf.random.stateless_normal([16, width], [width, 1]) / 4, name=f"called{width}")
+        for width in (16, 10)
+    )
+
+    @tf.function
+    def block(x: Any) -> Any:
+        return tf.tanh(x @ called)
+
+    def call(images: Any) -> Any:
+        x = boundary(block(outer(images)))
+        waves = boundary(tf.signal.fft(tf.cast(x, tf.complex64)) / 4)
+        return (tf.math.real(waves) + tf.math.imag(waves)) @ head
+
+    variables = [*inner.trainable_variables, called, head]
+    return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.1))
+
+
 def shallow() -> Trained:
     """One layer."""
     layers = keras.layers
@@ -561,6 +590,6 @@ EVERY = {
     for one in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
         two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
-        spectral,
+        spectral, calling,
     )
 }  # fmt: skip

@@ -343,6 +343,48 @@ def test_a_step_that_depends_on_the_size_of_its_batch_is_refused():
         Axes(graphs[0], 8, graphs[1], 16)
 
 
+RETURNED = {
+    "size": lambda size, loss, weight: size,
+    "of_weights": lambda size, loss, weight: weight / tf.cast(size, tf.float32),
+    "of_samples": lambda size, loss, weight: loss * tf.cast(size, tf.float32),
+    "constant": lambda size, loss, weight: 2.0 + tf.zeros([3]),
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+def test_a_step_that_returns_the_size_of_its_batch_is_refused(returned):
+    """It would be that of a microbatch. What is made of samples as well is put together of all."""
+    variables = weights()
+    is_refused = returned in ("size", "of_weights")
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = forward(variables, images)
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+        return RETURNED[returned](tf.shape(images)[0], loss, variables[0])
+
+    traces = Traces(Recorder(tf.function(step)), ((IMAGES, LABELS), {}), 8, 8)
+    with contextlib.ExitStack() as stack:
+        if is_refused:
+            stack.enter_context(pytest.raises(ValueError, match="made of the size of the batch"))
+        traces.check_update()
+
+
+def test_a_layer_does_not_end_in_counts():
+    variables = weights()
+
+    def step(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            scale = tf.cast(tf_libra.boundary(labels), tf.float32)
+            loss = forward(variables, images * scale[:, None, None, None])
+        for one, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            one.assign_sub(gradient)
+
+    with pytest.raises(ValueError, match=r"boundary is given .*int32"):
+        Recorder(tf.function(step)).record((IMAGES, LABELS), {})
+
+
 @pytest.mark.parametrize("counts", [True, False])
 def test_a_step_that_counts_samples_in_its_update_is_refused(counts):
     """A stage sees those of a microbatch. Gradients of a sum may be divided by their number."""

@@ -1,6 +1,7 @@
 """Along which axis of a tensor samples lie, found by tracing a step for two sizes of a batch."""
 
 import hashlib
+from collections.abc import Collection, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -78,7 +79,7 @@ def check_counts(graph: StepGraph, other: StepGraph) -> None:
     """Raises `ValueError` where the update counts samples, by the size of the batch.
 
     A trace has that of a microbatch. Where gradients are divided by it, as where the loss is a sum,
-    it is right.
+    it is right. Likewise where the step returns what is made of that size, and not of samples.
 
     Args:
         graph: the step.
@@ -86,23 +87,39 @@ def check_counts(graph: StepGraph, other: StepGraph) -> None:
     """
     others = {op.name: op for op in other.ops}
     for write in graph.once:
-        places = graph.closure([write])
-        is_average = any(graph.ops[place].type == REDUCTION for place in places)
-        if is_average or not graph.handles[write]:
-            continue
-        for place in places:
-            op = graph.ops[place]
-            if graph.constant[place]:
-                continue
-            for index, one in enumerate(op.inputs):
-                another = others[op.name].inputs[index]
-                if graph.constant[graph.place[one.op.name]] and _differ(one, another):
-                    name = graph.variable_name(graph.handles[write][0])
-                    raise ValueError(
-                        f"{graph.recording.name}: {name!r} is updated by the size of the batch,"
-                        " which in a stage is that of a microbatch: count samples outside of the"
-                        " step, or steps"
-                    )
+        if graph.handles[write] and _is_of_size(graph, graph.closure([write]), others):
+            name = graph.variable_name(graph.handles[write][0])
+            raise ValueError(
+                f"{graph.recording.name}: {name!r} is updated by the size of the batch, which in a"
+                " stage is that of a microbatch: count samples outside of the step, or steps"
+            )
+    samples = {one.name for one in graph.returned_samples}
+    for one, another in zip(graph.returned, other.returned, strict=True):
+        place = graph.place[one.op.name]
+        is_of_size = (
+            _differ(one, another)
+            if graph.constant[place]
+            else _is_of_size(graph, graph.closure([place]), others)
+        )
+        if one.name not in samples and is_of_size:
+            raise ValueError(
+                f"{graph.recording.name} returns {one.name}, which is made of the size of the"
+                " batch, and in a stage that is the size of a microbatch: count samples outside of"
+                " the step"
+            )
+
+
+def _is_of_size(graph: StepGraph, places: Collection[int], others: Mapping[str, Any]) -> bool:
+    """Whether ops that take no average take constants that another size changes."""
+    if any(graph.ops[place].type == REDUCTION for place in places):
+        return False
+    return any(
+        graph.constant[graph.place[one.op.name]]
+        and _differ(one, others[graph.ops[place].name].inputs[index])
+        for place in places
+        if not graph.constant[place]
+        for index, one in enumerate(graph.ops[place].inputs)
+    )
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -73,16 +73,21 @@ def exchange_of(
         if axis is None:
             # What is no average is the same everywhere.
             share = common.size / shares.size_in(message.target)
-            pieces.append(Piece(other, Range(0, 0), share if tensor.dtype.is_floating else 1.0))
+            pieces.append(Piece(other, Range(0, 0), share if _is_averaged(tensor) else 1.0))
             continue
         weight = 1.0
-        if is_gradient and tensor.dtype.is_floating:
+        if is_gradient and _is_averaged(tensor):
             # A loss is a mean over samples: each weighs more where there are fewer.
             weight = len(layout.ranks[message.target]) / len(layout.ranks[message.source])
         per_sample = tensor.shape[axis] // own.size
         start = (common.start - own.start) * per_sample
         pieces.append(Piece(other, Range(start, start + common.size * per_sample), weight))
     return Exchange(message, axis, tuple(pieces))
+
+
+def _is_averaged(tensor: Any) -> bool:
+    """Whether what replicas have of it is weighed and added up, where it is no sample's."""
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
@@ -95,7 +100,7 @@ def check_exchanges(cut: Cut, layout: Layout, axes: Axes) -> None:
         axis = axes.of(message.tensor)
         tensor = cut.tensor(message.tensor)
         depends = cut.graph.sample[cut.graph.place[tensor.op.name]]
-        if axis is None and not tensor.dtype.is_floating and depends:
+        if axis is None and not _is_averaged(tensor) and depends:
             raise ValueError(
                 f"{cut.graph.recording.name}: {message.tensor} would have to be sent from a stage"
                 f" of {source} replicas to one of {target}, and does not belong to single samples"

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_libra.backends import messages
 
 
@@ -29,7 +31,8 @@ class Lanes:
 
     def send(self, tensor: Any, to_rank: int, name: str) -> None:
         """See `Transport`."""
-        messages.send(tensor, to_rank, f"{self._function}: {name}")
+        sent = tf.bitcast(tensor, tensor.dtype.real_dtype) if tensor.dtype.is_complex else tensor
+        messages.send(sent, to_rank, f"{self._function}: {name}")
 
     def receive(self, dtype: Any, shape: Sequence[int], from_rank: int, name: str) -> Any:
         """See `Transport`."""
@@ -40,11 +43,15 @@ class Lanes:
     ) -> Callable[[], Any]:
         """See `Transport`."""
         full_name = f"{self._function}: {name}"
-        begun = messages.receive_start(dtype, shape, from_rank, full_name)
+        is_complex = tf.as_dtype(dtype).is_complex  # goes as pairs of real numbers
+        sent_shape = (*shape, 2) if is_complex else shape
+        sent_dtype = tf.as_dtype(dtype).real_dtype if is_complex else dtype
+        begun = messages.receive_start(sent_dtype, sent_shape, from_rank, full_name)
 
         def received() -> Any:
             with self._waiting(f"{full_name} from {from_rank}"):
-                return messages.received(begun)
+                tensor = messages.received(begun)
+            return tf.bitcast(tensor, dtype) if is_complex else tensor
 
         return received
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.types import core
 
 from tf_libra.pipelines import branches
 from tf_libra.pipelines.by_horovod import reduced_variables
@@ -102,7 +103,7 @@ def boundary(x: Any) -> Any:
 
     Raises:
         ValueError: it is called where a pipeline cannot be cut: in a loop, a condition, or a
-            `tf.function` that the step calls.
+            `tf.function` that the step calls; or x has no tensor of real or complex numbers.
     """
     recorder: _Recorder | None = getattr(_RECORDING, "recorder", None)
     return x if recorder is None else recorder.end_layer("boundary", x, is_asked_for=True)
@@ -137,7 +138,8 @@ class _Recorder:
         gradients: list[str] = []
 
         def hand_on(one: Any) -> Any:
-            if not (tf.is_tensor(one) and getattr(one, "dtype", tf.string).is_floating):
+            dtype = getattr(one, "dtype", tf.string)
+            if not tf.is_tensor(one) or not (dtype.is_floating or dtype.is_complex):
                 return one
             result = _handed_on(one, gradients)
             handed.append(result.op.name)
@@ -150,6 +152,11 @@ class _Recorder:
         if handed:
             count = len(self.graph.get_operations())
             self.endings.append(Ending(self._unique(name), count, tuple(handed), gradients))
+        elif is_asked_for:
+            raise ValueError(
+                f"{self._name}: tf_libra.boundary is given {outputs!r}: a layer ends in tensors of"
+                " real or complex numbers, one at least"
+            )
         return result
 
     def _unique(self, name: str) -> str:
@@ -163,7 +170,12 @@ class _Recorder:
             if not self.marks.is_tracing_thread():
                 return original(layer, *args, **kwargs)
             inside = self._layers
-            is_part = bool(inside) and all(map(_is_container, inside)) and not _is_container(layer)
+            is_part = (
+                bool(inside)
+                and _is_container(inside[-1])
+                and all(isinstance(one, tf.keras.Model) for one in inside)
+                and not _is_container(layer)
+            )
             self._layers = [*inside, layer]
             try:
                 outputs = original(layer, *args, **kwargs)
@@ -204,6 +216,14 @@ class _Recorder:
             if not self.marks.is_tracing_thread() or context.num_replicas_in_sync != 1:
                 return original(context, reduce_op, value, *args, **kwargs)
             return value
+
+        return call
+
+    def capture(self, original: Any) -> Any:
+        def call(graph: Any, tensor: Any, name: Any = None, **kwargs: Any) -> Any:
+            if name is None and graph is self.graph and isinstance(tensor, core.Value):
+                name = "captured"
+            return original(graph, tensor, name, **kwargs)
 
         return call
 
@@ -337,6 +357,7 @@ class Recorder:
                 patches.KERAS_LAYER: recorder.keras_layer,
                 patches.REPLICA_ALL_REDUCE: recorder.replica_all_reduce,
                 patches.CONDITION: recorder.condition,
+                patches.CAPTURE: recorder.capture,
             }.items():
                 if patch.exists():
                     stack.enter_context(patches.replaced(patch, make))

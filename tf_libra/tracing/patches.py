@@ -180,6 +180,13 @@ CONDITION = Patch(
     since=_TENSORFLOW,
     reentry="one within a branch is written like any other",
 )
+CAPTURE = Patch(
+    module="tensorflow.python.framework.func_graph",
+    path="FuncGraph.capture",
+    why="what a step hands to a tf.function is called by a number of the process, and stages are"
+    " told by names, which have to be the same on every rank and in every trace",
+    since=_TENSORFLOW,
+)
 
 COLLECTIVE_ALL_REDUCE = Patch(
     module="tensorflow.python.distribute.cross_device_ops",
@@ -255,8 +262,8 @@ OF_HOROVOD = (
 )
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
-    *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, COLLECTIVE_ALL_REDUCE, JOIN,
-    COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
+    *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
+    JOIN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
 )  # fmt: skip
 
 
