@@ -44,7 +44,7 @@ CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchm
 # The extension is looked at every time (ninja compiles what changed); the rest when one of the
 # files that say what belongs in the environment is newer than it.
 setup: $(VENV)/.ready
-	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(BIN)/python setup.py --quiet egg_info build_ext --inplace
 
 $(VENV)/.ready: pyproject.toml setup.py tools/build_horovod.py
 	$(PYTHON) -m venv $(VENV)

@@ -16,6 +16,8 @@ import json
 import os
 import sys
 
+_LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID")
+
 
 def main() -> None:
     name, job = sys.argv[1], json.loads(sys.argv[2])
@@ -30,9 +32,10 @@ def main() -> None:
 def _local_rank() -> int:
     """Among the workers of this host; where there is one for each, they have cores of their own."""
     config = os.environ.get("TF_CONFIG")
-    if config is None:
-        return int(os.environ["HOROVOD_LOCAL_RANK"])
-    return int(json.loads(config)["task"]["index"])
+    if config is not None:
+        return int(json.loads(config)["task"]["index"])
+    # As launchers of Horovod and of MPICH say it.
+    return int(next(os.environ[name] for name in _LOCAL_RANKS if name in os.environ))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from tf_libra.pipelines.step_graph import Layer, StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 
-_REPEATS = 3
+# A part is run so often, and so much longer as fits in these seconds: the pace of a machine changes.
+_FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 0.5
 
 
 def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
@@ -45,7 +46,8 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
     count = len(layers)
     adds = num_microbatches > 1
     arguments = traces.arguments(given, traces.size)
-    apart = np.array(_measured(traces, traces.each_layer, traces.size, arguments, adds).seconds)
+    each = _measured(traces, traces.each_layer, traces.size, arguments, adds, most=_FEWEST)
+    apart = np.array(each.seconds)
     whole = _measured(traces, traces.cut([0]), traces.size, arguments, adds)
     forward = apart[:count] * whole.seconds[0] / apart[:count].sum()
     backward = apart[: count - 1 : -1] * whole.seconds[1] / apart[count:].sum()
@@ -98,9 +100,14 @@ class _Measured(NamedTuple):
 
 
 def _measured(
-    traces: Traces, cut: Cut, size: int, arguments: dict[str, Any], adds: bool
+    traces: Traces,
+    cut: Cut,
+    size: int,
+    arguments: dict[str, Any],
+    adds: bool,
+    most: int = _MOST,
 ) -> _Measured:
-    """Runs each part of a cut, which is of the trace for so many samples.
+    """Runs each part of a cut, which is of the trace for so many samples, `most` times at most.
 
     What only writes is left out; what others go on with, as a random state that is read and moved
     on at once, has its variables restored.
@@ -122,7 +129,7 @@ def _measured(
             function = PartFunction.of(extraction, replace(part, ops=ops), reducing)
             run = partial(function, arguments, values, sums)
             computed = run()
-            seconds.append(min(_timed(run) for _ in range(_REPEATS)))
+            seconds.append(_usual(run, most))
             values |= computed
     names = [name for one in cut.variables for name in one]
     return _Measured(seconds, {name: values[sum_of(name)] for name in names})
@@ -152,7 +159,7 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
 
     with _restored(traces, graph, graph.once):
         run()
-        return min(_timed(run) for _ in range(_REPEATS))
+        return _usual(run)
 
 
 @contextlib.contextmanager
@@ -166,6 +173,15 @@ def _restored(traces: Traces, graph: StepGraph, writes: Sequence[int]) -> Iterat
     finally:
         for one, value in before:
             one.assign(value)
+
+
+def _usual(run: Callable[[], Any], most: int = _MOST) -> float:
+    """Seconds of the usual run: steps take as long as usual, and not as the fastest."""
+    seconds: list[float] = []
+    until = time.perf_counter() + _LONG_ENOUGH
+    while len(seconds) < _FEWEST or (len(seconds) < most and time.perf_counter() < until):
+        seconds.append(_timed(run))
+    return float(np.median(seconds))
 
 
 def _timed(run: Callable[[], Any]) -> float:
