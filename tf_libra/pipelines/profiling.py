@@ -21,7 +21,7 @@ from tf_libra.pipelines.step_graph import Layer, StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 
-# A part is run so often, and so much longer as fits in these seconds: the pace of a machine changes.
+# A part is run so often, and so much oftener while it fits in these seconds: paces change.
 _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 0.5
 
 

@@ -1,0 +1,27 @@
+"""How a worker of a benchmark knows which core is its own."""
+
+import json
+
+import pytest
+
+from benchmarks.jobs import worker
+
+OF_TENSORFLOW = json.dumps({"task": {"type": "worker", "index": 3}})
+
+
+@pytest.mark.parametrize(
+    ("said", "rank"),
+    [
+        ({"HOROVOD_LOCAL_RANK": "1"}, 1),
+        ({"MPI_LOCALRANKID": "2"}, 2),  # by mpiexec of MPICH, as of --mpich on one host
+        ({"TF_CONFIG": OF_TENSORFLOW}, 3),
+    ],
+)
+def test_every_launcher_says_the_place_in_its_own_way(
+    said: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert worker._local_rank() == rank
