@@ -57,8 +57,6 @@ _COMPILES = frozenset(("built_programs", "toy"))
 
 # Parameters by each of which a module has a job of its own.
 _JOB_OF = ("place", "engines", "trained")
-# Whose tests are long, and have only that in common which one process trains alone.
-_LONG = {"tests/pipelines/test_executing.py": "model"}
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
@@ -107,8 +105,7 @@ def _part(item: pytest.Item) -> str:
     """What of a module stays together: all, or what looks at the same one of its jobs."""
     module = item.nodeid.partition("::")[0]
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    names = [*_JOB_OF, *([_LONG[module]] if module in _LONG else [])]
-    return " ".join([module, *(str(parameters[one]) for one in names if one in parameters)])
+    return " ".join([module, *(str(parameters[one]) for one in _JOB_OF if one in parameters)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
