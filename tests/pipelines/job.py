@@ -1,10 +1,11 @@
 """Trains a pipeline whose ranks are threads of this process."""
 
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.pipelines.threads import Threads
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 from tf_libra.model.scaling import ScalingProfile
+from tf_libra.pipelines.blocks import Traced
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.executing import Execution
 from tf_libra.pipelines.layout import Layout
@@ -31,11 +33,23 @@ from tf_libra.planning.pipeline.pe import execution_orders
 
 def fresh(make: Callable[[], Trained]) -> Trained:
     """A model that is the same every time, with the same names."""
-    tf.keras.backend.clear_session()
+    return _created(make)[0]
+
+
+def _created(make: Callable[[], Trained]) -> tuple[Trained, list[tf.Variable]]:
+    """Such a model, and all variables that were made for it, in order."""
+    tf.keras.backend.clear_session(free_memory=False)  # which would take longer than many models
     tf.keras.utils.set_random_seed(7)
-    trained = make()
-    trained.optimizer.build(trained.variables)
-    return trained
+    variables: list[tf.Variable] = []
+
+    def create(following: Callable[..., tf.Variable], **how: Any) -> tf.Variable:
+        variables.append(following(**how))
+        return variables[-1]
+
+    with tf.variable_creator_scope(create):
+        trained = make()
+        trained.optimizer.build(trained.variables)
+    return trained, variables
 
 
 @functools.cache
@@ -115,10 +129,21 @@ def train_laid_out(
     num_groups: int = 0,
     has_branches: bool = False,
 ) -> list[Rank]:
-    """Trains on joint batches, with the layout for layers of these names."""
+    """Trains on joint batches, with the layout for layers of these names.
+
+    Tracing takes longest, so the step is traced once and not by every rank, as processes have to:
+    the other ranks have the same trace, with variables of their own.
+    """
     threads = Threads(num_ranks)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups, has_branches)
-    ranks = [rank_of(make, threads.of(number), *how) for number in range(num_ranks)]
+    trained, variables = _created(make)
+    traces, layout = _planned(trained, *how)
+    ranks = [_rank(trained, traces, layout, threads.of(0), batches)]
+    for number in range(1, num_ranks):
+        trained, own = _created(make)
+        pairs = zip(variables, own, strict=True)
+        handles = {id(one.handle): other.handle for one, other in pairs}
+        ranks.append(_rank(trained, traces, layout, threads.of(number), batches, handles))
     with concurrent.futures.ThreadPoolExecutor(num_ranks) as pool:
         for future in [pool.submit(run, one, number) for number, one in enumerate(ranks)]:
             future.result()
@@ -133,10 +158,23 @@ def rank_of(
     num_microbatches: int,
     batches: Sequence[tuple[Any, Any]],
     num_groups: int = 0,
-    has_branches: bool = False,
 ) -> Rank:
-    """What one rank of `train_laid_out` has before the first step."""
+    """What one rank, a process of its own, has before the first step; see `train_laid_out`."""
     trained = fresh(make)
+    how = (layout_of, num_ranks, num_microbatches, batches, num_groups)
+    return _rank(trained, *_planned(trained, *how), transport, batches)
+
+
+def _planned(
+    trained: Trained,
+    layout_of: Callable[[Sequence[str]], Layout],
+    num_ranks: int,
+    num_microbatches: int,
+    batches: Sequence[tuple[Any, Any]],
+    num_groups: int = 0,
+    has_branches: bool = False,
+) -> tuple[Traces, Layout]:
+    """The traces of a model's step, and its layout."""
     images, labels = batches[0]
     share = images.shape[0] // num_ranks
     recorder = Recorder(tf.function(trained.step))
@@ -151,12 +189,43 @@ def rank_of(
         has_replicas = [len(ranks) > 1 for ranks in layout.ranks]
         kept = zip(groups, has_replicas, strict=True)
         layout = dataclasses.replace(layout, groups=tuple(g if has else () for g, has in kept))
-    shares = Shares(layout, share)
+    return traces, layout
+
+
+def _rank(
+    trained: Trained,
+    traces: Traces,
+    layout: Layout,
+    transport: Transport,
+    batches: Sequence[tuple[Any, Any]],
+    handles: Mapping[int, Any] | None = None,
+) -> Rank:
+    """One rank; where another has traced, `handles` are by the id of each of its own the rank's."""
+    shares = Shares(layout, traces.samples_per_rank)
     sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
     traced = {size: traces.traced(size, layout.starts) for size in sizes}
-    execution = Execution(layout, traced, share, transport)
+    if handles is not None:
+        traced = {size: _with_handles(one, handles) for size, one in traced.items()}
+    execution = Execution(layout, traced, traces.samples_per_rank, transport)
     cut = next(iter(traced.values())).cut
     return Rank(trained, cut.graph, cut, execution, batches, [])
+
+
+def _with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
+    """The same trace of other variables."""
+
+    def other(captured: Any) -> Any:
+        return handles[id(captured)] if captured.dtype == tf.resource else captured
+
+    cut, extraction = copy.copy(traced.cut), copy.copy(traced.extraction)
+    cut.graph = graph = copy.copy(cut.graph)
+    graph.captures = {name: other(one) for name, one in graph.captures.items()}
+    # What the trace says of its variables is found by their own handles as before.
+    graph._placeholders = graph._placeholders | {
+        id(one): name for name, one in graph.captures.items()
+    }
+    extraction._captures = {name: other(one) for name, one in extraction._captures.items()}
+    return Traced(cut, traced.axes, extraction)
 
 
 def _groups(cut: Cut, stage: int, count: int) -> Groups:
