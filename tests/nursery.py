@@ -70,13 +70,18 @@ class Nursery:
         env: dict[str, str],
         output: Path,
         namespace: str | None = None,
+        errors: Path | None = None,
     ) -> Child:
-        """Runs a script in a process of its own; `env` is all of its environment."""
+        """Runs a script in a process of its own; `env` is all of its environment.
+
+        What it prints goes to `output`, its standard error to `errors` where that is given.
+        """
         request = {
             "command": [str(script), *args],
             "env": env,
             "output": str(output),
             "namespace": namespace,
+            "errors": str(errors or output),
         }
         return Child(self, int(self.ask(request)))
 
@@ -141,7 +146,7 @@ def _outcome(pid: int, outcomes: dict[int, int]) -> int | None:
 
 
 def _become_worker(
-    command: list[str], env: dict[str, str], output: str, namespace: str | None
+    command: list[str], env: dict[str, str], output: str, namespace: str | None, errors: str
 ) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -149,9 +154,9 @@ def _become_worker(
     if namespace is not None:
         _enter(libc, namespace)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for source, target in ((nothing, 0), (written, 1), (written, 2)):
-        os.dup2(source, target)
+    os.dup2(nothing, 0)
+    for path, target in ((output, 1), (errors, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), target)
     os.environ.clear()
     os.environ.update(env)
     sys.argv[:] = command

@@ -4,12 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from benchmarks.meeting import free_addresses
 from tests.launching import under_tf_config, worker_environment
+from tests.nursery import Nursery
 from tf_libra.backends import lanes_meeting, multi_worker
 from tf_libra.backends.job import World
 from tf_libra.backends.multi_worker import cluster_of
@@ -106,18 +109,26 @@ os._exit(0)  # TensorFlow would wait for the worker
 """
 
 
-def run_alone(first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """The step above in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", STEP.format(first=first)],
-        env=worker_environment() | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+RunAlone = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_step_of_one_worker_runs_as_it_is() -> None:
+@pytest.fixture
+def run_alone(nursery: Nursery, tmp_path: Path) -> RunAlone:
+    """The step above in a process of its own, by what comes first in it and its environment."""
+
+    def run(first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        script, output, errors = (tmp_path / name for name in ("step.py", "output", "errors"))
+        script.write_text(STEP.format(first=first))
+        env = worker_environment() | environment
+        child = nursery.fork(script, (), env, output, errors=errors)
+        code = child.wait(300)
+        texts = (path.read_text(errors="replace") for path in (output, errors))
+        return subprocess.CompletedProcess([str(script)], code, *texts)
+
+    return run
+
+
+def test_step_of_one_worker_runs_as_it_is(run_alone: RunAlone) -> None:
     with under_tf_config(1) as [place]:
         finished = run_alone(**place)
     assert finished.returncode == 0, finished.stderr
@@ -126,6 +137,7 @@ def test_step_of_one_worker_runs_as_it_is() -> None:
     assert "name more than one worker in TF_CONFIG" in finished.stderr
 
 
+@pytest.mark.workers
 def test_chief_and_worker_train_together_until_one_is_lost() -> None:
     chief, worker = free_addresses(2)
     cluster = {"chief": [chief], "worker": [worker]}
@@ -156,7 +168,7 @@ def test_chief_and_worker_train_together_until_one_is_lost() -> None:
     assert "rank 1 is gone" in first or "rank 1 closed the connection" in first, log
 
 
-def test_evaluator_runs_as_it_is() -> None:
+def test_evaluator_runs_as_it_is(run_alone: RunAlone) -> None:
     workers = free_addresses(3)
     config = {
         "cluster": {"worker": workers[:2], "evaluator": workers[2:]},
@@ -167,13 +179,13 @@ def test_evaluator_runs_as_it_is() -> None:
     assert finished.stdout.splitlines() == ["loss 6.0 4.0", "pass-through"]
 
 
-def test_strategy_without_tf_config_is_refused() -> None:
+def test_strategy_without_tf_config_is_refused(run_alone: RunAlone) -> None:
     finished = run_alone()
     assert finished.returncode == 1
     assert "MultiWorkerMirroredStrategy was made while TF_CONFIG was not set" in finished.stderr
 
 
-def test_job_of_horovod_and_of_tf_config_at_once_is_refused() -> None:
+def test_job_of_horovod_and_of_tf_config_at_once_is_refused(run_alone: RunAlone) -> None:
     with under_tf_config(1) as [place]:
         finished = run_alone("import horovod.tensorflow as hvd; hvd.init()", **place)
     assert finished.returncode == 1
@@ -181,7 +193,7 @@ def test_job_of_horovod_and_of_tf_config_at_once_is_refused() -> None:
     assert "worker 0 at 127.0.0.1:" in finished.stderr
 
 
-def test_strategy_in_a_job_of_horovods_of_one_process_runs_as_it_is() -> None:
+def test_strategy_in_a_job_of_horovods_of_one_process_runs_as_it_is(run_alone: RunAlone) -> None:
     finished = run_alone("import horovod.tensorflow as hvd; hvd.init()")
     assert finished.returncode == 0, finished.stderr
     assert "one process" in finished.stderr
