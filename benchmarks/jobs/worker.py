@@ -16,8 +16,6 @@ import json
 import os
 import sys
 
-_LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID")
-
 
 def main() -> None:
     name, job = sys.argv[1], json.loads(sys.argv[2])
@@ -34,8 +32,8 @@ def _local_rank() -> int:
     config = os.environ.get("TF_CONFIG")
     if config is not None:
         return int(json.loads(config)["task"]["index"])
-    # As launchers of Horovod and of MPICH say it.
-    return int(next(os.environ[name] for name in _LOCAL_RANKS if name in os.environ))
+    by_mpich = "MPI_LOCALRANKID" in os.environ
+    return int(os.environ["MPI_LOCALRANKID" if by_mpich else "HOROVOD_LOCAL_RANK"])
 
 
 if __name__ == "__main__":

@@ -95,13 +95,14 @@ def check_counts(graph: StepGraph, other: StepGraph) -> None:
             )
     samples = {one.name for one in graph.returned_samples}
     for one, another in zip(graph.returned, other.returned, strict=True):
+        if one.name in samples:
+            continue
         place = graph.place[one.op.name]
-        is_of_size = (
+        if (
             _differ(one, another)
             if graph.constant[place]
             else _is_of_size(graph, graph.closure([place]), others)
-        )
-        if one.name not in samples and is_of_size:
+        ):
             raise ValueError(
                 f"{graph.recording.name} returns {one.name}, which is made of the size of the"
                 " batch, and in a stage that is the size of a microbatch: count samples outside of"
