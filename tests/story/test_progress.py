@@ -196,7 +196,7 @@ def test_rank_0_says_how_it_went_in_one_line(talking: Job) -> None:
     [line] = [line for line in lines(talking) if "under a plan of" in line]
     assert re.fullmatch(
         r"tf_libra: HandWritten.step: \d+ steps, \d+ of them under a plan of [a-z-]+"
-        r" \(\d+ groups?\), [\d.]+ m?s each"
+        r" \(\d+ groups?\), [\d.]+ (us|ms|s) each"
         # What was measured decides which plan it is; that one is not compared with itself.
         r"(; (.\d+\.\d %|no difference .*) against one all-reduce after backward \(.*\))?",
         line,
