@@ -34,11 +34,13 @@ SHAPES = {"b2": 5, "w2": 9 * 5, "b1": 9, "w1": 16 * 9, "b0": 16, "w0": 12 * 16}
 def pytest_configure() -> None:
     """Undoes that a script's background ignores Ctrl-C, for the tests and all that they start.
 
-    And no random test depends on how fast the machine draws its examples.
+    And no random test depends on how fast the machine draws its examples, or on the run.
     """
     hypothesis.settings.register_profile(
         "any machine",
         deadline=None,
+        derandomize=True,
+        database=None,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("any machine")

@@ -125,7 +125,8 @@ void PositionsThatCannotBe() {
 }
 
 // Rank 1 is a process of its own, in the middle of many all-reduces.
-void WithAnotherProcess(const std::function<void(const ExchangeOptions&, pid_t)>& body) {
+void WithAnotherProcess(double timeout_seconds,
+                        const std::function<void(const ExchangeOptions&, pid_t)>& body) {
   testing::Meeting meeting(2, 1);
   const Tensors tensors({1 << 19}, 0, true);
   const Buffers buffers(tensors.views);
@@ -147,15 +148,15 @@ void WithAnotherProcess(const std::function<void(const ExchangeOptions&, pid_t)>
   Mesh mesh;
   CHECK_OK(meeting.Connect(0, &mesh));
   std::vector<char> scratch;
-  const ExchangeOptions options = reduce(mesh, 1);
-  for (int round = 0; round < 20; ++round) CHECK_OK(testing::RunWatched(options, &scratch).status);
-  body(options, child);
+  const ExchangeOptions usual = reduce(mesh, kGenerousSeconds);
+  for (int round = 0; round < 20; ++round) CHECK_OK(testing::RunWatched(usual, &scratch).status);
+  body(reduce(mesh, timeout_seconds), child);
   kill(child, SIGKILL);
   CHECK_EQ(waitpid(child, nullptr, 0), child);
 }
 
 void ProcessThatIsKilled() {
-  WithAnotherProcess([](const ExchangeOptions& options, pid_t child) {
+  WithAnotherProcess(kGenerousSeconds, [](const ExchangeOptions& options, pid_t child) {
     std::vector<char> scratch;
     std::thread killer([child] { kill(child, SIGKILL); });
     Status status;
@@ -167,7 +168,7 @@ void ProcessThatIsKilled() {
 }
 
 void ProcessThatIsStopped() {
-  WithAnotherProcess([](const ExchangeOptions& options, pid_t child) {
+  WithAnotherProcess(1, [](const ExchangeOptions& options, pid_t child) {
     std::vector<char> scratch;
     CHECK_EQ(kill(child, SIGSTOP), 0);
     Status status;

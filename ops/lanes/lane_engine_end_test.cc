@@ -207,7 +207,7 @@ void ForkedChildLeavesTheParentAlone() {
   const int before = testing::Failures();
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // not inherited; a child that hangs is a failure
+    alarm(60);  // not inherited; a child that hangs is a failure
     const char* const why = "not in one forked from it";
     CHECK_STATUS(AllReduce(engines[0].get(), operation), StatusCode::kFailedPrecondition, why);
     std::vector<std::string> all;
@@ -234,7 +234,7 @@ void ForkedChildDoesNotHideADeath() {
   CHECK_EQ(pipe(hold), 0);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);
+    alarm(60);
     close(hold[1]);
     char byte;
     _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);  // until the parent is through
@@ -253,7 +253,7 @@ void ForkedChildClosesNothingOfItsOwn() {
   Engines engines = MakeEngines(ConnectAll(2, 2));
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);
+    alarm(60);
     int files[64];
     for (int& file : files) file = dup(0);
     engines.clear();

@@ -313,8 +313,8 @@ void RankThatDoesNotArrive() {
   std::mutex mutex;
   std::vector<std::string> warnings;
   LaneEngineOptions options;
-  options.timeout_seconds = 1;
-  options.stall_warning_seconds = 0.2;
+  options.timeout_seconds = 3;
+  options.stall_warning_seconds = 1;  // by then the others have come
   options.warn = [&](const std::string& text) {
     const std::lock_guard<std::mutex> lock(mutex);
     warnings.push_back(text);

@@ -151,7 +151,7 @@ void SecondAttemptTakesThePlaceOfTheFirst() {
 // A job's rank at the address of another job's.
 void WrongSecret() {
   for (const size_t byte : {0, 63}) {
-    Meeting meeting(2, 1, kShortSeconds);
+    Meeting meeting(2, 1, 2);  // within which the stranger comes
     Meeting stranger = Meeting(2, 1, kGenerousSeconds);
     stranger.options.addresses = meeting.options.addresses;
     stranger.options.secret[byte] ^= 1;
@@ -360,7 +360,7 @@ void FullListenerIsNotTakenForADeadOne() {
 void PortHeldByAnotherProgram() {
   for (const std::string& answer : {std::string(8, 'x'), std::string(100, 'x'), std::string()}) {
     const bool answers = !answer.empty();
-    Meeting meeting(2, 1, answers ? kGenerousSeconds : kShortSeconds);
+    Meeting meeting(2, 1, answers ? kGenerousSeconds : 2);
     std::thread program([&] {
       pollfd entry{meeting.listeners[0].fd(), POLLIN, 0};
       poll(&entry, 1, -1);

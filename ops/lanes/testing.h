@@ -95,7 +95,7 @@ struct Test {
 
 // Runs `tests`, or those that the command line names. A test that hangs ends the program.
 inline int RunTests(const std::vector<Test>& tests, int argc, char** argv) {
-  alarm(240);
+  alarm(800);
   for (const Test& test : tests) {
     bool chosen = argc < 2;
     for (int i = 1; i < argc; ++i) chosen = chosen || std::string(argv[i]) == test.name;

@@ -266,8 +266,9 @@ if __name__ == "__main__":
             TUNING_STEPS + 4,
             strategy=name,
             max_tuning_steps=TUNING_STEPS,
+            max_tuning_seconds=1e6,
         )
-    tuned = {"max_tuning_steps": TUNING_STEPS, "threads": (1, 3)}
+    tuned = {"max_tuning_steps": TUNING_STEPS, "max_tuning_seconds": 1e6, "threads": (1, 3)}
     add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", strategy="libra", **tuned)
     cases.add("told_toy", told_toy)
     cases.run()

@@ -73,7 +73,7 @@ def happen() -> None:
 def main() -> None:
     hvd.init()
     model = Model()
-    options: dict[str, Any] = {"timeout_seconds": 3.0} if HOW == "stop" else {}
+    options: dict[str, Any] = {"timeout_seconds": 15.0} if HOW == "stop" else {}
     strategy = tf_libra.strategies.Spp(num_microbatches=MICROBATCHES, num_stages=SIZE)
     train_step = tf_libra.optimize(strategy, **options)(tf.function(model.train_step))
     result: dict[str, Any] = {"done": 0, "errors": [], "times": []}

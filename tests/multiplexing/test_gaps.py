@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,8 +90,13 @@ def job() -> Iterator[Background]:
     job.end()
 
 
-def test_process_goes_on_in_long_gaps_alone(job: Background) -> None:
+def test_process_goes_on_in_long_gaps_alone(
+    job: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between them, and in short ones, it is stopped; in steps that are to be alone, throughout."""
+    now = 0.0
+    clock = SimpleNamespace(perf_counter=lambda: now, monotonic=time.monotonic)
+    monkeypatch.setattr("tf_libra.multiplexing.background.time", clock)
     ran_in_gaps = 0
     for step in range(4 * CYCLE):
         is_alone = step % CYCLE < ALONE
@@ -101,7 +107,7 @@ def test_process_goes_on_in_long_gaps_alone(job: Background) -> None:
             with job.gap("long"):
                 ran_in_gaps += job.runs
                 assert not (is_alone and job.runs)
-                time.sleep(0.005)
+                now += 0.005
             assert not job.runs
     assert ran_in_gaps > 0
     assert "in the gaps of" in job.describe()

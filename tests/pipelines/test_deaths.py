@@ -68,7 +68,7 @@ def test_others_raise_when_a_rank_is_killed(die: Callable[..., Any]) -> None:
     assert job.returncodes[LAST] == -signal.SIGKILL
     check_survivors(job)
     for rank in SURVIVORS:
-        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 5
+        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 60
 
 
 def test_stopped_rank_is_given_up_at_the_deadline(die: Callable[..., Any]) -> None:
@@ -80,10 +80,10 @@ def test_stopped_rank_is_given_up_at_the_deadline(die: Callable[..., Any]) -> No
         job = workers.job()
     check_survivors(job)
     first = [told(job, rank)["errors"][0] for rank in SURVIVORS]
-    waited = re.compile(rf"rank \d.* waited 3 s for rank {LAST} to (send|receive) ")
+    waited = re.compile(rf"rank \d.* waited 15 s for rank {LAST} to (send|receive) ")
     assert any(waited.search(message) for message in first), first
     for rank in SURVIVORS:
-        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 30
+        assert told(job, rank)["times"][0] - incident(job.folder)["time"] < 60
     # It is told as well, once it goes on.
     assert "gave up" in told(job, LAST)["errors"][0]
 

