@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import random
 import socket
 from collections.abc import Iterator, Sequence
 
@@ -50,10 +51,24 @@ def tf_configs(addresses: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
+# Linux gives none of these to who asks for any port: they are still free when they are used.
+_PORTS = range(20_000, 32_768)
+
+
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this host at ports that nobody has now."""
+    """Addresses of this host at ports that nobody has now.
+
+    Raises:
+        OSError: there are not so many.
+    """
+    found: list[str] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+        # Drawn by who has no seed: others draw at the same time.
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            if len(found) == count:
+                return found
+            one = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                found.append(f"127.0.0.1:{port}")
+    raise OSError(f"no {count} ports between {_PORTS.start} and {_PORTS.stop - 1} are free")

@@ -110,9 +110,7 @@ class ElasticJob:
                 assert child.wait(DEADLINE_SECONDS) == 0
 
     def outputs(self) -> str:
-        return "\n".join(
-            path.read_text(errors="replace")[-3000:] for path in self.folder.glob("output.*")
-        )
+        return "\n".join(path.read_text(errors="replace") for path in self.folder.glob("output.*"))
 
 
 @contextmanager
@@ -123,7 +121,7 @@ def elastic_job(
     try:
         yield job
     except Exception:
-        print(job.outputs())
+        print(job.outputs()[-20_000:])
         raise
     finally:
         job.driver.stop()

@@ -26,7 +26,7 @@ from tf_libra import strategies
 
 # Before what counts, for caches, and for a background job to have begun.
 WARM_UP_STEPS = 16
-_BEGIN_SECONDS = 120.0
+_BEGIN_SECONDS = 600.0
 _STATIC_SHARE = 1  # ranks that train in a static partition; the others have the background
 
 

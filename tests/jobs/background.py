@@ -76,7 +76,7 @@ def train(job: Background, until: Callable[[], bool], **options: Any) -> dict[st
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not true():
         assert time.monotonic() < deadline, "the background has not had any time"
         time.sleep(0.01)

@@ -1,6 +1,7 @@
 """Sends, receives and collectives of sets of ranks, eagerly and in functions, with gradients."""
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -355,7 +356,9 @@ def other_name() -> None:
         collectives.send(tf.zeros([2]), 1, "activation")
     if RANK == 1:
         collectives.receive(tf.float32, [2], 0, "activations")
-    # The others have no part in it, and learn of it.
+    # The others have no part in it, and learn of it, before they have waited for as long.
+    if RANK > 1:
+        time.sleep(1)
     tf.function(lambda: collectives.all_reduce(tf.zeros([1]), ALL, "later"))()
 
 

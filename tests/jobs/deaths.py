@@ -228,7 +228,7 @@ def main() -> None:
             os.environ |= {"TF_LIBRA_PORTS": "none", "NCCL_TUNER_PLUGIN": str(nccl.PATH)}
     options["engine"] = os.environ.get("TF_LIBRA_JOB_ENGINE", "lanes")
     if HOW in ("stop", "leave"):
-        options["timeout_seconds"] = 3.0
+        options["timeout_seconds"] = 15.0
     if HOW == "stuck":
         options["timeout_seconds"] = 20.0  # its graph takes a while
     if HOW in ("late", "wait"):

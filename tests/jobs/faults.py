@@ -124,7 +124,7 @@ def size_differs_at_run_time() -> Any:
 def size_differs_after_a_retrace() -> Any:
     """The last rank has something to compare, the others know their gradients already."""
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize(plan=PLAN_FILE, timeout_seconds=3.0)(tf.function(model.step))
+    step = tf_libra.optimize(plan=PLAN_FILE)(tf.function(model.step))
     for number in range(3):
         step(*shard(number))
     if RANK == LAST:
@@ -200,7 +200,7 @@ def another_world_size() -> Any:
 def runs_out_of_data() -> Any:
     """The last rank has no more data than for three steps, and does something else then."""
     model = models.HandWritten("float32", "sgd")
-    step = tf_libra.optimize(plan=PLAN_FILE, timeout_seconds=3.0)(tf.function(model.step))
+    step = tf_libra.optimize(plan=PLAN_FILE, timeout_seconds=15.0)(tf.function(model.step))
     state = tf_libra.elastic.TensorFlowState(model.variables, step=0)
     result: dict[str, Any] = {"errors": []}
     for number in range(3 if RANK == LAST else 4):

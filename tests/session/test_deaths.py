@@ -125,7 +125,7 @@ def test_others_raise_when_a_rank_is_gone(die: Die, how: str, step: int | None) 
         done = {"kill-tracing": (0,), "kill-reduce": (3, 4)}
         assert document["done"] in done.get(how, (3,))
         if how not in WORDS:
-            assert document["times"][0] - incident(job.folder)["time"] < 5
+            assert document["times"][0] - incident(job.folder)["time"] < 60
         if how in ("kill", "kill-reduce"):
             assert re.search(r"group \d \(\w+, \w+\) of plan [0-9a-f]+", document["errors"][0])
     errors = [told(job, rank)["errors"][0] for rank in SURVIVORS]
@@ -219,7 +219,7 @@ def test_stopped_rank_is_given_up(die: Die) -> None:
         workers.wait(DEADLINE_SECONDS)
         job = workers.job()
     check_survivors(job, 4)
-    assert any(f"waited 3 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
+    assert any(f"waited 15 s for rank(s) {LAST}" in told(job, r)["errors"][0] for r in SURVIVORS)
     # It is told as well, once it goes on.
     assert "gave up" in told(job, LAST)["errors"][0]
 

@@ -76,7 +76,7 @@ def test_terminal_shows_what_takes_longer_than_a_second(
     shown.end()
     terminal.stream.write("the end\n")
     terminal.stream.flush()
-    assert terminal.read_until("the end").endswith(f"{CLEAR}the end\r\n")
+    assert terminal.read_until("the end\r\n").endswith(f"{CLEAR}the end\r\n")
 
 
 def test_messages_stand_on_lines_of_their_own(terminal: Terminal, log: logging.Logger) -> None:

@@ -88,6 +88,7 @@ def test_the_plan_answers_the_questions_of_a_newcomer(
 ) -> None:
     place = {"run": made["heading"]["run"], "tag": made["heading"]["tag"]}
     assert place["run"] == RUN
+    tab.wait(lambda: tab.one("#gain").get_attribute("data-pending") is None)
     facts = {one: tab.one(f"#{one}").text for one in ("bottleneck", "threads", "model", "gain")}
     assert "Group" in facts["bottleneck"]
     assert facts["threads"].splitlines()[1].startswith("r = ")

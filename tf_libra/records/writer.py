@@ -46,7 +46,8 @@ class RecordWriter:
         folder = run_folder(logdir, rank)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}"
-        path = folder / f"{name}.{os.getpid()}.{next(_files)}.v2"
+        # Files of one second are read in the order of their names.
+        path = folder / f"{name}.{os.getpid()}.{next(_files):06d}.v2"
         path.touch()  # what cannot be made is an OSError here, a TensorFlow error below
         self._file = tf.io.TFRecordWriter(str(path))
         self._tags: set[str] = set()

@@ -35,6 +35,7 @@ class Progress:
         self._text = ""
         self._since = 0.0
         self._drawn = False
+        self._others_write_until = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -65,8 +66,9 @@ class Progress:
     def _refresh(self) -> None:
         while not self._ended.wait(_REFRESH_SECONDS):
             with self._lock:
-                seconds = time.monotonic() - self._since
-                if seconds < _PATIENCE_SECONDS:
+                now = time.monotonic()
+                seconds = now - self._since
+                if seconds < _PATIENCE_SECONDS or now < self._others_write_until:
                     continue
                 columns = shutil.get_terminal_size().columns
                 line = f"tf_libra: {self._text}, {units.time(round(seconds))}"[: columns - 1]
@@ -74,6 +76,8 @@ class Progress:
                 self._drawn = True
 
     def _give_way(self, record: logging.LogRecord) -> bool:
+        with self._lock:  # its handlers write after this
+            self._others_write_until = time.monotonic() + _REFRESH_SECONDS
         self._clear()
         return True
 
