@@ -6,8 +6,10 @@ import tensorflow as tf
 
 from tests.pipelines.job import batches, fresh
 from tests.pipelines.models import EVERY
+from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
-from tf_libra.pipelines.profiling import averaged, measured_layers
+from tf_libra.pipelines.links import Links
+from tf_libra.pipelines.profiling import averaged, measured_layers, measured_stages
 from tf_libra.pipelines.recording import Recorder
 from tf_libra.pipelines.traces import Traces
 
@@ -75,6 +77,42 @@ def test_an_update_that_cannot_be_undone_is_not_measured(in_condition):
     assert not calls
     assert found.update_seconds.sum() == 0
     assert found.input_shares == ()
+
+
+def test_stages_are_measured_as_they_run_with_what_they_send_and_receive():
+    """Without any effect; so many seconds for each message that nothing else counts."""
+    trained = fresh(EVERY["normalized"])
+    every = [*trained.variables, *trained.state, *trained.optimizer.variables]
+    before = [tf.convert_to_tensor(one).numpy() for one in every]
+    given = (batches(1, 8)[0], {})
+    traces = Traces(Recorder(tf.function(trained.step)), given, 4, 4, num_ranks=2)
+    layers = measured_layers(traces, given, 2)
+    last = len(layers.layers) - 1
+    cut = traces.cut((0, last))
+    links = Links(Cluster.from_bandwidth(np.ones((2, 2))), 0.0, 1e3, 1e6)
+    found = measured_stages(traces, given, 2, layers, (0, last), links)
+    for one, value in zip(every, before, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(one).numpy(), value)
+    for stage, own in enumerate((slice(0, last), slice(last, None))):
+        for phase, seconds in (
+            (cut.forward(stage), found.forward_seconds),
+            (cut.backward(stage), found.backward_seconds),
+        ):
+            handled = sum(
+                1e3 * (one.sent_in == phase) + 1e6 * (one.needed_in == phase)
+                for one in cut.messages
+            )
+            assert seconds[own].sum() - handled == pytest.approx(0.5, abs=0.5)
+    # Nothing else is another than before, and each layer keeps its part of its stage.
+    assert (found.names, found.activation_bytes) == (layers.names, layers.activation_bytes)
+    np.testing.assert_array_equal(found.update_seconds, layers.update_seconds)
+    assert found.input_shares == layers.input_shares
+    for was, now in (
+        (layers.forward_seconds, found.forward_seconds),
+        (layers.backward_seconds, found.backward_seconds),
+    ):
+        parts = now[:last] / now[:last].sum(), was[:last] / was[:last].sum()
+        np.testing.assert_allclose(*parts)
 
 
 def test_where_a_rank_has_not_measured_its_share_nobody_has():

@@ -1,6 +1,7 @@
 """Samples go from the ranks that pass them to those that compute them."""
 
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_libra.pipelines.exchanging import joined, sliced
@@ -22,6 +23,65 @@ class _Passed(NamedTuple):
 
     rank: int
     parts: tuple[Range, ...]
+
+
+class _Coming(NamedTuple):
+    """What a rank computes of what one rank passes of an argument.
+
+    Attributes:
+        get: waits for it.
+        whole: which samples of the joint batch, or of these samples, it is.
+        places: by microbatch, which of them.
+    """
+
+    get: Callable[[], Any]
+    whole: Range
+    places: tuple[Range, ...]
+
+
+class Samples:
+    """What a rank computes with in one step; it waits for no more than is needed.
+
+    Other ranks' samples come in while it computes with what is there.
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[str, int | None],
+        needed: Mapping[Team, Mapping[str, Any]],
+        coming: Mapping[Team, Mapping[str, Sequence[_Coming]]],
+    ) -> None:
+        """Waits for nothing.
+
+        Args:
+            axes: by argument that has samples, along which axis.
+            needed: by team, arguments that have no samples.
+            coming: by team, those that have.
+        """
+        self._axes = axes
+        self._needed = needed
+        self._coming = coming
+        self._found: dict[tuple[Team, int], Values] = {}
+
+    def of(self, team: Team, microbatch: int) -> Values:
+        """This rank's samples of one microbatch, by argument. Errors as for `receive`."""
+        key = (team, microbatch)
+        if key not in self._found:
+            self._found[key] = self._joined(team, microbatch)
+        return self._found[key]
+
+    def _joined(self, team: Team, microbatch: int) -> Values:
+        found = dict(self._needed[team])
+        for name, pieces in self._coming[team].items():
+            axis = self._axes[name]
+            assert axis is not None
+            parts = [
+                sliced(one.get(), axis, one.whole, one.places[microbatch])
+                for one in pieces
+                if one.places[microbatch].size
+            ]
+            found[name] = joined(parts, axis)
+        return found
 
 
 class Distribution:
@@ -69,8 +129,8 @@ class Distribution:
             self._shares.computed(team, computing, number) & passed for number in self._microbatches
         )
 
-    def __call__(self, given: Mapping[str, Any]) -> dict[Team, list[Values]]:
-        """Sends samples to who needs them; those that this rank needs, by team and microbatch.
+    def __call__(self, given: Mapping[str, Any]) -> Samples:
+        """Sends samples to who needs them, and begins to receive those that this rank needs.
 
         Args:
             given: the arguments that this rank passes.
@@ -79,19 +139,17 @@ class Distribution:
             for number, (team, passes) in enumerate(self._passes.items()):
                 if name in self._needs[team]:
                     self._send(given[name], axis, passes, f"argument {name} {number}")
-        found: dict[Team, list[Values]] = {
-            team: [{} for _ in self._microbatches] for team in self._takes
-        }
-        for team, batches in found.items():
+        needed: dict[Team, dict[str, Any]] = {team: {} for team in self._takes}
+        coming: dict[Team, dict[str, list[_Coming]]] = {team: {} for team in self._takes}
+        for team, takes in self._takes.items():
             number = self._shares.layout.teams.index(team)
             for name in self._needs[team]:
-                values = [given[name]] * len(batches)
                 if name in self._axes:
-                    takes, key = self._takes[team], f"argument {name} {number}"
-                    values = self._gathered(given[name], self._axes[name], takes, key)
-                for batch, value in zip(batches, values, strict=True):
-                    batch[name] = value
-        return found
+                    key = f"argument {name} {number}"
+                    coming[team][name] = self._begun(given[name], self._axes[name], takes, key)
+                else:
+                    needed[team][name] = given[name]
+        return Samples(self._axes, needed, coming)
 
     def _send(self, given: Any, axis: int | None, passes: Sequence[_Passed], key: str) -> None:
         passed = self._shares.passed(self._transport.rank)
@@ -100,26 +158,27 @@ class Distribution:
             if parts:
                 self._transport.send(joined(parts, axis), rank, key)
 
-    def _gathered(
+    def _begun(
         self, given: Any, axis: int | None, takes: Sequence[_Passed], key: str
-    ) -> list[Any]:
-        """By microbatch, what all ranks pass of it."""
+    ) -> list[_Coming]:
+        """What all ranks pass of it."""
         assert axis is not None
-        parts: list[list[Any]] = [[] for _ in self._microbatches]
+        found = []
         for rank, wanted in takes:
             size = sum(one.size for one in wanted)
             if rank == self._transport.rank:
-                there, whole, places = given, self._shares.passed(rank), wanted
+                whole = self._shares.passed(rank)
+                found.append(_Coming(functools.partial(_itself, given), whole, wanted))
             elif size:
                 shape = resized(given.shape, axis, size)
-                there = self._transport.receive(given.dtype, shape, rank, key)
-                whole, places = Range(0, size), _one_behind_the_other(wanted)
-            else:
-                continue
-            for own, place in zip(parts, places, strict=True):
-                if place.size:
-                    own.append(sliced(there, axis, whole, place))
-        return [joined(own, axis) for own in parts]
+                expected = self._transport.expect(given.dtype, shape, rank, key)
+                places = _one_behind_the_other(wanted)
+                found.append(_Coming(functools.cache(expected), Range(0, size), places))
+        return found
+
+
+def _itself(tensor: Any) -> Any:
+    return tensor
 
 
 def _one_behind_the_other(parts: Sequence[Range]) -> tuple[Range, ...]:

@@ -195,8 +195,8 @@ class Execution:
             self._receive(block, task, values)
             # Comes in while this is computed.
             self._expect(self._order[place + 1 : place + 2])
+            samples = batches.of(self.layout.ranks[stage], microbatch)
             start = time.perf_counter()
-            samples = batches[self.layout.ranks[stage]][microbatch]
             values |= block.functions[microbatch](samples, values, sums)
             stop = time.perf_counter()
             executed.append(Executed(kind, microbatch, start - began, stop - began, stage))

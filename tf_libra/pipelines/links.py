@@ -24,10 +24,14 @@ class Links:
     Attributes:
         cluster: the rate between every two.
         latency_seconds: of a small message, in the mean over all pairs.
+        sending_seconds: for which a rank that sends a message computes nothing else, in the mean.
+        receiving_seconds: likewise, one that receives a message that is there.
     """
 
     cluster: Cluster
     latency_seconds: float
+    sending_seconds: float = 0.0
+    receiving_seconds: float = 0.0
 
 
 class AllReduces(NamedTuple):
@@ -61,7 +65,8 @@ def measured_links(transport: Transport, control: Control) -> Links:
         of_large, of_small = control.all_gather(seconds)[one]
         rates[one, other] = rates[other, one] = 2 * _PROBE_BYTES / max(of_large, 1e-9)
         latencies.append(of_small / 2)
-    return Links(Cluster.from_bandwidth(rates), float(np.mean(latencies)))
+    handled = _handled(transport, control, small)
+    return Links(Cluster.from_bandwidth(rates), float(np.mean(latencies or 0.0)), *handled)
 
 
 def measured_all_reduces(
@@ -88,6 +93,23 @@ def measured_all_reduces(
         # The difference of two short times may be noise: what is sent takes a half of it at least.
         rates.append(_PROBE_BYTES / max(large - small, large / 2, 1e-9))
     return AllReduces(tuple(startups), tuple(rates))
+
+
+def _handled(transport: Transport, control: Control, probe: Any) -> tuple[float, float]:
+    """Seconds of a send and of a receive, neither of which waits; all ranks call this."""
+    rank, count = control.rank, control.world_size
+    seconds = []
+    for _ in range(_REPEATS if count > 1 else 0):
+        start = time.perf_counter()
+        transport.send(probe, (rank + 1) % count, "probe")
+        sent = time.perf_counter() - start
+        control.all_gather(None)  # by then it is there
+        start = time.perf_counter()
+        transport.receive(probe.dtype, probe.shape, (rank - 1) % count, "probe")
+        seconds.append((sent, time.perf_counter() - start))
+    everyone = control.all_gather(np.median(seconds or [(0.0, 0.0)], axis=0).tolist())
+    sending, receiving = np.mean(everyone, axis=0)
+    return float(sending), float(receiving)
 
 
 def _round_trip(transport: Transport, probe: Any, peer: int, is_first: bool) -> float:

@@ -24,6 +24,9 @@ from tf_libra.planning.pipeline.memory import check_layers_fit
 from tf_libra.story.story import Story
 from tf_libra.tuning import Phase
 
+# For so many cuts the stages are measured as they will run, until a plan has one of those cuts.
+_MOST_CUTS = 3
+
 
 class PipelinePlanner:
     """See `Planner`. The plan is made at once, and stays."""
@@ -83,27 +86,20 @@ class PipelinePlanner:
         memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
         cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
-        document: Any = None
+        self.plan = self._planned(traces, layers, cluster, control)
+        starts = _starts(self.plan)
+        measured: set[tuple[int, ...]] = {(0,)}  # all at once is one stage
+        while starts not in measured and len(measured) <= _MOST_CUTS:
+            measured.add(starts)
+            count = self.num_microbatches
+            mine = profiling.measured_stages(traces, given, count, layers, starts, links)
+            layers = profiling.averaged(mine, control)
+            self.plan = self._planned(traces, layers, cluster, control)
+            starts = _starts(self.plan)
+        groups: Any = None
         if control.rank == 0:
-            axes = traces.axes(traces.size)
-
-            def check(plan: PipelinePlan) -> None:
-                layout = Layout.of_pipeline(plan)
-                Shares(layout, traces.samples_per_rank)
-                check_exchanges(traces.cut(layout.starts), layout, axes)
-
-            try:
-                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
-            except ValueError as error:  # of all ranks
-                document = [None, str(error)]
-            else:
-                cut = traces.cut([stage.start for stage in plan.stages])
-                document = [plan.to_json(), groups_of(cut, plan, layers, links)]
-        document = control.broadcast(document)
-        if document[0] is None:
-            raise ValueError(document[1])
-        self.plan = PipelinePlan.from_json(document[0])
-        groups = tuple(tuple(map(tuple, one)) for one in document[1])
+            groups = groups_of(traces.cut(starts), self.plan, layers, links)
+        groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
         self._layout = replace(Layout.of_pipeline(self.plan), groups=groups)
         self._layers, self._cluster = layers, cluster
         self._first = _First(traces, control, story)
@@ -113,6 +109,28 @@ class PipelinePlanner:
             story.log.info("pipeline: %s", describing.in_a_line(self.plan))
             for note in self.plan.notes:
                 story.log.info("pipeline: %s", note)
+
+    def _planned(
+        self, traces: Traces, layers: LayerGraph, cluster: Cluster, control: Control
+    ) -> PipelinePlan:
+        """Rank 0's plan; raises on every rank what it says of steps that have none."""
+
+        def check(plan: PipelinePlan) -> None:
+            layout = Layout.of_pipeline(plan)
+            Shares(layout, traces.samples_per_rank)
+            check_exchanges(traces.cut(layout.starts), layout, traces.axes(traces.size))
+
+        document: Any = None
+        if control.rank == 0:
+            try:
+                plan = plan_for(layers, cluster, self._strategy, self.num_microbatches, check)
+                document = [plan.to_json(), None]
+            except ValueError as error:  # of all ranks
+                document = [None, str(error)]
+        made, refused = control.broadcast(document)
+        if made is None:
+            raise ValueError(refused)
+        return PipelinePlan.from_json(made)
 
     def next_layout(self) -> Layout:
         """See `Planner`."""
@@ -151,3 +169,8 @@ class _First:
     traces: Traces
     control: Control
     story: Story
+
+
+def _starts(plan: PipelinePlan) -> tuple[int, ...]:
+    """By stage, its first layer."""
+    return tuple(stage.start for stage in plan.stages)

@@ -1,10 +1,10 @@
 """What the layers of a step take, measured before planning."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,14 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.pipelines import branches
 from tf_libra.pipelines.cutting import Cut
 from tf_libra.pipelines.functions import PartFunction, sum_of
+from tf_libra.pipelines.links import Links
 from tf_libra.pipelines.reducing import Reducing
 from tf_libra.pipelines.step_graph import Layer, StepGraph
 from tf_libra.pipelines.traces import Traces
 from tf_libra.pipelines.updating import Update
 
-# A part is run so often, and so much oftener while it fits in these seconds: paces change.
-_FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 0.5
+# Parts are run so often, and so much oftener while it fits in these seconds: paces change.
+_FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 
 
 def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
@@ -74,6 +75,47 @@ def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerG
     )
 
 
+def measured_stages(
+    traces: Traces,
+    given: Any,
+    num_microbatches: int,
+    layers: LayerGraph,
+    starts: Sequence[int],
+    links: Links,
+) -> LayerGraph:
+    """The same layers, those of each stage scaled to what it takes as it will run, in one call.
+
+    By itself a layer keeps in a cache what in a stage makes room for the next layer. What a rank
+    computes to send and to receive what crosses a cut, it does not compute beside its blocks.
+
+    Args:
+        traces: of the step.
+        given: as for `measured_layers`.
+        num_microbatches: M.
+        layers: as they were measured before.
+        starts: by stage, its first layer.
+        links: as they were measured.
+
+    Raises:
+        ValueError: the step cannot be cut there.
+    """
+    arguments = traces.arguments(given, traces.size)
+    cut = traces.cut(starts)
+    seconds = _measured(traces, cut, traces.size, arguments, num_microbatches > 1).seconds
+    for message in cut.messages:
+        seconds[message.sent_in] += links.sending_seconds
+        seconds[message.needed_in] += links.receiving_seconds
+    count = len(starts)
+    forward, backward = _rows(layers)
+    for rows, measured in ((forward, seconds[:count]), (backward, seconds[: count - 1 : -1])):
+        for (start, stop), taken in zip(
+            itertools.pairwise([*starts, len(layers.layers)]), measured, strict=True
+        ):
+            known = rows[start:stop, -1].sum()
+            rows[start:stop] *= taken / known if known > 0 else 1.0
+    return _with_seconds(layers, forward, backward, layers.update_seconds)
+
+
 def _of_share(traces: Traces, given: Any, adds: bool) -> list[float] | None:
     """Forward and backward seconds of one rank's share of a microbatch; None: there is none."""
     size = traces.share
@@ -107,16 +149,17 @@ def _measured(
     adds: bool,
     most: int = _MOST,
 ) -> _Measured:
-    """Runs each part of a cut, which is of the trace for so many samples, `most` times at most.
+    """Runs the parts of a cut, which is of the trace for so many samples, `most` times at most.
 
-    What only writes is left out; what others go on with, as a random state that is read and moved
-    on at once, has its variables restored.
+    They take turns, as in a step: each finds in the caches what the others have left. What only
+    writes is left out; what others go on with, as a random state that is read and moved on at once,
+    has its variables restored.
     """
     graph, extraction = cut.graph, traces.extraction(size)
     without = {graph.ops[place].name for place in graph.writes if not graph.ops[place].outputs}
     sent = {one.tensor for one in cut.messages}
     values: dict[str, Any] = {}
-    seconds = []
+    runs: list[Callable[[], None]] = []
     with _restored(traces, graph, graph.writes):
         for phase, part in enumerate(cut.parts):
             stage = cut.stage_of(phase)
@@ -127,10 +170,13 @@ def _measured(
                 sums = {name: tf.zeros(v.shape, v.dtype) for name, v in reducing.variables.items()}
             ops = tuple(name for name in part.ops if name not in without)
             function = PartFunction.of(extraction, replace(part, ops=ops), reducing)
-            run = partial(function, arguments, values, sums)
-            computed = run()
-            seconds.append(_usual(run, most))
-            values |= computed
+
+            def run(function: PartFunction = function, sums: dict[str, Any] = sums) -> None:
+                values.update(function(arguments, values, sums))
+
+            run()
+            runs.append(run)
+        seconds = _usual(runs, most)
     names = [name for one in cut.variables for name in one]
     return _Measured(seconds, {name: values[sum_of(name)] for name in names})
 
@@ -159,7 +205,7 @@ def _update_seconds(traces: Traces, arguments: dict[str, Any], gradients: dict[s
 
     with _restored(traces, graph, graph.once):
         run()
-        return _usual(run)
+        return _usual([run])[0]
 
 
 @contextlib.contextmanager
@@ -175,13 +221,13 @@ def _restored(traces: Traces, graph: StepGraph, writes: Sequence[int]) -> Iterat
             one.assign(value)
 
 
-def _usual(run: Callable[[], Any], most: int = _MOST) -> float:
-    """Seconds of the usual run: steps take as long as usual, and not as the fastest."""
-    seconds: list[float] = []
+def _usual(runs: Sequence[Callable[[], Any]], most: int = _MOST) -> list[float]:
+    """Seconds of the usual run of each: steps take as long as usual, and not as the fastest."""
+    seconds: list[list[float]] = []
     until = time.perf_counter() + _LONG_ENOUGH
     while len(seconds) < _FEWEST or (len(seconds) < most and time.perf_counter() < until):
-        seconds.append(_timed(run))
-    return float(np.median(seconds))
+        seconds.append([_timed(run) for run in runs])
+    return [float(one) for one in np.median(seconds, axis=0)]
 
 
 def _timed(run: Callable[[], Any]) -> float:
@@ -212,28 +258,41 @@ def crossing_bytes(cut: Cut) -> list[float]:
 
 def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """The means of what all ranks have measured, all of which call this."""
-    rows = layers.layers
-    everyone = control.all_gather(
-        [
-            [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows],
-            [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows],
-            [(one.update_seconds,) for one in rows],
-        ]
-    )
+    forward, backward = _rows(layers)
+    mine = [forward.tolist(), backward.tolist(), layers.update_seconds.tolist()]
+    everyone = control.all_gather(mine)
     # A rank that could not measure its share has whole microbatches only.
     num_shares = min(len(forward[0]) for forward, _, _ in everyone)
-    forward, backward, update = (
+    forward, backward = (
         np.mean([[row[-num_shares:] for row in one] for one in times], axis=0)
-        for times in zip(*everyone, strict=True)
+        for times in list(zip(*everyone, strict=True))[:2]
     )
-    if num_shares == 1:
-        forward, backward = forward[:, 0], backward[:, 0]
+    update = np.mean([told[2] for told in everyone], axis=0)
+    return _with_seconds(layers, forward, backward, update)
+
+
+_Seconds = NDArray[np.float64]
+
+
+def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:
+    """Forward and backward seconds by layer and share of a microbatch, which may be all of it."""
+    rows = layers.layers
+    forward = [one.forward_seconds_by_share or (one.forward_seconds,) for one in rows]
+    backward = [one.backward_seconds_by_share or (one.backward_seconds,) for one in rows]
+    return np.array(forward), np.array(backward)
+
+
+def _with_seconds(
+    layers: LayerGraph, forward: _Seconds, backward: _Seconds, update: _Seconds
+) -> LayerGraph:
+    """The same layers, which take these seconds, as `_rows` has them."""
+    has_shares = forward.shape[1] > 1
     return LayerGraph.chain(
-        forward,
-        backward,
+        forward if has_shares else forward[:, 0],
+        backward if has_shares else backward[:, 0],
         layers.parameter_bytes,
         layers.activation_bytes,
         layers.names,
-        input_shares=layers.input_shares if num_shares > 1 else (),
-        update_seconds=update[:, 0],
+        input_shares=layers.input_shares if has_shares else (),
+        update_seconds=update,
     )
