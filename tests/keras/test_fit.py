@@ -243,6 +243,7 @@ def test_model_that_was_never_compiled_is_keras_to_refuse() -> None:
         model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 
+@pytest.mark.workers
 def test_model_under_a_distribution_strategy_is_refused() -> None:
     script = """
 import keras, tensorflow as tf, tf_libra.keras
@@ -269,6 +270,7 @@ def test_what_is_no_keras_model_is_refused() -> None:
         tf_libra.keras.optimize(compiled(), "horowod")
 
 
+@pytest.mark.workers
 def test_one_process_trains_as_without() -> None:
     run_alone("""
 import horovod.tensorflow as hvd, keras, numpy as np, tf_libra.keras

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("onednn", ["1", "0"])
 def test_every_net_is_trained_as_without_the_pass(onednn: str) -> None:
     env = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": onednn, "PYTHONPATH": str(ROOT)}
