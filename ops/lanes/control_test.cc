@@ -21,7 +21,7 @@ using testing::kShortSeconds;
 using testing::OnEveryRank;
 
 // Where all are to answer within half of it.
-constexpr double kWaitSeconds = 6;
+constexpr double kWaitSeconds = 4;
 
 std::unique_ptr<ControlPlane> PlaneOf(Mesh* mesh, ControlOptions options = {}) {
   auto plane = std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
@@ -157,7 +157,7 @@ void MissingRanksAreNamedByAll() {
         if (std::count(missing.begin(), missing.end(), rank) > 0) return;
         std::vector<std::string> all;
         const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
-        CHECK_EQ(status.message(), "waited 6 s for rank(s) " + named);
+        CHECK_EQ(status.message(), "waited 4 s for rank(s) " + named);
       });
     });
   }
@@ -182,7 +182,7 @@ void StoppedRankIsNamedByAll() {
     if (rank == 1) return;
     std::vector<std::string> all;
     const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
-    CHECK_EQ(status.message(), "waited 6 s for rank(s) 1");
+    CHECK_EQ(status.message(), "waited 4 s for rank(s) 1");
   });
 }
 
