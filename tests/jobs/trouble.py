@@ -471,7 +471,7 @@ def tries_and_concludes(
     for plan in tried if in_force is None else tried * 3:
         yield Experiment(Phase.MEASURE, plan, traced=plan is not one)
     if in_force is None:
-        return Conclusion(one, race=Race((Contender(one, None, (1e-9,)),)))
+        return Conclusion(one, race=Race((Contender(one, None, (1e-9, 1e-9)),)))
     assert in_force.fingerprint == one.fingerprint
     half = len(tensors) // 2
     groups = (TensorGroup(0, half, 1), TensorGroup(half, len(tensors), 2))

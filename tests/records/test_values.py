@@ -152,6 +152,17 @@ def test_steps_that_executed_something_else_do_not_count() -> None:
     assert [span.group for span in record.spans] == list(range(len(RECORD.plan.groups)))
 
 
+def test_an_all_reduce_that_the_pass_left_alone_is_there_too() -> None:
+    step = examples.traced_step(RECORD)
+    alone = dataclasses.replace(step.all_reduces[0], group=-1, tensors=(0,))
+    step = dataclasses.replace(step, all_reduces=(*step.all_reduces, alone))
+    record = TimelineRecord.of(RECORD.plan, [StepRecord.from_json(step.to_json())])
+    assert record is not None
+    groups = sorted(span.group for span in record.spans)
+    assert groups == [-1, *range(len(RECORD.plan.groups))]
+    assert TimelineRecord.from_json(examples.timeline_document(record)) == record
+
+
 def test_timeline_is_what_the_steps_did() -> None:
     for stretch in examples.STRETCHES:
         expected = examples.measured(RECORD, stretch)

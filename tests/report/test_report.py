@@ -16,6 +16,8 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning import explain, make_plan
 from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
+from tf_libra.report.answers import all_answers, backend
+from tf_libra.report.pictures import draw_all
 from tf_libra.tuning.race import Contender, Race
 from tools.tensorboard_tab import VIEWS, Tab
 
@@ -150,6 +152,23 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
     for content in drawn.values():
         assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
         assert len(content) > 10_000
+
+
+@pytest.mark.parametrize("sizes", [1, None], ids=["at one world size", "at all of them"])
+def test_pictures_where_the_model_says_nothing_of_libra(tmp_path: Path, sizes: int | None) -> None:
+    found = all_answers(backend(written(tmp_path / "run")))
+    studies = [
+        answer["value"]
+        for route, parameters, answer in found
+        if route == "strategies" and "workers" in parameters
+    ]
+    assert len(studies) > 1
+    for study in studies[:sizes]:
+        for row in study["rows"]:
+            if row["strategy"] == "libra":
+                row["backward_seconds"] = None
+    assert draw_all(found, tmp_path / "pictures", "svg", "run") == []
+    assert (tmp_path / "pictures" / "scale_out.svg").exists()
 
 
 def test_each_of_several_runs_has_pictures_of_its_own(

@@ -119,3 +119,25 @@ def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
     assert session.settled
     assert session.step(1, lambda: "result") == "result"
     assert story.explain().startswith("phase: run")
+
+
+@pytest.mark.parametrize("given", [None, ONE], ids=["as it is", "under a plan"])
+def test_the_first_call_of_every_graph_is_no_usual_step(
+    engine: Engine, given: Plan | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several steps in one graph are another graph, which TensorFlow traces and instantiates."""
+    train, story = step(), Story(options.resolve({}))
+    told: list[tuple[int, bool]] = []
+
+    def took(_: int, seconds: float, usual: bool, num_steps: int = 1) -> None:
+        told.append((num_steps, usual))
+
+    monkeypatch.setattr(story, "took", took)
+    tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES) if given else ()
+    session = Session("step", engine, options.resolve({}), story, tensors, "", given)
+    # Of single steps under a plan the next few are traced.
+    for number, num_steps in enumerate([3, 3, 2, 3, 2, 1], start=1):
+        engine.set_step(number)
+        session.step(number, lambda: train(INPUTS), num_steps)
+    assert told == [(3, False), (3, True), (2, False), (3, True), (2, True), (1, False)]
+    session.close()

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 
+import pytest
+
 from tests.tensorboard import examples
 from tf_libra.story.facts import Facts
 from tf_libra.story.journal import Journal
@@ -29,16 +31,20 @@ def test_steps_are_counted_by_phase_and_usual_ones_timed() -> None:
     assert facts.median_step_seconds(Phase.SAMPLE) is None
 
 
-def test_what_was_measured_under_another_plan_is_forgotten() -> None:
+@pytest.mark.parametrize("after_backward", [False, True], ids=["the same plan", "another"])
+def test_what_was_measured_before_plans_were_tried_out_again_is_forgotten(
+    after_backward: bool,
+) -> None:
+    """Also where the plan stays: it is compared with what is measured and predicted now."""
     journal = Journal("lanes")
     journal.entered(Phase.RUN)
     journal.in_force(RECORD.conclusion)
     journal.took(0.1, usual=True, num_steps=1)
-    journal.in_force(RECORD.conclusion)
-    assert journal.facts().median_step_seconds(Phase.RUN) == 0.1
-    other = dataclasses.replace(RECORD.conclusion.plan, after_backward=True)
-    journal.in_force(dataclasses.replace(RECORD.conclusion, plan=other))
+    journal.measured(examples.measured(RECORD))
+    plan = dataclasses.replace(RECORD.conclusion.plan, after_backward=after_backward)
+    journal.in_force(dataclasses.replace(RECORD.conclusion, plan=plan))
     assert journal.facts().median_step_seconds(Phase.RUN) is None
+    assert journal.facts().timelines == ()
     assert journal.facts().num_steps == {Phase.RUN: 1}
 
 

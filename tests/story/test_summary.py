@@ -191,6 +191,19 @@ def race(seconds: tuple[float, ...], slower: float) -> Race:
     )
 
 
+def test_nothing_is_said_to_have_run_in_turns_only_where_nothing_did() -> None:
+    """One all-reduce may have had no part in it, or one round, which is no comparison."""
+    told = "nothing was run in turns"
+    split = replace(PLAN, groups=(TensorGroup(0, 1, 4), TensorGroup(1, 3, 16)))
+    of_groups = Race((Contender(PLAN, 0.3, (0.3,) * 4), Contender(split, 0.4, (0.4,) * 4)))
+    facts = Facts(step_seconds={Phase.RUN: (0.3,)})
+    for raced in (of_groups, race((0.3,), 0.1)):
+        found = describe(replace(facts, conclusion=Conclusion(PLAN, race=raced)))
+        assert told not in found and "measured, steps in turns:" in found
+    for none in (None, race((), 0.1)):
+        assert told in describe(replace(facts, conclusion=Conclusion(PLAN, race=none)))
+
+
 def test_measured_comes_before_predicted() -> None:
     conclusion = Conclusion(PLAN, PROFILE, MODEL, race=race((0.3,) * 4, 0.1))
     told = describe(Facts(asked="libra", conclusion=conclusion, step_seconds={Phase.RUN: (0.3,)}))

@@ -233,6 +233,15 @@ def test_timelines(backend: Backend, plan: dict[str, str]) -> None:
     assert done == pytest.approx(RECORD.conclusion.profile.compute_seconds.sum())
 
 
+def test_an_all_reduce_outside_of_the_plan_is_none_of_its_groups() -> None:
+    measured = examples.timeline_record(RECORD)
+    alone = replace(measured.spans[0], group=-1)
+    shown = views.measured_timeline(RECORD, replace(measured, spans=(alone, *measured.spans)))
+    first, *groups = shown["spans"]
+    assert (first["group"], first["start"], first["stop"], first["stream"]) == (-1, None, None, 0)
+    assert [one["start"] for one in groups] == [group.start for group in RECORD.plan.groups]
+
+
 def test_strategies_are_all_there_with_what_was_measured(
     backend: Backend, plan: dict[str, str]
 ) -> None:

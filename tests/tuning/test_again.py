@@ -24,6 +24,7 @@ from tf_libra.tuning import (
     TuningAgain,
     tune,
 )
+from tf_libra.tuning.race import Race
 
 
 def linked(factor: float) -> ContentionModel:
@@ -172,6 +173,40 @@ def test_what_was_in_force_stays_where_nothing_is_faster() -> None:
     run.machine.model = replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3)
     run.run(300)
     assert [plan.fingerprint for plan in run.plans] == [first.fingerprint]
+    # What is told of it is of now: one race, and what the model of now predicts.
+    [plan] = run.plans
+    now = run.conclusion.predicted(plan)
+    assert now is not None and plan.predicted_seconds == now.backward_seconds
+    assert len([note for note in plan.notes if note.startswith("race over")]) == 1
+
+
+@pytest.mark.parametrize("name", ["aiacc", "auto"])
+def test_what_a_search_has_left_in_force_is_told_as_it_is_now(name: str) -> None:
+    """On a machine three times slower, of which the race of then says nothing."""
+    before, _ = drive(Machine(), name, Budget(150, 1e6), runs_streams=True)
+    of_then = replace(before.plan, predicted_seconds=9.0)
+    assert any(note.startswith("race over") for note in of_then.notes)
+    machine = Machine(model=replace(linked(1 / 3), hop_latency=MODEL.hop_latency * 3))
+    now, _ = drive(machine, name, Budget(150, 1e6), runs_streams=True, in_force=of_then)
+    assert now.race is not None
+    [raced] = [o.plan for o in now.race.contenders if o.plan.fingerprint == of_then.fingerprint]
+    assert raced.predicted_seconds != 9.0
+    assert not any(note.startswith("race over") for note in raced.notes)
+
+
+def test_a_model_that_misses_is_no_drift() -> None:
+    """Without a race nobody has measured what a step takes: the first look does."""
+    alone = replace(tuned(), race=None)
+    predicted = alone.predicted_step(alone.plan)
+    winner = replace(tuned().race.winner, seconds=(predicted,), places=())
+    for conclusion in (alone, replace(alone, race=Race((winner,)))):
+        again = TuningAgain(1.0, conclusion, partial(_blind, Machine()))
+        assert again.drift.expected_seconds is None
+        for _ in range(4):
+            for _ in range(CALLS_PER_LOOK):
+                again.drift.ran(2 * predicted)
+            assert again.look() is Found.NOTHING
+        assert again.drift.expected_seconds == 2 * predicted
 
 
 def test_what_passes_before_anything_is_found_changes_nothing() -> None:

@@ -46,6 +46,20 @@ def test_a_budget_too_short_for_a_search_leaves_one_all_reduce(steps: int) -> No
     assert tuned.notes
 
 
+def test_a_search_that_came_to_one_setting_of_many_is_for_this_job_alone() -> None:
+    """And is whole where there is no other setting."""
+    lone = strategies.Aiacc(unit_bytes=2_000_000, streams=(1,), threads=(1,))
+    steps = range(9, 16)
+    for strategy in (strategies.Aiacc(), lone):
+        tuned = [
+            drive(Machine(), strategy, Budget(most, 1e6), runs_streams=True)[0] for most in steps
+        ]
+        counts = [0 if one.search is None else len(one.search.seconds) for one in tuned]
+        assert 1 in counts
+        fewest = 1 if strategy is lone else 2
+        assert [one.is_complete for one in tuned] == [count >= fewest for count in counts]
+
+
 def test_without_a_trace_units_are_packed_in_the_order_of_tracing() -> None:
     tuned, _ = drive(Machine(), "aiacc", HUNDRED, traceable=False, runs_streams=True)
     assert tuned.profile is None and not tuned.is_complete

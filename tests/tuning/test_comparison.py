@@ -49,3 +49,13 @@ def test_a_plan_of_another_strategy_has_a_measured_reason_where_there_is_one() -
     assert why_another("libra", "libra", raced, ()) is None
     note = "the model misses steps by 40%: MG-WFBP plans instead of libra"
     assert note in str(why_another("libra", "mg-wfbp", None, ("other", note)))
+
+
+def test_a_step_is_said_to_be_the_shortest_only_where_it_was() -> None:
+    """Prediction may have decided, or the plan was in force and no other was clearly faster."""
+    told = "of the plans that were run in turns its step was the shortest."
+    slower, quicker = Contender(ONE, None, (1.2,) * 4), Contender(ONE, None, (1.0, 1.1, 1.0, 1.0))
+    assert told in str(why_another("libra", "mg-wfbp", race(slower), ()))
+    why = str(why_another("libra", "mg-wfbp", race(quicker), ()))
+    assert "shortest" not in why
+    assert why.endswith("none of the plans that were run in turns was clearly faster.")

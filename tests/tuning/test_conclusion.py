@@ -48,6 +48,17 @@ def test_of_more_threads_at_once_than_the_model_bears_nothing_is_predicted() -> 
     assert whole.predicted(beyond) is None and whole.predicted_step(beyond) is None
 
 
+def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
+    before = replace(WHOLE.plan, predicted_seconds=9.0, notes=("of then",))
+    now = WHOLE.predicted(before)
+    assert now is not None
+    assert WHOLE.renewed(before) == replace(
+        before, predicted_seconds=now.backward_seconds, notes=()
+    )
+    unknown = replace(before, predicted_seconds=None, notes=())
+    assert Conclusion(WHOLE.plan).renewed(before) == unknown
+
+
 def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
     assert WHOLE.is_fitted
     assert not replace(WHOLE, median_error=None).is_fitted

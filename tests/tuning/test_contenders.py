@@ -73,6 +73,19 @@ def test_plans_of_two_streams_have_the_gamma_that_is_known(
     assert {plan.contention for plan in of_two} == {expected}
 
 
+@pytest.mark.parametrize("planned", [False, True], ids=["by nobody now", "by a planner now, too"])
+def test_a_plan_in_force_races_with_what_is_known_of_it_now(planned: bool) -> None:
+    """What was predicted and noted of it is of another time."""
+    proposed = contenders(CONCLUSION, strategies.Libra(), runs_streams=False)
+    own = replace(plan([3, 10], [1, 2], tuple(SIZES)), num_workers=NUM_WORKERS)
+    in_force = proposed[-1][0] if planned else own
+    of_then = replace(in_force, predicted_seconds=9.0, notes=("race over 12 rounds: of then",))
+    again = [one for one, _ in contenders(CONCLUSION, strategies.Libra(), False, of_then)]
+    [found] = [one for one in again if one.fingerprint == of_then.fingerprint]
+    assert found.predicted_seconds == simulate(PROFILE, found, MODEL).backward_seconds
+    assert found.notes == () and found.strategy == of_then.strategy
+
+
 def two_streams_of(num_threads: int) -> Plan:
     """The groups on either stream in turn, with more threads than MODEL bears."""
     plan = simultaneous_plan(PROFILE, num_threads, NUM_WORKERS)

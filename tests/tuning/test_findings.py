@@ -72,6 +72,16 @@ def test_traced_steps_of_a_slow_while_are_as_the_others() -> None:
     assert paced.profile(machine.specs(), PROFILE.names) is not None
 
 
+@pytest.mark.parametrize("before", [0.3, 6.0])
+def test_what_waited_for_its_data_is_no_slow_while(before: float) -> None:
+    """Nor is one that was spared the wait: what comes before backward tells nothing else there."""
+    findings = observed(5, 1)
+    step = findings.overlapped[2]
+    waited_ns = round((before - 1) * BEFORE * 1e9)
+    findings.overlapped[2] = replace(step, called_ns=step.called_ns - waited_ns)
+    assert findings.at_usual_pace().overlapped == findings.overlapped
+
+
 def test_what_tracing_costs_does_not_count_as_before_backward() -> None:
     machine, findings = Machine(), Findings()
     for plan in random_plans(PROFILE, (1, 2, 4), NUM_WORKERS, 4):

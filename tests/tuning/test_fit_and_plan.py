@@ -22,6 +22,7 @@ from tests.tuning.machine import (
 )
 from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel, ProcessorModel, prediction_errors
+from tf_libra.cost_model import fit as fit_model
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
 from tf_libra.simulation import simulate
@@ -108,6 +109,34 @@ def test_more_threads_at_once_than_the_model_bears_are_no_reason_to_end_the_trai
         assert tuned.race is not None
         beyond = [one for one in tuned.race.contenders if one.plan.num_lanes > 4]
         assert beyond and not any(one.predicted_seconds for one in beyond)
+
+
+def test_a_test_that_a_form_has_no_answer_to_leaves_what_else_was_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fitted to the other plans, computation would not go on beside what one has shown."""
+    fits: list[int] = []
+
+    def steep(samples: Any, **arguments: Any) -> Any:
+        fitted = fit_model(samples, **arguments)
+        fits.append(len(samples))
+        if len(fits) != 2:  # of all, and without each plan but one
+            return fitted
+        return replace(fitted, model=replace(fitted.model, compute=(1.0, 1.0)))
+
+    monkeypatch.setattr(fit_and_plan, "fit_model", steep)
+    tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
+    assert len(fits) > 3
+    assert isinstance(tuned.cost_model, ProcessorModel)
+    [note] = [note for note in tuned.notes if "had not seen were missed by" in note]
+    assert "processors" in note and "LIBRA" not in note
+    assert tuned.held_out_error is not None and tuned.is_complete
+    # Where no form can be judged either, the other plans test LIBRA's as it was fitted.
+    fits.clear()
+    monkeypatch.setattr(fit_and_plan, "judged_forms", lambda *_: [])
+    tuned, _ = drive(Machine(noise=0.02), strategies.Libra(race=False))
+    assert isinstance(tuned.cost_model, ContentionModel)
+    assert tuned.held_out_error is not None and tuned.held_out_error < 0.25
 
 
 def test_gamma_that_the_user_gives_is_kept() -> None:

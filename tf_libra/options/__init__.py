@@ -5,10 +5,9 @@ from tf_libra.options.given import resolve
 from tf_libra.options.option import Option
 from tf_libra.options.options import Faults, Options, Tuning, declared, most_threads
 from tf_libra.options.signature import takes_all_options
-from tf_libra.options.values import MAX_SECONDS, TIMEOUT_VARIABLE, load_burst_plan, load_plan
+from tf_libra.options.values import TIMEOUT_VARIABLE, load_burst_plan, load_plan
 
 __all__ = [
-    "MAX_SECONDS",
     "TIMEOUT_VARIABLE",
     "Asked",
     "Faults",

@@ -173,7 +173,7 @@ class SpanRecord:
     """One group's all-reduce over several steps; seconds since the start of backward.
 
     Attributes:
-      group: index in the plan.
+      group: index in the plan; -1 where the pass has left it alone.
       num_threads: communication threads it ran on.
       num_bytes: its size.
       ready: when its last tensor was produced.
@@ -189,7 +189,7 @@ class SpanRecord:
     end: Spread
 
     def __post_init__(self) -> None:
-        _set(self, "group", checks.integer("group", self.group))
+        _set(self, "group", checks.integer("group", self.group, minimum=-1))
         _set(self, "num_threads", check_threads("num_threads", self.num_threads))
         _set(self, "num_bytes", checks.integer("num_bytes", self.num_bytes))
         for field in ("ready", "start", "end"):

@@ -230,6 +230,8 @@ def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
             if row["backward_seconds"] is not None:
                 known = found.get(row["strategy"], float("inf"))
                 found[row["strategy"]] = min(known, row["backward_seconds"])
+        if "libra" not in found:  # there is nothing to compare with
+            continue
         for name, seconds in found.items():
             best.setdefault(name, []).append((study["num_workers"], seconds / found["libra"]))
     for (name, points), mark in zip(best.items(), _MARKS * 2, strict=False):
@@ -238,4 +240,5 @@ def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
     axis.set_yscale("log")
     axis.set_xlabel("workers")
     axis.set_ylabel("predicted backward / LIBRA's")
-    axis.legend(fontsize=7, ncols=2)
+    if best:
+        axis.legend(fontsize=7, ncols=2)

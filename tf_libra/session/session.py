@@ -4,6 +4,7 @@ Rank 0 alone judges. While it tries things out, every step begins with its direc
 ranks; once a plan is in force nobody sends anything but gradients, except at looks (`looks.py`).
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -87,6 +88,7 @@ class Session:
         self._kept: Conclusion | None = None
         self._observation: Observation | None = None
         self._step = 0
+        self._instantiated: set[tuple[str, int]] = set()  # by plan, and how many steps a graph has
         if grappler.is_switched_off() or not tensors:
             # Nothing that could be tried out would have an effect.
             self._begin(Phase.RUN)
@@ -137,7 +139,7 @@ class Session:
             start = self._keeping.nearest()
             return self._new_tuning(self._options.budget, in_force=in_force, start=start)
         # Doses may lie far apart; what they cost is limited by their share.
-        budget = Budget(self._options.tuning.max_steps, options_lib.MAX_SECONDS)
+        budget = Budget(self._options.tuning.max_steps, math.inf)
         return self._new_tuning(budget, in_force=in_force)
 
     @property
@@ -157,11 +159,14 @@ class Session:
             traced = self._follow(self._next_directive())
         elif self._control.rank == 0 and self._applying.plan is not None and num_steps == 1:
             traced = self._checking.wants(self._applying.num_calls, self.story.is_written)
-        is_first = self._applying.num_calls == 0
+        plan = self._applying.plan
+        graph = "" if plan is None else plan.fingerprint, num_steps
+        is_first = self._applying.num_calls == 0 or graph not in self._instantiated
         start = time.perf_counter()
         result = self._execute(call, traced)
         seconds = (time.perf_counter() - start) / num_steps
-        # Neither what instantiates a plan nor what is traced is a usual step.
+        self._instantiated.add(graph)
+        # Neither what instantiates a graph under a plan nor what is traced is a usual step.
         usual = not (is_first or traced)
         self._checking.took(seconds, usual, traced)
         self.story.took(number, seconds, usual=usual, num_steps=num_steps)

@@ -51,9 +51,12 @@ class Journal:
         return before is not phase
 
     def in_force(self, conclusion: Conclusion) -> None:
-        """A plan is in force; what was measured under another is forgotten."""
+        """A plan is in force; what was measured before it was concluded is forgotten.
+
+        Also where it is the plan of before: steps have drifted since, and so have predictions.
+        """
         before, self._conclusion = self._conclusion, conclusion
-        if before is not None and before.plan.fingerprint != conclusion.plan.fingerprint:
+        if before is not None:
             self._timelines.clear()
             self._seconds.pop(Phase.RUN, None)
 

@@ -170,8 +170,9 @@ class Story:
             )
         elif found is Found.STALE:
             self._say(
-                f"drift: at step {step} steps take {units.time(measured)}, where the job that has"
-                f" kept this plan had measured {units.time(expected)}: this one tunes itself"
+                f"drift: at step {step} steps take {units.time(measured)}, where"
+                f" {units.time(expected)} were expected of the plan that an earlier job has kept:"
+                " this one tunes itself"
             )
         else:
             self._say(

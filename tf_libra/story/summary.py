@@ -245,10 +245,12 @@ def times(facts: Facts) -> list[str]:
         )
     conclusion = facts.conclusion
     if conclusion is not None:
-        compared = against_one_all_reduce(conclusion.race)
+        race = conclusion.race
+        compared = against_one_all_reduce(race)
+        is_raced = race is not None and race.num_rounds > 0
         if compared is not None:
             lines.append(f"step, in turns: {compared.describe()}")
-        elif seconds and len(conclusion.plan.groups) > 1:
+        elif seconds and len(conclusion.plan.groups) > 1 and not is_raced:
             lines.append("nothing was run in turns with the plan, so it is not compared")
     measured = facts.median_backward_seconds()
     if conclusion is not None and measured is not None:

@@ -409,7 +409,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
     rows = _stream_rows(plan)
     spans = []
     for span in measured.spans:
-        known = span.group < len(plan.groups)
+        known = 0 <= span.group < len(plan.groups)
         group = plan.groups[span.group] if known else None
         spans.append(
             {

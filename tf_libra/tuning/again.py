@@ -8,6 +8,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.drift import Drift
 from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.race import FEWEST_ROUNDS
 
 # Experiments in a row, after a look.
 DOSE = 8
@@ -107,7 +108,12 @@ class TuningAgain:
 
 
 def _expected(conclusion: Conclusion) -> float | None:
-    """What a usual step takes: as measured in the race, else as the model predicts."""
-    if conclusion.race is not None and conclusion.race.winner.median_seconds is not None:
-        return conclusion.race.winner.median_seconds
-    return conclusion.predicted_step(conclusion.plan)
+    """What a usual step takes, as measured in the race; None where there was none to speak of.
+
+    The first steps under the plan say it then: what a model predicts may be wrong by more than a
+    drift, and a step or two may have been anything.
+    """
+    race = conclusion.race
+    if race is None or race.num_rounds < FEWEST_ROUNDS:
+        return None
+    return race.winner.median_seconds

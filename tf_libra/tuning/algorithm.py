@@ -20,7 +20,7 @@ from tf_libra.tuning.experiments import (
 from tf_libra.tuning.findings import Findings
 from tf_libra.tuning.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.tuning.plans_to_try import simultaneous_plan
-from tf_libra.tuning.race import race
+from tf_libra.tuning.race import FEWEST_ROUNDS, race
 from tf_libra.tuning.task import Task
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
@@ -50,7 +50,8 @@ def raced(
     """A conclusion after a race between plans, of which that in force is not easily left.
 
     Those take part, the first ones and that in force, whom the budget leaves two rounds. Where it
-    leaves them to no two plans, or has ended before the first round, there is no race.
+    leaves them to no two plans, or has ended before the first round, there is no race. What has
+    ended before the second is kept for no other job, unless by a model that is trusted.
 
     Args:
         conclusion: before it.
@@ -62,10 +63,11 @@ def raced(
     field = _field(proposed, task, known)
     if len(field) == len(proposed) or len(field) > 1:
         result = yield from race(field, task.end, error=conclusion.held_out_error, known=known)
-        if result.num_rounds > 0 or not task.end.came_early:
-            found = result if task.in_force is None else result.keeping(task.in_force)
-            return conclusion.after(found)
-    # What was not measured, and is by no model that is trusted, is for this job alone.
+        found = result if task.in_force is None else result.keeping(task.in_force)
+        conclusion = conclusion.after(found)
+        if result.num_rounds >= FEWEST_ROUNDS or not task.end.came_early:
+            return conclusion
+    # What a step each has decided at most, and no model that is trusted, is for this job alone.
     is_trustworthy = is_trusted(conclusion.held_out_error, task.max_model_error)
     is_complete = conclusion.is_complete and (conclusion.cost_model is None or is_trustworthy)
     return replace(conclusion, is_complete=is_complete)
@@ -79,7 +81,7 @@ def _field(
     field = list(proposed)
     while len(field) > 1:
         first = sum(plan.fingerprint not in known for plan, _ in field)
-        if task.end.affords(first, 2 * len(field)):
+        if task.end.affords(first, FEWEST_ROUNDS * len(field)):
             break
         # That in force is not to be left for want of time.
         field.pop(-2 if field[-1][0].fingerprint == in_force else -1)

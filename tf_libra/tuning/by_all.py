@@ -54,8 +54,8 @@ def tune_by_all(task: Task) -> Tuner:
         plans += [with_contention(plan, gamma) for plan in tried]
     conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
     kept = outlined(conclusion, strategy, runs_streams, start)
-    if task.in_force is not None:  # planned with the gamma of then
-        plans.append(with_contention(task.in_force, gamma))
+    if task.in_force is not None:  # planned with the gamma of then, by the model of then
+        plans.append(conclusion.renewed(with_contention(task.in_force, gamma)))
     plans += [] if kept is None else [kept]
     proposed = {plan.fingerprint: plan for plan in reversed(plans)}
     trusted = is_trusted(conclusion.held_out_error, task.max_model_error)

@@ -13,6 +13,7 @@ from tf_libra.tuning.findings import Findings
 from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
 from tf_libra.tuning.search.result import Search
 from tf_libra.tuning.search.searching import plan_of, search
+from tf_libra.tuning.search.space import Space
 from tf_libra.tuning.task import Task
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
@@ -49,13 +50,16 @@ def tune_by_search(task: Task) -> Tuner:
         packed, strategy, num_workers, end, steps, notes, task.runs_streams, begin
     )
     conclusion = searched(found, profile, packed, tensors, num_workers, notes, task.runs_streams)
-    conclusion = replace(conclusion, bytes_per_second=rate)
+    # One setting of several that was measured is no search to be kept.
+    fewest = min(2, Space.of(strategy, packed, task.runs_streams).size)
+    is_complete = conclusion.is_complete and len(found.seconds) >= fewest
+    conclusion = replace(conclusion, bytes_per_second=rate, is_complete=is_complete)
     if found.best is None:
         return conclusion
     tried = finalists(found, packed, task, _FINALISTS)
     plans = {plan.fingerprint: plan for plan in tried}
     if task.in_force is not None:
-        plans.setdefault(task.in_force.fingerprint, task.in_force)
+        plans.setdefault(task.in_force.fingerprint, conclusion.renewed(task.in_force))
     return (yield from raced(conclusion, [(plan, None) for plan in plans.values()], task, tried))
 
 

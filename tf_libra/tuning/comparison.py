@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tf_libra import units
-from tf_libra.tuning.race import Contender, Race
+from tf_libra.tuning.race import FEWEST_ROUNDS, Contender, Race
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Comparison:
 def compare_with(race: Race, other: Contender) -> Comparison | None:
     """The winner's step against another plan's; None with fewer than two rounds of both."""
     rounds = min(len(other.seconds), race.num_rounds)
-    if rounds < 2 or other is race.winner:
+    if rounds < FEWEST_ROUNDS or other is race.winner:
         return None
     ratios = np.divide(race.winner.seconds[:rounds], other.seconds[:rounds])
     low, middle, high = (float(one) for one in np.quantile(ratios, (0.25, 0.5, 0.75)))
@@ -103,5 +103,9 @@ def why_another(asked: str, made: str, race: Race | None, notes: tuple[str, ...]
         return f"{told}, {units.NO_DIFFERENCE}." if compared.is_noise else f"{told}."
     reasons = [note for note in notes if f"instead of {asked}" in note or "one all-reduce" in note]
     if race is not None and race.num_rounds:
-        return f"{head}: of the plans that were run in turns its step was the shortest."
+        steps = [one.median_seconds for one in race.contenders if one.median_seconds is not None]
+        if race.winner.median_seconds == min(steps):
+            return f"{head}: of the plans that were run in turns its step was the shortest."
+        # Prediction has decided, or the plan was in force before.
+        return f"{head}: none of the plans that were run in turns was clearly faster."
     return f"{head}: {reasons[0]}." if reasons else f"{head}."

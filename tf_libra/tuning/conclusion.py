@@ -120,6 +120,12 @@ class Conclusion:
             return None
         return self.rest_seconds + timeline.step_seconds
 
+    def renewed(self, plan: Plan) -> Plan:
+        """A plan of before, with what is predicted of it now, and without what was noted then."""
+        timeline = self.predicted(plan)
+        seconds = None if timeline is None else timeline.backward_seconds
+        return dataclasses.replace(plan, notes=(), predicted_seconds=seconds)
+
     def after(self, race: Race) -> "Conclusion":
         """The same with the winner's plan, if there was a race to speak of."""
         if race.num_rounds == 0:

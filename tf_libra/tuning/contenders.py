@@ -63,7 +63,8 @@ def contenders(
             continue
         found.setdefault(plan.fingerprint, plan)
     if in_force is not None:
-        in_force = with_contention(in_force, gamma)  # it was planned with that of then
+        # It was planned with the gamma of then, and predicted by the model of then.
+        in_force = conclusion.renewed(with_contention(in_force, gamma))
         found[in_force.fingerprint] = in_force
     kept = outlined(conclusion, strategy, runs_streams, start)
     if kept is not None:

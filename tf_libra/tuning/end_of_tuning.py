@@ -15,7 +15,7 @@ class Budget:
 
     Attributes:
         max_steps: training steps, at least 1.
-        max_seconds: seconds of the wall clock, above 0.
+        max_seconds: seconds of the wall clock, above 0; infinite where only steps count.
         least_steps: that may go by however long they take.
 
     Raises:
@@ -28,7 +28,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         checks.integer("max_steps", self.max_steps, minimum=1)
-        checks.real("max_seconds", self.max_seconds, above=0)
+        if self.max_seconds != math.inf:
+            checks.real("max_seconds", self.max_seconds, above=0)
         checks.integer("least_steps", self.least_steps)
 
 
@@ -62,7 +63,7 @@ class EndOfTuning:
         each = self._usual_seconds(is_first=False)
         if each == 0:
             return self._steps_left
-        return max(min(self._steps_left, math.floor(self._seconds_left / each)), 0)
+        return max(math.floor(min(self._steps_left, self._seconds_left / each)), 0)
 
     def affords(self, first: int, others: int) -> bool:
         """Whether so many first steps of plans, and so many others, can still be taken."""
@@ -100,10 +101,11 @@ class EndOfTuning:
 
     def note(self) -> str:
         """What a reader should know of an end that came early."""
+        seconds = self._budget.max_seconds
+        of_seconds = "" if seconds == math.inf else f" or {units.time(seconds)}"
         return (
-            f"the budget of {self._budget.max_steps} steps or"
-            f" {units.time(self._budget.max_seconds)} did not suffice for all experiments; the plan"
-            " rests on those that were made"
+            f"the budget of {self._budget.max_steps} steps{of_seconds} did not suffice for all"
+            " experiments; the plan rests on those that were made"
         )
 
     @property

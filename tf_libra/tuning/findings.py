@@ -16,6 +16,8 @@ from tf_libra.tuning.step_times import StepTimes, TimedStep, step_times
 
 # A traced step's own pace counts where it differs by so much from the usual.
 _NOTABLE = 0.2
+# And by so many times at most: no machine's pace differs by more, but waiting for data does.
+_MOST_APART = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +175,7 @@ class Findings:
     def at_usual_pace(self) -> "Findings":
         """The same, where traced steps on a machine slower or faster for a while are as the others.
 
-        What a step takes before backward tells its pace.
+        What a step takes before backward tells its pace, unless it waited for its data there.
         """
         usual = self.before_seconds()
         if not usual:
@@ -181,7 +183,8 @@ class Findings:
 
         def paced(step: ObservedStep) -> ObservedStep:
             ratio = step.before_ns * 1e-9 / usual
-            return step.at_pace(1 / ratio) if ratio > 0 and abs(ratio - 1) > _NOTABLE else step
+            is_pace = 1 / _MOST_APART <= ratio <= _MOST_APART
+            return step.at_pace(1 / ratio) if is_pace and abs(ratio - 1) > _NOTABLE else step
 
         return replace(
             self,

@@ -96,15 +96,19 @@ def _fit(
     usual = findings.usual_steps()
     before_seconds = findings.before_seconds(usual)
     if forms := judged_forms(profile, usual, without, fitted.model, before_seconds):
-        better, other = forms
+        better, *worse = forms
         model, found_profile = better.calibration.model, better.calibration.profile
         rest, error = better.calibration.rest_seconds, better.held_out_error
         if better.median_error is not None:
             samples[:], median_error = better.samples, better.median_error
-        notes.append(
-            "steps of plans that it had not seen were missed by"
-            f" {units.percent(better.held_out_error)} in the median by the model of {better.name},"
+        told = [
             f" and by {units.percent(other.held_out_error)} by that of {other.name}"
+            for other in worse
+        ]
+        missed = units.percent(better.held_out_error)
+        notes.append(
+            f"steps of plans that it had not seen were missed by {missed} in the median by the"
+            f" model of {','.join([better.name, *told])}"
         )
     if isinstance(model, ContentionModel):
         notes += [*fitted.notes, *fitted.warnings]
@@ -206,6 +210,8 @@ def _held_out_error(
                 [measured_timeline(one.records, one.production).backward_seconds for one in own]
             )
         )
-        predicted = simulate(profile, own[0].plan, model).backward_seconds
-        errors.append(abs(predicted - seconds) / seconds)
+        # What a model has no answer to, as to threads beside which nothing computes, tests nothing.
+        with contextlib.suppress(ValueError):
+            predicted = simulate(profile, own[0].plan, model).backward_seconds
+            errors.append(abs(predicted - seconds) / seconds)
     return float(np.median(errors)) if errors else None

@@ -1,5 +1,6 @@
 """Which form of cost model holds here: the one that predicts steps it has not seen better."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,9 @@ def judged_forms(
 ) -> list[Form]:
     """Both forms, the better first; none where there are too few steps to judge by.
 
+    Left out is a form that has no answer to a step, as where by its fit to the other plans
+    computation would not go on beside so many threads.
+
     Args:
       profile: contention-free backward computation.
       steps: usual steps of several plans.
@@ -96,5 +100,11 @@ def judged_forms(
     def libras(model: ContentionModel, steps: Sequence[StepTimes]) -> Calibration:
         return calibrate_beside(model, profile, steps, before_seconds)
 
-    forms = [form("processors that share their cores", processors), form("LIBRA's", libras)]
+    forms = []
+    for name, calibrated in (
+        ("processors that share their cores", processors),
+        ("LIBRA's", libras),
+    ):
+        with contextlib.suppress(ValueError):
+            forms.append(form(name, calibrated))
     return sorted(forms, key=lambda one: one.missed)

@@ -31,6 +31,8 @@ MAX_ROUNDS = 12
 # it is little.
 LEAST_ROUNDS = 4
 _SURE = 0.02
+# With fewer nothing tells two plans apart, and a step's luck decides.
+FEWEST_ROUNDS = 2
 # By which a plan may be faster than the best without a further round for its sake.
 _WORTH = 0.02
 # Of the absolute value of what is normally distributed with deviation 1, the median.
@@ -103,7 +105,7 @@ class Race:
           that are equal; None with fewer than two rounds.
         """
         rounds = min(len(contender.seconds), self.num_rounds)
-        if rounds < 2 or contender is self.winner:
+        if rounds < FEWEST_ROUNDS or contender is self.winner:
             return None
         index = next(i for i, one in enumerate(self.contenders) if one is contender)
         return self._standings.lead(index, 0)
@@ -147,7 +149,7 @@ class Race:
         """
         for one in self.contenders:
             if one.plan.fingerprint == plan.fingerprint and (
-                self.num_rounds < 2 or self.is_noise(one)
+                self.num_rounds < FEWEST_ROUNDS or self.is_noise(one)
             ):
                 return Race((one, *(other for other in self.contenders if other is not one)))
         return self
