@@ -168,17 +168,13 @@ class Distribution:
             size = sum(one.size for one in wanted)
             if rank == self._transport.rank:
                 whole = self._shares.passed(rank)
-                found.append(_Coming(functools.partial(_itself, given), whole, wanted))
+                found.append(_Coming(lambda: given, whole, wanted))
             elif size:
                 shape = resized(given.shape, axis, size)
                 expected = self._transport.expect(given.dtype, shape, rank, key)
                 places = _one_behind_the_other(wanted)
                 found.append(_Coming(functools.cache(expected), Range(0, size), places))
         return found
-
-
-def _itself(tensor: Any) -> Any:
-    return tensor
 
 
 def _one_behind_the_other(parts: Sequence[Range]) -> tuple[Range, ...]:

@@ -86,28 +86,28 @@ class PipelinePlanner:
         memory = [one for one in control.all_gather(self._memory_bytes) if one is not None]
         cluster = replace(links.cluster, memory_bytes=min(memory, default=None))
         check_layers_fit(layers, cluster)
-        self.plan = self._planned(traces, layers, cluster, control)
-        starts = _starts(self.plan)
+        plan = self._planned(traces, layers, cluster, control)
+        layout = Layout.of_pipeline(plan)
         measured: set[tuple[int, ...]] = {(0,)}  # all at once is one stage
-        while starts not in measured and len(measured) <= _MOST_CUTS:
-            measured.add(starts)
+        while layout.starts not in measured and len(measured) <= _MOST_CUTS:
+            measured.add(layout.starts)
             count = self.num_microbatches
-            mine = profiling.measured_stages(traces, given, count, layers, starts, links)
+            mine = profiling.measured_stages(traces, given, count, layers, layout.starts, links)
             layers = profiling.averaged(mine, control)
-            self.plan = self._planned(traces, layers, cluster, control)
-            starts = _starts(self.plan)
+            plan = self._planned(traces, layers, cluster, control)
+            layout = Layout.of_pipeline(plan)
         groups: Any = None
         if control.rank == 0:
-            groups = groups_of(traces.cut(starts), self.plan, layers, links)
+            groups = groups_of(traces.cut(layout.starts), plan, layers, links)
         groups = tuple(tuple(map(tuple, one)) for one in control.broadcast(groups))
-        self._layout = replace(Layout.of_pipeline(self.plan), groups=groups)
-        self._layers, self._cluster = layers, cluster
+        self._layout = replace(layout, groups=groups)
+        self.plan, self._layers, self._cluster = plan, layers, cluster
         self._first = _First(traces, control, story)
         story.stopped()
-        story.pipeline_planned(self.plan, layers, cluster)
+        story.pipeline_planned(plan, layers, cluster)
         if control.rank == 0:
-            story.log.info("pipeline: %s", describing.in_a_line(self.plan))
-            for note in self.plan.notes:
+            story.log.info("pipeline: %s", describing.in_a_line(plan))
+            for note in plan.notes:
                 story.log.info("pipeline: %s", note)
 
     def _planned(
@@ -169,8 +169,3 @@ class _First:
     traces: Traces
     control: Control
     story: Story
-
-
-def _starts(plan: PipelinePlan) -> tuple[int, ...]:
-    """By stage, its first layer."""
-    return tuple(stage.start for stage in plan.stages)

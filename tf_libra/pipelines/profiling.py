@@ -25,6 +25,8 @@ from tf_libra.pipelines.updating import Update
 # Parts are run so often, and so much oftener while it fits in these seconds: paces change.
 _FEWEST, _MOST, _LONG_ENOUGH = 3, 15, 1.0
 
+_Seconds = NDArray[np.float64]
+
 
 def measured_layers(traces: Traces, given: Any, num_microbatches: int) -> LayerGraph:
     """Runs one microbatch, forward and backward, and an update, all without any effect.
@@ -260,18 +262,14 @@ def averaged(layers: LayerGraph, control: Control) -> LayerGraph:
     """The means of what all ranks have measured, all of which call this."""
     forward, backward = _rows(layers)
     mine = [forward.tolist(), backward.tolist(), layers.update_seconds.tolist()]
-    everyone = control.all_gather(mine)
+    forwards, backwards, updates = zip(*control.all_gather(mine), strict=True)
     # A rank that could not measure its share has whole microbatches only.
-    num_shares = min(len(forward[0]) for forward, _, _ in everyone)
+    num_shares = min(len(rows[0]) for rows in forwards)
     forward, backward = (
-        np.mean([[row[-num_shares:] for row in one] for one in times], axis=0)
-        for times in list(zip(*everyone, strict=True))[:2]
+        np.mean([[row[-num_shares:] for row in rows] for rows in everyone], axis=0)
+        for everyone in (forwards, backwards)
     )
-    update = np.mean([told[2] for told in everyone], axis=0)
-    return _with_seconds(layers, forward, backward, update)
-
-
-_Seconds = NDArray[np.float64]
+    return _with_seconds(layers, forward, backward, np.mean(updates, axis=0))
 
 
 def _rows(layers: LayerGraph) -> tuple[_Seconds, _Seconds]:

@@ -261,7 +261,7 @@ def race(
             over = num_rounds >= MAX_ROUNDS or _is_settled(running, found)
     if num_rounds:
         found = _standings_of(steps, len(proposed))
-        running = _chosen(running, found, predicted, error if num_rounds > 1 else None)
+        running = _chosen(running, found, predicted, error if num_rounds >= FEWEST_ROUNDS else None)
     return Race(tuple(_contender(index, proposed[index], steps) for index in [*running, *gone]))
 
 
