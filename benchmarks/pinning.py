@@ -24,7 +24,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from tf_libra.backends import library
+from tf_libra import library
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
 _GROUPS = 10

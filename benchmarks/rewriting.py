@@ -28,7 +28,7 @@ from tensorflow.python.grappler import tf_optimizer
 
 import tf_libra
 from benchmarks.machine import machine, versions
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.model.plan import Plan
 from tf_libra.session import grappler
 

@@ -108,7 +108,7 @@ def _serve() -> None:
     import tensorflow as tf
 
     import tf_libra.session.training_function  # noqa: F401
-    from tf_libra.backends import library
+    from tf_libra import library
 
     # Keras and others are imported at first use, and the op library is read.
     tf.keras.Sequential, tf.keras.optimizers.SGD  # noqa: B018

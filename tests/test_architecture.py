@@ -49,6 +49,22 @@ def test_no_rooms_import_each_other_in_a_ring(rooms):
     assert rings == []
 
 
+def test_no_modules_import_each_other_in_a_ring():
+    """Not even where the import stands in a function, or is for types alone."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "tf_libra").rglob("*.py")
+        if path.stem != "__init__"
+    }
+    graph: nx.DiGraph = nx.DiGraph()
+    for name, path in paths.items():
+        for imported in imports(path):  # a module, or a name of one
+            module = imported if imported in paths else imported.rpartition(".")[0]
+            graph.add_edge(name, module)
+    assert [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1] == []
+    assert nx.is_directed_acyclic_graph(graph)
+
+
 def test_the_picture_agrees_with_the_imports(rooms):
     """An arrow where one room imports another, without those that follow from other arrows."""
     [picture] = re.findall(r"```mermaid\n(.*?)```", PAGE.read_text(), re.DOTALL)

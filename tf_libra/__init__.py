@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from tf_libra.model.scaling import ScalingProfile
     from tf_libra.multiplexing.background import background
     from tf_libra.options import Faults, Tuning
-    from tf_libra.pipelines.recording import boundary
     from tf_libra.planning import make_plan
     from tf_libra.planning.burst import make_burst_plan
     from tf_libra.planning.pipeline import make_pipeline_plan
     from tf_libra.simulation import simulate, simulate_pipeline
+    from tf_libra.stages.recording.recording import boundary
 
 __all__ = [
     "BackwardProfile",
@@ -84,7 +84,7 @@ _HOME = {
     "TensorGroup": "tf_libra.model.plan",
     "Tuning": "tf_libra.options",
     "background": "tf_libra.multiplexing.background",
-    "boundary": "tf_libra.pipelines.recording",
+    "boundary": "tf_libra.stages.recording.recording",
     "cost_model_from_json": "tf_libra.cost_model",
     "make_burst_plan": "tf_libra.planning.burst",
     "make_pipeline_plan": "tf_libra.planning.pipeline",

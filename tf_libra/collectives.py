@@ -22,8 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import control, jobs, lanes_meeting, messages
 from tf_libra.backends import engine as engine_lib
+from tf_libra.backends import lanes_meeting, messages
+from tf_libra.ranks import control, jobs
 
 _SUM, _AVERAGE = "sum", "average"
 

@@ -24,7 +24,7 @@ from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Conclusion, Origin, Phase
 
 if TYPE_CHECKING:
-    from tf_libra.pipelines.planner import Planner
+    from tf_libra.stages.planning.planner import Planner
 
 _COLUMNS = 100
 
@@ -110,13 +110,13 @@ def runs_in_stages(strategy: Any) -> bool:
 
 
 def _pipeline_planner(strategy: PipelineStrategy, memory_bytes: float | None) -> "Planner":
-    from tf_libra.pipelines.pipeline_planner import PipelinePlanner
+    from tf_libra.stages.planning.pipeline_planner import PipelinePlanner
 
     return PipelinePlanner(strategy, memory_bytes)
 
 
 def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner":
-    from tf_libra.pipelines.burst_planner import BurstPlanner
+    from tf_libra.stages.planning.burst_planner import BurstPlanner
 
     return BurstPlanner(strategy, plan)
 
@@ -190,8 +190,8 @@ class Optimized:
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
         """
-        from tf_libra.pipelines.training import StagedTraining
         from tf_libra.session.training_function import TrainingFunction
+        from tf_libra.stages.training import StagedTraining
 
         if not callable(function):
             raise ValueError(f"optimize decorates a function, got {function!r}")

@@ -11,8 +11,8 @@ from typing import Any
 import horovod.tensorflow as hvd
 from horovod.common.elastic import ObjectState
 
-from tf_libra.session import commits
 from tf_libra.tracing.variables import plain
+from tf_libra.variables import elastic_states as commits
 
 
 class TensorFlowState(ObjectState):

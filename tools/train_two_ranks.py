@@ -80,7 +80,8 @@ def rank_main(rank: int, others: Connection) -> None:
     """One rank: meets the other, trains, and sends its weights and what its graph has."""
     import tensorflow as tf
 
-    from tf_libra.backends import engine, library
+    from tf_libra import library
+    from tf_libra.backends import engine
     from tf_libra.session import grappler
 
     training = Training()

@@ -20,7 +20,8 @@ import tensorflow as tf
 from benchmarks.jobs.job import WireJob as Job
 from benchmarks.jobs.training import begin
 from benchmarks.machine import congestion_control
-from tf_libra.backends import engine, horovod, lanes_meeting
+from tf_libra.backends import engine, lanes_meeting
+from tf_libra.ranks import horovod
 
 WARM_UP_ROUNDS = 3
 # As lanes do: neither starves while a peer has something to say.

@@ -8,8 +8,9 @@ import pytest
 from tests.backends.alone import alone
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
-from tf_libra.backends.control import Terms
-from tf_libra.backends.job import World
+from tf_libra.ranks import machine
+from tf_libra.ranks.control import Terms
+from tf_libra.ranks.world import World
 
 ONE_HOST = World(rank=0, size=4, local_size=4)
 TWO_HOSTS = World(rank=0, size=4, local_size=2)
@@ -152,7 +153,7 @@ def test_a_rank_says_what_it_listens_on(
 ) -> None:
     def told(world: World) -> tuple[str, str]:
         mine = lanes_meeting.offer(world, 1)
-        assert mine["place"] == lanes_meeting.machine()
+        assert mine["place"] == machine.here()
         return mine["named"], mine["interface"]
 
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "lo,eth7")

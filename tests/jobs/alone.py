@@ -13,7 +13,7 @@ import tensorflow as tf
 from harness import write_json
 
 import tf_libra
-from tf_libra.backends import library
+from tf_libra import library
 
 
 class Collector(logging.Handler):

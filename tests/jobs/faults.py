@@ -18,7 +18,7 @@ from harness import FOLDER, RANK, SIZE, Cases, barrier, resident_bytes, write_js
 import tf_libra
 import tf_libra.elastic
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod
+from tf_libra.ranks import horovod
 
 cases = Cases()
 PLAN_FILE = sys.argv[1]

@@ -40,7 +40,7 @@ if not _TASK:
 
 from tensorflow.python.eager import context as tf_context  # noqa: E402
 
-from tf_libra.backends import control as control_lib  # noqa: E402
+from tf_libra.ranks import control as control_lib  # noqa: E402
 
 _BARRIERS = itertools.count()
 

@@ -14,10 +14,11 @@ import tensorflow as tf
 from harness import RANK, SIZE, Cases, restart_engine
 
 import tf_libra
-from tf_libra.backends import backend, choosing, control, interrupts
+from tf_libra.backends import backend, choosing
 from tf_libra.backends.other_library import OtherLibrary
 from tf_libra.model.plan import Plan
 from tf_libra.profiling.graph import GraphCapture
+from tf_libra.ranks import control, interrupts
 from tf_libra.session import grappler
 
 cases = Cases()

@@ -17,9 +17,10 @@ from harness import RANK, SIZE, Cases
 import tf_libra
 from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends import horovod, lanes_meeting
-from tf_libra.backends.control import Terms
+from tf_libra.backends import lanes_meeting
 from tf_libra.model.plan import Plan, TensorGroup
+from tf_libra.ranks import horovod
+from tf_libra.ranks.control import Terms
 from tf_libra.session import grappler
 from tf_libra.tracing import marked_function
 

@@ -16,10 +16,10 @@ from staged import refused  # also lets modules of the tests be found
 import tf_libra
 import tf_libra.elastic
 from benchmarks.meeting import meeting
-from tests.pipelines import models
-from tests.pipelines.job import batches, fresh, plan_of, rank_of, run
-from tf_libra.pipelines.lanes import Lanes
-from tf_libra.pipelines.layout import Layout
+from tests.stages import models
+from tests.stages.job import batches, fresh, plan_of, rank_of, run
+from tf_libra.stages.cutting.layout import Layout
+from tf_libra.stages.executing.lanes import Lanes
 from tf_libra.strategies import DataParallel, GPipe, Spp
 from tf_libra.tracing.variables import plain
 

@@ -19,8 +19,8 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 import tf_libra
+from tf_libra import library
 from tf_libra import options as options_lib
-from tf_libra.backends import library
 from tf_libra.decorator import Optimized
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.session import grappler, meeting

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 
-from tf_libra.backends import library
+from tf_libra import library
 
 _plan_numbers = itertools.count()
 

@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
 from tests.passes.graphs import Group, config, reasons, register, report
-from tf_libra.backends import engine, library
+from tf_libra import library
+from tf_libra.backends import engine
 
 layers = tf.keras.layers
 

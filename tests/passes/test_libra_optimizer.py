@@ -29,7 +29,8 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
-from tf_libra.backends import engine, library
+from tf_libra import library
+from tf_libra.backends import engine
 from tf_libra.session import grappler
 
 

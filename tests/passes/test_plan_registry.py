@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.passes.graphs import GraphBuilder, Group, fuse, fused, reasons, register, report
-from tf_libra.backends import library
+from tf_libra import library
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.passes.graphs import (
     reasons,
     register,
 )
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.profiling.graph import PlacedAllReduce, gradient_sources, placed_all_reduces
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.records.step_graph import GroupNode, step_graph
 
 NAMES = tuple(f"layer_{i}/kernel" for i in range(4))

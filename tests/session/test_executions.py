@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tf_libra.backends import library
-from tf_libra.backends.control import EngineError
+from tf_libra import library
+from tf_libra.ranks.control import EngineError
 from tf_libra.session import executions
 from tf_libra.tracing.certain import Certain
 

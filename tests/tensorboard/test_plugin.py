@@ -18,12 +18,12 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, write
 from tf_libra import strategies, units
 from tf_libra.cost_model import OverlapSample, prediction_errors
-from tf_libra.pipelines import describing
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
 from tf_libra.records import values as records
 from tf_libra.records.writer import RecordWriter
+from tf_libra.stages.planning import describing
 from tf_libra.tensorboard import routes, views
 from tf_libra.tensorboard.loader import LibraLoader
 from tf_libra.tuning.race import Contender, Race

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.certain import Certain, certain_all_reduces
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.variable_flow import OWN, REDUCED, flow
 

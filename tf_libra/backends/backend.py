@@ -13,11 +13,11 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.backward import StepProduction
 from tf_libra.profiling.events import Events
+from tf_libra.ranks.world import World
 from tf_libra.registry import Registry
 from tf_libra.strategies import Strategy
 
 if TYPE_CHECKING:
-    from tf_libra.backends.job import World
     from tf_libra.profiling.graph import PlacedAllReduce
 
 

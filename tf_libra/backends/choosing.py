@@ -8,14 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tf_libra import checks
-from tf_libra.backends import lanes_meeting
 from tf_libra.cost_model.hops import row_of_square
-
-if TYPE_CHECKING:
-    from tf_libra.backends.job import World
+from tf_libra.ranks import machine
+from tf_libra.ranks.world import World
 
 # Of which one is chosen.
 ENGINES = ("lanes", "horovod")
@@ -194,7 +191,7 @@ def circumstances(world: World, num_lanes: int, only_lanes: str = "") -> Circums
     own = os.environ.get("TF_LIBRA_INTERFACE", "")
     return Circumstances(
         local_size=world.local_size,
-        machine=lanes_meeting.machine(),
+        machine=machine.here(),
         num_gpus=len(tf.config.get_visible_devices("GPU")),
         has_nccl=bool(hvd.nccl_built()),
         on_mpi=bool(hvd.mpi_enabled()),

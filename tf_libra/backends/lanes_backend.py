@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from tf_libra.backends import backend, control, lanes_meeting
+from tf_libra.backends import backend, lanes_meeting
 from tf_libra.backends import engine as engine_lib
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.ranks import control
+from tf_libra.ranks.world import World
 from tf_libra.strategies import Strategy
-
-if TYPE_CHECKING:
-    from tf_libra.backends.job import World
 
 MAX_LANES = 64
 

@@ -11,14 +11,13 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_libra.backends import engine as engine_lib
-from tf_libra.backends.control import Terms
-
-if TYPE_CHECKING:
-    from tf_libra.backends.job import Job, World
+from tf_libra.ranks import machine
+from tf_libra.ranks.control import Terms
+from tf_libra.ranks.job import Job
+from tf_libra.ranks.world import World
 
 _INTERFACE = "TF_LIBRA_INTERFACE"
 _MAX_PORT = 65535
@@ -33,7 +32,7 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
     """
     host = listening_host(world)
     # On one host it is what the user has named, or it would be a Unix socket.
-    here = machine() if world.local_size < world.size else ""
+    here = machine.here() if world.local_size < world.size else ""
     beside = bool(here) and world.local_size > 1
     address = engine_lib.listen(host, listening_ports(), here, beside)
     secret = os.urandom(engine_lib.SECRET_BYTES)
@@ -43,7 +42,7 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
         "local": address.local,
         "machine": address.machine,
         # For what is compared with other ranks of the same place.
-        "place": machine(),
+        "place": machine.here(),
         "named": os.environ.get(_INTERFACE, ""),
         "interface": _interface(world),
         # Only rank 0's is used.
@@ -135,19 +134,6 @@ def _secret(offers: Sequence[dict[str, Any]]) -> bytes:
 
 def _num_lanes(offers: Sequence[dict[str, Any]]) -> int:
     return max(one["num_lanes"] for one in offers)
-
-
-def machine() -> str:
-    """What the ranks have in common that reach each other by Unix sockets; "" where none knows.
-
-    The names of such sockets are those of a network namespace, so two containers of one host are
-    two machines.
-    """
-    try:
-        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{started}/{os.stat('/proc/self/ns/net').st_ino}"
-    except OSError:
-        return ""
 
 
 def listening_host(world: World) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import library
+from tf_libra import library
 
 # The engine takes tensors from the host's memory.
 _HOST = "/cpu:0"

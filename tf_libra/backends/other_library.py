@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tf_libra.backends import backend
-from tf_libra.backends.horovod_control import HorovodCarrier
 from tf_libra.model.plan import Plan, check_whole_tensors
 from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.ranks.horovod_control import HorovodCarrier
+from tf_libra.ranks.world import World
 from tf_libra.strategies import Strategy
-
-if TYPE_CHECKING:
-    from tf_libra.backends.job import World
 
 # Of an all-reduce on a GPU (LIBRA, section VI).
 MAX_THREADS = 4096

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tf_libra import logs
-from tf_libra.backends import control as control_lib
+from tf_libra.ranks import control as control_lib
 
 _AT_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Of Keras' own callbacks, those that save weights every so many batches.

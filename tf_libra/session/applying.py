@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_libra.backends.backend import Backend
-from tf_libra.backends.control import Control, EngineError
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord, of_step
+from tf_libra.ranks.control import Control, EngineError
 from tf_libra.session import grappler
 from tf_libra.session.observing import Observer
 from tf_libra.story.story import Story

@@ -9,8 +9,8 @@ from collections import Counter
 
 from tensorflow.python.eager import context as tf_context
 
-from tf_libra.backends import library
-from tf_libra.backends.control import EngineError
+from tf_libra import library
+from tf_libra.ranks.control import EngineError
 from tf_libra.tracing.certain import Certain
 
 

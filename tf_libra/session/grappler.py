@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.model.plan import Plan
 
 OPTIMIZER = "tf_libra"

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.backends import control as control_lib
+from tf_libra.ranks import control as control_lib
 
 _JOIN = "hvd.join()"
 

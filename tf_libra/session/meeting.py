@@ -12,20 +12,23 @@ import tensorflow as tf
 from tf_libra import checks, logs
 from tf_libra import options as options_lib
 from tf_libra.backends import backend as backend_lib
-from tf_libra.backends import choosing, jobs
-from tf_libra.backends import control as control_lib
-from tf_libra.backends.agreement import agree, first_difference
-from tf_libra.backends.control import Carrier, Control
-from tf_libra.backends.job import Job, World
+from tf_libra.backends import choosing
 from tf_libra.model.plan import Plan
 from tf_libra.options.values import AUTO_ENGINE
-from tf_libra.session import elsewhere, grappler, identity, joins
+from tf_libra.ranks import control as control_lib
+from tf_libra.ranks import jobs
+from tf_libra.ranks.agreement import agree, first_difference
+from tf_libra.ranks.control import Carrier, Control
+from tf_libra.ranks.job import Job
+from tf_libra.ranks.world import World
+from tf_libra.session import grappler, identity, joins
 from tf_libra.session.circumstances import package_version
 from tf_libra.session.plan_checks import check_plan_can_run
 from tf_libra.story.story import Story
 from tf_libra.tracing import patches
 from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase
+from tf_libra.variables import trained_in_stages as elsewhere
 
 
 class Meeting:

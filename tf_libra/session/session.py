@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import options as options_lib
-from tf_libra.backends.control import Control, exchange_clocks
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
+from tf_libra.ranks.control import Control, exchange_clocks
 from tf_libra.session import grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.checking import CHECKED_STEPS, Checking

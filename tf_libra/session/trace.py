@@ -6,13 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.session.variables import Held, flat_arguments, held
 from tf_libra.tracing import traced_graph
 from tf_libra.tracing.certain import Certain, certain_all_reduces
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marks import MarkedGradient
 from tf_libra.tracing.variable_flow import Flow, flow
 from tf_libra.tracing.variables import handles
+from tf_libra.variables.held import Held, flat_arguments, held
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.backends.agreement import agree
-from tf_libra.backends.control import Control
+from tf_libra.ranks.agreement import agree
+from tf_libra.ranks.control import Control
 from tf_libra.session.trace import KnownTrace
 from tf_libra.story.story import Story
 from tf_libra.tracing.marked_function import Trace

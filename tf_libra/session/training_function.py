@@ -10,21 +10,19 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra import options as options_lib
-from tf_libra.backends import interrupts
-from tf_libra.backends.control import Control, EngineError
-from tf_libra.backends.job import Job
 from tf_libra.model.background import Got
 from tf_libra.model.plan import Plan
+from tf_libra.ranks import interrupts
+from tf_libra.ranks.control import Control, EngineError
+from tf_libra.ranks.job import Job
 from tf_libra.records.step_graph import GroupNode
-from tf_libra.session import circumstances, elsewhere, executions, grappler, identity
+from tf_libra.session import circumstances, executions, grappler, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
 from tf_libra.session.session import Session
-from tf_libra.session.sharing import Sharing
 from tf_libra.session.state import State
 from tf_libra.session.trace import Call
 from tf_libra.session.traces import Traces
-from tf_libra.session.variables import is_named
 from tf_libra.story.story import Story
 from tf_libra.tracing import marked_function, numerics
 from tf_libra.tracing.marked_function import Trace
@@ -32,6 +30,9 @@ from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tracing.marks import MarkedGradient, Rules
 from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
+from tf_libra.variables import trained_in_stages as elsewhere
+from tf_libra.variables.held import is_named
+from tf_libra.variables.sharing import Sharing
 
 
 class TrainingFunction:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from tf_libra import logs, units
-from tf_libra.backends import interrupts
 from tf_libra.cost_model.evidence import written
 from tf_libra.model.background import Got
 from tf_libra.model.burst import BurstPlan
@@ -23,6 +22,7 @@ from tf_libra.model.scaling import ScalingProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
+from tf_libra.ranks import interrupts
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
 from tf_libra.records.values import BurstRecord, PipelineRecord, PlanRecord

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.backends import library
+from tf_libra import library
 from tf_libra.tracing import complexes, sparse
 from tf_libra.tracing.numerics import Watch
 from tf_libra.tracing.order import Named, unique_name

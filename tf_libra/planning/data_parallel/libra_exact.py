@@ -26,6 +26,7 @@ States are dropped in two ways, neither of which loses the optimum:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
-from tf_libra.planning.data_parallel.libra import Libra, solve
+from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.simulation import simulate
 
@@ -48,9 +49,23 @@ _CHUNKS = 50  # of the program whose plan is the first to beat
 _BEAM = 1000  # states per level that the first pass follows: those with the least lower bounds
 
 
-def plan_libra_exact(profile: BackwardProfile, cost: CostModel, strategy: Libra) -> Draft:
-    """Returns a plan that no sequential plan of at most K groups and threads from R beats."""
-    return _Search(profile, cost, strategy).run()
+def plan_libra_exact(
+    profile: BackwardProfile,
+    cost: CostModel,
+    threads: Sequence[int],
+    max_groups: int,
+    chunks: int,
+) -> Draft:
+    """Returns a plan that no sequential plan of at most K groups and threads from R beats.
+
+    Args:
+        profile: of what is planned.
+        cost: likewise.
+        threads: R.
+        max_groups: K.
+        chunks: Z of the program whose plans are the first to beat.
+    """
+    return _Search(profile, cost, threads, max_groups, chunks).run()
 
 
 @dataclass(frozen=True)
@@ -170,14 +185,21 @@ class _Front:
 
 
 class _Search:
-    """The search for one profile, cost model and strategy."""
+    """The search for one profile and cost model."""
 
-    def __init__(self, profile: BackwardProfile, cost: CostModel, strategy: Libra) -> None:
+    def __init__(
+        self,
+        profile: BackwardProfile,
+        cost: CostModel,
+        threads: Sequence[int],
+        max_groups: int,
+        chunks: int,
+    ) -> None:
         self._profile = profile
         self._cost = cost
-        self._strategy = strategy
-        self._threads = np.array(strategy.threads)
-        self._max_groups = min(strategy.max_groups, len(profile.tensors))
+        self._chunks = chunks
+        self._threads = np.array(threads)
+        self._max_groups = min(max_groups, len(profile.tensors))
         self._rate = cost.compute_rate(self._threads)[:, None]
         self._startup = cost.startup_seconds
         self._byte = cost.overlapped_seconds(1, self._threads)[:, None]
@@ -194,7 +216,7 @@ class _Search:
         self._lost = math.inf
         self._stops: list[int] = []
         self._plan_threads: list[int] = []
-        self._enter_chunked(min(strategy.chunks, _CHUNKS))
+        self._enter_chunked(min(chunks, _CHUNKS))
         self._tie = _TIE * (self._lost + float(profile.compute_after[0]))
         self._levels: list[_States] = []
 
@@ -260,17 +282,17 @@ class _Search:
         hard to beat. Where it had to leave none out, that plan is the best.
         """
         if not self._search(beam=True):
-            self._enter_chunked(self._strategy.chunks)
+            self._enter_chunked(self._chunks)
             self._search(beam=False)
         return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
 
     def _enter_chunked(self, chunks: int) -> None:
         """Enters the plan that the chunked program finds."""
         profile, cost = self._profile, self._cost
-        costs = ChunkedCosts(profile, cost, self._strategy.threads, chunks)
+        costs = ChunkedCosts(profile, cost, self._threads.tolist(), chunks)
         _, stops, threads = solve(profile, costs, self._max_groups)
         groups = groups_from_stops(stops, threads)
-        plan = Plan.for_profile(profile, groups, cost.num_workers, self._strategy.name)
+        plan = Plan.for_profile(profile, groups, cost.num_workers, "")
         lost = simulate(profile, plan, cost).backward_seconds - float(profile.compute_after[0])
         if lost < self._lost:
             self._lost, self._stops, self._plan_threads = lost, stops, threads

@@ -1,0 +1,286 @@
+"""Rounds, between threads that stand for ranks: a gather that waits for all, and nothing else."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tf_libra.ranks.control import EngineError, LostRankError, Terms
+from tf_libra.ranks.rounds import Note, Rounds
+
+PATIENT = Terms(0, 60.0, 60.0)
+PERIOD = 0.02
+
+
+class Collective:
+    """What Horovod's all-gather does: waits for all, forever; fails when it is shut down."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Condition()
+        self._here: dict[int, bytes] = {}
+        self._gathered: list[bytes] = []
+        self._count = 0
+        self._is_over = False
+
+    def gather(self, rank: int, payload: bytes) -> list[bytes]:
+        with self._lock:
+            mine = self._count
+            assert rank not in self._here, "a rank calls it twice at once"
+            self._here[rank] = payload
+            if len(self._here) == self._size:
+                self._gathered = [self._here[i] for i in range(self._size)]
+                self._here = {}
+                self._count += 1
+                self._lock.notify_all()
+            while self._count == mine:
+                if self._is_over:
+                    raise RuntimeError("Horovod has been shut down")
+                self._lock.wait()
+            return self._gathered
+
+    def shut_down(self) -> None:
+        with self._lock:
+            self._is_over = True
+            self._lock.notify_all()
+
+
+class Job:
+    """Ranks that are threads."""
+
+    def __init__(self, size: int, terms: Terms, period: float) -> None:
+        self.collective = Collective(size)
+        self.failed: list[tuple[int, str, bool]] = []
+        self.ranks = [
+            Rounds(
+                rank,
+                terms,
+                functools.partial(self.collective.gather, rank),
+                functools.partial(self._fail, rank),
+                period,
+            )
+            for rank in range(size)
+        ]
+        self.pool = ThreadPoolExecutor(size)
+
+    def _fail(self, rank: int, reason: str, in_step: bool) -> None:
+        self.failed.append((rank, reason, in_step))
+
+    def on(self, rank: int, call: Callable[[Rounds], Any]) -> "Future[Any]":
+        return self.pool.submit(call, self.ranks[rank])
+
+    def on_all(self, call: Callable[[int, Rounds], Any]) -> list[Any]:
+        futures = [self.pool.submit(call, *one) for one in enumerate(self.ranks)]
+        return [one.result(60) for one in futures]
+
+
+@contextlib.contextmanager
+def job(size: int, terms: Terms = PATIENT, period: float = PERIOD) -> Iterator[Job]:
+    one = Job(size, terms, period)
+    try:
+        yield one
+    finally:
+        for rank in one.ranks:
+            rank.stop()
+        one.collective.shut_down()
+        one.pool.shutdown()
+
+
+@given(
+    size=st.integers(1, 5),
+    payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=4),
+    data=st.data(),
+)
+@settings(max_examples=15, deadline=None)
+def test_every_rank_gets_what_all_have_said(
+    size: int, payloads: list[bytes], data: st.DataObject
+) -> None:
+    in_steps = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+
+    def take_part(rank: int, rounds: Rounds) -> list[list[bytes]]:
+        found = []
+        for number, payload in enumerate(payloads):
+            if in_steps[rank]:
+                with rounds.executing(f"step {number}"):
+                    pass
+            found.append(rounds.exchange(f"exchange {number}", bytes([rank]) + payload))
+        return found
+
+    # No round comes before one is asked for: it might find ranks that have said only half of it.
+    with job(size, period=3600) as one:
+        expected = [[bytes([rank]) + payload for rank in range(size)] for payload in payloads]
+        assert one.on_all(take_part) == [expected] * size
+        assert one.on_all(lambda _, rounds: rounds.end("done", gives_up=False)) == [True] * size
+        ranks = ", ".join(f"rank {rank}" for rank in range(size))
+        assert {reason for _, reason, _ in one.failed} == {f"{ranks} came to an end: done"}
+
+
+@pytest.mark.parametrize("at", ["idle", "in an exchange", "in a step", "giving up, too"])
+def test_reason_of_who_gives_up_reaches_everybody(at: str) -> None:
+    # Where all give up, no round is held before all have said so.
+    with job(3, period=3600 if "too" in at else PERIOD) as one:
+        others: list[Future[Any]] = []
+        entered = threading.Barrier(3)
+        leave = threading.Event()
+
+        def in_step(rounds: Rounds) -> None:
+            with rounds.executing("step 7 of f"):
+                entered.wait()
+                leave.wait(60)
+
+        if at == "in an exchange":
+            others = [one.on(rank, lambda r: r.exchange("a gathering", b"")) for rank in (0, 2)]
+        elif at == "in a step":
+            others = [one.on(rank, in_step) for rank in (0, 2)]
+            entered.wait()
+        elif at == "giving up, too":
+            others = [one.on(rank, lambda r: r.end("so do I")) for rank in (0, 2)]
+        assert one.on(1, lambda r: r.end("ValueError: no such thing")).result(60)
+        for rank, rounds in enumerate(one.ranks):
+            rounds._thread.join(60)
+            expected = (
+                "rank 0 gave up: so do I" if "too" in at else "rank 1 gave up: ValueError: no"
+            )
+            with pytest.raises(LostRankError, match=expected):
+                one.on(rank, lambda r: r.exchange("what follows", b"")).result(60)
+        leave.set()
+        for other in others if at == "in an exchange" else ():
+            with pytest.raises(LostRankError, match="rank 1 gave up: ValueError: no such thing"):
+                other.result(60)
+        # Only who waits in a step is to be torn out of it.
+        assert {in_step for _, _, in_step in one.failed} == {at == "in a step"}
+        assert sorted(rank for rank, _, _ in one.failed) == [0, 1, 2]
+
+
+def test_rank_whose_step_waits_for_who_waits_here_is_named() -> None:
+    """Rank 1 has not come to the step that rank 0 executes, and waits for rank 0 elsewhere."""
+    with job(2) as one:
+        entered, leave = threading.Event(), threading.Event()
+
+        def in_step(rounds: Rounds) -> None:
+            with rounds.executing("step 1 of f"):
+                entered.set()
+                leave.wait(60)
+
+        first = one.on(0, in_step)
+        entered.wait(60)
+        with pytest.raises(
+            EngineError, match="rank 1 is at a new trace, and rank 0 at step 1 of f"
+        ):
+            one.on(1, lambda r: r.exchange("a new trace", b"")).result(60)
+        leave.set()
+        first.result(60)
+
+
+def test_rank_that_is_late_with_a_step_which_others_have_ended_is_waited_for() -> None:
+    with job(2) as one:
+        entered, leave = threading.Event(), threading.Event()
+
+        def slow(rounds: Rounds) -> list[bytes]:
+            with rounds.executing("step 1 of f"):
+                entered.set()
+                leave.wait(60)
+            return rounds.exchange("a gathering", b"0")
+
+        def fast(rounds: Rounds) -> list[bytes]:
+            with rounds.executing("step 1 of f"):
+                pass
+            return rounds.exchange("a gathering", b"1")
+
+        first, second = one.on(0, slow), one.on(1, fast)
+        entered.wait(60)
+        while not any(note.what for note in one.ranks[0]._last):  # a round in which one waits
+            assert not second.done()
+        leave.set()
+        assert first.result(60) == second.result(60) == [b"0", b"1"]
+
+
+def test_ranks_at_different_exchanges_both_say_so() -> None:
+    with job(2) as one:
+        found = [one.on(rank, lambda r, at=at: r.exchange(at, b"")) for rank, at in enumerate("ab")]
+        for future in found:
+            with pytest.raises(EngineError, match="rank 0 is at a, and rank 1 at b"):
+                future.result(60)
+        # That ends nothing: who catches it may go on.
+        answers = one.on_all(lambda rank, r: r.exchange("c", bytes([rank])))
+        assert answers == [[b"\0", b"\1"]] * 2
+
+
+def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
+    with job(2, Terms(0, 1.0, 60.0)) as one:
+        leave = threading.Event()
+
+        def slow(rounds: Rounds) -> None:
+            with rounds.executing("step 1 of f"):
+                pass
+            with rounds.executing("step 2 of f"):
+                leave.wait(60)
+
+        def fast(rounds: Rounds) -> None:
+            for number in (1, 2):
+                with rounds.executing(f"step {number} of f"):
+                    pass
+            while not any(note.at == "step 2 of f" for note in rounds._last):
+                pass  # the other is late, and has said so
+            rounds.exchange("a gathering", b"")
+
+        one.on(0, slow)
+        late = r"rank 1 has waited 1 s at a gathering for rank 0 \(at step 2 of f\)"
+        with pytest.raises(LostRankError, match=late):
+            one.on(1, fast).result(60)
+        leave.set()
+
+
+def test_process_that_answers_no_more_is_given_up(capfd: pytest.CaptureFixture[str]) -> None:
+    collective = Collective(2)  # whose other rank never calls it
+    failed: list[tuple[str, bool]] = []
+    told = threading.Event()
+
+    def fail(reason: str, in_step: bool) -> None:
+        failed.append((reason, in_step))
+        told.set()
+
+    rounds = Rounds(0, Terms(0, 1.0, 0.1), lambda p: collective.gather(0, p), fail, PERIOD)
+    with rounds.executing("step 1 of f"):
+        assert told.wait(60)
+    assert failed == [(str(rounds.failure), True)]
+    assert "a rank has not answered for 1 s" in failed[0][0]
+    assert "WARNING: rank 0 has waited" in capfd.readouterr().err
+    collective.shut_down()
+
+
+def test_failure_of_the_collective_is_everybodys() -> None:
+    with job(2) as one:
+        waiting = one.on(0, lambda r: r.exchange("a gathering", b""))
+        one.collective.shut_down()
+        with pytest.raises(LostRankError, match="Horovod has failed: Horovod has been shut down"):
+            waiting.result(60)
+
+
+def test_after_a_quiet_exchange_nothing_is_gathered_until_all_go_on() -> None:
+    with job(2) as one:
+        one.on_all(lambda _, r: r.exchange("join", b"", quiet=True))
+        count = one.collective._count
+        assert [r._is_quiet for r in one.ranks] == [True, True]
+        # Somebody else may mean to be quiet, too.
+        one.on_all(lambda _, r: r.exchange("join again", b"", quiet=True))
+        one.ranks[0].resume()
+        one.ranks[1].resume()
+        assert (
+            one.on_all(lambda rank, r: r.exchange("after", bytes([rank]))) == [[b"\0", b"\1"]] * 2
+        )
+        assert one.collective._count > count
+
+
+@given(
+    note=st.builds(Note, st.integers(0, 9), *[st.text() for _ in range(2)], quiet=st.booleans()),
+    payload=st.binary(),
+)
+def test_notes_arrive_as_they_were(note: Note, payload: bytes) -> None:
+    assert Note.unpack(note.pack(payload)) == (note, payload)

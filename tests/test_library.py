@@ -1,0 +1,91 @@
+"""The one shared library, as Python sees it."""
+
+import ctypes
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.backends.alone import alone
+from tf_libra import library
+
+ROOT = Path(__file__).resolve().parents[1]
+# A function's declaration: its name, and its arguments up to the closing parenthesis.
+DECLARATION = re.compile(r"\b(TfLibra\w+)\(([^)]*)\)\s*;")
+
+
+def declared() -> dict[str, int]:
+    """Number of arguments of every C function that the headers offer."""
+    found = {}
+    for header in ("ops/c_api.h", "passes/c_api.h"):
+        text = re.sub(r"//.*", "", (ROOT / header).read_text())
+        for name, arguments in DECLARATION.findall(text):
+            given = arguments.strip()
+            found[name] = 0 if given in ("", "void") else given.count(",") + 1
+    return found
+
+
+def test_every_c_function_is_called_with_as_many_arguments_as_it_has() -> None:
+    c = library.load().c
+    found = declared()
+    assert found
+    for name, number in found.items():
+        assert len(getattr(c, name).argtypes or ()) == number, name
+
+
+def test_to_ask_whether_an_engine_runs_loads_nothing() -> None:
+    """A lone process trains where the library cannot be loaded, too."""
+    script = (
+        "from tf_libra import library; from tf_libra.backends import engine;"
+        " assert engine.running() is None and not library.is_loaded()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_it_is_loaded_once() -> None:
+    assert library.load() is library.load()
+    assert library.load().path == library.PATH
+    assert callable(library.load().ops.libra_all_reduce)
+
+
+def test_library_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "PATH", tmp_path / "_tf_libra.so")
+    with pytest.raises(ImportError, match=r"installed without its library \(_tf_libra\.so\)"):
+        library.load.__wrapped__()
+
+
+def test_library_of_another_tensorflow_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "_tf_libra.so"
+    path.write_bytes(b"no library")
+    monkeypatch.setattr(library, "PATH", path)
+    with pytest.raises(ImportError, match=f"not built for TensorFlow {tf.__version__}"):
+        library.load.__wrapped__()
+
+
+def test_arrays_hold_what_they_are_given() -> None:
+    assert list(library.int_array((3, -1, 2**31 - 1))) == [3, -1, 2**31 - 1]
+    texts = library.text_array(["a", "\u00fc/kernel"])
+    assert [text.decode() for text in texts] == ["a", "\u00fc/kernel"]
+    assert ctypes.sizeof(library.int_array(())) == 0
+
+
+def test_gradient_of_an_all_reduce_is_all_reduced_likewise() -> None:
+    engine = alone()
+    try:
+        given = tf.constant([1.0, -2.0, 4.0])
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            (reduced,) = library.load().ops.libra_all_reduce(
+                tensors=[given], tensor_names=["w"], function="step", reduction="average"
+            )
+            loss = tf.reduce_sum(reduced**2)
+        np.testing.assert_array_equal(tape.gradient(loss, given), 2 * given)
+        assert [r.tensor_names for r in engine.drain_telemetry()] == [("w",), ("w/grad",)]
+    finally:
+        engine.close()

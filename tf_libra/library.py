@@ -1,0 +1,137 @@
+"""Loads the one shared library, and declares what it offers to Python."""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PATH = Path(__file__).resolve().parent / "_tf_libra.so"
+
+_TEXT = ctypes.c_char_p
+_INT = ctypes.c_int
+_INTS = ctypes.POINTER(ctypes.c_int)
+_LONGS = ctypes.POINTER(ctypes.c_longlong)
+_TEXTS = ctypes.POINTER(ctypes.c_char_p)
+_TEXT_OUT = ctypes.POINTER(ctypes.c_char_p)
+_BYTES_OUT = ctypes.POINTER(ctypes.c_void_p)
+_SIZE_OUT = ctypes.POINTER(ctypes.c_int64)
+
+# Name: (result, arguments). ops/c_api.h and passes/c_api.h say what they do.
+_PROTOTYPES = {
+    "TfLibraLastError": (_TEXT, []),
+    "TfLibraInterfaceAddress": (_INT, [_TEXT, _TEXT_OUT]),
+    "TfLibraListen": (_INT, [_TEXT, _INT, _INT, _INT, _TEXT_OUT, _INTS]),
+    "TfLibraConnect": (
+        _INT,
+        [
+            *(_INT, _INT, _TEXTS, _INTS, _TEXTS, _TEXTS),
+            *(_TEXT, _INT, *(3 * [ctypes.c_double])),
+        ],
+    ),
+    "TfLibraGrow": (_INT, [_TEXTS, _INTS, _TEXTS, _TEXTS, _TEXT, _INT]),
+    "TfLibraEngineInfo": (_INT, [_INTS, _INTS, _INTS, _INTS]),
+    "TfLibraAllGather": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
+    "TfLibraBroadcast": (_INT, [_TEXT, ctypes.c_int64, _BYTES_OUT, _SIZE_OUT]),
+    "TfLibraSetStep": (_INT, [ctypes.c_int64]),
+    "TfLibraDrainTelemetry": (_INT, [_TEXT_OUT]),
+    "TfLibraNumExecuted": (ctypes.c_int64, [_TEXT]),
+    "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
+    "TfLibraAbort": (_INT, [_TEXT]),
+    "TfLibraClose": (_INT, [_TEXT]),
+    "TfLibraStartHorovod": (_INT, []),
+    "TfLibraFailHorovod": (_INT, [_TEXT]),
+    "TfLibraStopHorovod": (_INT, []),
+    "TfLibraRegisterPlan": (
+        _INT,
+        [_TEXT, _TEXT, _INT, _INTS, _INTS, _INTS, _TEXTS, _LONGS, _INT],
+    ),
+    "TfLibraUnregisterPlan": (_INT, [_TEXT]),
+    "TfLibraLastPlanError": (_TEXT, []),
+    "TfLibraRewriteReport": (_TEXT, [_TEXT]),
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """The library, loaded once and seen from two sides.
+
+    Attributes:
+        path: the shared object.
+        ops: TensorFlow's module of generated op functions (`libra_all_reduce`).
+        c: the same object's C functions.
+    """
+
+    path: Path
+    ops: ModuleType
+    c: ctypes.CDLL
+
+
+@functools.cache
+def load() -> Library:
+    """Loads the library into this process.
+
+    Raises:
+        ImportError: it was not built, or for another TensorFlow than the one that is installed.
+    """
+    import tensorflow as tf
+
+    if not PATH.exists():
+        raise ImportError(
+            f"tf_libra was installed without its library ({PATH.name}), for lack of TensorFlow at"
+            " that time; install it again: pip install --no-build-isolation --force-reinstall"
+            " --no-deps tf-libra"
+        )
+    try:
+        ops = tf.load_op_library(str(PATH))
+    except tf.errors.NotFoundError as error:
+        raise ImportError(
+            f"tf_libra's library was not built for TensorFlow {tf.__version__}; install tf-libra"
+            f" again in this environment ({error.message})"
+        ) from error
+    c = ctypes.CDLL(str(PATH))
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(c, name)
+        function.restype = result
+        function.argtypes = arguments
+    tf.RegisterGradient("LibraAllReduce")(_gradient)
+    return Library(path=PATH, ops=ops, c=c)
+
+
+def is_loaded() -> bool:
+    """Whether this process has loaded the library: where it has not, nothing of it runs."""
+    return load.cache_info().currsize > 0
+
+
+def _gradient(operation: Any, *incoming: Any) -> list[Any]:
+    """The gradient of an average (or sum) over ranks: that of what comes in, likewise.
+
+    Rank s's loss depends on the sum of all ranks' tensors, so each rank's gradient is reduced from
+    those of all.
+    """
+    names, reduction, function, plan = (
+        operation.get_attr(name) for name in ("tensor_names", "reduction", "function", "plan")
+    )
+    return load().ops.libra_all_reduce(
+        tensors=list(incoming),
+        tensor_names=[f"{name.decode()}/grad" for name in names],
+        reduction=reduction,
+        function=function,
+        plan=plan,
+    )
+
+
+def text_array(texts: list[str] | tuple[str, ...]) -> ctypes.Array[ctypes.c_char_p]:
+    """Texts as a C array of UTF-8 strings."""
+    return (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+
+
+def int_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_int]:
+    """Integers as a C array."""
+    return (ctypes.c_int * len(values))(*values)
+
+
+def long_array(values: list[int] | tuple[int, ...]) -> ctypes.Array[ctypes.c_longlong]:
+    """Integers of 64 bits as a C array."""
+    return (ctypes.c_longlong * len(values))(*values)

@@ -1,0 +1,1 @@
+"""Who the ranks of a job are, and what carries control between them."""

@@ -1,0 +1,55 @@
+"""What all ranks must have the same, compared before any gradient moves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_libra.ranks.control import Control
+
+Statement = Mapping[str, Any]
+
+
+def agree(control: Control, statement: Statement) -> None:
+    """Compares this rank's statement with every other rank's.
+
+    Args:
+        control: reaches the other ranks.
+        statement: what JSON can say, in the order in which differences matter.
+
+    Raises:
+        ValueError: on every rank, with the same words: the first difference between two ranks.
+        EngineError: a rank did not answer.
+    """
+    # Sorted keys would lose the order that matters, so it travels as a list of pairs.
+    everyone = control.all_gather([[key, value] for key, value in statement.items()])
+    difference = first_difference([dict(one) for one in everyone])
+    if difference is not None:
+        raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
+
+
+def first_difference(statements: Sequence[Statement]) -> str | None:
+    """The first difference between rank 0 and any other rank, in words; None if there is none.
+
+    Args:
+        statements: one per rank.
+    """
+    for key in statements[0]:
+        for rank, other in enumerate(statements[1:], start=1):
+            if other.get(key) != statements[0][key]:
+                where, left, right = _narrow(key, statements[0][key], other.get(key))
+                return f"{where} is {left!r} on rank 0 and {right!r} on rank {rank}"
+    return None
+
+
+def _narrow(where: str, left: Any, right: Any) -> tuple[str, Any, Any]:
+    """Descends to the first place where two values differ."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in [*left, *(key for key in right if key not in left)]:
+            if left.get(key) != right.get(key):
+                return _narrow(f"{where}[{key!r}]", left.get(key), right.get(key))
+    if isinstance(left, list) and isinstance(right, list):
+        for i, (one, other) in enumerate(zip(left, right, strict=False)):
+            if one != other:
+                return _narrow(f"{where}[{i}]", one, other)
+        if len(left) != len(right):
+            return f"number of {where}", len(left), len(right)
+    return where, left, right

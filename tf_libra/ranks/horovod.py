@@ -1,0 +1,203 @@
+"""What is needed of Horovod: who the ranks are, and a way for them to exchange small messages.
+
+It carries them as uint8 tensors, never as pickled objects.
+"""
+
+import functools
+import json
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tf_libra import units
+from tf_libra.ranks.job import within
+from tf_libra.ranks.world import World
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise ImportError(
+            "Horovod is not built for the TensorFlow that is installed; build it with"
+            f" tools/build_horovod.py of tf-libra's sources ({error}). Without it, make a"
+            " MultiWorkerMirroredStrategy before the first training step"
+        ) from error
+    return hvd
+
+
+def world() -> World:
+    """The job that this process belongs to.
+
+    Raises:
+        ImportError: Horovod is missing or was built for another TensorFlow.
+        ValueError: `hvd.init()` has not been called.
+    """
+    hvd = _horovod()
+    if not hvd.is_initialized():
+        raise ValueError(
+            "Horovod is not initialized: call hvd.init() (import horovod.tensorflow as hvd)"
+            " before the first training step, and start the script under a launcher:"
+            " tf-libra run -np 2 python train.py. Without Horovod, set TF_CONFIG and make a"
+            " MultiWorkerMirroredStrategy before that step"
+        )
+    job = _jobs().num_ended
+    return World(rank=hvd.rank(), size=hvd.size(), local_size=hvd.local_size(), job=job)
+
+
+class _Jobs:
+    """Counts the jobs of this process that have ended: each does by a shutdown."""
+
+    def __init__(self) -> None:
+        self.num_ended = 0
+        owner = owner_of_shutdown()
+        shutdown = owner.horovod_shutdown
+
+        def counted() -> None:
+            shutdown()
+            self.num_ended += 1  # not before: until then who asks is in the job that ends
+
+        owner.horovod_shutdown = counted
+
+
+def owner_of_shutdown() -> Any:
+    """Of `horovod_shutdown`, which every `shutdown` calls, whoever has imported it from where."""
+    from horovod.tensorflow.mpi_ops import _basics
+
+    return _basics.MPI_LIB_CTYPES
+
+
+@functools.cache
+def _jobs() -> _Jobs:
+    """Those since anybody has asked who the ranks are."""
+    return _Jobs()
+
+
+def internal_error(message: str) -> Exception:
+    """What Horovod's own collectives raise, and its elastic mode recovers from."""
+    from horovod.common.exceptions import HorovodInternalError
+
+    return HorovodInternalError(message)
+
+
+def is_elastic() -> bool:
+    """Whether this is called from within a function that `hvd.elastic.run` runs."""
+    return bool(_elastic_states())
+
+
+def call_on_reset(callback: Callable[[], None]) -> None:
+    """Has `callback` called whenever elastic mode has reset Horovod; no matter outside of it."""
+    for state in _elastic_states():
+        # A state outlives resets.
+        if callback not in state._reset_callbacks:
+            state.register_reset_callbacks([callback])
+
+
+def _elastic_states() -> list[Any]:
+    """The states that `hvd.elastic.run` keeps informed of other hosts: one, while it runs."""
+    elastic = sys.modules.get("horovod.common.elastic")
+    return [] if elastic is None else list(elastic.notification_manager._listeners)
+
+
+def broadcast_variables(variables: list[Any]) -> None:
+    """Copies rank 0's values of these `tf.Variable`s to all ranks, by Horovod itself."""
+    _horovod().broadcast_variables(variables, root_rank=0)
+
+
+def is_known() -> bool:
+    """Whether somebody has imported Horovod in this process, and initialized it."""
+    return "horovod.tensorflow" in sys.modules and bool(_horovod().is_initialized())
+
+
+def gather(payload: bytes, name: str) -> list[bytes]:
+    """Every rank's bytes, by rank, over Horovod, which waits until all have called this.
+
+    Args:
+        payload: any bytes.
+        name: what Horovod knows it by; one at a time.
+    """
+    import numpy as np
+    import tensorflow as tf
+    from horovod.tensorflow.mpi_ops import MPI_LIB
+
+    framed = np.frombuffer(struct.pack("<Q", len(payload)) + payload, dtype=np.uint8)
+    with tf.device("/cpu:0"):
+        gathered = MPI_LIB.horovod_allgather(tf.constant(framed), name=name)
+    packed = gathered.numpy().tobytes()
+    found, at = [], 0
+    while at < len(packed):
+        (length,) = struct.unpack_from("<Q", packed, at)
+        found.append(packed[at + 8 : at + 8 + length])
+        at += 8 + length
+    return found
+
+
+def exchange_json(
+    message: dict[str, Any], timeout_seconds: float | None = None
+) -> list[dict[str, Any]]:
+    """Every rank's message, by rank, over Horovod.
+
+    Args:
+        message: what JSON can say.
+        timeout_seconds: how long to wait for the other ranks; None for as long as they take.
+
+    Raises:
+        LostRankError: a rank did not come in time, or Horovod has lost one.
+    """
+    payload = json.dumps(message).encode()
+
+    def exchange() -> list[bytes]:
+        return gather(payload, "tf_libra.rendezvous")
+
+    def why_late() -> str:
+        return (
+            f"rank {_horovod().rank()} has waited {units.time(timeout_seconds)} for the other ranks"
+            " to come to their first step; Horovod's warnings of stalled tensors say which are"
+            " missing"
+        )
+
+    # Horovod itself waits forever.
+    gathered = (
+        exchange() if timeout_seconds is None else within(timeout_seconds, exchange, why_late)
+    )
+    return [json.loads(one) for one in gathered]
+
+
+@dataclass(frozen=True)
+class HorovodJob:
+    """The processes that Horovod's launcher has started; see `Job`."""
+
+    name: ClassVar[str] = "Horovod"
+    by_strategy: ClassVar[bool] = False
+    engines: ClassVar[tuple[str, ...]] = ()
+    how_to_start: ClassVar[str] = "start workers with tf-libra run -np 2 python train.py"
+
+    def world(self, timeout_seconds: float) -> World:
+        """Who the ranks are."""
+        return world()
+
+    def is_another(self, before: World) -> bool:
+        """Whether there is another job than before, as after `hvd.shutdown` and `hvd.init`."""
+        try:
+            return world() != before
+        except ValueError:
+            # Where a failure has ended Horovod, too, the ranks are still those that failed.
+            return False
+
+    def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
+        """Every rank's message, by rank."""
+        return exchange_json(message, timeout_seconds)
+
+    def lost(self, message: str) -> Exception:
+        """What Horovod's own collectives raise."""
+        return internal_error(message)
+
+    def is_elastic(self) -> bool:
+        """Whether it runs in elastic mode."""
+        return is_elastic()
+
+    def call_on_reset(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called whenever elastic mode has reset Horovod."""
+        call_on_reset(callback)

@@ -1,0 +1,199 @@
+"""Control by Horovod alone: its collectives carry what the ranks say to each other.
+
+Nothing of ours listens or connects, so a job reaches as far as its Horovod does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tf_libra import library
+from tf_libra.ranks import control
+from tf_libra.ranks import horovod as horovod_lib
+from tf_libra.ranks.control import EngineError, LostRankError
+from tf_libra.ranks.rounds import Rounds
+from tf_libra.ranks.world import World
+
+_MAX_BROADCAST_BYTES = 64 << 20
+# How long to wait for the cause of what Horovod reports, which comes by another way.
+_CAUSE_SECONDS = 3.0
+
+
+class HorovodControl:
+    """Reaches the other ranks by rounds of Horovod's all-gather; see `Control`."""
+
+    def __init__(self, world: World, terms: control.Terms) -> None:
+        """Begins, as every other rank does."""
+        self._world = world
+        self._shutdown = _Shutdown(self._on_shutdown)
+        self._step = 0
+        library.load().c.TfLibraStartHorovod()
+        self._rounds = Rounds(
+            world.rank, terms, lambda note: horovod_lib.gather(note, "tf_libra.control"), self._fail
+        )
+
+    @property
+    def rank(self) -> int:
+        """This process, from 0."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self._world.size
+
+    @property
+    def job(self) -> int:
+        """Whose ranks it reaches."""
+        return self._world.job
+
+    def all_gather(self, message: Any) -> list[Any]:
+        """Every rank's message, by rank. Messages are what JSON can say.
+
+        Raises:
+            LostRankError: a rank is dead, has given up, or did not arrive in time.
+            EngineError: a rank is elsewhere.
+        """
+        mine = json.dumps(message, sort_keys=True).encode()
+        return [json.loads(one) for one in self._rounds.exchange(self._place("a gathering"), mine)]
+
+    def broadcast(self, message: Any = None) -> Any:
+        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+        return json.loads(self.broadcast_bytes(json.dumps(message, sort_keys=True).encode()))
+
+    def broadcast_bytes(self, payload: bytes) -> bytes:
+        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        mine = payload if self.rank == 0 else b""
+        if len(mine) > _MAX_BROADCAST_BYTES:
+            raise EngineError(f"a message has {len(mine)} bytes; at most 64 MiB are sent at once")
+        return self._rounds.exchange(self._place("a broadcast"), mine)[0]
+
+    def set_step(self, step: int) -> None:
+        """Gives a number to what follows, for messages."""
+        self._rounds.check()
+        self._step = step
+
+    def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
+        """Returns when every rank is at the same point of the same function; see `Control`."""
+        self._rounds.exchange(f"{what}, {function}", b"", quiet)
+
+    def resume(self) -> None:
+        """What followed a quiet meeting is over."""
+        self._rounds.resume()
+
+    def executing(self, what: str) -> AbstractContextManager[None]:
+        """While a step executes, whose all-reduces need every rank."""
+        return self._rounds.executing(what)
+
+    def why_lost(self, error: BaseException) -> str | None:
+        """Why, if an error means that a rank is lost; what Horovod reports has its cause there."""
+        if isinstance(error, LostRankError):
+            return str(error)
+        if not _is_horovods(error):
+            return None
+        until = time.monotonic() + _CAUSE_SECONDS
+        while self._rounds.failure is None and time.monotonic() < until:
+            time.sleep(0.01)
+        cause = self._rounds.failure
+        return f"{cause or error}; step {self._step} was not completed"
+
+    def abort(self, reason: str) -> None:
+        """Tells every rank why this one gives up, and fails all that is under way."""
+        self._rounds.end(reason)
+
+    def close(self, why: str = control.CLOSED) -> None:
+        """Ends it on this rank; others that go on learn why."""
+        self._rounds.end(why, gives_up=False)
+        self._rounds.stop()
+        self._shutdown.put_back()
+        library.load().c.TfLibraStopHorovod()
+        if self in _here():
+            _here().remove(self)
+
+    def _place(self, what: str) -> str:
+        return f"{what} at step {self._step}"
+
+    def _fail(self, reason: str, in_step: bool) -> None:
+        library.load().c.TfLibraFailHorovod(reason.encode())
+        # Whoever waits in one of Horovod's own all-reduces is reached by nothing else.
+        if in_step:
+            threading.Thread(target=self._shutdown.now, name="libra shutdown", daemon=True).start()
+
+    def _on_shutdown(self) -> None:
+        self._rounds.stop()
+
+
+def _is_horovods(error: BaseException) -> bool:
+    import tensorflow as tf
+
+    lost = tf.errors.UnknownError | tf.errors.AbortedError
+    return isinstance(error, lost) and "Horovod" in str(error)
+
+
+class _Shutdown:
+    """Horovod's shutdown, once at a time, after which no round belongs to its job."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._owner: Any = horovod_lib.owner_of_shutdown()
+        self._original: Callable[[], None] = self._owner.horovod_shutdown
+        self._before = before
+        self._lock = threading.Lock()
+        self._is_over = False  # the job; Horovod may begin another
+        self._owner.horovod_shutdown = self._called
+
+    def _called(self) -> None:
+        self._before()
+        with self._lock:
+            self._is_over = True
+            self._original()
+
+    def now(self) -> None:
+        """Shuts Horovod down on all ranks: everything that waits there ends with an error."""
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                self._original()
+
+    def put_back(self) -> None:
+        """Lets Horovod's shutdown be its own again."""
+        with self._lock:  # two at once would wait for the same thread, one of them forever
+            if self._owner.horovod_shutdown == self._called:
+                self._owner.horovod_shutdown = self._original
+
+
+@functools.cache
+def _here() -> list[HorovodControl]:
+    """The one that this process has started and not closed, if any."""
+    return []
+
+
+# A child has none of its threads.
+os.register_at_fork(after_in_child=_here.cache_clear)
+
+
+@control.register
+@dataclass(frozen=True)
+class HorovodCarrier:
+    """Control over Horovod's collectives."""
+
+    name: ClassVar[str] = "horovod"
+
+    def running(self) -> HorovodControl | None:
+        """What this process has started, and not closed."""
+        return next(iter(_here()), None)
+
+    def offer(self, world: World, terms: control.Terms) -> None:
+        """Nothing: Horovod knows where everybody is."""
+
+    def start(self, world: World, terms: control.Terms, offers: Sequence[Any]) -> HorovodControl:
+        """Begins the rounds."""
+        _here().append(HorovodControl(world, terms))
+        return _here()[-1]

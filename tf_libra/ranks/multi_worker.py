@@ -1,0 +1,222 @@
+"""The job of a `tf.distribute.MultiWorkerMirroredStrategy`: TensorFlow's own cluster.
+
+Its workers are those of TF_CONFIG (or of the cluster resolver that the strategy was given). Before
+lanes are connected they reach each other by TensorFlow's coordination service, which the strategy
+has started: a store of keys and values, beside which no collective has to be in step.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tf_libra import units
+from tf_libra.ranks import machine
+from tf_libra.ranks.control import EngineError, LostRankError
+from tf_libra.ranks.job import within
+from tf_libra.ranks.world import World
+
+EXAMPLE = (
+    '\'{"cluster": {"worker": ["host1:12345", "host2:12345"]},'
+    ' "task": {"type": "worker", "index": 0}}\''
+)
+# Whose processes train together, in the order of their ranks.
+_TRAINING = ("chief", "worker")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Those that train together with this process.
+
+    Attributes:
+        tasks: type, index and address of each, by rank.
+        rank: this process.
+    """
+
+    tasks: tuple[tuple[str, int, str], ...]
+    rank: int
+
+    def name(self, rank: int) -> str:
+        """How TF_CONFIG calls a rank."""
+        kind, index, address = self.tasks[rank]
+        return f"{kind} {index} at {address}"
+
+    def host(self, rank: int) -> str:
+        """Name or numeric address of a rank's host."""
+        return self.tasks[rank][2].rpartition(":")[0].strip("[]")
+
+
+def cluster_of(jobs: dict[str, Sequence[str]], kind: str, index: int) -> Cluster:
+    """Those of a cluster that train together with one of its tasks.
+
+    Args:
+        jobs: addresses of tasks, by type, as in TF_CONFIG.
+        kind: type of the task; an evaluator is alone, as is whatever else does not train.
+        index: of the task.
+    """
+    if kind not in _TRAINING:
+        return Cluster(((kind, index, jobs[kind][index]),), 0)
+    tasks = [
+        (one, number, address)
+        for one in _TRAINING
+        for number, address in enumerate(jobs.get(one, ()))
+    ]
+    rank = next(rank for rank, task in enumerate(tasks) if task[:2] == (kind, index))
+    return Cluster(tuple(tasks), rank)
+
+
+def joined() -> Cluster | None:
+    """The cluster that a strategy of this process has joined; None if none has."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context as tf_context
+
+    definition = tf_context.context()._collective_ops_server_def
+    if definition is None:
+        return None
+    jobs = tf.train.ClusterSpec(definition.cluster).as_dict()
+    return cluster_of(jobs, definition.job_name, definition.task_index)
+
+
+def is_made() -> bool:
+    """Whether this process has made a `MultiWorkerMirroredStrategy`, with workers or without."""
+    from tensorflow.python.eager import context as tf_context
+
+    return bool(tf_context.context()._collective_scoped_allocator_enabled_ops)
+
+
+@dataclass(frozen=True)
+class MultiWorkerJob:
+    """The workers of TF_CONFIG.
+
+    Attributes:
+        cluster: those that train.
+    """
+
+    cluster: Cluster
+
+    name: ClassVar[str] = "MultiWorkerMirroredStrategy"
+    by_strategy: ClassVar[bool] = True
+    engines: ClassVar[tuple[str, ...]] = ("lanes",)
+    how_to_start: ClassVar[str] = "name more than one worker in TF_CONFIG"
+
+    def world(self, timeout_seconds: float) -> World:
+        """Who the ranks are; which of them share a host is asked once.
+
+        Raises:
+            EngineError: the coordination service cannot be used.
+            LostRankError: a rank did not come in time.
+        """
+        rank, size = self.cluster.rank, len(self.cluster.tasks)
+        if size == 1:
+            return World(0, 1, 1)
+        machines = _store(self.cluster).machines(timeout_seconds)
+        return World(rank, size, machines.count(machines[rank]), self.cluster.host(rank))
+
+    def is_another(self, world: World) -> bool:
+        """Never: a process can join no other cluster."""
+        return False
+
+    def exchange_json(self, message: dict[str, Any], timeout_seconds: float) -> list[Any]:
+        """Every rank's message, by rank; see `Job`."""
+        return _store(self.cluster).exchange(message, timeout_seconds)
+
+    def lost(self, message: str) -> Exception:
+        """What the strategy's collectives raise."""
+        import tensorflow as tf
+
+        return tf.errors.UnavailableError(None, None, message)
+
+    def is_elastic(self) -> bool:
+        """Never."""
+        return False
+
+    def call_on_reset(self, callback: Callable[[], None]) -> None:
+        """There is none."""
+
+
+class _Store:
+    """Exchanges by keys of the coordination service, each used once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._num_exchanges = 0
+        self._machines: list[str] = []
+
+    def machines(self, timeout_seconds: float) -> list[str]:
+        """What is the same for ranks that reach each other by Unix sockets, by rank."""
+        if not self._machines:
+            # Where a rank cannot tell, its host's name has to do.
+            mine = machine.here() or self._cluster.host(self._cluster.rank)
+            self._machines = self.exchange(mine, timeout_seconds)
+        return self._machines
+
+    def exchange(self, message: Any, timeout_seconds: float) -> list[Any]:
+        """Every rank's message, by rank. All ranks call it, in the same order.
+
+        Raises:
+            EngineError: the service cannot be used.
+            LostRankError: a rank did not come in time, or is gone.
+        """
+        import tensorflow as tf
+
+        number = self._num_exchanges
+        self._num_exchanges += 1
+        until = time.monotonic() + timeout_seconds
+        waits_for = 0
+
+        def exchange() -> list[Any]:
+            nonlocal waits_for
+            _set(f"tf_libra/{number}/{self._cluster.rank}", json.dumps(message))
+            found = []
+            for waits_for in range(len(self._cluster.tasks)):
+                left = max(until - time.monotonic(), 0.001)
+                found.append(json.loads(_get(f"tf_libra/{number}/{waits_for}", left)))
+            return found
+
+        def why_late() -> str:
+            return (
+                f"rank {self._cluster.rank} has waited {units.time(timeout_seconds)} for rank"
+                f" {waits_for} ({self._cluster.name(waits_for)}) to come to its first step"
+            )
+
+        try:
+            return within(timeout_seconds, exchange, why_late)
+        except LostRankError as error:
+            cause = error.__cause__
+            if isinstance(cause, tf.errors.DeadlineExceededError):
+                raise LostRankError(why_late()) from cause
+            gone = tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError
+            if cause is not None and not isinstance(cause, gone):
+                raise EngineError(
+                    "the workers of TF_CONFIG meet by TensorFlow's coordination service, which"
+                    f" MultiWorkerMirroredStrategy starts, and it has failed: {cause}"
+                ) from cause
+            raise
+
+
+@functools.cache
+def _store(cluster: Cluster) -> _Store:
+    """The one of this process: keys are counted."""
+    return _Store(cluster)
+
+
+def _set(key: str, value: str) -> None:
+    from tensorflow.python.eager import context as tf_context
+
+    tf_context.context().set_config_key_value(key, value)
+
+
+def _get(key: str, timeout_seconds: float) -> str:
+    """Waits until somebody has set it."""
+    from tensorflow.python.eager import context as tf_context
+
+    get = tf_context.context().get_config_key_value
+    # TensorFlow 2.18 waits for as long as it takes.
+    has_timeout = "timeout_in_ms" in inspect.signature(get).parameters
+    timeout = {"timeout_in_ms": max(int(1000 * timeout_seconds), 1)} if has_timeout else {}
+    return str(get(key, **timeout))

@@ -1,0 +1,1 @@
+"""A step in stages, of pipelines and of bursts: recorded, cut, planned and executed."""

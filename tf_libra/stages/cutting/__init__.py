@@ -1,0 +1,1 @@
+"""What each stage computes and sends, and which ranks have it."""

@@ -1,0 +1,1 @@
+"""The variables of a training function: equal where they start, and where others train them."""

@@ -1,0 +1,184 @@
+"""Elastic states and broadcasts take what a rank has, though stages train it on some ranks alone.
+
+A commit, a restore and what follows are each rank's own, of the values that it has: so all ranks
+bring theirs up to date before, and where they are told that workers come and go.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tf_libra import logs
+from tf_libra.ranks import control as control_lib
+from tf_libra.ranks import interrupts, jobs
+from tf_libra.ranks.control import Control
+from tf_libra.ranks.job import Job
+from tf_libra.tracing import patches
+from tf_libra.tracing.variables import handles, plain
+from tf_libra.variables import trained_in_stages as elsewhere
+
+_PLACE = "an elastic commit"
+_told: list[str] = []
+
+
+def stepped(control: Control) -> None:
+    """A step in stages begins: from now on states bring variables up to date first.
+
+    Args:
+        control: reaches those who run it.
+    """
+    elsewhere.stepped(control)
+    _watch()
+
+
+@functools.cache
+def _watch() -> contextlib.ExitStack:
+    """Of all elastic states, Horovod's and the user's own, those that are there already, too."""
+    stack = contextlib.ExitStack()
+    if patches.COMMIT.exists():
+        stack.enter_context(patches.replaced(patches.COMMIT, _committing))
+        stack.enter_context(patches.replaced(patches.HOST_UPDATES, _updating_hosts))
+    for patch in patches.KEEPING:
+        if patch.exists():
+            stack.enter_context(patches.replaced(patch, _keeping))
+    for patch in patches.BROADCASTING:
+        if patch.exists():
+            stack.enter_context(patches.replaced(patch, _broadcasting))
+    for patch in patches.RESTORING:
+        if patch.exists():
+            stack.enter_context(patches.replaced(patch, _restoring))
+    return stack
+
+
+def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
+        control = elsewhere.reach()
+        bring_up_to_date()
+        if control is not None:
+            _warn_of_what_is_not_kept(state, control.rank)
+        return original(state, *args, **kwargs)
+
+    return commit
+
+
+def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        bring_up_to_date()
+        return original(*args, **kwargs)
+
+    return keep
+
+
+def _broadcasting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        broadcast = original(*args, **kwargs)
+
+        def call(variables: Any, root_rank: int, process_set: Any, *rest: Any) -> Any:
+            if tf.executing_eagerly() and process_set.process_set_id == 0:  # all ranks call it
+                bring_up_to_date()
+            return broadcast(variables, root_rank, process_set, *rest)
+
+        return call
+
+    return make
+
+
+def _restoring(original: Callable[..., Any]) -> Callable[..., Any]:
+    def restore(state: Any, *args: Any, **kwargs: Any) -> Any:
+        get_ready(_kept(state))
+        return original(state, *args, **kwargs)
+
+    return restore
+
+
+def _updating_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Raises the same on all ranks, which then meet in another job, each with what it has."""
+    from horovod.common.exceptions import HostsUpdatedInterrupt
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except HostsUpdatedInterrupt:
+            bring_up_to_date()
+            raise
+
+    return check
+
+
+def bring_up_to_date() -> None:
+    """Brings all that was trained in stages up to date on every rank, all of which call it.
+
+    Raises:
+        HorovodInternalError: a rank is gone, late, or elsewhere.
+    """
+    control = elsewhere.reach()
+    if control is None:
+        return
+    job = jobs.of_this_process()
+    if _is_over(control, job):
+        elsewhere.forget()
+        return
+    try:
+        interrupts.of_this_process().during(partial(_bring, control))
+    except BaseException as error:
+        lost = control.why_lost(error)
+        for one in control_lib.running():
+            one.abort(f"{type(error).__name__}: {error}")
+        if lost is not None:
+            raise job.lost(lost) from error
+        raise
+
+
+def _is_over(control: Control, job: Job) -> bool:
+    """Whether those that it reached are not there any more."""
+    try:
+        return not control_lib.running() or job.world(0.0).job != control.job
+    except ValueError:  # a failure has ended Horovod, too: they are still those that failed
+        return False
+
+
+def _bring(control: Control) -> None:
+    control.meet("its beginning", _PLACE)
+    elsewhere.bring_everything_back(control)
+
+
+def get_ready(variables: Iterable[Any]) -> None:
+    """Variables can be assigned to: those that this rank has let go have zeros for elements.
+
+    Args:
+        variables: `tf.Variable`s.
+    """
+    for one in variables:
+        handle, dtype = one.handle, one.dtype
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        if not one.shape.is_compatible_with(value.shape):
+            zeros = tf.zeros(one.shape, dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
+
+
+def _kept(state: Any) -> list[Any]:
+    """The `tf.Variable`s that a state keeps, as far as can be known."""
+    owners = (state, getattr(state, "model", None), getattr(state, "optimizer", None))
+    found = [getattr(one, "variables", ()) for one in owners]
+    return [plain(one) for some in found for one in (some() if callable(some) else some)]
+
+
+def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
+    """Says so once, of a state of which it can be known what it keeps."""
+    if rank > 0 or _told:
+        return
+    kept = _kept(state)
+    names = elsewhere.trained_beside({handle._id for one in kept for handle in handles(one)})
+    if kept and names:
+        _told.append(names[0])
+        logs.logger(rank).warning(
+            "the elastic state does not keep %d variables that steps in stages write, %s the first"
+            " of them: when ranks are lost, the others go on from what rank 0 has, which is old of"
+            " other ranks' stages",
+            len(names),
+            names[0],
+        )

@@ -1,0 +1,238 @@
+"""The variables that one call of a trace can touch, by their handles.
+
+Names tell nothing: two models of one process have the same, and variables may be arguments.
+"""
+
+import fnmatch
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_libra.ranks.control import Control
+from tf_libra.tracing.variables import (
+    handles,
+    is_own_by_strategy,
+    is_random_state,
+    plain,
+    variable_name,
+)
+
+# Broadcast messages are at most 64 MiB.
+_PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A variable, or another tensor, that a trace gets as an input.
+
+    Attributes:
+        index: which input of the graph.
+        name: unique among the inputs of one call.
+        tensor: the variable's handle, else the tensor itself.
+        dtype: of the value.
+        shape: static shape of the value.
+        trainable: as it was created.
+        is_random_state: whether random numbers are drawn from it.
+        is_variable: or a tensor that was captured.
+        is_own: whether a strategy of TensorFlow's lets every rank have its own value.
+    """
+
+    index: int
+    name: str
+    tensor: Any
+    dtype: tf.DType
+    shape: tf.TensorShape
+    trainable: bool = False
+    is_random_state: bool = False
+    is_variable: bool = True
+    is_own: bool = False
+
+    @property
+    def key(self) -> int:
+        """Identity of the variable in this process, never used again."""
+        return int(self.tensor._id)
+
+    @property
+    def kind(self) -> str:
+        """Dtype and shape, in words."""
+        return f"{self.dtype.name} {self.shape}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its value has bits that can be compared."""
+        return bool(self.dtype.is_floating or self.dtype.is_integer or self.dtype.is_bool)
+
+    def read_value(self) -> Any:
+        """The value that it has now."""
+        if not self.is_variable:
+            return self.tensor
+        return tf.raw_ops.ReadVariableOp(resource=self.tensor, dtype=self.dtype)
+
+    def assign(self, value: Any) -> None:
+        """Gives it another value."""
+        tf.raw_ops.AssignVariableOp(
+            resource=self.tensor, value=tf.convert_to_tensor(value, self.dtype)
+        )
+
+    def digest(self) -> str:
+        """A digest of dtype, shape and bits of its value."""
+        value = np.asarray(self.read_value().numpy())
+        digest = hashlib.blake2b(f"{value.dtype} {value.shape} ".encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
+        return digest.hexdigest()
+
+
+def held(concrete: Any, arguments: Sequence[Any]) -> tuple[Held, ...]:
+    """All variables that a call can touch, and the tensors that its trace has captured.
+
+    Args:
+        concrete: what is called.
+        arguments: what `flat_arguments` has found of this call.
+
+    Returns:
+        In the order of the graph's inputs, which is that of the program and so the same on every
+        rank.
+    """
+    captured = captures(concrete)
+    known = {
+        id(handle): one
+        for one in [*concrete.graph.variables, *_variables(arguments)]
+        for handle in handles(one)
+    }
+    given = [handles(one)[0] if isinstance(one, tf.Variable) else one for one in arguments]
+    assert len(given) + len(captured) == len(concrete.inputs), (len(given), len(captured))
+    found: list[Held] = []
+    taken: set[str] = set()
+    for index, tensor in enumerate([*given, *captured]):
+        if not isinstance(tensor, tf_ops.EagerTensor):
+            continue
+        one = _held(index, tensor, known.get(id(tensor)), is_captured=index >= len(given))
+        if one is not None:
+            found.append(_renamed(one, taken))
+    return tuple(found)
+
+
+def captures(concrete: Any) -> list[Any]:
+    """What a trace has captured, in the order of its inputs.
+
+    None where that is asked for anew at each call, as keys of a strategy's collectives are, which
+    are counted: to ask for one would be to use it up.
+    """
+    found: list[Any] = []
+    for one in concrete._captured_inputs:
+        if not callable(one):
+            found.extend(tf.nest.flatten(one, expand_composites=True))
+    return found + [None] * (_num_captured(concrete) - len(found))
+
+
+def _num_captured(concrete: Any) -> int:
+    asked_for = tf.nest.flatten(concrete.graph.deferred_internal_captures, expand_composites=True)
+    return len(concrete.graph.external_captures) + len(asked_for)
+
+
+def _held(index: int, tensor: Any, variable: Any, is_captured: bool) -> Held | None:
+    if variable is not None:
+        return Held(
+            index,
+            variable_name(variable),
+            tensor,
+            variable.dtype,
+            variable.shape,
+            bool(variable.trainable),
+            is_random_state(variable),
+            is_own=is_own_by_strategy(tensor),
+        )
+    if tensor.dtype != tf.resource:
+        if not is_captured:
+            return None
+        return Held(index, "tensor", tensor, tensor.dtype, tensor.shape, is_variable=False)
+    data = getattr(tensor, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None  # of something else, such as an iterator
+    (value,) = data.shape_and_type
+    shape, dtype = tf.TensorShape(value.shape), tf.as_dtype(value.dtype)
+    return Held(index, "variable", tensor, dtype, shape, trainable=True)
+
+
+def _renamed(one: Held, taken: set[str]) -> Held:
+    name, copies = one.name, 0
+    while name in taken:
+        copies += 1
+        name = f"{one.name}#{copies}"
+    taken.add(name)
+    return Held(**{**one.__dict__, "name": name})
+
+
+def _variables(arguments: Iterable[Any]) -> Iterator[Any]:
+    return (one for one in arguments if isinstance(one, tf.Variable))
+
+
+def flat_arguments(function: Any, concrete: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The inputs of a trace that are no captures, as one call gives them.
+
+    Variables are given as such where they are found among the arguments, handles elsewhere; what
+    is neither may be a placeholder.
+
+    Args:
+        function: the `tf.function` that is called.
+        concrete: its trace for these arguments.
+        args: positional arguments of the call.
+        kwargs: keyword arguments.
+    """
+    count = len(concrete.inputs) - _num_captured(concrete)
+    if not any(one.dtype == tf.resource for one in concrete.inputs[:count]):
+        return [None] * count  # as nearly always
+    bound = function_type_utils.canonicalize_function_inputs(
+        args, kwargs, function._function_type, function._default_values, function._is_pure
+    )
+    flat = concrete.function_type.unpack_inputs(
+        concrete.function_type.bind(*bound.args, **bound.kwargs)
+    )
+    variables = {
+        id(handle): plain(one)
+        for one in tf.nest.flatten((bound.args, bound.kwargs))
+        if isinstance(plain(one), tf.Variable)
+        for handle in handles(plain(one))
+    }
+    return [variables.get(id(one), one) for one in flat]
+
+
+def matches(one: Held, local: Sequence[Any]) -> bool:
+    """Whether a variable is among those that the user has named, by patterns or as such."""
+    return is_named(one.name, [one.tensor], local)
+
+
+def is_named(name: str, tensors: Sequence[Any], local: Sequence[Any]) -> bool:
+    """Whether what has this name, and these handles, is among `local`, as `matches` says."""
+    base = name.partition("#")[0]
+    for given in local:
+        if isinstance(given, str):
+            if fnmatch.fnmatchcase(base, given) or fnmatch.fnmatchcase(name, given):
+                return True
+        elif any(handle is one for handle in handles(plain(given)) for one in tensors):
+            return True
+    return False
+
+
+def broadcast(control: Control, variable: Held) -> None:
+    """Copies rank 0's value to every other rank, over the lanes.
+
+    Raises:
+        EngineError: a rank is gone.
+    """
+    value = np.asarray(variable.read_value().numpy())
+    shape = control.broadcast(list(value.shape))
+    size = int(np.prod(shape, dtype=np.int64)) * value.dtype.itemsize
+    payload = value.tobytes() if control.rank == 0 else b""
+    received = b"".join(
+        control.broadcast_bytes(payload[at : at + _PIECE_BYTES])
+        for at in range(0, size, _PIECE_BYTES)
+    )
+    if control.rank != 0:
+        variable.assign(np.frombuffer(received, value.dtype).reshape(shape))

@@ -1,0 +1,222 @@
+"""Sees to it that the variables which training keeps equal start equal on every rank."""
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tf_libra.ranks.agreement import agree, first_difference
+from tf_libra.ranks.control import Control
+from tf_libra.tracing.variable_flow import Flow
+from tf_libra.variables.held import Held, broadcast, matches
+from tf_libra.variables.kept_equal import Account, Judged, Standing, Traits, judge, settle
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was broadcast.
+
+    Attributes:
+        names: of the variables that differed, and got rank 0's values.
+        num_compared: variables that have to be equal, those included.
+    """
+
+    names: tuple[str, ...]
+    num_compared: int
+
+
+@dataclass
+class _Entry:
+    name: str
+    handle: "weakref.ref[Any]"
+    held: Held  # without its handle
+    is_shared: bool
+    constants: tuple[str, ...]
+
+
+@dataclass
+class Sharing:
+    """What is known of the variables that one training function has met.
+
+    Attributes:
+        local: names, patterns or variables that the user says are each rank's own.
+        policy: `broadcast_variables` as the user has given it.
+    """
+
+    local: Sequence[Any] = ()
+    policy: bool | None = None
+    _entries: dict[int, _Entry] = field(default_factory=dict, init=False)
+    _names: Counter[str] = field(default_factory=Counter, init=False)
+
+    def judge(self, flow: Flow, call: Sequence[Held]) -> dict[str, Judged]:
+        """What each variable of a call is, by name, as far as this rank can tell."""
+        variables = {
+            one.index: Traits(
+                one.trainable, one.is_random_state or one.is_own or matches(one, self.local)
+            )
+            for one in call
+            if one.is_variable
+        }
+        judged = judge(flow, variables)
+        return {one.name: judged.get(one.index, Judged(Standing.DATA)) for one in call}
+
+    def unmatched(self, call: Sequence[Held]) -> list[str]:
+        """Patterns of the user's that match none of these variables."""
+        patterns = [one for one in self.local if isinstance(one, str)]
+        return [one for one in patterns if not any(matches(held, [one]) for held in call)]
+
+    def is_known(self, call: Sequence[Held], judged: Mapping[str, Judged]) -> bool:
+        """Whether this call has nothing that the ranks would have to talk about."""
+        return all(self._is_known(one, judged[one.name]) for one in call if one.is_variable)
+
+    def _is_known(self, one: Held, judged: Judged) -> bool:
+        if judged.standing in (Standing.OWN, Standing.DATA) or not one.is_number:
+            return True
+        entry = self._entries.get(one.key)
+        if entry is None:
+            return False
+        return entry.is_shared or judged.standing is not Standing.SHARED
+
+    def note(self, call: Sequence[Held], judged: Mapping[str, Judged]) -> None:
+        """Remembers what a trace tells of variables that are known."""
+        for one in call:
+            entry = self._entries.get(one.key)
+            if entry is None:
+                continue
+            told = judged[one.name]
+            counts = told.standing is Standing.DERIVED and told.constants != entry.constants
+            if counts or told.standing is Standing.OWN:
+                # What a trace makes the rank's own stays so, also for traces that only read it.
+                entry.is_shared = False
+
+    def compare(
+        self, control: Control, call: Sequence[Held], judged: Mapping[str, Judged]
+    ) -> Copied:
+        """Compares the variables of a call with those of all ranks, which call this, too.
+
+        Raises:
+            ValueError: on every rank: the first difference that is not to be broadcast.
+            EngineError: a rank is gone.
+        """
+        numbers = [one for one in call if one.is_number]
+        everyone = [
+            {name: tuple(rest) for name, *rest in rank}
+            for rank in control.all_gather(self._statement(numbers, judged))
+        ]
+        accounts = [
+            {
+                name: Account(Standing(standing), tuple(of), tuple(constants), digest)
+                for name, (standing, of, constants, digest, _, _) in rank.items()
+            }
+            for rank in everyone
+        ]
+        self._compare_names(everyone)
+        names = settle(accounts)
+        shared = [one for one in numbers if one.is_variable and one.name in names]
+        _compare({"variable": {one.name: rank[one.name][4] for one in shared}} for rank in everyone)
+        differing = [one for one in shared if len({rank[one.name].digest for rank in accounts}) > 1]
+        allowed = [one for one in differing if self._may_copy(one.name, everyone)]
+        refused = {one.name for one in differing} - {one.name for one in allowed}
+        _compare(
+            (
+                {"variable": {n: t.digest for n, t in rank.items() if n in refused}}
+                for rank in accounts
+            ),
+            self._advice(),
+        )
+        for one in allowed:
+            broadcast(control, one)
+        self._remember(numbers, judged, names)
+        return Copied(tuple(one.name for one in allowed), len(shared))
+
+    def _statement(self, numbers: Sequence[Held], judged: Mapping[str, Judged]) -> list[list[Any]]:
+        by_index = {one.index: one.name for one in numbers}
+        used = {i for told in judged.values() for i in told.computed_of}
+        statement = []
+        for one in numbers:
+            told = judged[one.name]
+            # Data that nothing depends on may be large, and are nobody's business.
+            matters = told.standing in (Standing.SHARED, Standing.DERIVED) or one.index in used
+            entry = self._entries.get(one.key)
+            statement.append(
+                [
+                    one.name,
+                    told.standing.value,
+                    sorted(by_index.get(i, f"input {i}") for i in told.computed_of),
+                    list(told.constants),
+                    one.digest() if matters else "",
+                    one.kind,
+                    entry is not None and entry.is_shared,
+                ]
+            )
+        return statement
+
+    def _compare_names(self, everyone: Sequence[Mapping[str, tuple[Any, ...]]]) -> None:
+        _compare(
+            {
+                "name of variable": [
+                    name for name, told in rank.items() if told[0] == Standing.SHARED.value
+                ]
+            }
+            for rank in everyone
+        )
+
+    def _may_copy(self, name: str, everyone: Sequence[Mapping[str, tuple[Any, ...]]]) -> bool:
+        is_new = not all(rank[name][5] for rank in everyone)
+        return self.policy is True or (self.policy is None and is_new)
+
+    def _advice(self) -> str:
+        if self.policy is False:
+            return (
+                "; broadcast_variables=False refuses this: without it, rank 0's values are copied"
+                " to all ranks. What is each rank's own is named by local_variables"
+            )
+        return (
+            "; they were equal before, so something has changed them on one rank alone, such as a"
+            " checkpoint: restore it on all ranks, or say broadcast_variables=True to take rank"
+            " 0's values. What is each rank's own is named by local_variables"
+        )
+
+    def _remember(
+        self, numbers: Sequence[Held], judged: Mapping[str, Judged], shared: set[str]
+    ) -> None:
+        for one in numbers:
+            if not one.is_variable:
+                continue
+            entry = self._entries.get(one.key)
+            if entry is None:
+                # Two models have the same names; the ranks meet them in the same order.
+                before = self._names[one.name]
+                self._names[one.name] += 1
+                self._entries[one.key] = _Entry(
+                    f"{one.name}@{before}" if before else one.name,
+                    weakref.ref(one.tensor),
+                    replace(one, tensor=None),
+                    one.name in shared,
+                    judged[one.name].constants,
+                )
+            else:
+                entry.is_shared = entry.is_shared or one.name in shared
+
+    def check(self, control: Control) -> None:
+        """Compares all variables that have to be equal, and still exist on every rank.
+
+        Raises:
+            ValueError: on every rank: the first that differs.
+            EngineError: a rank is gone.
+        """
+        mine = {}
+        for entry in self._entries.values():
+            handle = entry.handle()
+            if entry.is_shared and handle is not None:
+                mine[entry.name] = replace(entry.held, tensor=handle)
+        everyone = control.all_gather(list(mine))
+        common = set.intersection(*(set(names) for names in everyone))
+        agree(control, {"variable": {n: one.digest() for n, one in mine.items() if n in common}})
+
+
+def _compare(statements: Any, advice: str = "") -> None:
+    difference = first_difference(list(statements))
+    if difference is not None:
+        raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}{advice}")
