@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import json
 import struct
 from dataclasses import dataclass, replace
@@ -206,8 +207,17 @@ def drain_telemetry() -> tuple[AllReduceRecord, ...]:
     return parse_records((text.value or b"{}").decode())
 
 
-# Of the engine that runs, which itself knows nothing of jobs.
-_connected = {"job": 0}
+@dataclass
+class _Connected:
+    """What the engine that runs does not know itself."""
+
+    job: int = 0
+
+
+@functools.cache
+def _connected() -> _Connected:
+    """Of the engine of this process."""
+    return _Connected()
 
 
 def running() -> Engine | None:
@@ -217,7 +227,7 @@ def running() -> Engine | None:
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
     if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
         return None
-    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value, _connected["job"])
+    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value, _connected().job)
 
 
 def connect(
@@ -248,7 +258,7 @@ def connect(
             liveness_seconds,
         )
     )
-    _connected["job"] = job
+    _connected().job = job
     connected = running()
     assert connected is not None
     return connected

@@ -3,6 +3,7 @@
 It carries them as uint8 tensors, never as pickled objects.
 """
 
+import contextlib
 import functools
 import json
 import struct
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import units
+from tf_libra import patches, units
 from tf_libra.ranks.job import within
 from tf_libra.ranks.world import World
 
@@ -52,21 +53,15 @@ class _Jobs:
 
     def __init__(self) -> None:
         self.num_ended = 0
-        owner = owner_of_shutdown()
-        shutdown = owner.horovod_shutdown
+        self._replaced = contextlib.ExitStack()
+        self._replaced.enter_context(patches.replaced(patches.SHUTDOWN, self._counting))
 
+    def _counting(self, shutdown: Callable[[], None]) -> Callable[[], None]:
         def counted() -> None:
             shutdown()
             self.num_ended += 1  # not before: until then who asks is in the job that ends
 
-        owner.horovod_shutdown = counted
-
-
-def owner_of_shutdown() -> Any:
-    """Of `horovod_shutdown`, which every `shutdown` calls, whoever has imported it from where."""
-    from horovod.tensorflow.mpi_ops import _basics
-
-    return _basics.MPI_LIB_CTYPES
+        return counted
 
 
 @functools.cache

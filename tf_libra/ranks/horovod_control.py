@@ -5,6 +5,7 @@ Nothing of ours listens or connects, so a job reaches as far as its Horovod does
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import library
+from tf_libra import library, patches
 from tf_libra.ranks import control
 from tf_libra.ranks import horovod as horovod_lib
 from tf_libra.ranks.control import EngineError, LostRankError
@@ -142,12 +143,15 @@ class _Shutdown:
     """Horovod's shutdown, once at a time, after which no round belongs to its job."""
 
     def __init__(self, before: Callable[[], None]) -> None:
-        self._owner: Any = horovod_lib.owner_of_shutdown()
-        self._original: Callable[[], None] = self._owner.horovod_shutdown
         self._before = before
         self._lock = threading.Lock()
         self._is_over = False  # the job; Horovod may begin another
-        self._owner.horovod_shutdown = self._called
+        self._replaced = contextlib.ExitStack()
+        self._replaced.enter_context(patches.replaced(patches.SHUTDOWN, self._calling))
+
+    def _calling(self, original: Callable[[], None]) -> Callable[[], None]:
+        self._original = original
+        return self._called
 
     def _called(self) -> None:
         self._before()
@@ -165,8 +169,7 @@ class _Shutdown:
     def put_back(self) -> None:
         """Lets Horovod's shutdown be its own again."""
         with self._lock:  # two at once would wait for the same thread, one of them forever
-            if self._owner.horovod_shutdown == self._called:
-                self._owner.horovod_shutdown = self._original
+            self._replaced.close()
 
 
 @functools.cache

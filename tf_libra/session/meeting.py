@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import checks, logs
+from tf_libra import checks, logs, patches
 from tf_libra import options as options_lib
 from tf_libra.backends import backend as backend_lib
 from tf_libra.backends import choosing
@@ -25,10 +25,9 @@ from tf_libra.session import grappler, identity, joins
 from tf_libra.session.circumstances import package_version
 from tf_libra.session.plan_checks import check_plan_can_run
 from tf_libra.story.story import Story
-from tf_libra.tracing import patches
 from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase
-from tf_libra.variables import trained_in_stages as elsewhere
+from tf_libra.variables import trained_in_stages
 
 
 class Meeting:
@@ -312,7 +311,7 @@ class Meeting:
         """Lets go of what reached the ranks of an earlier job, whoever has trained in that."""
         for running in control_lib.left_over(world):
             self._close(running, control_lib.LEFT)
-        elsewhere.of_job(world.job)
+        trained_in_stages.of_this_process().of_job(world.job)
 
     def _close(self, control: Control, why: str) -> None:
         self._joins.close()
@@ -327,7 +326,7 @@ class Meeting:
             self._close(running, control_lib.LEFT)
         self._was_reset = True
         identity.count_anew()
-        elsewhere.forget()
+        trained_in_stages.of_this_process().forget()
 
     def _statement(self, world: World) -> dict[str, Any]:
         options = self.options

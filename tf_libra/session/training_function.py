@@ -30,7 +30,7 @@ from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tracing.marks import MarkedGradient, Rules
 from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
-from tf_libra.variables import trained_in_stages as elsewhere
+from tf_libra.variables import trained_in_stages
 from tf_libra.variables.held import is_named
 from tf_libra.variables.sharing import Sharing
 
@@ -224,8 +224,9 @@ class TrainingFunction:
         concrete = self._call.get_concrete_function(*args, **kwargs)
         trace = self._traces.of(concrete)
         call = Call.of(trace, concrete, *self._call.called(args), kwargs)
-        if elsewhere.anybody():
-            elsewhere.bring_back({one.key: one for one in call.touched() if one.is_variable})
+        in_stages = trained_in_stages.of_this_process()
+        if in_stages.anybody():
+            in_stages.bring_back({one.key: one for one in call.touched() if one.is_variable})
         if trace.trace.asks_for_nothing and self._current is not None:
             return self._call(*args, **kwargs)  # no step, and perhaps on this rank alone
         session = self._session_of(call)

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.util import object_identity
 
-from tf_libra.tracing import patches
+from tf_libra import patches
 from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
 from tf_libra.tracing.origins import Origin, ancestors, origins, tensors_of

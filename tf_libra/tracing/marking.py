@@ -18,7 +18,8 @@ from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-from tf_libra.tracing import inner, jacobians, loops, mapped, nested, patches, unaveraged
+from tf_libra import patches
+from tf_libra.tracing import inner, jacobians, loops, mapped, nested, unaveraged
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.parameters import trained

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.tracing import patches
+from tf_libra import patches
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.origins import Origin, origins

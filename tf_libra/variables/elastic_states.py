@@ -7,22 +7,21 @@ bring theirs up to date before, and where they are told that workers come and go
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from tf_libra import logs
+from tf_libra import logs, patches
 from tf_libra.ranks import control as control_lib
 from tf_libra.ranks import interrupts, jobs
 from tf_libra.ranks.control import Control
 from tf_libra.ranks.job import Job
-from tf_libra.tracing import patches
 from tf_libra.tracing.variables import handles, plain
-from tf_libra.variables import trained_in_stages as elsewhere
+from tf_libra.variables import trained_in_stages
 
 _PLACE = "an elastic commit"
-_told: list[str] = []
 
 
 def stepped(control: Control) -> None:
@@ -31,12 +30,20 @@ def stepped(control: Control) -> None:
     Args:
         control: reaches those who run it.
     """
-    elsewhere.stepped(control)
+    trained_in_stages.of_this_process().stepped(control)
     _watch()
 
 
+@dataclass
+class _Watch:
+    """What is replaced of elastic states, from the first step in stages on."""
+
+    replaced: contextlib.ExitStack
+    has_warned: bool = False
+
+
 @functools.cache
-def _watch() -> contextlib.ExitStack:
+def _watch() -> _Watch:
     """Of all elastic states, Horovod's and the user's own, those that are there already, too."""
     stack = contextlib.ExitStack()
     if patches.COMMIT.exists():
@@ -51,12 +58,12 @@ def _watch() -> contextlib.ExitStack:
     for patch in patches.RESTORING:
         if patch.exists():
             stack.enter_context(patches.replaced(patch, _restoring))
-    return stack
+    return _Watch(stack)
 
 
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
-        control = elsewhere.reach()
+        control = trained_in_stages.of_this_process().reach()
         bring_up_to_date()
         if control is not None:
             _warn_of_what_is_not_kept(state, control.rank)
@@ -115,12 +122,12 @@ def bring_up_to_date() -> None:
     Raises:
         HorovodInternalError: a rank is gone, late, or elsewhere.
     """
-    control = elsewhere.reach()
+    control = trained_in_stages.of_this_process().reach()
     if control is None:
         return
     job = jobs.of_this_process()
     if _is_over(control, job):
-        elsewhere.forget()
+        trained_in_stages.of_this_process().forget()
         return
     try:
         interrupts.of_this_process().during(partial(_bring, control))
@@ -143,7 +150,7 @@ def _is_over(control: Control, job: Job) -> bool:
 
 def _bring(control: Control) -> None:
     control.meet("its beginning", _PLACE)
-    elsewhere.bring_everything_back(control)
+    trained_in_stages.of_this_process().bring_everything_back(control)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
@@ -169,12 +176,13 @@ def _kept(state: Any) -> list[Any]:
 
 def _warn_of_what_is_not_kept(state: Any, rank: int) -> None:
     """Says so once, of a state of which it can be known what it keeps."""
-    if rank > 0 or _told:
+    if rank > 0 or _watch().has_warned:
         return
     kept = _kept(state)
-    names = elsewhere.trained_beside({handle._id for one in kept for handle in handles(one)})
+    keys = {handle._id for one in kept for handle in handles(one)}
+    names = trained_in_stages.of_this_process().trained_beside(keys)
     if kept and names:
-        _told.append(names[0])
+        _watch().has_warned = True
         logs.logger(rank).warning(
             "the elastic state does not keep %d variables that steps in stages write, %s the first"
             " of them: when ranks are lost, the others go on from what rank 0 has, which is old of"

@@ -6,6 +6,7 @@ finds at a time of its own. So who keeps its variables stays behind.
 """
 
 import atexit
+import functools
 import gc
 import weakref
 from collections.abc import Collection, Mapping
@@ -56,132 +57,128 @@ class Keeper(Protocol):
         ...
 
 
-_KEEPERS: dict[str, Keeper] = {}
-"""By identity of the function, which is the same on every rank and so gives an order."""
-
-_JOB = [0]
-"""Whose ranks were met last: `World.job`."""
-
-_REACH: list[Control] = []
-"""What reaches those that have run steps in stages since all was brought up to date; or nothing.
-
-The same on every rank, where keepers may not be.
-"""
-
 _OLDEST = len(gc.get_threshold()) - 1
 """The generation of what has outlived most collections: with it everything is collected."""
 
 
-def register(function: str, keeper: Keeper, owner: object) -> None:
-    """From now on others ask this keeper for the variables of a function.
+class TrainedInStages:
+    """What the functions of this process have trained in stages, and who has it up to date."""
 
-    Args:
-        function: its identity.
-        keeper: of its variables.
-        owner: goes with the function, on each rank at another time.
-    """
-    if not _KEEPERS and _collected not in gc.callbacks:
-        gc.callbacks.append(_collected)
-        atexit.register(_end)
-    _KEEPERS[function] = keeper
-    weakref.finalize(owner, _left, function, keeper).atexit = False
+    def __init__(self) -> None:
+        # By identity of the function, which is the same on every rank and so gives an order.
+        self._keepers: dict[str, Keeper] = {}
+        # Whose ranks were met last: `World.job`.
+        self._job = 0
+        self._reach: Control | None = None
+
+    def register(self, function: str, keeper: Keeper, owner: object) -> None:
+        """From now on others ask this keeper for the variables of a function.
+
+        Args:
+            function: its identity.
+            keeper: of its variables.
+            owner: goes with the function, on each rank at another time.
+        """
+        if not self._keepers and self._collected not in gc.callbacks:
+            gc.callbacks.append(self._collected)
+            atexit.register(self._end)
+        self._keepers[function] = keeper
+        weakref.finalize(owner, self._left, function, keeper).atexit = False
+
+    def _left(self, function: str, keeper: Keeper) -> None:
+        # Called wherever garbage is collected, so nobody is forgotten here.
+        if self._keepers.get(function) is keeper:
+            keeper.is_left()
+
+    # Variables often go with the function, as at the end of a script's main: models are cycles,
+    # which are there until they are collected. What has outlived a whole collection is held by
+    # somebody.
+
+    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == _OLDEST:
+            for keeper in list(self._keepers.values()):
+                keeper.warn()
+
+    def _end(self) -> None:
+        """Before modules are taken apart, and what the script holds with them."""
+        if self.anybody():
+            gc.collect()
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+
+    def bring_back(self, held: Mapping[int, Held], but: Keeper | None = None) -> set[int]:
+        """Brings variables up to date that other functions have trained; all ranks call it.
+
+        Args:
+            held: the variables, by key.
+            but: who needs them, and is not asked.
+
+        Returns:
+            Keys of those that were not up to date.
+
+        Raises:
+            tf.errors.OpError: a rank is gone or late.
+        """
+        found: set[int] = set()
+        if self.anybody():
+            for _, keeper in sorted(self._keepers.items(), key=lambda one: one[0]):
+                if keeper is not but:
+                    found |= keeper.brings_back(held)
+        return found
+
+    def stepped(self, control: Control) -> None:
+        """A step in stages begins, on all ranks."""
+        self._reach = control
+
+    def reach(self) -> Control | None:
+        """What reaches the ranks that have to bring variables up to date; None where none are old.
+
+        The same on every rank, where keepers may not be.
+        """
+        return self._reach
+
+    def bring_everything_back(self, control: Control) -> None:
+        """Brings all variables up to date that any function has trained; all ranks call it.
+
+        Those that only some ranks still have stay as they are. It returns when all ranks have all.
+
+        Raises:
+            EngineError, tf.errors.OpError: a rank is gone or late.
+        """
+        keepers = dict(sorted(self._keepers.items()))
+        mine = {name: keeper.old() for name, keeper in keepers.items()}
+        everyone = control.all_gather({name: sorted(old) for name, old in mine.items()})
+        for name, keeper in keepers.items():
+            numbers = set.intersection(*(set(rank.get(name, ())) for rank in everyone))
+            keeper.brings_back({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
+        control.all_gather(None)
+        self._reach = None
+
+    def trained_beside(self, kept: Collection[int]) -> list[str]:
+        """Names of variables that functions train in stages, but for those of these keys."""
+        keepers = [one for _, one in sorted(self._keepers.items())]
+        return [name for one in keepers for key, name in one.trained().items() if key not in kept]
+
+    def anybody(self) -> bool:
+        """Whether there is any variable to be brought up to date."""
+        for name in [name for name, one in self._keepers.items() if one.is_done]:
+            del self._keepers[name]
+        return any(one.is_behind for one in self._keepers.values())
+
+    def of_job(self, number: int) -> None:
+        """The ranks are those of this job: where it is another than before, they are others."""
+        if number != self._job:
+            self.forget()
+        self._job = number
+
+    def forget(self) -> None:
+        """The ranks are others than before: nobody has what was known."""
+        self._reach = None
+        for keeper in list(self._keepers.values()):
+            keeper.forget_ranks()
 
 
-def _left(function: str, keeper: Keeper) -> None:
-    # Called wherever garbage is collected, so nobody is forgotten here.
-    if _KEEPERS.get(function) is keeper:
-        keeper.is_left()
-
-
-# Variables often go with the function, as at the end of a script's main: models are cycles, which
-# are there until they are collected. What has outlived a whole collection is held by somebody.
-
-
-def _collected(phase: str, info: Mapping[str, int]) -> None:
-    if phase == "stop" and info["generation"] == _OLDEST:
-        for keeper in list(_KEEPERS.values()):
-            keeper.warn()
-
-
-def _end() -> None:
-    """Before modules are taken apart, and what the script holds with them."""
-    if anybody():
-        gc.collect()
-    if _collected in gc.callbacks:
-        gc.callbacks.remove(_collected)
-
-
-def bring_back(held: Mapping[int, Held], but: Keeper | None = None) -> set[int]:
-    """Brings variables up to date that other functions have trained; all ranks call it.
-
-    Args:
-        held: the variables, by key.
-        but: who needs them, and is not asked.
-
-    Returns:
-        Keys of those that were not up to date.
-
-    Raises:
-        tf.errors.OpError: a rank is gone or late.
-    """
-    found: set[int] = set()
-    if anybody():
-        for _, keeper in sorted(_KEEPERS.items(), key=lambda one: one[0]):
-            if keeper is not but:
-                found |= keeper.brings_back(held)
-    return found
-
-
-def stepped(control: Control) -> None:
-    """A step in stages begins, on all ranks."""
-    _REACH[:] = [control]
-
-
-def reach() -> Control | None:
-    """What reaches the ranks that have to bring variables up to date; None where none are old."""
-    return _REACH[0] if _REACH else None
-
-
-def bring_everything_back(control: Control) -> None:
-    """Brings all variables up to date that any function has trained; all ranks call it.
-
-    Those that only some ranks still have stay as they are. It returns when all ranks have all.
-
-    Raises:
-        EngineError, tf.errors.OpError: a rank is gone or late.
-    """
-    keepers = dict(sorted(_KEEPERS.items()))
-    mine = {name: keeper.old() for name, keeper in keepers.items()}
-    everyone = control.all_gather({name: sorted(old) for name, old in mine.items()})
-    for name, keeper in keepers.items():
-        numbers = set.intersection(*(set(rank.get(name, ())) for rank in everyone))
-        keeper.brings_back({mine[name][one].key: mine[name][one] for one in sorted(numbers)})
-    control.all_gather(None)
-    _REACH.clear()
-
-
-def trained_beside(kept: Collection[int]) -> list[str]:
-    """Names of variables that functions train in stages, but for those of these keys."""
-    keepers = [one for _, one in sorted(_KEEPERS.items())]
-    return [name for one in keepers for key, name in one.trained().items() if key not in kept]
-
-
-def anybody() -> bool:
-    """Whether there is any variable to be brought up to date."""
-    for name in [name for name, one in _KEEPERS.items() if one.is_done]:
-        del _KEEPERS[name]
-    return any(one.is_behind for one in _KEEPERS.values())
-
-
-def of_job(number: int) -> None:
-    """The ranks are those of this job: where it is another than before, they are others."""
-    if number not in _JOB:
-        forget()
-    _JOB[:] = [number]
-
-
-def forget() -> None:
-    """The ranks are others than before: nobody has what was known."""
-    _REACH.clear()
-    for keeper in list(_KEEPERS.values()):
-        keeper.forget_ranks()
+@functools.cache
+def of_this_process() -> TrainedInStages:
+    """Of all its functions."""
+    return TrainedInStages()

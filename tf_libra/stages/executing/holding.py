@@ -17,7 +17,7 @@ from tf_libra.stages.executing.metrics import is_sum
 from tf_libra.stages.executing.transport import Transport
 from tf_libra.stages.recording.step_graph import StepGraph
 from tf_libra.variables import held as variables_lib
-from tf_libra.variables import trained_in_stages as elsewhere
+from tf_libra.variables import trained_in_stages
 from tf_libra.variables.held import Held
 
 
@@ -108,7 +108,7 @@ class Holding:
         # Of these every rank has all, which the ranks of a stage would each add to.
         self._whole: set[int] = set()
         self._reach: tuple[int, Transport] | None = None
-        elsewhere.register(function, self, owner)
+        trained_in_stages.of_this_process().register(function, self, owner)
 
     @property
     def has_let_go(self) -> bool:
@@ -214,7 +214,7 @@ class Holding:
         Args:
             captured: these variables, by key.
         """
-        self._whole |= elsewhere.bring_back(captured, but=self)
+        self._whole |= trained_in_stages.of_this_process().bring_back(captured, but=self)
 
     def own(self, variables: Iterable[Owned], world_size: int, transport: Transport) -> None:
         """These belong to stages, as a trace has it; what any trace needs or writes counts.

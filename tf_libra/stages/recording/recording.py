@@ -12,9 +12,9 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.types import core
 
+from tf_libra import patches
 from tf_libra.stages.recording import branches
 from tf_libra.stages.recording.by_horovod import reduced_variables
-from tf_libra.tracing import patches
 from tf_libra.tracing.marked_function import MarkedFunction, Trace, as_tf_function, step_name
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.variables import plain, variable_name

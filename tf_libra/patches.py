@@ -1,7 +1,9 @@
 """All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
 
 Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends; `hvd.join` while an engine runs; what elastic states keep from the first step in stages on.
+ends; `hvd.join` while an engine runs; what elastic states keep from the first step in stages on;
+Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
+methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launch/`).
 What somebody else has put in its place in the meantime stays: it may well call what it has found
 there, which from then on does what it did without us.
 """
@@ -12,8 +14,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from tensorflow.python.autograph.impl import api as autograph
 
 _ABSENT = object()
 
@@ -203,6 +203,14 @@ JOIN = Patch(
     since=_HOROVOD,
 )
 
+SHUTDOWN = Patch(
+    module="horovod.tensorflow.mpi_ops",
+    path="_basics.MPI_LIB_CTYPES.horovod_shutdown",
+    why="every shutdown calls it, whoever has imported that from where: with it a job ends, and the"
+    " ranks of the next are other processes",
+    since=_HOROVOD,
+)
+
 _KEPT = "a state keeps what each rank has: what stages have trained elsewhere is brought first"
 COMMIT = Patch(module="horovod.common.elastic", path="State.commit", why=_KEPT, since=_HOROVOD)
 HOST_UPDATES = Patch(
@@ -263,7 +271,7 @@ OF_HOROVOD = (
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
-    JOIN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
+    JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
 )  # fmt: skip
 
 
@@ -279,6 +287,8 @@ def replaced(patch: Patch, make: Callable[[Any], Callable[..., Any]]) -> Iterato
     Raises:
         AttributeError: there is no such attribute.
     """
+    from tensorflow.python.autograph.impl import api as autograph
+
     owner, name = patch.find_owner(), patch.name
     original = None if patch.adds else getattr(owner, name)
     # An object's method is found in its class, and would not be put back by setting it.

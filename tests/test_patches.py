@@ -2,18 +2,23 @@
 
 import contextlib
 import importlib
+import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from tests.tracing.traces import chain, loss_of, traced
-from tf_libra.tracing import horovod_ops, patches
+from tf_libra import patches
+from tf_libra.patches import OF_TRACES, TABLE, Patch
+from tf_libra.tracing import horovod_ops
 from tf_libra.tracing.marking import marking
-from tf_libra.tracing.patches import OF_TRACES, TABLE, Patch
 
 _ABSENT = object()
+PACKAGE = Path(patches.__file__).parent
 EVERY = pytest.mark.parametrize("patch", TABLE, ids=lambda patch: patch.path)
 
 
@@ -120,6 +125,38 @@ def test_a_trace_leaves_nothing_replaced(fails: bool) -> None:
         if (one is other) is (patch in OF_TRACES)
     ]
     assert [standing(patch) for patch in TABLE] == before
+
+
+def _of_ours() -> set[str]:
+    """Attributes of modules and classes of theirs, where functions of ours stand in force."""
+    theirs = ("tensorflow", "keras", "horovod")
+    owners = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in theirs]
+    owners += [
+        one for owner in owners for one in list(vars(owner).values()) if isinstance(one, type)
+    ]
+    return {
+        name
+        for owner in owners
+        for name, one in list(vars(owner).items())
+        if isinstance(one, types.FunctionType) and str(PACKAGE) in one.__code__.co_filename
+    }
+
+
+def test_nothing_is_replaced_that_the_table_does_not_have() -> None:
+    """Whoever replaces more while a step is traced has to enter it there."""
+    assert _of_ours() == set()
+    layers, seen = chain(), set()
+
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, inputs)
+        seen.update(_of_ours())
+        return tape.gradient(loss, layers)
+
+    traced(step)
+    assert "gradient" in seen
+    assert seen <= {patch.name for patch in TABLE}
+    assert _of_ours() == set()
 
 
 def test_gradients_are_averaged_through_what_others_have_put_there(
