@@ -1,7 +1,7 @@
 """Names, and who is known by them."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 import pytest
 
@@ -84,3 +84,42 @@ def test_what_cannot_be_known_by_a_name_is_refused(registry: Registry[object]) -
         with pytest.raises(ValueError, match=message):
             registry.register(kind)
     assert list(registry.by_name) == ["first", "second"]
+
+
+class Sized(Protocol):
+    name: ClassVar[str]
+    unit: ClassVar[str]
+
+    @property
+    def sizes(self) -> list[int]: ...
+
+    def grow(self) -> None: ...
+
+
+class Shrinking(Sized, Protocol):
+    def shrink(self) -> None: ...
+
+
+def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
+    made: Registry[Sized] = Registry("the tests", "kind", Shrinking)
+
+    @dataclass(frozen=True)
+    class Half:
+        name: ClassVar[str] = "half"
+        sizes: list[int] = field(default_factory=list)
+
+        def shrink(self) -> None: ...
+
+    told = r"kind 'half' must have unit, grow: .*\.Shrinking says what they are"
+    with pytest.raises(ValueError, match=told):
+        made.register(Half)
+
+    @made.register
+    @dataclass(frozen=True)
+    class Whole(Half):
+        name: ClassVar[str] = "whole"
+        unit: ClassVar[str] = "m"
+
+        def grow(self) -> None: ...
+
+    assert list(made.by_name) == ["whole"]

@@ -15,15 +15,19 @@ class Registry(Generic[_Member]):
       by_name: what is registered, read-only.
     """
 
-    def __init__(self, described: str, field: str = "strategy") -> None:
+    def __init__(
+        self, described: str, field: str = "strategy", protocol: type[Any] = object
+    ) -> None:
         """Begins empty.
 
         Args:
           described: what objects of it are, for messages.
           field: the argument by which users choose one, for messages.
+          protocol: whose members they have to have.
         """
         self._described = described
         self._field = field
+        self._protocol = protocol
         self._kinds: dict[str, type[_Member]] = {}
         self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._kinds)
 
@@ -31,8 +35,8 @@ class Registry(Generic[_Member]):
         """A decorator: makes a kind known by its name, here and in every table.
 
         Raises:
-          ValueError: it is no frozen dataclass with a name and defaults for all arguments, or
-            another has the name.
+          ValueError: it is no frozen dataclass with a name and defaults for all arguments, another
+            has the name, or it lacks what the protocol says.
         """
         name = getattr(kind, "name", None)
         if not isinstance(name, str) or not name:
@@ -48,6 +52,12 @@ class Registry(Generic[_Member]):
             raise ValueError(
                 f"{self._field} {name!r} must have a default for every argument: {error}"
             ) from None
+        missing = lacking(kind, self._protocol)
+        if missing:
+            raise ValueError(
+                f"{self._field} {name!r} must have {', '.join(missing)}:"
+                f" {self._protocol.__module__}.{self._protocol.__name__} says what they are"
+            )
         self._kinds[name] = kind
         return kind
 
@@ -79,3 +89,16 @@ class Registry(Generic[_Member]):
 
     def _unknown(self, name: str) -> ValueError:
         return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")
+
+
+def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
+    """The members of a protocol that a dataclass lacks, in the order in which they are declared."""
+    declared = [vars(one) for one in reversed(protocol.__mro__)]
+    members = [name for one in declared for name in (*one.get("__annotations__", ()), *one)]
+    return [
+        name
+        for name in dict.fromkeys(members)
+        if not name.startswith("_")
+        and not hasattr(kind, name)
+        and name not in kind.__dataclass_fields__
+    ]

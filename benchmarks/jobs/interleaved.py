@@ -24,7 +24,6 @@ from benchmarks.jobs.job import Job
 from benchmarks.jobs.training import Exchange, Training, begin
 from benchmarks.variants import is_ours, strategy_of
 from tf_libra import strategies
-from tf_libra.planning.strategy import threads_at_once
 
 # Of HOROVOD_*, what tells a worker its place in the job is no setting.
 _PLACE = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)")
@@ -58,7 +57,7 @@ def steps_of(
     steps, tuning = {}, {}
     # The first starts an engine with as many lanes as it may use, which the others share.
     ours = {name: strategy_of(name) for name in names if is_ours(name)}
-    for name in sorted(ours, key=lambda one: threads_at_once(ours[one]), reverse=True):
+    for name in sorted(ours, key=lambda one: ours[one].num_lanes, reverse=True):
         # Where ranks have different data, the strategy before has left them with different
         # moving averages.
         optimized = tf_libra.optimize(ours[name], broadcast_variables=True)

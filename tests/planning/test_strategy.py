@@ -83,6 +83,16 @@ def test_what_cannot_be_registered_is_named(halves):
     with pytest.raises(ValueError, match=r"strategy must be one of .*got 'demanding'"):
         REGISTRY.forget("demanding")
 
+    @dataclasses.dataclass(frozen=True)
+    class Bare:
+        name: ClassVar[str] = "bare"
+
+        def draft(self, profile, cost):
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"'bare' must have chooses_threads, tuned_by, .*races"):
+        strategies.register(Bare)
+
 
 def test_an_object_of_nobody_is_refused():
     with pytest.raises(ValueError, match=r"must be a name or an object of tf_libra\.strategies"):

@@ -18,8 +18,7 @@ from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
 from tf_libra.options.option import Option, check_all, option
-from tf_libra.planning.strategy import TUNING_SECONDS, threads_at_once
-from tf_libra.tuning import Budget
+from tf_libra.tuning import Budget, way_of
 
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
 LEAST_STEPS = 5
@@ -249,6 +248,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_all(self)
+        way_of(self.strategy)
         if self.tuning.max_steps is None:
             steps = self.strategy.tuning_steps
             object.__setattr__(self, "tuning", dataclasses.replace(self.tuning, max_steps=steps))
@@ -272,9 +272,7 @@ class Options:
         steps, seconds = self.tuning.max_steps, self.tuning.max_seconds
         if seconds is not None:
             return Budget(steps, seconds)
-        # Strategies of others may not know the attribute.
-        seconds = getattr(self.strategy, "tuning_seconds", TUNING_SECONDS)
-        return Budget(steps, seconds, LEAST_STEPS)
+        return Budget(steps, self.strategy.tuning_seconds, LEAST_STEPS)
 
     @property
     def backend(self) -> Backend:
@@ -320,4 +318,4 @@ def most_threads(options: Options) -> int:
     """The most threads that all-reduces may have at once under these options."""
     if options.plan is not None:
         return options.plan.num_lanes
-    return threads_at_once(options.strategy)
+    return options.strategy.num_lanes

@@ -17,7 +17,8 @@ class Strategy(Protocol):
     Attributes:
       name: what users, plans and tables call it.
       chooses_threads: whether it chooses among several thread counts, by the contention model.
-      tuned_by: what decides in training: a plan by the fitted "model", or a "search" in real steps.
+      tuned_by: the way in which a plan is found in training, by its name in `tf_libra.tuning.ways`:
+        by the fitted "model", by a "search" in real steps, by "all" that others find.
       tuning_steps: that may go by before a plan is in force, where the user says nothing.
       tuning_seconds: likewise, whichever comes first.
     """
@@ -40,6 +41,16 @@ class Strategy(Protocol):
         ...
 
     @property
+    def num_lanes(self) -> int:
+        """The most threads that its plans have at once, over all all-reduces."""
+        ...
+
+    @property
+    def contention(self) -> float | None:
+        """Gamma to plan with, as the user says; None: nobody has, or it needs none."""
+        ...
+
+    @property
     def races(self) -> bool:
         """Whether training compares its plan with other planners' in real steps."""
         ...
@@ -57,9 +68,7 @@ class Strategy(Protocol):
         ...
 
 
-TUNING_STEPS = 60
-TUNING_SECONDS = 30.0
-REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies")
+REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies", protocol=Strategy)
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 resolve = REGISTRY.resolve
@@ -69,13 +78,6 @@ def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str,
     """Those of `given` that are arguments of a strategy."""
     fields = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in given.items() if name in fields}
-
-
-def threads_at_once(strategy: Strategy) -> int:
-    """The most threads that a strategy's plans have at once, over all all-reduces."""
-    # One that plans as others do has as many as they.
-    own: int | None = getattr(strategy, "num_lanes", None)
-    return own or strategy.num_streams * max(strategy.allowed_threads)
 
 
 def check_threads(field: str, num_threads: int) -> int:
@@ -91,8 +93,36 @@ def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
     return tuple(sorted(allowed))
 
 
+class Usual:
+    """What most strategies have in common: one all-reduce at a time, and a plan by the model."""
+
+    tuned_by: ClassVar[str] = "model"
+    tuning_steps: ClassVar[int] = 60
+    tuning_seconds: ClassVar[float] = 30.0
+
+    @property
+    def num_streams(self) -> int:
+        """One all-reduce at a time."""
+        return 1
+
+    @property
+    def num_lanes(self: Strategy) -> int:
+        """As many on every stream as it may choose."""
+        return self.num_streams * max(self.allowed_threads)
+
+    @property
+    def contention(self) -> float | None:
+        """Of no effect on one stream."""
+        return None
+
+    @property
+    def races(self) -> bool:
+        """Its plan is taken as it is."""
+        return False
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FixedThreads:
+class FixedThreads(Usual):
     """What strategies have in common whose all-reduces all have the same threads.
 
     Attributes:
@@ -101,9 +131,6 @@ class FixedThreads:
 
     name: ClassVar[str]
     chooses_threads: ClassVar[bool] = False
-    tuned_by: ClassVar[str] = "model"
-    tuning_steps: ClassVar[int] = TUNING_STEPS
-    tuning_seconds: ClassVar[float] = TUNING_SECONDS
     num_threads: int = 1
 
     def __post_init__(self) -> None:
@@ -114,16 +141,6 @@ class FixedThreads:
     def allowed_threads(self) -> tuple[int, ...]:
         """The one count."""
         return (self.num_threads,)
-
-    @property
-    def num_streams(self) -> int:
-        """One all-reduce at a time."""
-        return 1
-
-    @property
-    def races(self) -> bool:
-        """Its plan is taken as it is."""
-        return False
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with another count; `ValueError` for several."""
@@ -136,7 +153,7 @@ class FixedThreads:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChosenThreads:
+class ChosenThreads(Usual):
     """What strategies have in common that choose threads for each all-reduce.
 
     Attributes:
@@ -144,9 +161,6 @@ class ChosenThreads:
     """
 
     chooses_threads: ClassVar[bool] = True
-    tuned_by: ClassVar[str] = "model"
-    tuning_steps: ClassVar[int] = TUNING_STEPS
-    tuning_seconds: ClassVar[float] = TUNING_SECONDS
     threads: tuple[int, ...] = (1, 2, 4)
 
     def __post_init__(self) -> None:
@@ -156,16 +170,6 @@ class ChosenThreads:
     def allowed_threads(self) -> tuple[int, ...]:
         """R."""
         return self.threads
-
-    @property
-    def num_streams(self) -> int:
-        """One all-reduce at a time."""
-        return 1
-
-    @property
-    def races(self) -> bool:
-        """Its plan is taken as it is."""
-        return False
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with another R."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra import checks
-from tf_libra.planning.data_parallel.aiacc import setting_of
+from tf_libra.planning.setting import setting_of
 from tf_libra.tuning.similar import Job, Layer, Outline, Start
 
 _FORMAT = "tf-libra start"

@@ -5,7 +5,6 @@ that it can be run against a simulated machine as well.
 """
 
 from tf_libra.tuning.again import DOSE, Found, TuningAgain
-from tf_libra.tuning.algorithm import Tuner
 from tf_libra.tuning.conclusion import Conclusion, Origin
 from tf_libra.tuning.drift import CALLS_PER_LOOK, Drift
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
@@ -18,6 +17,7 @@ from tf_libra.tuning.plans_to_try import (
     random_plans,
 )
 from tf_libra.tuning.tuners import asks_for_a_start, tune
+from tf_libra.tuning.ways import Tuner, Way, way_of
 
 __all__ = [
     "CALLS_PER_LOOK",
@@ -34,9 +34,11 @@ __all__ = [
     "TensorSpec",
     "Tuner",
     "TuningAgain",
+    "Way",
     "asks_for_a_start",
     "measuring_plans",
     "one_group_plan",
     "random_plans",
     "tune",
+    "way_of",
 ]

@@ -1,12 +1,13 @@
 """LIBRA's Algorithm 2, as rank 0 runs it, and a race between what it and other planners propose."""
 
-from collections.abc import Collection, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from tf_libra.model.plan import Plan
+from tf_libra.planning.strategy import Strategy
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import contenders
-from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.experiments import (
     TIMED_ROUNDS,
     baseline,
@@ -22,23 +23,34 @@ from tf_libra.tuning.fit_and_plan import fit_and_plan, is_trusted
 from tf_libra.tuning.plans_to_try import simultaneous_plan
 from tf_libra.tuning.race import FEWEST_ROUNDS, race
 from tf_libra.tuning.task import Task
+from tf_libra.tuning.ways import Tuner, register
 
 # Untraced steps under one all-reduce after backward: what a step takes without any plan. Where
 # there is a race, that has more of them, in turns with other plans.
 BASELINE_STEPS = 2
 BASELINE_STEPS_BEFORE_A_RACE = 1
 
-Tuner = Generator[Experiment, Observation | None, Conclusion]
 
+@register
+@dataclass(frozen=True)
+class ByModel:
+    """By the model that is fitted, and a race where the strategy has one."""
 
-def tune_by_model(task: Task) -> Tuner:
-    """Measures, samples, fits, plans, and races where the strategy does."""
-    conclusion = yield from concluded(task)
-    if not task.strategy.races or conclusion.cost_model is None:
-        return conclusion
-    start = task.start(conclusion.bytes_per_second)
-    proposed = contenders(conclusion, task.strategy, task.runs_streams, task.in_force, start)
-    return (yield from raced(conclusion, proposed, task))
+    name: ClassVar[str] = "model"
+    takes: ClassVar[type[Any]] = Strategy
+
+    def asks_for_a_start(self, strategy: Strategy) -> bool:
+        """What it has found races."""
+        return strategy.races
+
+    def tune(self, task: Task) -> Tuner:
+        """Measures, samples, fits, plans, and races where the strategy does."""
+        conclusion = yield from concluded(task)
+        if not task.strategy.races or conclusion.cost_model is None:
+            return conclusion
+        start = task.start(conclusion.bytes_per_second)
+        proposed = contenders(conclusion, task.strategy, task.runs_streams, task.in_force, start)
+        return (yield from raced(conclusion, proposed, task))
 
 
 def raced(

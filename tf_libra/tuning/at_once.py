@@ -58,16 +58,17 @@ def _misses(
 
 def informed(strategy: _Strategy, contention: float | None) -> _Strategy:
     """The strategy with the gamma that was measured, if it asks for one and was not given any."""
-    known = known_arguments(type(strategy), {"contention": contention})
-    unset = {name: value for name, value in known.items() if getattr(strategy, name) is None}
-    return dataclasses.replace(strategy, **unset)
+    if strategy.contention is not None:
+        return strategy
+    return dataclasses.replace(
+        strategy, **known_arguments(type(strategy), {"contention": contention})
+    )
 
 
 def contention_of(strategy: strategies.Strategy, measured: float | None) -> float:
     """The gamma to plan with: the user's, else the measured one, else what is usual."""
-    given: float | None = getattr(strategy, "contention", None)
-    if given is not None:
-        return given
+    if strategy.contention is not None:
+        return strategy.contention
     return USUAL_CONTENTION if measured is None else measured
 
 

@@ -1,30 +1,57 @@
 """`auto`: the plans of every strategy, and the best setting that a search finds, race."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, cast
 
 from tf_libra.model.plan import Plan
 from tf_libra.planning import make_plan
-from tf_libra.planning.data_parallel.aiacc import Aiacc
-from tf_libra.planning.data_parallel.auto import Auto
-from tf_libra.tuning.algorithm import Tuner, concluded, raced
+from tf_libra.planning.strategy import Strategy
+from tf_libra.registry import lacking
+from tf_libra.tuning.algorithm import concluded, raced
 from tf_libra.tuning.at_once import contention_of, informed, with_contention
-from tf_libra.tuning.by_search import finalists
+from tf_libra.tuning.by_search import BySearch, finalists
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.contenders import outlined, step_seconds
 from tf_libra.tuning.fit_and_plan import is_trusted
 from tf_libra.tuning.runnable import most_lanes, runnable
 from tf_libra.tuning.search.searching import search
+from tf_libra.tuning.search.space import Searched
 from tf_libra.tuning.task import Task
+from tf_libra.tuning.ways import Tuner, register
 
 # Of the steps that are left when a model is fitted; the race has the rest.
 _SEARCH_SHARE = 0.4
 _FINALISTS = 3
 
 
-def tune_by_all(task: Task) -> Tuner:
-    """Measures, samples, fits, plans by all strategies, searches, races."""
-    strategy, num_workers, runs_streams = task.strategy, task.num_workers, task.runs_streams
-    assert isinstance(strategy, Auto)
+class OfOthers(Strategy, Protocol):
+    """A strategy that plans as others do."""
+
+    def others(self) -> Mapping[str, Strategy]:
+        """These, by name."""
+        ...
+
+
+@register
+@dataclass(frozen=True)
+class ByAll:
+    """By all that others find, in a race."""
+
+    name: ClassVar[str] = "all"
+    takes: ClassVar[type[Any]] = OfOthers
+
+    def asks_for_a_start(self, strategy: Strategy) -> bool:
+        """Its plan races, and searches begin with its settings."""
+        return True
+
+    def tune(self, task: Task) -> Tuner:
+        """Measures, samples, fits, plans by all strategies, searches, races."""
+        return _tune(task, cast(OfOthers, task.strategy))
+
+
+def _tune(task: Task, strategy: OfOthers) -> Tuner:
+    num_workers, runs_streams = task.num_workers, task.runs_streams
     conclusion = yield from concluded(task)
     if conclusion.profile is None or conclusion.cost_model is None:
         return conclusion
@@ -32,27 +59,32 @@ def tune_by_all(task: Task) -> Tuner:
     plans = _plans(conclusion, strategy, runs_streams)
     steps = round(_SEARCH_SHARE * task.end.steps_left)
     start = task.start(conclusion.bytes_per_second)
-    aiacc = strategy.aiacc()
-    assert isinstance(aiacc, Aiacc)
-    found = yield from search(
-        conclusion.profile,
-        aiacc,
-        num_workers,
-        task.end,
-        steps,
-        notes,
-        runs_streams,
-        () if start is None else start.settings,
-    )
     tried: list[Plan] = []
     gamma = contention_of(strategy, conclusion.contention)
-    if found.best is not None:
+    searches = []
+    searched = _searched(strategy)
+    for one in searched:
+        found = yield from search(
+            conclusion.profile,
+            one,
+            num_workers,
+            task.end,
+            steps // len(searched),
+            notes,
+            runs_streams,
+            () if start is None else start.settings,
+        )
+        if found.best is None:
+            continue
         # In place of what the model thinks the best setting.
-        plans = [plan for plan in plans if plan.strategy != Aiacc.name]
+        plans = [plan for plan in plans if plan.strategy != one.name]
         notes.append(found.describe())
-        tried = finalists(found, conclusion.profile, task, _FINALISTS)
-        plans += [with_contention(plan, gamma) for plan in tried]
-    conclusion = replace(conclusion, notes=tuple(notes), search=found if found.trials else None)
+        best = finalists(found, conclusion.profile, one, task, _FINALISTS)
+        plans += [with_contention(plan, gamma) for plan in best]
+        tried += best
+        searches.append(found)
+    shortest = min(searches, key=lambda one: min(one.seconds.values()), default=None)
+    conclusion = replace(conclusion, notes=tuple(notes), search=shortest)
     kept = outlined(conclusion, strategy, runs_streams, start)
     if task.in_force is not None:  # planned with the gamma of then, by the model of then
         plans.append(conclusion.renewed(with_contention(task.in_force, gamma)))
@@ -74,7 +106,16 @@ def tune_by_all(task: Task) -> Tuner:
     return after
 
 
-def _plans(conclusion: Conclusion, strategy: Auto, runs_streams: bool) -> list[Plan]:
+def _searched(strategy: OfOthers) -> list[Searched]:
+    """Those of the others whose settings are searched when they are asked for alone."""
+    return [
+        cast(Searched, one)
+        for one in strategy.others().values()
+        if one.tuned_by == BySearch.name and not lacking(type(one), Searched)
+    ]
+
+
+def _plans(conclusion: Conclusion, strategy: OfOthers, runs_streams: bool) -> list[Plan]:
     """Every strategy's plan, as far as the model leaves it one."""
     profile, model = conclusion.profile, conclusion.cost_model
     assert profile is not None and model is not None

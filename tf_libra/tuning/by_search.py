@@ -1,20 +1,23 @@
 """AIACC's auto-tuning: settings are searched in steps that train, and the best of them race."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 from tf_libra import strategies
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.tuning.algorithm import BASELINE_STEPS, Tuner, raced
+from tf_libra.planning.strategy import Strategy
+from tf_libra.tuning.algorithm import BASELINE_STEPS, raced
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.experiments import baseline, made, measuring
 from tf_libra.tuning.findings import Findings
 from tf_libra.tuning.plans_to_try import TensorSpec, one_group_plan
 from tf_libra.tuning.search.result import Search
 from tf_libra.tuning.search.searching import plan_of, search
-from tf_libra.tuning.search.space import Space
+from tf_libra.tuning.search.space import Searched, Space
 from tf_libra.tuning.task import Task
+from tf_libra.tuning.ways import Tuner, register
 
 # Of the steps that are left, so many are for a race between the best settings: one step of each in
 # turns tells them apart better than as many of each whenever a searcher came to it.
@@ -22,13 +25,25 @@ _RACE_SHARE = 0.35
 _FINALISTS = 5
 
 
-def tune_by_search(task: Task) -> Tuner:
-    """Measures when gradients are produced, then searches.
+@register
+@dataclass(frozen=True)
+class BySearch:
+    """By what real steps take under settings. No model is fitted: what is measured decides."""
 
-    No model is fitted: what is measured decides.
-    """
-    strategy, tensors, num_workers, end = task.strategy, task.tensors, task.num_workers, task.end
-    assert isinstance(strategy, strategies.Aiacc)
+    name: ClassVar[str] = "search"
+    takes: ClassVar[type[Any]] = Searched
+
+    def asks_for_a_start(self, strategy: Strategy) -> bool:
+        """The search begins with its settings."""
+        return True
+
+    def tune(self, task: Task) -> Tuner:
+        """Measures when gradients are produced, searches, races."""
+        return _tune(task, cast(Searched, task.strategy))
+
+
+def _tune(task: Task, strategy: Searched) -> Tuner:
+    tensors, num_workers, end = task.tensors, task.num_workers, task.end
     findings, threads = Findings(), strategy.allowed_threads[:1]
     yield from made(baseline(tensors, threads[0], num_workers, BASELINE_STEPS), findings, end)
     yield from made(measuring(tensors, threads, num_workers), findings, end)
@@ -49,25 +64,29 @@ def tune_by_search(task: Task) -> Tuner:
     found = yield from search(
         packed, strategy, num_workers, end, steps, notes, task.runs_streams, begin
     )
-    conclusion = searched(found, profile, packed, tensors, num_workers, notes, task.runs_streams)
+    conclusion = searched(
+        found, profile, packed, strategy, tensors, num_workers, notes, task.runs_streams
+    )
     # One setting of several that was measured is no search to be kept.
     fewest = min(2, Space.of(strategy, packed, task.runs_streams).size)
     is_complete = conclusion.is_complete and len(found.seconds) >= fewest
     conclusion = replace(conclusion, bytes_per_second=rate, is_complete=is_complete)
     if found.best is None:
         return conclusion
-    tried = finalists(found, packed, task, _FINALISTS)
+    tried = finalists(found, packed, strategy, task, _FINALISTS)
     plans = {plan.fingerprint: plan for plan in tried}
     if task.in_force is not None:
         plans.setdefault(task.in_force.fingerprint, conclusion.renewed(task.in_force))
     return (yield from raced(conclusion, [(plan, None) for plan in plans.values()], task, tried))
 
 
-def finalists(found: Search, packed: BackwardProfile, task: Task, most: int) -> list[Plan]:
+def finalists(
+    found: Search, packed: BackwardProfile, strategy: Searched, task: Task, most: int
+) -> list[Plan]:
     """The plans of the best settings, `most` different ones, the best first."""
     plans: dict[str, Plan] = {}
     for setting in found.seconds:
-        plan = plan_of(packed, setting, task.num_workers, task.runs_streams)
+        plan = plan_of(packed, strategy, setting, task.num_workers, task.runs_streams)
         plans.setdefault(plan.fingerprint, plan)
     return list(plans.values())[:most]
 
@@ -76,6 +95,7 @@ def searched(
     found: Search,
     profile: BackwardProfile | None,
     packed: BackwardProfile,
+    strategy: Searched,
     tensors: Sequence[TensorSpec],
     num_workers: int,
     notes: Sequence[str],
@@ -86,7 +106,7 @@ def searched(
         said = (*notes, "no setting was measured: one all-reduce after backward")
         plan = one_group_plan(tensors, 1, num_workers, strategies.SynEasgd.name)
         return Conclusion(replace(plan, notes=said), profile, notes=said)
-    plan = plan_of(packed, found.best, num_workers, runs_streams)
+    plan = plan_of(packed, strategy, found.best, num_workers, runs_streams)
     said = (found.describe(), *notes)
     plan = replace(plan, notes=(*plan.notes, *said))
     return Conclusion(plan, profile, notes=said, is_complete=profile is not None, search=found)

@@ -7,13 +7,12 @@ from tf_libra import strategies
 from tf_libra.cost_model import CostModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.strategy import threads_at_once
 from tf_libra.simulation import simulate
 
 
 def most_lanes(strategy: strategies.Strategy, runs_streams: bool) -> int:
     """Threads that its plans may have at once; 0 where the engine runs one all-reduce at a time."""
-    return threads_at_once(strategy) if runs_streams else 0
+    return strategy.num_lanes if runs_streams else 0
 
 
 def runnable(plan: Plan, profile: BackwardProfile, model: CostModel, num_lanes: int) -> Plan:

@@ -25,7 +25,7 @@ import numpy as np
 
 from tf_libra import checks
 from tf_libra.model.plan import Plan, TensorGroup
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.plans_to_try import TensorSpec
 
 # Beyond so many nodes of both graphs together an edit distance does not come to an end in time, and

@@ -1,34 +1,25 @@
 """What decides on rank 0 what is tried and what comes of it, by how a strategy is tuned."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from tf_libra import strategies
 from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
-from tf_libra.tuning.algorithm import Tuner, tune_by_model
-from tf_libra.tuning.by_all import tune_by_all
-from tf_libra.tuning.by_search import tune_by_search
+from tf_libra.tuning import algorithm as algorithm
+from tf_libra.tuning import by_all as by_all
+from tf_libra.tuning import by_search as by_search
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import TensorSpec
 from tf_libra.tuning.similar import Start
 from tf_libra.tuning.task import Task
-
-BY_KIND: Mapping[str, Callable[[Task], Tuner]] = {
-    "model": tune_by_model,
-    "search": tune_by_search,
-    "all": tune_by_all,
-}
+from tf_libra.tuning.ways import Tuner, way_of
 
 
 def asks_for_a_start(strategy: strategies.Strategy) -> bool:
     """Whether what an earlier job that is alike has found takes part in tuning."""
-    return strategy.races or _by(strategy) is not tune_by_model
-
-
-def _by(strategy: strategies.Strategy) -> Callable[[Task], Tuner]:
-    return BY_KIND[getattr(strategy, "tuned_by", "model")]
+    return way_of(strategy).asks_for_a_start(strategy)
 
 
 def tune(
@@ -65,7 +56,6 @@ def tune(
         start: what a job that is alike has found, by the bytes per second of the network as
             measured; None where nothing is known.
     """
-    # Strategies of others may not know the attribute.
     task = Task(
         tensors,
         strategy,
@@ -79,4 +69,4 @@ def tune(
         in_force,
         start,
     )
-    return (yield from _by(strategy)(task))
+    return (yield from way_of(strategy).tune(task))

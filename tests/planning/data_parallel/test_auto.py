@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 import tf_libra
 from tests.planning.data_parallel import reference
 from tf_libra import strategies
-from tf_libra.planning.strategy import threads_at_once
 
 THREADS = (1, 2)
 
@@ -51,13 +50,13 @@ def test_others_have_what_they_know_of_the_arguments():
 )
 def test_many_streams_have_fewer_threads_each(given, threads, lanes):
     auto = strategies.Auto(**given)
-    assert auto.aiacc().threads == threads
+    assert auto.others()["aiacc"].threads == threads
     # Those of asc-wfbp's two streams, whose threads are the fewest, are among them.
-    assert threads_at_once(auto) == lanes
+    assert auto.num_lanes == lanes
 
 
 def test_what_aiacc_may_try_by_itself_auto_may_try():
-    assert strategies.Auto().aiacc() == strategies.Aiacc()
+    assert strategies.Auto().others()["aiacc"] == strategies.Aiacc()
 
 
 def test_where_no_strategy_has_a_plan_it_is_said_why():

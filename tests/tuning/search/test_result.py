@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.search.result import START, Search
 
 SETTINGS = [Setting(2**i, streams, 1) for i in (16, 20) for streams in (1, 2)]

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.search.searchers import FACTORIES, MOST_STEPS, ExhaustedError, Grid
 from tf_libra.tuning.search.space import Space
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tuning.machine import NUM_WORKERS, PROFILE, Machine
 from tf_libra import strategies
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning import Budget, EndOfTuning, Phase
 from tf_libra.tuning.search.result import START, Search
 from tf_libra.tuning.search.searchers import FACTORIES, ExhaustedError, Grid
@@ -32,7 +32,7 @@ def run(max_steps: int, budget: int = 1000, **options):
 
 
 def step_seconds(setting: Setting) -> float:
-    return Machine(gamma=1.2).run(plan_of(PROFILE, setting, NUM_WORKERS)).seconds
+    return Machine(gamma=1.2).run(plan_of(PROFILE, AIACC, setting, NUM_WORKERS)).seconds
 
 
 def test_it_finds_one_of_the_best_settings_in_its_steps() -> None:
@@ -62,7 +62,7 @@ def test_it_begins_where_it_is_told_and_with_one_unit() -> None:
     first, second = found.trials[:2]
     assert (first.searcher, second.searcher) == (START, START)
     assert first.setting.num_streams in (2, 4) and first.setting.num_threads == 2
-    assert len(plan_of(PROFILE, second.setting, NUM_WORKERS).groups) == 1
+    assert len(plan_of(PROFILE, AIACC, second.setting, NUM_WORKERS).groups) == 1
 
 
 def test_an_engine_without_streams_is_not_asked_for_any() -> None:

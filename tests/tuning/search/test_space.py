@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.search.space import Space
 
 axes = st.sets(st.integers(1, 1000), min_size=1, max_size=6).map(lambda s: tuple(sorted(s)))

@@ -6,15 +6,16 @@ Sections V-B and VI. Which units, streams and threads is tuned: in training by m
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tf_libra import checks, units
+from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
+from tf_libra.planning.setting import Setting
 from tf_libra.planning.strategy import ChosenThreads, register
 from tf_libra.simulation import simulate
 
@@ -26,41 +27,6 @@ LEAST_UNIT_BYTES = 64 * 1024
 NUM_SIZES = 8
 # Where an element's size is not known.
 _ANY_ITEM_BYTES = 16
-
-
-@dataclass(frozen=True, order=True)
-class Setting:
-    """What AIACC tunes.
-
-    Attributes:
-      unit_bytes: the most bytes of an all-reduce.
-      num_streams: how many all-reduces run at once.
-      num_threads: communication threads of each.
-
-    Raises:
-      ValueError: a number below 1.
-    """
-
-    unit_bytes: int
-    num_streams: int
-    num_threads: int
-
-    def __post_init__(self) -> None:
-        checks.integer("unit_bytes", self.unit_bytes, minimum=1)
-        checks.integer("num_streams", self.num_streams, 1, checks.MAX_INT32)
-        checks.integer("num_threads", self.num_threads, 1, checks.MAX_INT32)
-
-    @property
-    def num_lanes(self) -> int:
-        """Threads at once."""
-        return self.num_streams * self.num_threads
-
-    def describe(self) -> str:
-        """In words."""
-        return (
-            f"units of {units.size(self.unit_bytes)} on {self.num_streams} streams of"
-            f" {self.num_threads} threads"
-        )
 
 
 def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
@@ -204,6 +170,10 @@ class Aiacc(ChosenThreads):
             return (self.unit_bytes,)
         return sizes_to_try(int(profile.num_bytes.sum()))
 
+    def pack(self, profile: BackwardProfile, setting: Setting) -> Draft:
+        """As `pack` does."""
+        return pack(profile, setting)
+
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """The best setting by the cost model: unit size, then streams, then threads, in turns.
 
@@ -245,8 +215,3 @@ class Aiacc(ChosenThreads):
         assert found is not None
         packed = pack(profile, found)
         return Draft(packed.groups, (found.describe(), *packed.notes), gamma)
-
-
-def setting_of(document: Any) -> Setting:
-    """Reads a setting from JSON values; `ValueError` names what is wrong with it."""
-    return Setting(**checks.keys("setting", document, *checks.field_names(Setting)))

@@ -6,7 +6,6 @@ from typing import ClassVar
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.aiacc import Aiacc
 from tf_libra.planning.data_parallel.planner import make_plan
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.strategy import (
@@ -15,7 +14,6 @@ from tf_libra.planning.strategy import (
     Strategy,
     known_arguments,
     register,
-    threads_at_once,
 )
 from tf_libra.simulation import simulate
 
@@ -27,8 +25,8 @@ class Auto(ChosenThreads):
 
     Attributes:
       threads: the allowed thread counts; strategies that do not choose have the fewest.
-      streams: how many all-reduces at once may be tried (aiacc), by `threads` of which so many
-        streams have no more in all than two streams of the most threads; by the fewest anyway.
+      streams: how many all-reduces at once may be tried, by `threads` of which so many streams have
+        no more in all than two streams of the most threads; by the fewest anyway.
       contention: gamma; None: as training measures it, else 1.5.
     """
 
@@ -49,8 +47,8 @@ class Auto(ChosenThreads):
 
     @property
     def num_streams(self) -> int:
-        """The most that a plan may have: that of `aiacc`, or the two of `asc-wfbp`."""
-        return max(2, *self.streams)
+        """As many as any of the others has."""
+        return max(one.num_streams for one in self.others().values())
 
     @property
     def races(self) -> bool:
@@ -59,34 +57,28 @@ class Auto(ChosenThreads):
 
     @property
     def num_lanes(self) -> int:
-        """The most threads that a plan has at once, over all all-reduces."""
-        return max(threads_at_once(one) for one in self.others().values())
-
-    @property
-    def _threads_of_streams(self) -> tuple[int, ...]:
-        """Of each, where there are the most streams."""
-        most = 2 * max(self.threads) // max(self.streams)
-        return tuple(r for r in self.threads if r <= most) or self.threads[:1]
+        """As many as any of the others has."""
+        return max(one.num_lanes for one in self.others().values())
 
     def others(self) -> dict[str, Strategy]:
-        """Every other strategy that is registered, by name, with what it knows of the arguments."""
+        """Every strategy that plans by itself, by name, with what it knows of the arguments."""
         given = {
             "threads": self.threads,
             "num_threads": self.threads[0],
             "streams": self.streams,
             "contention": self.contention,
         }
-        found: dict[str, Strategy] = {
-            name: kind(**known_arguments(kind, given))
+        return {
+            name: self._with_few_threads(kind(**known_arguments(kind, given)))
             for name, kind in BY_NAME.items()
-            if name != self.name
+            if kind.tuned_by != self.tuned_by
         }
-        found[Aiacc.name] = found[Aiacc.name].with_threads(self._threads_of_streams)
-        return found
 
-    def aiacc(self) -> Strategy:
-        """The one whose setting is searched."""
-        return self.others()["aiacc"]
+    def _with_few_threads(self, strategy: Strategy) -> Strategy:
+        """With those that have no more at once than two streams of the most, or the fewest."""
+        most = 2 * max(self.threads) // strategy.num_streams
+        allowed = strategy.allowed_threads
+        return strategy.with_threads(tuple(r for r in allowed if r <= most) or allowed[:1])
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
         """That of the strategy which the cost model predicts the shortest step of.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_libra import checks, units
-from tf_libra.planning.data_parallel.aiacc import Setting, setting_of
+from tf_libra.planning.setting import Setting, setting_of
 from tf_libra.tuning.search.bandit import Use
 
 # Who has "proposed" what a search begins with.

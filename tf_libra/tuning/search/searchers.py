@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tf_libra.planning.data_parallel.aiacc import Setting
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.search.space import Space
 
 # Individuals of a generation. A search has some fifty measurements: several generations.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.aiacc import Aiacc, Setting, pack
+from tf_libra.planning.setting import Setting
 from tf_libra.tuning.end_of_tuning import EndOfTuning
 from tf_libra.tuning.experiment import Experiment, Observation
 from tf_libra.tuning.phase import Phase
@@ -13,16 +13,20 @@ from tf_libra.tuning.runnable import of_whole_tensors
 from tf_libra.tuning.search import bandit
 from tf_libra.tuning.search.result import START, Search
 from tf_libra.tuning.search.searchers import FACTORIES, ExhaustedError, Factory, Searcher
-from tf_libra.tuning.search.space import Space
+from tf_libra.tuning.search.space import Searched, Space
 
 
 def plan_of(
-    profile: BackwardProfile, setting: Setting, num_workers: int, cuts: bool = True
+    profile: BackwardProfile,
+    strategy: Searched,
+    setting: Setting,
+    num_workers: int,
+    cuts: bool = True,
 ) -> Plan:
     """The plan that a setting makes of a profile; of whole tensors unless the engine cuts them."""
-    packed = pack(profile, setting)
+    packed = strategy.pack(profile, setting)
     groups = packed.groups if cuts else tuple(of_whole_tensors(packed.groups))
-    return Plan.for_profile(profile, groups, num_workers, Aiacc.name, notes=packed.notes)
+    return Plan.for_profile(profile, groups, num_workers, strategy.name, notes=packed.notes)
 
 
 @dataclass
@@ -30,6 +34,7 @@ class _Plans:
     """The plans of settings, and which of them have been instantiated."""
 
     profile: BackwardProfile
+    strategy: Searched
     num_workers: int
     cuts: bool
     known: set[str] = field(default_factory=set)
@@ -37,7 +42,7 @@ class _Plans:
 
     def get(self, setting: Setting) -> Plan:
         if setting not in self.of_setting:
-            plan = plan_of(self.profile, setting, self.num_workers, self.cuts)
+            plan = plan_of(self.profile, self.strategy, setting, self.num_workers, self.cuts)
             self.of_setting[setting] = replace(plan, notes=())
         return self.of_setting[setting]
 
@@ -49,7 +54,7 @@ class _Plans:
 
 def search(
     profile: BackwardProfile,
-    strategy: Aiacc,
+    strategy: Searched,
     num_workers: int,
     end: EndOfTuning,
     max_steps: int,
@@ -77,7 +82,7 @@ def search(
     """
     space = Space.of(strategy, profile, runs_streams)
     searchers = _made(space, strategy.seed, factories, notes)
-    plans = _Plans(profile, num_workers, cuts=runs_streams)
+    plans = _Plans(profile, strategy, num_workers, cuts=runs_streams)
     found = Search()
     steps_left = max_steps
 

@@ -2,9 +2,39 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Protocol
 
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.planning.data_parallel.aiacc import Aiacc, Setting
+from tf_libra.planning.draft import Draft
+from tf_libra.planning.setting import Setting
+from tf_libra.planning.strategy import Strategy
+
+
+class Searched(Strategy, Protocol):
+    """A strategy whose setting can be searched; its threads are those that it allows."""
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """How many all-reduces at once may be tried, ascending."""
+        ...
+
+    @property
+    def exploration(self) -> float:
+        """The bandit's C (AIACC, section VI)."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the searchers."""
+        ...
+
+    def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
+        """The sizes of all-reduces that may be tried, ascending."""
+        ...
+
+    def pack(self, profile: BackwardProfile, setting: Setting) -> Draft:
+        """What a setting makes of a profile."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,10 +52,10 @@ class Space:
     num_threads: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Aiacc, profile: BackwardProfile, runs_streams: bool) -> "Space":
+    def of(cls, strategy: Searched, profile: BackwardProfile, runs_streams: bool) -> "Space":
         """What a strategy may try for a profile; one stream where the engine runs no more."""
         streams = strategy.streams if runs_streams else (1,)
-        return cls(strategy.unit_sizes(profile), streams, strategy.threads)
+        return cls(strategy.unit_sizes(profile), streams, strategy.allowed_threads)
 
     @property
     def axes(self) -> tuple[tuple[int, ...], ...]:
