@@ -14,7 +14,7 @@ SCALING = tf_libra.ScalingProfile.chain([1, 2], [[4.0, 2.5]], [[0.0, 0.5]], [])
 
 
 def test_a_name_is_the_strategy_with_its_defaults():
-    assert list(burst.BY_NAME) == ["deeppool", "data-parallel", "search-linear"]
+    assert {"deeppool", "data-parallel", "search-linear"} <= set(burst.BY_NAME)
     for name, kind in burst.BY_NAME.items():
         plan = tf_libra.make_burst_plan(SCALING, name)
         assert plan.strategy == name
@@ -44,9 +44,8 @@ def test_an_argument_that_it_does_not_have_is_named(name):
 def test_a_planner_from_outside(tmp_path, capsys):
     @burst.register
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class OneDevice:
+    class OneDevice(burst.Limited):
         name: ClassVar[str] = "one-device"
-        max_amplification: float | None = None
 
         def draft(self, scaling):
             return burst.BurstDraft(everywhere(scaling, 0), notes=("a toy",))
@@ -65,6 +64,13 @@ def test_a_planner_from_outside(tmp_path, capsys):
             burst.register(deeppool)
     finally:
         REGISTRY.forget("one-device")
+
+
+def test_what_a_planner_lacks_is_named():
+    bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
+    told = "must have max_amplification, device_counts, num_devices, draft"
+    with pytest.raises(ValueError, match=told):
+        burst.register(bare)
 
 
 def test_device_counts_of_a_strategy_are_those_of_the_profile():

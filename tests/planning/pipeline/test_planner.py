@@ -41,9 +41,8 @@ def test_they_stand_among_the_strategies():
 def test_a_planner_from_outside():
     @pipeline.register
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class LastDevice:
+    class LastDevice(pipeline.Microbatches):
         name: ClassVar[str] = "last-device"
-        num_microbatches: int | None = None
 
         def draft(self, layers, cluster, num_microbatches):
             (order,) = execution_orders(1, num_microbatches)
@@ -55,6 +54,9 @@ def test_a_planner_from_outside():
         assert plan.stages[0].devices == (1,)
         assert plan.notes == ("a toy",)
         assert plan.predicted_seconds == 27
+        own = LastDevice(num_microbatches=3)
+        [same] = pipeline.make_pipeline_plans(LAYERS, CLUSTER, own)
+        assert same == plan
         spp = dataclasses.make_dataclass(
             "Other", [], bases=(LastDevice,), namespace={"name": "spp"}, frozen=True
         )
@@ -69,6 +71,9 @@ def test_what_cannot_be_registered_is_named():
         pipeline.register(type("Plain", (), {"name": "plain"}))
     with pytest.raises(ValueError, match="name must be a text"):
         pipeline.register(dataclasses.make_dataclass("Nameless", [], frozen=True))
+    bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
+    with pytest.raises(ValueError, match="must have num_microbatches, num_stages, draft, drafts"):
+        pipeline.register(bare)
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,24 @@ class BurstStrategy(Protocol):
         """What no layer's amplification may exceed; None: no limit."""
         ...
 
+    @property
+    def device_counts(self) -> tuple[int, ...] | None:
+        """The numbers of devices that layers may have, ascending, from 1; None: any."""
+        ...
+
+    @property
+    def num_devices(self) -> int | None:
+        """That of every layer, where it is fixed."""
+        ...
+
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
         """Which layer runs on how many devices; `ValueError` for a model that it does not take."""
         ...
 
 
-REGISTRY: Registry[BurstStrategy] = Registry("a burst strategy of tf_libra.strategies")
+REGISTRY: Registry[BurstStrategy] = Registry(
+    "a burst strategy of tf_libra.strategies", protocol=BurstStrategy
+)
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 find = REGISTRY.find
@@ -63,3 +75,13 @@ class Limited:
         if self.max_amplification is not None:
             limit = checks.real("max_amplification", self.max_amplification, minimum=1)
             object.__setattr__(self, "max_amplification", limit)
+
+    @property
+    def device_counts(self) -> tuple[int, ...] | None:
+        """Any."""
+        return None
+
+    @property
+    def num_devices(self) -> int | None:
+        """Each layer has its own."""
+        return None

@@ -8,6 +8,7 @@ from tf_libra.planning.pipeline.planner import make_pipeline_plan, make_pipeline
 from tf_libra.planning.pipeline.spp import Spp
 from tf_libra.planning.pipeline.strategy import (
     BY_NAME,
+    Microbatches,
     PipelineDraft,
     PipelineStrategy,
     find,
@@ -20,6 +21,7 @@ __all__ = [
     "DataParallel",
     "GPipe",
     "HetPipe",
+    "Microbatches",
     "PipeDream",
     "PipelineDraft",
     "PipelineStrategy",

@@ -18,6 +18,7 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import Computation, PipelineStage
 from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.strategy import (
+    Microbatches,
     PipelineDraft,
     check_stages,
     register,
@@ -27,31 +28,16 @@ from tf_libra.planning.pipeline.strategy import (
 _NODE_RATIO = 1.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Baseline:
-    """What baselines have in common.
-
-    Attributes:
-      num_microbatches: M; None: said when a plan is made.
-    """
-
-    num_microbatches: int | None = None
-
-    def __post_init__(self) -> None:
-        microbatches = checks.count("num_microbatches", self.num_microbatches)
-        object.__setattr__(self, "num_microbatches", microbatches)
-
-
 @register
 @dataclass(frozen=True, kw_only=True)
-class GPipe(_Baseline):
+class GPipe(Microbatches):
     """GPipe: about as many layers on each device, all forward computation before any backward.
 
     Stages are not replicated. Devices are taken in the order of their numbers; those beyond the
     number of stages stay idle.
 
     Attributes:
-      num_stages: None: one per device, or per layer where there are fewer.
+      num_stages: exactly so many stages; None: one per device, or per layer where there are fewer.
     """
 
     name: ClassVar[str] = "gpipe"
@@ -80,7 +66,7 @@ class GPipe(_Baseline):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PipeDream(_Baseline):
+class PipeDream(Microbatches):
     """PipeDream, with a barrier: the least largest time of a stage, each forward then a backward.
 
     Its own dynamic program, twice: stages and replicas within a node for every range of layers,
@@ -120,7 +106,7 @@ class PipeDream(_Baseline):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class HetPipe(_Baseline):
+class HetPipe(Microbatches):
     """HetPipe, with a barrier: one pipeline per node, data parallelism between nodes.
 
     Within a node stages are not replicated: each of its devices has one, and the largest time of a
@@ -148,10 +134,15 @@ class HetPipe(_Baseline):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DataParallel(_Baseline):
+class DataParallel(Microbatches):
     """Data parallelism: the whole model on every device, and one all-reduce at the end."""
 
     name: ClassVar[str] = "data-parallel"
+
+    @property
+    def num_stages(self) -> int:
+        """One."""
+        return 1
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the one stage."""

@@ -8,7 +8,6 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import (
-    Choosing,
     PipelineDraft,
     PipelineStrategy,
     resolve,
@@ -53,14 +52,11 @@ def make_pipeline_plans(
 ) -> tuple[PipelinePlan, ...]:
     """Returns all that a strategy chooses from, the shortest iteration first.
 
-    SPP chooses among numbers of stages, those without `drafts` among nothing. Arguments and errors
+    SPP chooses among numbers of stages, most others among nothing. Arguments and errors
     are those of `make_pipeline_plan`, whose plan is the first.
     """
     strategy, count = _checked(layers, cluster, strategy, num_microbatches)
-    if isinstance(strategy, Choosing):
-        drafts = strategy.drafts(layers, cluster, count)
-    else:
-        drafts = (strategy.draft(layers, cluster, count),)
+    drafts = strategy.drafts(layers, cluster, count)
     plans = [_planned(layers, cluster, strategy, draft) for draft in drafts]
     return tuple(sorted(plans, key=lambda plan: plan.predicted_seconds or 0.0))
 

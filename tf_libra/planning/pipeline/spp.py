@@ -14,6 +14,7 @@ from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.prm import Partitions, StageRange
 from tf_libra.planning.pipeline.rdo import device_order
 from tf_libra.planning.pipeline.strategy import (
+    Microbatches,
     PipelineDraft,
     check_stages,
     register,
@@ -23,23 +24,21 @@ from tf_libra.simulation.pipeline import simulate_pipeline
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Spp:
+class Spp(Microbatches):
     """SPP: for each number of stages the least bottleneck; of these plans the shortest iteration.
 
     Every device has a stage or a replica of one.
 
     Attributes:
-      num_microbatches: M; None: said when a plan is made.
       num_stages: exactly so many stages; None: as many as is best.
     """
 
     name: ClassVar[str] = "spp"
-    num_microbatches: int | None = None
     num_stages: int | None = None
 
     def __post_init__(self) -> None:
-        for field in ("num_microbatches", "num_stages"):
-            object.__setattr__(self, field, checks.count(field, getattr(self, field)))
+        super().__post_init__()
+        object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Returns the plan of Algorithm 3; raises as `drafts`."""

@@ -1,8 +1,9 @@
 """What plans pipelines: the protocol of a strategy, and who is known by which name."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
+from tf_libra import checks
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
@@ -37,17 +38,17 @@ class PipelineStrategy(Protocol):
         """M, where the strategy itself says it."""
         ...
 
+    @property
+    def num_stages(self) -> int | None:
+        """How many stages its plans have, where that is said; 1 needs nothing that can be cut."""
+        ...
+
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
         """Which layers run where, in which order; `ValueError` where the cluster does not allow it.
 
         The prediction is added elsewhere.
         """
         ...
-
-
-@runtime_checkable
-class Choosing(Protocol):
-    """What a strategy has besides if it chooses its plan among several."""
 
     def drafts(
         self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
@@ -56,11 +57,39 @@ class Choosing(Protocol):
         ...
 
 
-REGISTRY: Registry[PipelineStrategy] = Registry("a pipeline strategy of tf_libra.strategies")
+REGISTRY: Registry[PipelineStrategy] = Registry(
+    "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy
+)
 BY_NAME = REGISTRY.by_name
 register = REGISTRY.register
 find = REGISTRY.find
 resolve = REGISTRY.resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatches:
+    """What strategies have in common: microbatches, and one draft unless they say more.
+
+    Attributes:
+      num_microbatches: M; None: said when a plan is made.
+    """
+
+    num_microbatches: int | None = None
+
+    def __post_init__(self) -> None:
+        microbatches = checks.count("num_microbatches", self.num_microbatches)
+        object.__setattr__(self, "num_microbatches", microbatches)
+
+    @property
+    def num_stages(self) -> int | None:
+        """As many as are planned."""
+        return None
+
+    def drafts(
+        self: PipelineStrategy, layers: LayerGraph, cluster: Cluster, num_microbatches: int
+    ) -> tuple[PipelineDraft, ...]:
+        """The one."""
+        return (self.draft(layers, cluster, num_microbatches),)
 
 
 def check_stages(num_stages: int, layers: LayerGraph, cluster: Cluster) -> int:

@@ -78,7 +78,7 @@ class BurstPlanner:
     def check_batch(self, samples_per_rank: int, num_ranks: int) -> None:
         """Raises `ValueError` where some number of ranks does not divide the joint batch."""
         batch = samples_per_rank * num_ranks
-        given = None if self._given else getattr(self._strategy, "device_counts", None)
+        given = None if self._given else self._strategy.device_counts
         field = "num_devices" if given is None else "device_counts"
         for count in self._counts(num_ranks, batch):
             if count > num_ranks:
@@ -103,10 +103,10 @@ class BurstPlanner:
         """The numbers of ranks that layers may have."""
         if self._given is not None:
             return tuple(sorted(set(self._given.num_devices)))
-        asked: tuple[int, ...] | None = getattr(self._strategy, "device_counts", None)
+        asked = self._strategy.device_counts
         if asked is not None:
             return asked
-        fixed: int | None = getattr(self._strategy, "num_devices", None)
+        fixed = self._strategy.num_devices
         if fixed is not None:  # beside one, by which amplification is told
             return tuple(sorted({1, fixed}))
         powers = (2**k for k in range(num_ranks.bit_length()))

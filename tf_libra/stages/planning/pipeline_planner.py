@@ -7,7 +7,7 @@ from typing import Any
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.planning.pipeline import DataParallel, PipelineStrategy
+from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.planning.pipeline.memory import check_layers_fit
 from tf_libra.ranks.control import Control
 from tf_libra.stages.cutting.exchanging import check_exchanges
@@ -70,9 +70,9 @@ class PipelinePlanner:
         """Measures on all ranks, plans on rank 0."""
         graph = traces.whole
         name = graph.recording.name
-        if len(graph.layers) == 1 and not isinstance(self._strategy, DataParallel):
+        num_stages = self._strategy.num_stages
+        if len(graph.layers) == 1 and num_stages != 1:
             raise ValueError(f"{name} cannot be cut into stages: {graph.why_uncut()}")
-        num_stages = getattr(self._strategy, "num_stages", None)
         limits = {"layers": len(graph.layers), "workers": control.world_size}
         for what, limit in limits.items():
             if num_stages is not None and num_stages > limit:
