@@ -321,10 +321,10 @@ def test_usage_names_positionals_and_defaults(capsys):
     assert "(default: 'libra')" in told
     # Those of strategies are the strategies' own.
     assert "tensor groups (libra); by default 10" in told
-    assert "(libra, libra-m); by default 150" in told
-    assert "allowed numbers of threads (libra, libra-m); by default 1,2 (aiacc), 1,2,4 (" in told
+    assert "at the least (libra-m); by default 150 Z, the parts that" in told
+    assert "threads, kept sorted (libra-m, libra); by default 1,2,4" in told
     assert "without chunks (libra); by default False" in told
-    assert "gamma, the slowdown of two all-reduces at once (asc-wfbp, aiacc) " in told
+    assert "What is measured needs none (aiacc) " in told
     assert main(["plan", "--threats=1"]) == 2
     assert "usage: tf-libra plan [flags]" in capsys.readouterr().err
 

@@ -8,9 +8,11 @@ import horovod.tensorflow as hvd
 import models
 import numpy as np
 import tensorflow as tf
+from halves import Halves
 from harness import RANK, SIZE, Cases
 
 import tf_libra
+from tf_libra import strategies
 from tf_libra.backends import engine as engine_lib
 from tf_libra.backends import lanes_meeting
 from tf_libra.profiling.graph import GraphCapture
@@ -284,6 +286,28 @@ def two_updates_in_one_step() -> Any:
         max_tuning_steps=8,
     )
     return str(step.phase)
+
+
+@cases
+def planner_from_outside() -> Any:
+    """It is registered here, and trained with by its name."""
+    strategies.register(Halves)
+    step = against_alone(
+        lambda: models.HandWritten("float64", "sgd"),
+        joint_or_shard("float64"),
+        num_steps=20,
+        strategy="halves",
+        threads=2,
+        max_tuning_steps=18,
+        max_tuning_seconds=1e6,
+    )
+    assert step.plan is not None
+    return {
+        "phase": str(step.phase),
+        "strategy": step.plan.strategy,
+        "stops": [group.stop for group in step.plan.groups],
+        "threads": [group.num_threads for group in step.plan.groups],
+    }
 
 
 class Looping(models.HandWritten):

@@ -11,6 +11,7 @@ import pytest
 import tf_libra
 from tf_libra import options, strategies
 from tf_libra.decorator import optimize
+from tf_libra.planning.arguments import arguments_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 ALL = tuple(options.declared())
@@ -79,22 +80,10 @@ def rows(heading: str) -> list[str]:
     return re.findall(r"^\| `.*\|$", section, re.MULTILINE)
 
 
-def told_of(kind: type) -> dict[str, str]:
-    """What docstrings of a class, and of those that it is made of, say of its arguments."""
-    told: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        _, _, attributes = (inspect.cleandoc(one.__doc__ or "")).partition("Attributes:\n")
-        for line in re.split(r"\n(?=  \w)", attributes.partition("\n\n")[0]):
-            name, _, doc = line.strip().partition(":")
-            told[name] = " ".join(doc.split())
-    return told
-
-
 def rows_of(kind: type) -> list[str]:
-    told = told_of(kind)
     return [
-        f"| `{kind.__name__}({field.name})` | `{field.default!r}` | {told[field.name]} |"
-        for field in dataclasses.fields(kind)
+        f"| `{kind.__name__}({one.name})` | `{one.default!r}` | {one.doc} |"
+        for one in arguments_of(kind)
     ]
 
 

@@ -1,16 +1,19 @@
 """A strategy from outside of the package: registered, it is planned, compared and asked for."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import tf_libra
+from tests.jobs.halves import Halves
+from tests.launching import Job
 from tf_libra import options, strategies
 from tf_libra.cli import main
 from tf_libra.planning.compare import compare, every_strategy
-from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import REGISTRY, FixedThreads
 
 PROFILE = tf_libra.BackwardProfile.from_arrays([4_000_000, 1000, 6_000_000], [4e-3, 1e-4, 5e-3])
@@ -19,18 +22,8 @@ COST = tf_libra.ContentionModel(8, 1e-5, (1.0, 0.08), (2e9, 1.2e9, 0.4), (2.4e9,
 
 @pytest.fixture
 def halves() -> Iterator[type]:
-    """Two groups of equally many tensors; known while the test runs."""
-
-    @strategies.register
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Halves(FixedThreads):
-        name: ClassVar[str] = "halves"
-
-        def draft(self, profile, cost):
-            stops = sorted({(len(profile.tensors) + 1) // 2, len(profile.tensors)})
-            return Draft(groups_from_stops(stops, [self.num_threads] * len(stops)))
-
-    yield Halves
+    """Known while the test runs."""
+    yield strategies.register(Halves)
     REGISTRY.forget("halves")
 
 
@@ -50,7 +43,38 @@ def test_it_stands_in_every_table(halves, tmp_path, capsys):
     inputs = [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
     assert main(["compare", *inputs]) == 0
     assert "halves" in capsys.readouterr().out
-    assert main(["plan", *inputs, "--strategy=halves", "--num_threads=2"]) == 0
+
+
+def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
+    (tmp_path / "profile.json").write_text(PROFILE.to_json())
+    (tmp_path / "cost.json").write_text(COST.to_json())
+    inputs = [f"--profile={tmp_path}/profile.json", f"--cost={tmp_path}/cost.json"]
+    assert main(["plan", *inputs, "--strategy=halves", "--num_threads=2", "--share=0.3"]) == 0
+    plan = tf_libra.Plan.from_json(capsys.readouterr().out)
+    assert [(g.stop, g.num_threads) for g in plan.groups] == [(1, 2), (3, 2)]
+    assert main(["compare", *inputs, "--share=1", "--json"]) == 0
+    rows = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["halves"]["groups"] == 1
+    assert main(["plan", "--help"]) == 0
+    assert "--share: of the tensors, those that the first has (halves)" in capsys.readouterr().out
+    for given, told in (
+        (["--strategy=halves", "--share=0"], "share must be greater than 0"),
+        (["--strategy=halves", "--share=most"], "flag --share=most"),
+        (["--strategy=wfbp", "--share=0.5"], "share is no argument of wfbp"),
+    ):
+        assert main(["plan", *inputs, *given]) == 2
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_it_trains(plans: Job, rank: int) -> None:
+    found = plans.value("planner_from_outside", rank)
+    assert found == {"phase": "run", "strategy": "halves", "stops": [3, 6], "threads": [2, 2]}
+    saved = plans.arrays("planner_from_outside", rank)
+    names = [name.removeprefix("alone/") for name in saved if name.startswith("alone/")]
+    assert len(names) == 6
+    for name in names:
+        np.testing.assert_allclose(saved[f"ours/{name}"], saved[f"alone/{name}"], rtol=1e-9)
 
 
 def test_training_may_ask_for_it(halves):

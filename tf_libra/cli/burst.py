@@ -6,17 +6,23 @@ from typing import Any
 from absl import flags
 
 from tf_libra import units
+from tf_libra.cli.arguments import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    named_strategy,
+)
 from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
 from tf_libra.cli.family import run_family
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import (
     BY_NAME,
-    data_parallel,
     make_burst_plan,
     reschedule,
     strong_scaling_limit,
 )
+from tf_libra.planning.burst.compare import compare
 from tf_libra.simulation import BackgroundJob, Multiplexing, simulate_multiplexing
 
 PROGRAM = "tf-libra burst"
@@ -34,24 +40,17 @@ def _define_inputs(values: flags.FlagValues) -> None:
     define_plot(values, "devices and gaps")
 
 
-def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
-    flags.DEFINE_string("strategy", default, f"one of {', '.join(BY_NAME)}", flag_values=values)
-    flags.DEFINE_float(
-        "max_amplification", None, "no layer's may be larger; no limit if none", flag_values=values
-    )
-    flags.DEFINE_integer("num_devices", None, "of every layer (data-parallel)", flag_values=values)
-
-
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    _define_strategy(values, "deeppool")
+    define_strategy(values, BY_NAME, "deeppool")
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
+    define_arguments(values, BY_NAME)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
     _define_inputs(values)
     flags.DEFINE_string("plan", None, "JSON file of a plan", flag_values=values)
-    _define_strategy(values, None)
+    define_strategy(values, BY_NAME, None)
     flags.DEFINE_list(
         "background_seconds", None, "of the background's operators, each alone", flag_values=values
     )
@@ -67,6 +66,7 @@ def _define_simulate(values: flags.FlagValues) -> None:
         "max_slowdown", 1.5, "pause beside what suffers more; 0: never", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+    define_arguments(values, BY_NAME)
 
 
 def _define_compare(values: flags.FlagValues) -> None:
@@ -75,6 +75,7 @@ def _define_compare(values: flags.FlagValues) -> None:
         "max_amplification", ["1.5", "2", "4"], "limits of bursts", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+    define_arguments(values, BY_NAME, without=("num_devices",))
 
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
@@ -119,18 +120,27 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
-    plans = [(f"data-parallel, {plan.num_devices[0]}", plan) for plan in data_parallel(scaling)]
-    for limit in _numbers("max_amplification", given(values, "max_amplification")):
-        plan = make_burst_plan(scaling, max_amplification=limit)
-        plans.append((f"deeppool, {limit:g}", plan))
-    plans.append(("deeppool, no limit", make_burst_plan(scaling)))
-    rows = [_row(title, plan) for title, plan in plans]
+    strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
+    limits = _numbers("max_amplification", given(values, "max_amplification"))
+    rows: list[dict[str, Any]] = []
+    pictures = []
+    for one in compare(scaling, strategies, limits):
+        if one.plan is None:
+            rows.append({"plan": one.name, "problem": one.problem})
+            continue
+        rows.append(_row(one.name, one.plan))
+        # Of every number of devices that of the whole cluster.
+        if one.num_devices in (None, scaling.device_counts[-1]):
+            pictures.append((one.name, one.plan))
     least = strong_scaling_limit(scaling)
     if given(values, "json"):
         print_json({"plans": rows, "strong_scaling_limit_seconds": least})
     else:
         print(f"{'plan':<24}{'iteration':>14}{'device':>14}{'amplification':>15}{'idle':>8}")
         for row in rows:
+            if "problem" in row:
+                print(f"{row['plan']:<24}{row['problem']}")
+                continue
             amplified = row["largest_amplification"]
             print(
                 f"{row['plan']:<24}{units.time(row['iteration_seconds']):>14}"
@@ -139,8 +149,7 @@ def _compare(values: flags.FlagValues, _: list[str]) -> None:
                 f"{units.percent(row['idle_share']):>8}"
             )
         print(f"no plan is below {units.time(least)}")
-    # Every limit, and data parallelism on the whole cluster.
-    _plot(values, plans[len(scaling.device_counts) - 1 :])
+    _plot(values, pictures)
 
 
 COMMANDS = {
@@ -149,7 +158,9 @@ COMMANDS = {
         "what a plan takes, and what a background job gets beside it", _define_simulate, _simulate
     ),
     "compare": Command(
-        "data parallelism at every scale and bursts under several limits", _define_compare, _compare
+        "all strategies in one table, at every scale or under each limit",
+        _define_compare,
+        _compare,
     ),
 }
 
@@ -159,12 +170,7 @@ def _profile(values: flags.FlagValues) -> ScalingProfile:
 
 
 def _planned(scaling: ScalingProfile, values: flags.FlagValues) -> BurstPlan:
-    return make_burst_plan(
-        scaling,
-        given(values, "strategy"),
-        max_amplification=given(values, "max_amplification"),
-        num_devices=given(values, "num_devices"),
-    )
+    return make_burst_plan(scaling, named_strategy(values, BY_NAME))
 
 
 def _numbers(field: str, items: list[str]) -> list[float]:

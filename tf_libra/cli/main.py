@@ -15,6 +15,12 @@ from absl import flags
 
 from tf_libra import checks, strategies, units
 from tf_libra.cli import runs
+from tf_libra.cli.arguments import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    named_strategy,
+)
 from tf_libra.cli.command import (
     BAD,
     FAILED,
@@ -35,27 +41,9 @@ from tf_libra.cost_model import CostModel, Evidence, cost_model_from_json, evide
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning import explain, make_plan
-from tf_libra.planning.compare import IDEAL, compare, every_strategy, ideal
-from tf_libra.planning.strategy import known_arguments
+from tf_libra.planning.arguments import arguments_of
+from tf_libra.planning.compare import IDEAL, compare, compared_kinds, ideal
 from tf_libra.simulation import Timeline, simulate
-
-# Flags that are arguments of strategies, by type.
-_INTEGERS = {
-    "num_threads": "communication threads r, for strategies with a fixed number",
-    "max_groups": "K, the largest number of tensor groups (libra)",
-    "chunks": "Z, the chunks that backward computation is divided into (libra, libra-m)",
-    "chunks_per_group": "Z is at least this times K - 1 (libra-m)",
-    "min_elements": "groups with fewer elements take in the next tensor (mg-wfbp, libra-m)",
-    "buffer_bytes": "fusion buffer (horovod-fusion)",
-    "unit_bytes": "size of an all-reduce (aiacc)",
-    "max_streams": "all-reduces at once that the model may choose from (asc-wfbp)",
-}
-_FLOATS = {
-    "cycle_seconds": "cycle time (horovod-fusion)",
-    "contention": "gamma, the slowdown of two all-reduces at once (asc-wfbp, aiacc)",
-}
-_TEXTS = {"rule": "published-code or equation-40 (asc-wfbp)"}
-
 
 # What has commands of its own, or hands its arguments on: module, and what it is for.
 _OTHERS = {
@@ -115,75 +103,34 @@ def _define_inputs(values: flags.FlagValues, without: str = "required") -> None:
     )
 
 
-def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
-    flags.DEFINE_string(
-        "strategy", default, f"one of {', '.join(strategies.BY_NAME)}", flag_values=values
-    )
-    _define_arguments(values)
-    exact = f"the optimum, without chunks (libra){_by_default('exact')}"
-    flags.DEFINE_bool("exact", None, exact, flag_values=values)
-
-
-def _define_arguments(values: flags.FlagValues) -> None:
-    flags.DEFINE_list(
-        "threads",
-        None,
-        f"R, the allowed numbers of threads (libra, libra-m){_by_default('threads')}",
-        flag_values=values,
-    )
-    for name, text in _INTEGERS.items():
-        flags.DEFINE_integer(name, None, text + _by_default(name), flag_values=values)
-    for name, text in _FLOATS.items():
-        flags.DEFINE_float(name, None, text + _by_default(name), flag_values=values)
-    for name, text in _TEXTS.items():
-        flags.DEFINE_string(name, None, text + _by_default(name), flag_values=values)
-
-
-def _by_default(argument: str) -> str:
-    """What strategies take where an argument is not given, for its flag's help.
-
-    The flags themselves have no defaults: what is given has to be an argument of the strategy.
-    """
-    by_value: dict[str, list[str]] = {}
-    for name, kind in strategies.BY_NAME.items():
-        for field in dataclasses.fields(kind):
-            if field.name != argument or field.default in (None, dataclasses.MISSING):
-                continue
-            value = field.default
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
-            by_value.setdefault(text, []).append(name)
-    if not by_value:
-        return ""
-    if len(by_value) == 1:
-        return f"; by default {next(iter(by_value))}"
-    return "; by default " + ", ".join(f"{k} ({', '.join(v)})" for k, v in by_value.items())
-
-
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    _define_strategy(values, "libra")
+    define_strategy(values, strategies.BY_NAME, "libra")
     flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
     define_plot(values)
+    define_arguments(values, strategies.BY_NAME)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
     _define_inputs(values)
     flags.DEFINE_string("plan", None, "JSON file of a plan, kept for all", flag_values=values)
-    _define_strategy(values, None)
+    define_strategy(values, strategies.BY_NAME, None)
     flags.DEFINE_list(
         "workers", None, "numbers of workers; the cost model's if none", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
     define_plot(values, "the last timeline")
+    define_arguments(values, strategies.BY_NAME)
 
 
 def _define_compare(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    _define_arguments(values)
     flags.DEFINE_integer("workers", None, "instead of the cost model's", flag_values=values)
-    flags.DEFINE_bool("exact", False, "also the optimum of libra", flag_values=values)
+    exact = [name for name, kind in strategies.BY_NAME.items() if _has_optimum(kind)]
+    flags.DEFINE_bool("exact", False, f"also the optimum of {', '.join(exact)}", flag_values=values)
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+    define_arguments(values, compared_kinds())
 
 
 def _define_explain(values: flags.FlagValues) -> None:
@@ -194,7 +141,7 @@ def _define_explain(values: flags.FlagValues) -> None:
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    plan = make_plan(profile, cost, _strategy(values))
+    plan = make_plan(profile, cost, named_strategy(values, strategies.BY_NAME))
     write(given(values, "out"), plan.to_json() + "\n")
     _tell_evidence(evidence, [plan])
     _plot(values, plan, simulate(profile, plan, cost))
@@ -204,7 +151,9 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
     if (values["plan"].value is None) == (values["strategy"].value is None):
         raise ValueError("plan or strategy must be given, and not both")
-    strategy = None if values["strategy"].value is None else _strategy(values)
+    strategy = (
+        None if values["strategy"].value is None else named_strategy(values, strategies.BY_NAME)
+    )
     fixed = None
     if strategy is None:
         fixed = read_flag(values, "plan", Plan.from_json, in_folder="plan.json")
@@ -226,11 +175,15 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    chosen = every_strategy(_arguments(values))
+    chosen: dict[str, strategies.Strategy] = {
+        name: kind(**given_arguments(values, kind)) for name, kind in compared_kinds().items()
+    }
     if values["exact"].value:
-        chosen["libra, exact"] = strategies.Libra(
-            **known_arguments(strategies.Libra, _arguments(values)), exact=True
-        )
+        chosen |= {
+            f"{name}, exact": dataclasses.replace(one, exact=True)
+            for name, one in chosen.items()
+            if _has_optimum(type(one))
+        }
     threads = min(chosen[strategies.MgWfbp.name].allowed_threads)
     rows, plans = [], []
     for one in (*compare(profile, cost, chosen), ideal(profile, cost, threads)):
@@ -296,29 +249,9 @@ def _tell_evidence(evidence: Evidence | None, plans: Sequence[Plan]) -> None:
         )
 
 
-def _arguments(values: flags.FlagValues) -> dict[str, Any]:
-    """The arguments of strategies that were given as flags."""
-    given: dict[str, Any] = {
-        name: values[name].value
-        for name in (*_INTEGERS, *_FLOATS, *_TEXTS)
-        if values[name].value is not None
-    }
-    if values["threads"].value is not None:
-        given["threads"] = tuple(integers("threads", values["threads"].value))
-    return given
-
-
-def _strategy(values: flags.FlagValues) -> strategies.Strategy:
-    name = str(values["strategy"].value)
-    given = _arguments(values)
-    if values["exact"].value is not None:
-        given["exact"] = values["exact"].value
-    kind = type(strategies.resolve(name))
-    known = [field.name for field in dataclasses.fields(kind)]
-    for argument in given:
-        if argument not in known:
-            raise ValueError(f"{argument} is no argument of {name}; it takes {', '.join(known)}")
-    return kind(**given)
+def _has_optimum(kind: type[strategies.Strategy]) -> bool:
+    """Whether a strategy finds the optimum, too, where it is asked to."""
+    return any(one.name == "exact" for one in arguments_of(kind))
 
 
 def _row(plan: Plan, timeline: Timeline, first: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,17 @@
 """`tf-libra pipeline`: plan pipelines, simulate them, compare strategies."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from tf_libra import units
+from tf_libra.cli.arguments import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    named_strategy,
+)
 from tf_libra.cli.command import (
     Command,
     define_plot,
@@ -22,7 +27,7 @@ from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
 from tf_libra.planning.pipeline import BY_NAME, make_pipeline_plan
-from tf_libra.planning.pipeline.strategy import resolve
+from tf_libra.planning.pipeline.compare import compare
 from tf_libra.simulation import PipelineTimeline, simulate_pipeline
 
 PROGRAM = "tf-libra pipeline"
@@ -39,33 +44,25 @@ def _define_inputs(values: flags.FlagValues) -> None:
     define_plot(values)
 
 
-def _define_strategy(values: flags.FlagValues, default: str | None) -> None:
-    flags.DEFINE_string("strategy", default, f"one of {', '.join(BY_NAME)}", flag_values=values)
-    flags.DEFINE_integer(
-        "num_stages",
-        None,
-        "exactly so many (spp, gpipe); as many as is best if none",
-        flag_values=values,
-    )
-
-
 def _define_plan(values: flags.FlagValues) -> None:
     _define_inputs(values)
-    _define_strategy(values, "spp")
+    define_strategy(values, BY_NAME, "spp")
     flags.DEFINE_integer(
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
     )
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
+    define_arguments(values, BY_NAME)
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
     _define_inputs(values)
     flags.DEFINE_string("plan", None, "JSON file of a plan", flag_values=values)
-    _define_strategy(values, None)
+    define_strategy(values, BY_NAME, None)
     flags.DEFINE_list(
         "num_microbatches", None, "numbers of microbatches, for a strategy", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+    define_arguments(values, BY_NAME)
 
 
 def _define_compare(values: flags.FlagValues) -> None:
@@ -74,6 +71,7 @@ def _define_compare(values: flags.FlagValues) -> None:
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
+    define_arguments(values, BY_NAME)
 
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
@@ -112,23 +110,18 @@ def _simulate(values: flags.FlagValues, _: list[str]) -> None:
 
 def _compare(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    rows: list[dict[str, Any]] = []
-    pictures = []
     count = given(values, "num_microbatches")
     if count is None:
         raise ValueError("num_microbatches must be given, at least 1, got None")
-    for name in BY_NAME:
-        try:
-            plan = make_pipeline_plan(layers, cluster, name, num_microbatches=count)
-        except ValueError as error:
-            # One that needs a link which is missing; if all do, the input is at fault.
-            rows.append({"plan": name, "problem": str(error)})
+    strategies = {name: kind(**given_arguments(values, kind)) for name, kind in BY_NAME.items()}
+    rows: list[dict[str, Any]] = []
+    pictures = []
+    for one in compare(layers, cluster, strategies, count):
+        if one.plan is None or one.timeline is None:
+            rows.append({"plan": one.name, "problem": one.problem})
             continue
-        timeline = simulate_pipeline(layers, plan, cluster)
-        rows.append(_row(name, plan, timeline))
-        pictures.append((name, plan, timeline))
-    if not pictures:
-        raise ValueError(rows[0]["problem"])
+        rows.append(_row(one.name, one.plan, one.timeline))
+        pictures.append((one.name, one.plan, one.timeline))
     _print(rows, bool(given(values, "json")))
     _plot(values, pictures)
 
@@ -158,16 +151,7 @@ def _inputs(values: flags.FlagValues) -> tuple[LayerGraph, Cluster]:
 def _planned(
     values: flags.FlagValues, layers: LayerGraph, cluster: Cluster, num_microbatches: int | None
 ) -> PipelinePlan:
-    strategy = resolve(given(values, "strategy"))
-    stages = given(values, "num_stages")
-    if stages is not None:
-        known = [field.name for field in dataclasses.fields(strategy)]
-        if "num_stages" not in known:
-            raise ValueError(
-                f"num_stages is no argument of {strategy.name}; it takes {', '.join(known)}"
-            )
-        kind: Any = type(strategy)
-        strategy = kind(num_stages=stages)
+    strategy = named_strategy(values, BY_NAME)
     return make_pipeline_plan(layers, cluster, strategy, num_microbatches=num_microbatches)
 
 

@@ -18,10 +18,19 @@ from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
 from tf_libra.options.option import Option, check_all, option
+from tf_libra.planning.strategy import Usual
 from tf_libra.tuning import Budget, way_of
 
 # Of tuning, where the user does not limit its seconds: so many tell when gradients are produced.
 LEAST_STEPS = 5
+
+
+def _wanted(limit: str) -> str:
+    """What strategies want where the user says nothing: the usual, and that of those who differ."""
+    usual = getattr(Usual, limit)
+    wanted = {name: getattr(kind, limit) for name, kind in strategies.BY_NAME.items()}
+    others = [f"of `{name}` {value:g}" for name, value in wanted.items() if value != usual]
+    return ", ".join([f"{usual:g}", *others])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +47,8 @@ class Tuning:
         None,
         "int | None",
         values.check_optional_steps,
-        """steps that may go by before a plan is in force; by default what the strategy wants: 60,
-        of `aiacc` 100, of `auto` 150.""",
+        f"""steps that may go by before a plan is in force; by default what the strategy wants:
+        {_wanted("tuning_steps")}.""",
         alone="max_tuning_steps",
     )
     max_seconds: float | None = option(
@@ -47,7 +56,7 @@ class Tuning:
         "float | None",
         values.check_optional_above_0,
         f"""seconds that may, likewise; whichever comes first. By default what the strategy wants:
-        30, of `aiacc` 50, of `auto` 75; but {LEAST_STEPS} steps, however long these take.""",
+        {_wanted("tuning_seconds")}; but {LEAST_STEPS} steps, however long these take.""",
         alone="max_tuning_seconds",
     )
     max_model_error: float = option(

@@ -51,16 +51,14 @@ def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> Compar
     return Compared(IDEAL, plan, simulate(profile, plan, cost.contention_free()))
 
 
-def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
-    """Every strategy that is registered, with those of the given arguments that it knows.
+def compared_kinds() -> dict[str, type[Strategy]]:
+    """Every strategy that is registered, but for those that are the best of the others."""
+    return {name: kind for name, kind in BY_NAME.items() if kind.tuned_by != Auto.tuned_by}
 
-    But for `auto`, which is the best of the others.
-    """
-    return {
-        name: kind(**known_arguments(kind, given))
-        for name, kind in BY_NAME.items()
-        if name != Auto.name
-    }
+
+def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
+    """All of these, with those of the given arguments that they know."""
+    return {name: kind(**known_arguments(kind, given)) for name, kind in compared_kinds().items()}
 
 
 def _compared(name: str, profile: BackwardProfile, cost: CostModel, strategy: Strategy) -> Compared:

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from typing import ClassVar
 
 import pytest
@@ -46,9 +47,10 @@ def test_a_planner_from_outside(tmp_path, capsys):
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class OneDevice(burst.Limited):
         name: ClassVar[str] = "one-device"
+        place: int = 0
 
         def draft(self, scaling):
-            return burst.BurstDraft(everywhere(scaling, 0), notes=("a toy",))
+            return burst.BurstDraft(everywhere(scaling, self.place), notes=("a toy",))
 
     try:
         plan = tf_libra.make_burst_plan(SCALING, "one-device")
@@ -57,6 +59,11 @@ def test_a_planner_from_outside(tmp_path, capsys):
         path.write_text(SCALING.to_json())
         assert main(["plan", f"--profile={path}", "--strategy=one-device"]) == 0
         assert tf_libra.BurstPlan.from_json(capsys.readouterr().out) == plan
+        assert main(["plan", f"--profile={path}", "--strategy=one-device", "--place=1"]) == 0
+        assert tf_libra.BurstPlan.from_json(capsys.readouterr().out).num_devices == (2,)
+        assert main(["compare", f"--profile={path}", "--place=1", "--json"]) == 0
+        rows = {row["plan"]: row for row in json.loads(capsys.readouterr().out)["plans"]}
+        assert rows["one-device, no limit"]["devices"] == {"2": 1}
         deeppool = dataclasses.make_dataclass(
             "Other", [], bases=(OneDevice,), namespace={"name": "deeppool"}, frozen=True
         )

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import subprocess
 import sys
 from typing import ClassVar
@@ -8,6 +9,7 @@ import pytest
 
 import tf_libra
 from tf_libra import strategies
+from tf_libra.cli.pipeline import main
 from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning import pipeline
 from tf_libra.planning.pipeline.pe import execution_orders
@@ -38,15 +40,17 @@ def test_they_stand_among_the_strategies():
     assert plan.num_microbatches == 2
 
 
-def test_a_planner_from_outside():
+def test_a_planner_from_outside(tmp_path, capsys):
     @pipeline.register
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class LastDevice(pipeline.Microbatches):
         name: ClassVar[str] = "last-device"
+        place: int = -1
 
         def draft(self, layers, cluster, num_microbatches):
             (order,) = execution_orders(1, num_microbatches)
-            stage = PipelineStage(0, len(layers.layers), (cluster.num_devices - 1,), order)
+            device = range(cluster.num_devices)[self.place]
+            stage = PipelineStage(0, len(layers.layers), (device,), order)
             return pipeline.PipelineDraft((stage,), notes=("a toy",))
 
     try:
@@ -57,6 +61,15 @@ def test_a_planner_from_outside():
         own = LastDevice(num_microbatches=3)
         [same] = pipeline.make_pipeline_plans(LAYERS, CLUSTER, own)
         assert same == plan
+        (tmp_path / "layers.json").write_text(LAYERS.to_json())
+        (tmp_path / "cluster.json").write_text(CLUSTER.to_json())
+        inputs = [f"--layers={tmp_path}/layers.json", f"--cluster={tmp_path}/cluster.json"]
+        inputs.append("--num_microbatches=3")
+        assert main(["plan", *inputs, "--strategy=last-device", "--place=0"]) == 0
+        assert tf_libra.PipelinePlan.from_json(capsys.readouterr().out).stages[0].devices == (0,)
+        assert main(["compare", *inputs, "--json"]) == 0
+        rows = {row["plan"]: row for row in json.loads(capsys.readouterr().out)}
+        assert rows["last-device"]["iteration_seconds"] == 27
         spp = dataclasses.make_dataclass(
             "Other", [], bases=(LastDevice,), namespace={"name": "spp"}, frozen=True
         )

@@ -1,0 +1,110 @@
+"""Flags of the arguments of strategies that take them differently."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from absl import flags
+
+from tf_libra.cli.arguments import (
+    define_arguments,
+    define_strategy,
+    given_arguments,
+    named_strategy,
+)
+
+
+@dataclass(frozen=True)
+class One:
+    """One.
+
+    Attributes:
+      size: how large.
+      out: not where to write.
+      sure: whether.
+    """
+
+    size: int = 3
+    out: str = ""
+    sure: bool = False
+    rates: tuple[float, ...] = (0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Other:
+    size: tuple[int, ...] = (1, 2)
+    rates: tuple[float, ...] | None = None
+    table: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Last:
+    size: bool = False
+    rates: dict[str, float] | None = None
+
+
+KINDS: dict[str, type[Any]] = {"one": One, "other": Other, "last": Last}
+
+
+def values_of(*arguments: str) -> flags.FlagValues:
+    values = flags.FlagValues()
+    define_strategy(values, KINDS, "one")
+    flags.DEFINE_string("out", None, "the command's own", flag_values=values)
+    define_arguments(values, KINDS, without=("sure",))
+    values(["prog", *arguments])
+    return values
+
+
+def test_each_strategy_reads_what_is_given_as_its_own() -> None:
+    assert named_strategy(values_of("--size=2"), KINDS) == One(2)
+    assert named_strategy(values_of("--strategy=other", "--size=2"), KINDS) == Other((2,))
+    assert named_strategy(values_of("--strategy=other", "--size=2,4"), KINDS) == Other((2, 4))
+    assert named_strategy(values_of("--strategy=last", "--size=true"), KINDS) == Last(True)
+    assert named_strategy(values_of("--rates=1,0.25"), KINDS) == One(rates=(1.0, 0.25))
+    assert given_arguments(values_of("--size=2", "--rates=1"), Other) == {
+        "size": (2,),
+        "rates": (1.0,),
+    }
+
+
+def test_what_the_command_has_itself_is_its_own() -> None:
+    values = values_of("--out=there")
+    assert named_strategy(values, KINDS) == One()
+    assert values["out"].help == "the command's own"
+    assert "sure" not in values and "table" not in values
+
+
+def test_help_has_a_line_for_those_that_say_the_same() -> None:
+    values = values_of()
+    assert values["size"].help.splitlines() == [
+        "how large (one); by default 3",
+        "(other); by default 1,2",
+        "(last); by default False",
+    ]
+    assert values["rates"].help.splitlines() == ["(one); by default 0.5,1.0", "(other)"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategy=none"], "strategy must be one of one, other, last, got 'none'"),
+        (["--strategy=last", "--rates=1"], "rates cannot be given as a flag, got"),
+        (["--size=x"], "size must be an integer, got 'x'"),
+        (["--strategy=other", "--size=1,x"], "size must be integers separated by commas, got"),
+        (["--strategy=last", "--size=4"], "size must be true or false, got '4'"),
+        (["--rates=1,b"], r"rates must be numbers separated by commas, got \['1', 'b'\]"),
+    ],
+)
+def test_what_a_strategy_cannot_read_is_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        named_strategy(values_of(*arguments), KINDS)
+
+
+def test_what_is_none_of_its_arguments_is_named() -> None:
+    narrow = {"narrow": Last, "wide": One}
+    values = flags.FlagValues()
+    define_strategy(values, narrow, "narrow")
+    define_arguments(values, narrow)
+    values(["prog", "--sure"])
+    with pytest.raises(ValueError, match="sure is no argument of narrow; it takes size, rates"):
+        named_strategy(values, narrow)

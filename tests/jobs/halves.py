@@ -1,0 +1,29 @@
+"""A planner from outside of the package, with an argument; whoever uses it registers it."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from tf_libra import checks
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import FixedThreads
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Halves(FixedThreads):
+    """Two groups.
+
+    Attributes:
+      share: of the tensors, those that the first has.
+    """
+
+    name: ClassVar[str] = "halves"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "share", checks.real("share", self.share, above=0))
+
+    def draft(self, profile: Any, cost: Any) -> Draft:
+        count = len(profile.tensors)
+        stops = sorted({min(round(count * self.share + 0.25), count), count})
+        return Draft(groups_from_stops(stops, [self.num_threads] * len(stops)))

@@ -1,0 +1,79 @@
+"""What the fields of strategies are said to hold."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Optional
+
+import pytest
+
+from tf_libra import strategies
+from tf_libra.planning.arguments import Argument, arguments_of
+from tf_libra.planning.burst import BY_NAME as BURSTS
+from tf_libra.planning.pipeline import BY_NAME as PIPELINES
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """It has two.
+
+    Attributes:
+      amount: how much, over
+        two lines.
+      many: how many of each.
+
+    More of it.
+    """
+
+    name: ClassVar[str] = "first"
+    amount: int = 3
+    many: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second(First):
+    """It says of one more.
+
+    Attributes:
+      amount: less.
+    """
+
+    amount: int = 2
+    text: Optional[str] = None  # noqa: UP045
+    sure: bool = False
+    names: tuple[str, ...] = field(default_factory=tuple)
+    table: dict[str, int] | None = None
+    pair: tuple[int, int] = (1, 2)
+    either: int | str = 0
+    derived: Any = field(init=False, default=0)
+
+
+def test_arguments_are_fields_with_what_docstrings_say() -> None:
+    assert arguments_of(First) == (
+        Argument("amount", int, False, 3, "how much, over two lines."),
+        Argument("many", float, True, None, "how many of each."),
+    )
+
+
+def test_what_no_text_can_say_has_no_kind() -> None:
+    assert arguments_of(Second) == (
+        Argument("amount", int, False, 2, "less."),
+        Argument("many", float, True, None, "how many of each."),
+        Argument("text", str, False, None, ""),
+        Argument("sure", bool, False, False, ""),
+        Argument("names", str, True, None, ""),
+        Argument("table", None, False, None, ""),
+        Argument("pair", None, False, (1, 2), ""),
+        Argument("either", None, False, 0, ""),
+    )
+
+
+def test_annotations_may_be_texts() -> None:
+    kind = dataclasses.make_dataclass("Late", [("amount", "float | None", None)], frozen=True)
+    assert arguments_of(kind) == (Argument("amount", float, False, None, ""),)
+
+
+@pytest.mark.parametrize("by_name", [strategies.BY_NAME, PIPELINES, BURSTS])
+def test_all_of_ours_can_be_said_and_are_described(by_name: Any) -> None:
+    for kind in by_name.values():
+        for argument in arguments_of(kind):
+            assert argument.kind is not None and argument.doc, (kind, argument)

@@ -1,0 +1,127 @@
+"""Flags that are arguments of strategies: every field that a flag can hold is one."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from absl import flags
+
+from tf_libra.cli.command import given
+from tf_libra.planning.arguments import Argument, arguments_of
+
+# By this, absl's module, they are told from a command's own flags.
+_MODULE = "tf_libra.strategies"
+
+_Strategy = TypeVar("_Strategy")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one kind of value is read; what one, and several, must be."""
+
+    parser: flags.ArgumentParser
+    one: str
+    several: str
+
+
+_KINDS = {
+    bool: _Kind(flags.BooleanParser(), "true or false", "true or false"),
+    int: _Kind(flags.IntegerParser(), "an integer", "integers"),
+    float: _Kind(flags.FloatParser(), "a number", "numbers"),
+    str: _Kind(flags.ArgumentParser(), "a text", "texts"),
+}
+
+
+def define_strategy(
+    values: flags.FlagValues, by_name: Mapping[str, type[Any]], default: str | None
+) -> None:
+    """The flag that names a strategy."""
+    flags.DEFINE_string("strategy", default, f"one of {', '.join(by_name)}", flag_values=values)
+
+
+def define_arguments(
+    values: flags.FlagValues, by_name: Mapping[str, type[Any]], without: Collection[str] = ()
+) -> None:
+    """The flags of all arguments of strategies, after all others: a command's own go before.
+
+    They have no defaults: what is given has to be an argument of the strategy.
+
+    Args:
+      values: where to define them.
+      by_name: the strategies.
+      without: arguments that the command gives itself.
+    """
+    found: dict[str, dict[str, Argument]] = {}
+    for strategy, its_class in by_name.items():
+        for argument in arguments_of(its_class):
+            is_own = argument.name in values or argument.name in without
+            if argument.kind is not None and not is_own:
+                found.setdefault(argument.name, {})[strategy] = argument
+    for name, of_strategies in found.items():
+        kinds = {(one.kind, one.several) for one in of_strategies.values()}
+        # What strategies do not take alike is text until it is known which of them it is for.
+        kind, several = kinds.pop() if len(kinds) == 1 else (str, False)
+        assert kind is not None
+        place: dict[str, Any] = {"flag_values": values, "module_name": _MODULE}
+        if several:
+            flags.DEFINE_list(name, None, _help(of_strategies), **place)
+        elif kind is bool:
+            flags.DEFINE_bool(name, None, _help(of_strategies), **place)
+        else:
+            flags.DEFINE(_KINDS[kind].parser, name, None, _help(of_strategies), **place)
+
+
+def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strategy]]) -> _Strategy:
+    """The strategy that is named, with the arguments that are given.
+
+    Raises:
+      ValueError: there is none of this name, an argument is none of its, or out of its range.
+    """
+    name = given(values, "strategy")
+    if name not in by_name:
+        raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
+    known = [one.name for one in arguments_of(by_name[name])]
+    for argument in _given(values):
+        if argument not in known:
+            raise ValueError(f"{argument} is no argument of {name}; it takes {', '.join(known)}")
+    return by_name[name](**given_arguments(values, by_name[name]))
+
+
+def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
+    """Those of a strategy's arguments that are given, as it takes them."""
+    found = _given(values)
+    return {
+        one.name: _read(one, found[one.name]) for one in arguments_of(kind) if one.name in found
+    }
+
+
+def _given(values: flags.FlagValues) -> dict[str, Any]:
+    found = values.get_flags_for_module(_MODULE)
+    return {flag.name: flag.value for flag in found if flag.value is not None}
+
+
+def _read(argument: Argument, value: Any) -> Any:
+    if argument.kind is None:
+        raise ValueError(f"{argument.name} cannot be given as a flag, got {value!r}")
+    kind = _KINDS[argument.kind]
+    try:
+        if not argument.several:
+            return kind.parser.parse(value)
+        items = value.split(",") if isinstance(value, str) else value
+        return tuple(kind.parser.parse(item) for item in items)
+    except (TypeError, ValueError):
+        wanted = f"{kind.several} separated by commas" if argument.several else kind.one
+        raise ValueError(f"{argument.name} must be {wanted}, got {value!r}") from None
+
+
+def _help(of_strategies: Mapping[str, Argument]) -> str:
+    """What it is, and what it is by default, a line for those strategies that say the same."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for name, argument in of_strategies.items():
+        value = argument.default
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+        default = "" if value is None else f"; by default {text}"
+        lines.setdefault((argument.doc.removesuffix("."), default), []).append(name)
+    return "\n".join(
+        f"{doc} ({', '.join(names)}){default}".lstrip() for (doc, default), names in lines.items()
+    )
