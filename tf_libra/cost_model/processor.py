@@ -17,6 +17,8 @@ from tf_libra.cost_model.contention import ContentionModel
 from tf_libra.cost_model.cost import CostModel
 from tf_libra.cost_model.hops import num_hops
 
+_Array = NDArray[np.float64]
+
 FORMAT = "tf-libra processor model"
 _VERSION = 1
 
@@ -83,15 +85,6 @@ class ProcessorModel(CostModel):
         """The same: overlap does not change it."""
         return self.startup_seconds
 
-    def lane_share(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """s(r), the share of the cores that r lanes get at most beside computation."""
-        weight = self.lane_weight * _positive(num_threads)
-        return np.asarray(weight / (1 + weight))
-
-    def wire_seconds(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """w(r), seconds per byte on the wire."""
-        return np.asarray(self.wire_per_byte * (1 + self.lane_gap / _positive(num_threads)))
-
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """1 - u/p, what lanes leave of the cores."""
         rate = 1 - self.work_per_byte * self.overlapped_rate(num_threads)
@@ -103,13 +96,11 @@ class ProcessorModel(CostModel):
 
     def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """1/p."""
-        return 1 / np.maximum(
-            self.wire_seconds(num_threads), self.work_per_byte / self.lane_share(num_threads)
-        )
+        return 1 / self._seconds_per_byte(num_threads)[0]
 
     def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
         """1/q."""
-        return 1 / np.maximum(self.wire_seconds(num_threads), self.work_per_byte)
+        return 1 / self._seconds_per_byte(num_threads)[1]
 
     def with_workers(self, num_workers: int) -> "ProcessorModel":
         """The same hardware with another number of workers: only a and c_hat change.
@@ -160,9 +151,32 @@ class ProcessorModel(CostModel):
         )
         return cls(**value)
 
+    def _seconds_per_byte(self, num_threads: ArrayLike) -> tuple[_Array, _Array]:
+        threads = np.asarray(num_threads, np.float64)
+        if not np.all(threads > 0):
+            raise ValueError(f"num_threads must be positive, got {num_threads!r}")
+        return seconds_per_byte(
+            self.work_per_byte, self.wire_per_byte, self.lane_weight, self.lane_gap, threads
+        )
 
-def _positive(num_threads: ArrayLike) -> NDArray[np.float64]:
-    threads = np.asarray(num_threads, np.float64)
-    if not np.all(threads > 0):
-        raise ValueError(f"num_threads must be positive, got {num_threads!r}")
-    return threads
+
+def seconds_per_byte(
+    work: float | _Array,
+    wire: float | _Array,
+    weight: float | _Array,
+    gap: float | _Array,
+    threads: NDArray[np.float64 | np.int64],
+) -> tuple[_Array, _Array]:
+    """What a byte takes beside computation, p, and alone, q, by `ProcessorModel`'s formulas.
+
+    Args:
+      work: u, of one model or, as an array, of many; all arguments broadcast.
+      wire: w.
+      weight: h.
+      gap: e.
+      threads: r.
+    """
+    on_wire = wire * (1 + gap / threads)
+    lanes = weight * threads
+    share = lanes / (1 + lanes)
+    return np.maximum(on_wire, work / share), np.maximum(on_wire, work)

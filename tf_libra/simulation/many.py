@@ -42,29 +42,37 @@ def times_of_many(
         the end, [..., 1 + groups]; before the first group stands the whole.
       updates: contention-free seconds of the updates that each group lets begin.
     """
-    shape = np.broadcast_shapes(overlapped.shape, (*left_at_start.shape[:-1], updates.shape[-1]))
+    overlapped, exclusive, rates, updates, left_when_ready = map(
+        _groups_first, (overlapped, exclusive, rates, updates, left_at_start)
+    )
+    hidden = overlapped * rates  # computation that each can have beside it
+    some_hidden = np.where(hidden > 0, hidden, 1.0)
+    shape = np.broadcast_shapes(hidden.shape, (len(updates), *left_when_ready.shape[1:]))
     starts, ends = np.empty(shape), np.empty(shape)
-    left = left_at_start[..., 1]
-    clock = left_at_start[..., 0] - left
+    left = left_when_ready[1]
+    clock = left_when_ready[0] - left
     pending: _Array = np.zeros(())  # updates of groups that are all-reduced
-    for index in range(shape[-1]):
-        starts[..., index] = clock
-        rate, alone = rates[..., index], overlapped[..., index]
-        computation = (left + pending) / rate
-        is_hidden = alone <= computation
-        share = np.divide(computation, alone, out=np.ones(shape[:-1]), where=alone > 0)
-        shown = computation + exclusive[..., index] * (1 - share)
-        clock = clock + np.where(is_hidden, alone, shown)
-        ends[..., index] = clock
-        undone = np.maximum(0.0, left + pending - np.minimum(alone, computation) * rate)
+    for index in range(len(starts)):
+        starts[index] = clock
+        computation = left + pending
+        done = np.minimum(computation, hidden[index])
+        share = done / some_hidden[index]
+        clock = clock + share * overlapped[index] + (1 - share) * exclusive[index]
+        ends[index] = clock
+        undone = computation - done
         # What is not done of both is of updates first: backward computation goes before them.
-        left, pending = np.maximum(0.0, undone - pending), np.minimum(undone, pending)
-        pending = pending + updates[..., index]
-        if index + 1 < shape[-1]:
-            next_left = left_at_start[..., index + 2]
+        left = np.maximum(0.0, undone - pending)
+        pending = undone - left + updates[index]
+        if index + 1 < len(starts):
+            next_left = left_when_ready[index + 2]
             clock = clock + np.maximum(0.0, left - next_left)
             left = np.minimum(left, next_left)
-    return ManyTimes(starts, ends, clock + pending)
+    return ManyTimes(np.moveaxis(starts, 0, -1), np.moveaxis(ends, 0, -1), clock + pending)
+
+
+def _groups_first(values: _Array) -> _Array:
+    """[groups, ...] of [..., groups], what is of one group side by side in memory."""
+    return np.ascontiguousarray(values.transpose(-1, *range(values.ndim - 1)))
 
 
 def steps_of_many(

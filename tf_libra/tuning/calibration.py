@@ -6,18 +6,19 @@ machine computes now are chosen so that simulated all-reduces begin and end, and
 end, when the measured ones did.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from tf_libra.cost_model import ContentionModel, CostModel, ProcessorModel
-from tf_libra.cost_model.hops import num_hops
+from tf_libra.cost_model import ContentionModel, CostModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
+from tf_libra.tuning.families import Family, Processors, Slowed
 from tf_libra.tuning.misses import Candidates, MeasuredSteps, updated_shares
 from tf_libra.tuning.step_times import StepTimes
 
@@ -100,19 +101,13 @@ def calibrate(
     shortest, per_byte = _scales(steps, num_workers)
     measured = MeasuredSteps.of(profile, steps)
 
-    def model(startup: float, work: float, wire: float, weight: float, gap: float) -> CostModel:
-        """By the startup overhead that is measured, whatever hops it is of."""
-        two_hops = 2 * startup / num_hops(num_workers, hops, workers_per_host)
-        return ProcessorModel(
-            num_workers, two_hops, work, wire, weight, gap, hops, workers_per_host
-        )
-
+    family = Processors(num_workers, hops, workers_per_host)
     found = [
         _fitted(
             profile,
             measured,
             times,
-            model,
+            family,
             (shortest, _WORK_START * per_byte, wire * per_byte, _WEIGHT_START, _GAP_START),
             (_VAGUE, _VAGUE, _VAGUE, _WEIGHT_KNOWN, _GAP_KNOWN),
         )
@@ -137,7 +132,7 @@ def calibrate_beside(
     measured = MeasuredSteps.of(profile, steps)
     start = _WAITING_START * _scales(steps, model.num_workers)[0], 1.0
     known = _VAGUE, _TRANSMISSION_KNOWN
-    return _fitted(profile, measured, times, model.slowed, start, known)[0]
+    return _fitted(profile, measured, times, Slowed(model), start, known)[0]
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ def _fitted(
     profile: BackwardProfile,
     measured: MeasuredSteps,
     times: _Times,
-    model_of: Callable[..., CostModel],
+    family: Family,
     model_start: Sequence[float],
     model_known: Sequence[float],
 ) -> tuple[Calibration, float]:
@@ -182,7 +177,7 @@ def _fitted(
     def many_residuals(many: _Array) -> _Array:
         share, (before, rest, pace) = many[:, 0], np.exp(many[:, 1:4]).T
         candidates = Candidates(
-            models=[model_of(*parameters) for parameters in np.exp(many[:, 4:]).tolist()],
+            family.costs(np.exp(many[:, 4:]), measured.num_bytes, measured.threads),
             before=before,
             after=(1 - share) * rest,
             pace=pace,
@@ -190,24 +185,28 @@ def _fitted(
         )
         return np.concatenate([measured.missed(candidates), known * (many - start)], axis=1)
 
-    def residuals(found: _Array) -> _Array:
-        return many_residuals(found[None])[0]
-
-    def jacobian(found: _Array) -> _Array:
-        """By differences, of all parameters at once."""
+    @lru_cache(maxsize=1)  # the search asks for the derivatives where it has just been
+    def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
+        """Residuals, and their derivatives by differences: of all parameters at once."""
+        found = np.array(point)
         steps = np.where(found < 0, -_DIFFERENCE, _DIFFERENCE) * np.maximum(1.0, np.abs(found))
         outside = (found + steps < low) | (found + steps > high)
         moved = found + np.where(outside, -steps, steps)
         rows = np.where(np.eye(len(found), dtype=bool), moved, found)
-        at, *beside = many_residuals(np.stack([found, *rows]))
-        return np.transpose(beside - at) / (moved - found)
+        residuals = many_residuals(np.stack([found, *rows]))
+        return residuals[0], (residuals[1:] - residuals[0]).T / (moved - found)
 
     found = optimize.least_squares(
-        residuals, start, jacobian, bounds=(low, high), loss="soft_l1", ftol=_WORTHWHILE
+        lambda point: around(tuple(point))[0],
+        start,
+        lambda point: around(tuple(point))[1],
+        bounds=(low, high),
+        loss="soft_l1",
+        ftol=_WORTHWHILE,
     )
     share, (before, rest, pace, *parameters) = float(found.x[0]), np.exp(found.x[1:]).tolist()
     paced = _paced(profile, pace, share * rest)
-    calibration = Calibration(model_of(*parameters), paced, before, (1 - share) * rest)
+    calibration = Calibration(family.model(parameters), paced, before, (1 - share) * rest)
     return calibration, float(found.cost)
 
 

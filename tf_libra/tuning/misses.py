@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation.many import times_of_many
 from tf_libra.simulation.sequential import left_when_ready
+from tf_libra.tuning.families import Costs
 from tf_libra.tuning.step_times import StepTimes
 
 _Array = NDArray[np.float64]
@@ -33,17 +33,17 @@ def updated_shares(profile: BackwardProfile) -> _Array:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What is to be judged, each of shape [candidates].
+    """What is to be judged; times are of shape [candidates].
 
     Attributes:
-      models: of what all-reduces cost.
+      costs: of the measured steps' all-reduces.
       before: seconds from a step's start to the start of backward.
       after: seconds from the end of backward and of the updates to the step's end.
       pace: how many times as long as profiled computation takes.
       updates: seconds of all updates.
     """
 
-    models: Sequence[CostModel]
+    costs: Costs
     before: _Array
     after: _Array
     pace: _Array
@@ -114,22 +114,11 @@ class MeasuredSteps:
         Returns:
           Shape [candidates, plans · (1 + 2·groups)], in units of what is known no better.
         """
-        costs = {
-            model: (
-                model.overlapped_all_reduce(self.num_bytes, self.threads),
-                model.exclusive_all_reduce(self.num_bytes, self.threads),
-                model.compute_rate(self.threads),
-            )
-            for model in dict.fromkeys(candidates.models)
-        }
-        overlapped, exclusive, rates = (
-            np.stack(one)
-            for one in zip(*(costs[model] for model in candidates.models), strict=True)
-        )
+        costs = candidates.costs
         times = times_of_many(
-            overlapped,
-            exclusive,
-            rates,
+            costs.overlapped,
+            costs.exclusive,
+            costs.rates,
             candidates.pace[:, None, None] * self.left,
             candidates.updates[:, None, None] * self.updated,
         )
