@@ -9,6 +9,7 @@ keeps LIBRA's Assumptions 2 and 3 whatever the samples say: planners rely on the
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,11 +214,25 @@ class _Rate:
     u0: float
     u1: float
 
-    def seconds_per_byte(self, u: _Array, first: float, gain: float, shape: float) -> _Array:
+    def seconds_per_byte(
+        self, u: _Array, first: float, gain: float, shape: float
+    ) -> tuple[_Array, dict[str, _Array]]:
+        """1 / rate, and its derivatives by the logarithms of `first` and `shape`, and by `gain`."""
         if self.u1 == self.u0:
-            return np.full_like(u, 1 / first)
-        rise = np.expm1(-shape * (u - self.u0) / (self.u1 - self.u0)) / np.expm1(-shape)
-        return 1 / (first * (1 + np.expm1(gain) * rise))
+            per_byte = np.full_like(u, 1 / first)
+            return per_byte, {"first": -per_byte, "gain": 0 * u, "shape": 0 * u}
+        place = (u - self.u0) / (self.u1 - self.u0)
+        decay, whole = np.expm1(-shape * place), math.expm1(-shape)
+        rise = decay / whole
+        steeper = shape * (decay * math.exp(-shape) - place * (1 + decay) * whole) / whole**2
+        gained = math.expm1(gain)
+        per_byte = 1 / (first * (1 + gained * rise))
+        per_gain = -first * per_byte**2
+        return per_byte, {
+            "first": -per_byte,
+            "gain": per_gain * (1 + gained) * rise,
+            "shape": per_gain * gained * steeper,
+        }
 
     def shapes(self) -> tuple[float, float]:
         """The range of `shape` in which gamma2 stays finite."""
@@ -292,13 +307,17 @@ def _fit_communication(
         else:
             parameters[f"{kind}.shape"] = _Parameter(fixed.pop(f"{kind}.shape"), low, high)
 
-    def residuals(values: dict[str, float]) -> _Array:
-        done = np.zeros_like(wall)
+    def residuals(values: dict[str, float]) -> tuple[_Array, dict[str, _Array]]:
+        done, slopes = np.zeros_like(wall), dict.fromkeys(values, np.zeros_like(wall))
         for kind in fitted:
-            overhead = math.exp(values.get(f"{kind}.startup", values["startup"]))
-            per_byte = rate.seconds_per_byte(u, *_rate_values(values, kind))
-            done += spent[kind] / (overhead + per_byte * transmitted)
-        return np.log(done)
+            startup = f"{kind}.startup" if f"{kind}.startup" in values else "startup"
+            rates = rate.seconds_per_byte(u, *_rate_values(values, kind))
+            part, changes = _done(spent[kind], transmitted, math.exp(values[startup]), rates)
+            done += part
+            for name, change in changes.items():
+                which = startup if name == "startup" else f"{kind}.{name}"
+                slopes[which] = slopes[which] + change
+        return np.log(done), {name: change / done for name, change in slopes.items()}
 
     solution = _minimise(parameters, fixed, residuals)
     if len(fitted) == 2:
@@ -395,16 +414,32 @@ def _fit_within_assumptions(
             "overlapped.shape": found["shape"],
         }
 
-    def residuals(found: dict[str, float]) -> _Array:
+    def residuals(found: dict[str, float]) -> tuple[_Array, dict[str, _Array]]:
         named = models(found)
-        done = np.zeros_like(transmitted)
-        for kind, spent, startup in (
-            ("overlapped", columns.overlap, named["startup"]),
-            ("exclusive", columns.residual, named["exclusive.startup"]),
-        ):
-            per_byte = rate.seconds_per_byte(u, *_rate_values(named, kind))
-            done += spent / (math.exp(startup) + per_byte * transmitted)
-        return np.log(done)
+        (p_done, p), (q_done, q) = (
+            _done(
+                spent,
+                transmitted,
+                math.exp(named[startup]),
+                rate.seconds_per_byte(u, *_rate_values(named, kind)),
+            )
+            for kind, spent, startup in (
+                ("overlapped", columns.overlap, "startup"),
+                ("exclusive", columns.residual, "exclusive.startup"),
+            )
+        )
+        done = p_done + q_done
+        rises = named["overlapped.gain"] > 0
+        slopes = {
+            "startup": p["startup"] + q["startup"],
+            "first": p["first"] + q["first"],
+            "gain": rises * p["gain"] + q["gain"],
+            "shape": p["shape"] + q["shape"],
+            "startup.times": -q["startup"],
+            "first.times": rises * p["gain"] - p["first"],
+            "last.times": -rises * p["gain"],
+        }
+        return np.log(done), {name: change / done for name, change in slopes.items()}
 
     low, high = (math.log(limit) for limit in rate.shapes())
     first = values["exclusive.first"]
@@ -429,6 +464,27 @@ def _fit_within_assumptions(
     return model
 
 
+def _done(
+    spent: _Array,
+    transmitted: _Array,
+    startup: float,
+    rates: tuple[_Array, dict[str, _Array]],
+) -> tuple[_Array, dict[str, _Array]]:
+    """The share of each all-reduce that is done in so many seconds.
+
+    And its derivatives by the logarithm of the startup overhead and by what those of
+    `_Rate.seconds_per_byte` are by.
+    """
+    per_byte, slopes = rates
+    seconds = startup + per_byte * transmitted
+    done = spent / seconds
+    falls = -done / seconds
+    return done, {
+        "startup": startup * falls,
+        **{name: falls * transmitted * slope for name, slope in slopes.items()},
+    }
+
+
 def _rate_values(values: dict[str, float], kind: str) -> tuple[float, float, float]:
     """First rate, logarithm of the gain, and shape."""
     return (
@@ -441,9 +497,15 @@ def _rate_values(values: dict[str, float], kind: str) -> tuple[float, float, flo
 def _minimise(
     parameters: dict[str, _Parameter],
     fixed: dict[str, float],
-    residuals: Callable[[dict[str, float]], _Array],
+    residuals: Callable[[dict[str, float]], tuple[_Array, dict[str, _Array]]],
 ) -> _Solution:
-    """Returns the least robust cost over several starts."""
+    """Returns the least robust cost over several starts.
+
+    Args:
+      parameters: to be fitted.
+      fixed: values of the others.
+      residuals: by values by name, and their derivatives by each of them.
+    """
     names = list(parameters)
     lower = np.array([p.lower for p in parameters.values()])
     upper = np.array([p.upper for p in parameters.values()])
@@ -452,8 +514,13 @@ def _minimise(
     def named(vector: _Array) -> dict[str, float]:
         return dict(zip(names, vector.tolist(), strict=True)) | fixed
 
+    @lru_cache(maxsize=1)  # the search asks for the derivatives where it has just been
+    def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
+        found, slopes = residuals(dict(zip(names, point, strict=True)) | fixed)
+        return found, np.stack([slopes[name] for name in names], axis=1)
+
     with np.errstate(all="ignore"):
-        if not np.isfinite(residuals(named(np.clip(start, lower, upper)))).all():
+        if not np.isfinite(around(tuple(np.clip(start, lower, upper).tolist()))[0]).all():
             raise ValueError(
                 "samples must be of times, sizes and numbers of threads to the power of exponent"
                 " that are finite, and no more than some hundred orders of magnitude apart"
@@ -463,8 +530,9 @@ def _minimise(
         shifted = start + startup_shift * np.array([name.endswith("startup") for name in names])
         solutions.append(
             optimize.least_squares(
-                lambda vector: residuals(named(vector)),
-                x0=np.clip(shifted, lower + 1e-9, upper - 1e-9),
+                lambda vector: around(tuple(vector.tolist()))[0],
+                np.clip(shifted, lower + 1e-9, upper - 1e-9),
+                lambda vector: around(tuple(vector.tolist()))[1],
                 bounds=(lower, upper),
                 loss="soft_l1",
                 f_scale=_OUTLIER,
