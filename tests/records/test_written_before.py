@@ -14,7 +14,7 @@ import pytest
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.records import cache
+from tf_libra.records import kept
 from tf_libra.records.values import TimelineRecord
 from tf_libra.report import answers
 from tf_libra.report.run import _documents, read_run
@@ -26,14 +26,14 @@ PLAN = Plan.from_json((FOLDER / "plan.json").read_text())
 
 def test_kept_plan_is_found_with_what_was_kept_of_it(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "kept.json", tmp_path / f"tf_libra-{'k' * 32}.json")
-    kept = cache.load(tmp_path, "k" * 64)
-    assert kept is not None
-    assert kept.plan == PLAN
-    assert kept.profile == BackwardProfile.from_json((FOLDER / "profile.json").read_text())
-    assert kept.cost_model == ContentionModel.from_json((FOLDER / "cost_model.json").read_text())
-    assert kept.is_complete
-    assert not kept.is_fitted  # how well it fits was not kept
-    assert cache.load(cache.store(tmp_path / "again", "key", kept).parent, "key") == kept
+    found = kept.load(tmp_path, "k" * 64)
+    assert found is not None
+    assert found.plan == PLAN
+    assert found.profile == BackwardProfile.from_json((FOLDER / "profile.json").read_text())
+    assert found.cost_model == ContentionModel.from_json((FOLDER / "cost_model.json").read_text())
+    assert found.is_complete
+    assert not found.is_fitted  # how well it fits was not kept
+    assert kept.load(kept.store(tmp_path / "again", "key", found).parent, "key") == found
 
 
 def test_records_of_a_run_are_read() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_libra.model.plan import Plan
-from tf_libra.records import cache, starts
+from tf_libra.records import kept, starts
 from tf_libra.tuning import Conclusion, TensorSpec
 from tf_libra.tuning.similar import MAX_SETTINGS, Comparison, Job, Outline, Start
 
@@ -41,7 +41,7 @@ class Keeping:
         circumstances: Mapping[str, str],
     ) -> "Keeping":
         """For these gradients, in backward order, under these circumstances."""
-        key = cache.fingerprint(tensors, strategy, num_workers, dict(circumstances))
+        key = kept.fingerprint(tensors, strategy, num_workers, dict(circumstances))
         job = Job.of(tensors, num_workers, int(circumstances.get("local_size", "1")))
         return cls(folder, key, log, job, strategy.name)
 
@@ -54,7 +54,7 @@ class Keeping:
         if self.folder is None:
             return None
         try:
-            conclusion = cache.load(self.folder, self.key)
+            conclusion = kept.load(self.folder, self.key)
             if conclusion is not None:
                 check(conclusion.plan)
         except (OSError, ValueError) as error:
@@ -83,7 +83,7 @@ class Keeping:
         if self.folder is None or not conclusion.is_complete:
             return
         try:
-            cache.store(self.folder, self.key, conclusion)
+            kept.store(self.folder, self.key, conclusion)
             if self.job is None:
                 return
             searched = () if conclusion.search is None else conclusion.search.seconds

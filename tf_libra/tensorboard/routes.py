@@ -28,7 +28,7 @@ from tf_libra.records.values import (
     TimelineRecord,
 )
 from tf_libra.tensorboard import ranks, views
-from tf_libra.tensorboard.kept import Kept
+from tf_libra.tensorboard.cache import Cache
 
 _HISTORY_POINTS = 1000
 # The whole of a series of plans is shown; it has one value per time that it came into force.
@@ -171,10 +171,10 @@ def _document(value: Any) -> str:
 
 
 # A page asks again every few seconds while training runs.
-_PLANS: Kept[PlanRecord] = Kept(64)
-_STEPS: Kept[StepRecord] = Kept(1024)
-_HEADINGS: Kept[dict[str, Any]] = Kept(4096)
-_STAGED: Kept[dict[str, Any]] = Kept(64)
+_PLANS: Cache[PlanRecord] = Cache(64)
+_STEPS: Cache[StepRecord] = Cache(1024)
+_HEADINGS: Cache[dict[str, Any]] = Cache(4096)
+_STAGED: Cache[dict[str, Any]] = Cache(64)
 
 
 def _digest(document: str) -> bytes:

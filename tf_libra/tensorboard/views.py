@@ -34,7 +34,7 @@ from tf_libra.records.values import (
 )
 from tf_libra.simulation import Timeline, burst_gantt, pipeline_gantt, simulate
 from tf_libra.simulation.pipeline import stage_seconds
-from tf_libra.tensorboard.kept import Kept
+from tf_libra.tensorboard.cache import Cache
 from tf_libra.tuning.comparison import against_one_all_reduce, why_another
 from tf_libra.tuning.race import Race
 from tf_libra.tuning.search.result import Search
@@ -618,7 +618,7 @@ def strategies_view(
     return {"num_workers": workers, "rows": rows}
 
 
-_ROWS: Kept[tuple[dict[str, Any], ...]] = Kept(2048)
+_ROWS: Cache[tuple[dict[str, Any], ...]] = Cache(2048)
 
 
 def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, Any], ...]:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 _Value = TypeVar("_Value")
 
 
-class Kept(Generic[_Value]):
+class Cache(Generic[_Value]):
     """Values by key; those asked for the longest ago are forgotten first."""
 
     def __init__(self, most: int) -> None:

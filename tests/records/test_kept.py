@@ -10,7 +10,7 @@ from tf_libra import strategies
 from tf_libra.cost_model import ContentionModel, OverlapSample
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.records import cache
+from tf_libra.records import kept
 from tf_libra.tuning import Conclusion, TensorSpec
 
 TENSORS = (TensorSpec("b", 20, "float32"), TensorSpec("w", 180, "float32"))
@@ -18,7 +18,7 @@ VERSIONS = {"tensorflow": "2.21.0", "tf_libra": "0.1.0"}
 
 
 @pytest.fixture
-def kept(three_groups: Plan) -> Conclusion:
+def conclusion(three_groups: Plan) -> Conclusion:
     return Conclusion(
         three_groups,
         BackwardProfile.from_arrays([20, 180], [1e-3, 2e-3], ["b", "w"]),
@@ -37,23 +37,23 @@ def kept(three_groups: Plan) -> Conclusion:
     )
 
 
-def test_what_was_stored_is_loaded(tmp_path: Path, kept: Conclusion) -> None:
-    path = cache.store(tmp_path / "new" / "folder", "k" * 64, kept)
-    assert cache.load(tmp_path / "new" / "folder", "k" * 64) == kept
+def test_what_was_stored_is_loaded(tmp_path: Path, conclusion: Conclusion) -> None:
+    path = kept.store(tmp_path / "new" / "folder", "k" * 64, conclusion)
+    assert kept.load(tmp_path / "new" / "folder", "k" * 64) == conclusion
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_later_replaces_earlier(tmp_path: Path, kept: Conclusion) -> None:
-    cache.store(tmp_path, "key", kept)
-    without_model = replace(kept, profile=None, cost_model=None)
-    cache.store(tmp_path, "key", without_model)
-    assert cache.load(tmp_path, "key") == without_model
+def test_later_replaces_earlier(tmp_path: Path, conclusion: Conclusion) -> None:
+    kept.store(tmp_path, "key", conclusion)
+    without_model = replace(conclusion, profile=None, cost_model=None)
+    kept.store(tmp_path, "key", without_model)
+    assert kept.load(tmp_path, "key") == without_model
 
 
-def test_nothing_is_kept_under_another_key(tmp_path: Path, kept: Conclusion) -> None:
-    cache.store(tmp_path, "key", kept)
-    assert cache.load(tmp_path, "other") is None
-    assert cache.load(tmp_path / "nowhere", "key") is None
+def test_nothing_is_kept_under_another_key(tmp_path: Path, conclusion: Conclusion) -> None:
+    kept.store(tmp_path, "key", conclusion)
+    assert kept.load(tmp_path, "other") is None
+    assert kept.load(tmp_path / "nowhere", "key") is None
 
 
 @pytest.mark.parametrize(
@@ -73,34 +73,36 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path, kept: Conclusion) -> 
         b"[" * 10**5,
     ],
 )
-def test_malformed_file_is_a_value_error(tmp_path: Path, kept: Conclusion, content: bytes) -> None:
-    cache.store(tmp_path, "key", kept).write_bytes(content)
+def test_malformed_file_is_a_value_error(
+    tmp_path: Path, conclusion: Conclusion, content: bytes
+) -> None:
+    kept.store(tmp_path, "key", conclusion).write_bytes(content)
     with pytest.raises(ValueError):
-        cache.load(tmp_path, "key")
+        kept.load(tmp_path, "key")
 
 
-def test_huge_file_is_not_read(tmp_path: Path, kept: Conclusion) -> None:
-    with cache.store(tmp_path, "key", kept).open("r+b") as file:
+def test_huge_file_is_not_read(tmp_path: Path, conclusion: Conclusion) -> None:
+    with kept.store(tmp_path, "key", conclusion).open("r+b") as file:
         file.truncate(1 << 40)  # sparse
     with pytest.raises(ValueError, match="has 1099511627776 bytes"):
-        cache.load(tmp_path, "key")
+        kept.load(tmp_path, "key")
 
 
 @pytest.mark.parametrize("field", ["plan", "profile", "cost_model", "samples"])
 @pytest.mark.parametrize("value", [3, [3], {}, "{}", "null"])
 def test_malformed_part_is_a_value_error(
-    tmp_path: Path, kept: Conclusion, field: str, value: object
+    tmp_path: Path, conclusion: Conclusion, field: str, value: object
 ) -> None:
-    path = cache.store(tmp_path, "key", kept)
-    path.write_text(json.dumps(json.loads(kept.to_json()) | {field: value}))
+    path = kept.store(tmp_path, "key", conclusion)
+    path.write_text(json.dumps(json.loads(conclusion.to_json()) | {field: value}))
     with pytest.raises(ValueError):
-        cache.load(tmp_path, "key")
+        kept.load(tmp_path, "key")
 
 
 def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
     libra = strategies.Libra()
     keys = {
-        cache.fingerprint(tensors, strategy, workers, versions)
+        kept.fingerprint(tensors, strategy, workers, versions)
         for tensors, strategy, workers, versions in (
             (TENSORS, libra, 2, VERSIONS),
             (TENSORS[::-1], libra, 2, VERSIONS),
@@ -113,5 +115,5 @@ def test_fingerprint_tells_apart_what_must_be_measured_anew() -> None:
         )
     }
     assert len(keys) == 8
-    again = cache.fingerprint(TENSORS, strategies.Libra(), 2, dict(reversed(VERSIONS.items())))
+    again = kept.fingerprint(TENSORS, strategies.Libra(), 2, dict(reversed(VERSIONS.items())))
     assert again in keys
