@@ -20,8 +20,8 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
-from tf_libra.records.values import PlanRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning import Conclusion
 from tools import tensorboard_tab

@@ -20,7 +20,8 @@ from absl import app, flags
 from tests.tensorboard import examples
 from tf_libra import strategies
 from tf_libra.model.plan import TensorGroup
-from tf_libra.records.values import PlanRecord, StepRecord
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import StepRecord
 from tf_libra.records.versions import versions
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning.race import Contender, Race

@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tests.tensorboard import examples
-from tf_libra.records.values import PLUGIN_NAME, PlanRecord
+from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter, run_folder
 
 

@@ -15,7 +15,7 @@ from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.records import kept
-from tf_libra.records.values import TimelineRecord
+from tf_libra.records.timeline import TimelineRecord
 from tf_libra.report import answers
 from tf_libra.report.run import _documents, read_run
 from tf_libra.report.timeline import chrome_trace

@@ -14,7 +14,7 @@ from tf_libra import strategies, units
 from tf_libra.cli import main
 from tf_libra.model.plan import Plan
 from tf_libra.planning import explain, make_plan
-from tf_libra.records.values import PlanRecord
+from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.report.answers import all_answers, backend
 from tf_libra.report.pictures import draw_all

@@ -7,8 +7,8 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.cli import main
-from tf_libra.records import values as records
-from tf_libra.records.values import PlanRecord
+from tf_libra.records import kinds
+from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.report.run import damaged_files, read_run
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path)
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "run", examples.plan_record(), ranks=1)
-    monkeypatch.setattr(records, "VERSION", records.VERSION + 1)
+    monkeypatch.setattr(kinds, "VERSION", kinds.VERSION + 1)
     with pytest.raises(ValueError, match=r"no records of a plan that can be read: .*version"):
         read_run(tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.launching import Job
 from tests.tensorboard import examples
 from tf_libra import strategies
-from tf_libra.records.values import plugin_content
+from tf_libra.records.kinds import plugin_content
 from tf_libra.records.writer import RecordWriter
 
 HOSTILE_RUN = "<script>alert(1)<& 🐢 'quoted' two\nlines"

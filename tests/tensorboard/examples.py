@@ -14,15 +14,12 @@ from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
-from tf_libra.records.values import (
-    AllReduceSpan,
-    BackgroundRecord,
-    BurstRecord,
-    PipelineRecord,
-    PlanRecord,
-    StepRecord,
-    TimelineRecord,
-)
+from tf_libra.records.background import BackgroundRecord
+from tf_libra.records.burst import BurstRecord
+from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import AllReduceSpan, StepRecord
+from tf_libra.records.timeline import TimelineRecord
 from tf_libra.simulation import simulate_pipeline
 from tf_libra.simulation.burst_gantt import layers_of, stages_of
 from tf_libra.simulation.pipeline_gantt import Bar, bars_of

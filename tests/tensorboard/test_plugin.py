@@ -21,7 +21,7 @@ from tf_libra.cost_model import OverlapSample, prediction_errors
 from tf_libra.planning import make_plan
 from tf_libra.planning.data_parallel.aiacc import Setting
 from tf_libra.planning.explain import explain
-from tf_libra.records import values as records
+from tf_libra.records import kinds
 from tf_libra.records.writer import RecordWriter
 from tf_libra.stages.planning import describing
 from tf_libra.tensorboard import routes, views
@@ -385,7 +385,7 @@ def test_static_files(backend: Backend, name: str) -> None:
         "/static/../plugin.py",
         "/static/..%2fplugin.py",
         "/static//etc/passwd",
-        "/static/%2e%2e/records.py",
+        "/static/%2e%2e/plugin.py",
         "/static/index.js%00",
         "/static/" + "x" * 10_000,
     ],
@@ -538,7 +538,7 @@ def test_a_plan_that_was_given_has_no_predictions(tmp_path: Path) -> None:
     assert backend.answer("history", **plan)["errors"] == []
 
 
-def _write_alone(logdir: Path, record: records.Record) -> None:
+def _write_alone(logdir: Path, record: kinds.Record) -> None:
     from tf_libra.records.writer import RecordWriter
 
     writer = RecordWriter(logdir, 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tensorboard import examples
-from tf_libra.records.values import StepRecord
+from tf_libra.records.step import StepRecord
 from tf_libra.tensorboard.ranks import ranks_view
 
 RECORD = examples.plan_record()

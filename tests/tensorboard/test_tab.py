@@ -18,7 +18,7 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra import units
 from tf_libra.model.plan import Plan
-from tf_libra.records.values import BurstRecord
+from tf_libra.records.burst import BurstRecord
 from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
 from tools.tensorboard_tab import Tab, answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tf_libra.records.clocks import SharedExchange
-from tf_libra.records.values import StepRecord
+from tf_libra.records.step import StepRecord
 
 
 def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:

@@ -20,15 +20,11 @@ from tf_libra.model.background import Got
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.profiling.samples import MeasuredTimeline
-from tf_libra.records import values as records
-from tf_libra.records.values import (
-    BackgroundRecord,
-    BurstRecord,
-    PipelineRecord,
-    PlanRecord,
-    Record,
-    StepRecord,
-)
+from tf_libra.records import history
+from tf_libra.records.background import BackgroundRecord
+from tf_libra.records.kinds import Record
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning import Observation
 
@@ -68,7 +64,7 @@ class Recorder:
         if self._rank == 0:
             self._write(record.step, record)
 
-    def staged(self, record: PipelineRecord | BurstRecord) -> None:
+    def staged(self, record: Record) -> None:
         """What ranks with stages of their own did when, as rank 0 knows it."""
         self._write(record.step, record)
 
@@ -107,21 +103,21 @@ class Recorder:
             return
         most, self._max_tuning_steps = self._max_tuning_steps, 0
         if most and self._plan is None:
-            self._write_history(step, {records.MAX_TUNING_STEPS: most})
+            self._write_history(step, {history.MAX_TUNING_STEPS: most})
         if not usual:
-            self._write_history(step, {records.DISTURBED_STEP_SECONDS: seconds})
+            self._write_history(step, {history.DISTURBED_STEP_SECONDS: seconds})
             return
         self._num_steps += 1
         self._block.append(seconds)
         if self._num_steps <= _SINGLE_STEPS or sum(self._block) >= _BLOCK_SECONDS:
-            self._write_history(step, {records.STEP_SECONDS: statistics.median(self._block)})
+            self._write_history(step, {history.STEP_SECONDS: statistics.median(self._block)})
             self._block.clear()
 
     def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
         """Steps take so many seconds where others are expected, or, `is_back`, do so no more."""
         if self._rank == 0:
-            name = records.RETURNED_STEP_SECONDS if is_back else records.DRIFTED_STEP_SECONDS
-            self._write_history(step, {name: measured, records.EXPECTED_STEP_SECONDS: expected})
+            name = history.RETURNED_STEP_SECONDS if is_back else history.DRIFTED_STEP_SECONDS
+            self._write_history(step, {name: measured, history.EXPECTED_STEP_SECONDS: expected})
 
     @property
     def is_open(self) -> bool:
@@ -151,8 +147,8 @@ class Recorder:
         self._write_history(
             step,
             {
-                records.BACKWARD_SECONDS: timeline.backward_seconds,
-                records.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
+                history.BACKWARD_SECONDS: timeline.backward_seconds,
+                history.RESIDUAL_SECONDS: timeline.backward_seconds - timeline.compute_seconds,
             },
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_libra.records.values import HISTORY_KIND, PLUGIN_NAME, Record, plugin_content
+from tf_libra.records.kinds import HISTORY_KIND, PLUGIN_NAME, Record, plugin_content
 
 # Readers expect this to be an event file's first record.
 _FILE_VERSION = "brain.Event:2"

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tf_libra.records import values as records
-from tf_libra.records.values import PLUGIN_NAME, PlanRecord, StepRecord
+from tf_libra.records import kinds
+from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import StepRecord
 
 _EVENT_FILES = "**/*tfevents*"
 _RANK_FOLDER = re.compile(r"rank_\d+")
@@ -130,14 +132,14 @@ def _documents(path: Path) -> Iterator[tuple[str, str]]:
     Raises:
         ValueError: something in it is no record, or not of this version.
     """
-    kinds: dict[str, str] = {}
+    kind_by_tag: dict[str, str] = {}
     for event in _events(path):
         for value in event.summary.value:
             # Readers take the metadata of a series from its first value.
             if value.metadata.plugin_data.plugin_name == PLUGIN_NAME:
-                kinds[value.tag] = records.kind_of(value.metadata.plugin_data.content)
-            kind = kinds.get(value.tag, "")
-            if kind in records.KINDS:
+                kind_by_tag[value.tag] = kinds.kind_of(value.metadata.plugin_data.content)
+            kind = kind_by_tag.get(value.tag, "")
+            if kind in kinds.KINDS:
                 yield kind, _text(value)
 
 

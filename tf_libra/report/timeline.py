@@ -11,7 +11,7 @@ from tf_libra import units
 from tf_libra.model.plan import Plan
 from tf_libra.records.clocks import ClockOffset, clock_offsets
 from tf_libra.records.exchanges import shared_exchanges
-from tf_libra.records.values import AllReduceSpan, StepRecord
+from tf_libra.records.step import AllReduceSpan, StepRecord
 from tf_libra.report.run import Run
 
 _STEPS, _COMPUTATION, _COMMUNICATION = 0, 1, 2

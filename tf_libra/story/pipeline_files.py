@@ -12,7 +12,7 @@ from typing import Any
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.records.values import PipelineRecord
+from tf_libra.records.pipeline import PipelineRecord
 from tf_libra.simulation.pipeline_gantt import Bar, pictures
 from tf_libra.story.folders import documents, draw, write
 

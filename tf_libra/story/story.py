@@ -23,9 +23,11 @@ from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
 from tf_libra.profiling.samples import MeasuredTimeline
 from tf_libra.ranks import interrupts
+from tf_libra.records.burst import BurstRecord
+from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.records.plan import PlanRecord
 from tf_libra.records.recorder import Recorder
 from tf_libra.records.step_graph import GroupNode, step_graph
-from tf_libra.records.values import BurstRecord, PipelineRecord, PlanRecord
 from tf_libra.records.versions import versions
 from tf_libra.simulation.pipeline_gantt import Bar
 from tf_libra.story import burst_files, pipeline_files

@@ -17,7 +17,7 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
-from tf_libra.records.values import PLUGIN_NAME
+from tf_libra.records.kinds import PLUGIN_NAME
 from tf_libra.tensorboard import routes
 
 _STATIC = Path(__file__).parent / "static"

@@ -6,7 +6,8 @@ from typing import Any
 
 from tf_libra.records.clocks import clock_offsets
 from tf_libra.records.exchanges import shared_exchanges
-from tf_libra.records.values import AllReduceSpan, PlanRecord, StepRecord
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import AllReduceSpan, StepRecord
 
 
 def ranks_view(

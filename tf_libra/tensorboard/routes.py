@@ -17,16 +17,14 @@ from tensorboard.context import RequestContext
 from tensorboard.data import provider
 
 from tf_libra import checks, strategies
-from tf_libra.records import values as records
-from tf_libra.records.values import (
-    PLUGIN_NAME,
-    BackgroundRecord,
-    BurstRecord,
-    PipelineRecord,
-    PlanRecord,
-    StepRecord,
-    TimelineRecord,
-)
+from tf_libra.records import history, kinds
+from tf_libra.records.background import BackgroundRecord
+from tf_libra.records.burst import BurstRecord
+from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import StepRecord
+from tf_libra.records.timeline import TimelineRecord
 from tf_libra.tensorboard import ranks, views
 from tf_libra.tensorboard.cache import Cache
 
@@ -216,7 +214,7 @@ def _runs(query: Query) -> Any:
     for run, tags in sorted(query.listed().items()):
         for tag, series in sorted(tags.items()):
             try:
-                kind = records.kind_of(series.plugin_content)
+                kind = kinds.kind_of(series.plugin_content)
                 if kind in _CARDS:
                     shown = [_card(kind, text) for text in query.documents(run, tag)]
                     cards[kind] += [{"run": run, "job": job_of(run)} | one for one in shown]
@@ -260,7 +258,7 @@ def _plans_of(query: Query, run: str) -> list[dict[str, Any]]:
     plans: list[dict[str, Any]] = []
     for tag, series in query.listed().get(run, {}).items():
         with contextlib.suppress(ValueError):
-            if records.kind_of(series.plugin_content) == PlanRecord.KIND:
+            if kinds.kind_of(series.plugin_content) == PlanRecord.KIND:
                 plans += _in_force(query, run, tag)
     return _in_order(plans)
 
@@ -276,12 +274,12 @@ def _measuring(
     for run, tags in sorted(listed.items()):
         for tag in sorted(tags):
             function, _, name = tag.rpartition("/")
-            if name != records.MAX_TUNING_STEPS or (run, function) in planned:
+            if name != history.MAX_TUNING_STEPS or (run, function) in planned:
                 continue
             points = query.scalars(run, [tag]).get(tag, [])
             steps = [
                 tags[one].max_step
-                for one in (f"{function}/{series}" for series in records.HISTORY)
+                for one in (f"{function}/{series}" for series in history.HISTORY)
                 if one in tags
             ]
             most = int(points[-1].value) if points else 0
@@ -420,7 +418,7 @@ def _usual_steps(
     query: Query, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
     """Steps under the plan, which another replaced at step `until`; None: it is in force."""
-    tag = f"{record.function}/{records.STEP_SECONDS}"
+    tag = f"{record.function}/{history.STEP_SECONDS}"
     points = query.scalars(run, [tag]).get(tag, [])
     return tuple(
         point.value
@@ -432,7 +430,7 @@ def _usual_steps(
 def _history(query: Query) -> Any:
     """Series of the plan's training function in its run, and the plans that came into force."""
     run, record = query.plan()
-    tags = {name: f"{record.function}/{name}" for name in records.HISTORY}
+    tags = {name: f"{record.function}/{name}" for name in history.HISTORY}
     found = query.scalars(run, list(tags.values()))
     plans = [one for one in _plans_of(query, run) if one["function"] == record.function]
     series = {
@@ -455,16 +453,16 @@ def _history(query: Query) -> Any:
 
 def _drifts(series: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     """Where steps left what was expected of them, and where they were back."""
-    expected = {point[0]: point[1] for point in series[records.EXPECTED_STEP_SECONDS]}
+    expected = {point[0]: point[1] for point in series[history.EXPECTED_STEP_SECONDS]}
     return sorted(
         (
             {
                 "step": step,
                 "measured_seconds": seconds,
                 "expected_seconds": expected[step],
-                "is_back": name == records.RETURNED_STEP_SECONDS,
+                "is_back": name == history.RETURNED_STEP_SECONDS,
             }
-            for name in (records.DRIFTED_STEP_SECONDS, records.RETURNED_STEP_SECONDS)
+            for name in (history.DRIFTED_STEP_SECONDS, history.RETURNED_STEP_SECONDS)
             for step, seconds in series[name]
             if step in expected
         ),
@@ -475,7 +473,7 @@ def _drifts(series: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
 def _errors(plans: list[dict[str, Any]], series: dict[str, list[list[float]]]) -> list[list[float]]:
     """Relative errors of predicted backward time: [step, predicted / measured - 1]."""
     found = []
-    for step, seconds in series[records.BACKWARD_SECONDS]:
+    for step, seconds in series[history.BACKWARD_SECONDS]:
         before = [plan for plan in plans if plan["step"] <= step]
         predicted = before[-1]["predicted_seconds"] if before else None
         if predicted is not None and seconds > 0:

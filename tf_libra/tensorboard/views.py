@@ -24,14 +24,12 @@ from tf_libra.planning import make_plan
 from tf_libra.planning.compare import IDEAL, Compared, compare, every_strategy, ideal
 from tf_libra.planning.explain import GroupExplanation, explain_group, explain_summary
 from tf_libra.planning.losses import bottleneck, losses
-from tf_libra.records.values import (
-    BackgroundRecord,
-    BurstRecord,
-    PipelineRecord,
-    PlanRecord,
-    Spread,
-    TimelineRecord,
-)
+from tf_libra.records.background import BackgroundRecord
+from tf_libra.records.burst import BurstRecord
+from tf_libra.records.pipeline import PipelineRecord
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.spread import Spread
+from tf_libra.records.timeline import TimelineRecord
 from tf_libra.simulation import Timeline, burst_gantt, pipeline_gantt, simulate
 from tf_libra.simulation.pipeline import stage_seconds
 from tf_libra.tensorboard.cache import Cache

@@ -1,0 +1,67 @@
+"""Every kind of record, and what a summary says of the one that it holds."""
+
+import json
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra import strategies
+from tf_libra.records import kinds
+from tf_libra.records.kinds import kind_of, plugin_content
+
+RECORD = examples.plan_record()
+ALL = (
+    RECORD,
+    examples.step_record(RECORD),
+    examples.pipeline_record(),
+    examples.burst_record(),
+    examples.background_record(),
+)
+
+
+@pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
+def test_every_record_survives_json(record: kinds.Record) -> None:
+    assert kinds.KINDS[record.KIND].from_json(record.to_json()) == record
+
+
+def test_series_of_plans_differ_by_function_and_plan() -> None:
+    other = examples.plan_record(strategy=strategies.Wfbp())
+    assert RECORD.tag == f"train_step/plan/{RECORD.plan.fingerprint[:12]}"
+    assert len({RECORD.tag, other.tag, *(record.tag for record in ALL)}) == 6
+
+
+@pytest.mark.parametrize("record", ALL, ids=lambda record: record.KIND)
+@pytest.mark.parametrize("damage", ["cut", "missing", "nan", "list", "empty"])
+def test_damaged_text_is_a_value_error(record: kinds.Record, damage: str) -> None:
+    text = record.to_json()
+    document = json.loads(text)
+    del document["function"]
+    damaged = {
+        "cut": text[: len(text) // 2],
+        "missing": json.dumps(document),
+        "nan": text.replace('"step": ', '"step": NaN, "old": ', 1),
+        "list": f"[{text}]",
+        "empty": "",
+    }[damage]
+    told = "step must be a finite number, got NaN" if damage == "nan" else "record"
+    with pytest.raises(ValueError, match=told):
+        kinds.KINDS[record.KIND].from_json(damaged)
+
+
+@pytest.mark.parametrize("kind", [*kinds.KINDS, kinds.HISTORY_KIND])
+def test_plugin_data_says_what_a_summary_is(kind: str) -> None:
+    assert kind_of(plugin_content(kind)) == kind
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "Unicode|codec"),
+        (plugin_content("plan").replace(b'"version": 1', b'"version": 2'), "version .* must be 1"),
+        (plugin_content("plan").replace(b'"plan"', b'"poem"'), "kind must be one of"),
+    ],
+)
+def test_foreign_plugin_data_is_a_value_error(content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind_of(content)

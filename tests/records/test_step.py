@@ -1,0 +1,45 @@
+"""Steps of one rank, laid along their backward computation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra.model.telemetry import AllReduceRecord
+from tf_libra.profiling.backward import StepProduction
+from tf_libra.profiling.samples import measured_timeline
+from tf_libra.records.step import StepRecord
+
+RECORD = examples.plan_record()
+
+
+def test_timeline_is_what_the_steps_did() -> None:
+    for stretch in examples.STRETCHES:
+        expected = examples.measured(RECORD, stretch)
+        found = examples.traced_step(RECORD, stretch).timeline(RECORD.plan)
+        assert found is not None
+        assert found.backward_seconds == pytest.approx(expected.backward_seconds)
+        assert found.compute_seconds == pytest.approx(expected.compute_seconds)
+        for ours, theirs in zip(found.groups, expected.groups, strict=True):
+            assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs))
+
+
+def test_part_of_a_group_is_ready_with_its_own_last_tensor() -> None:
+    names = RECORD.plan.tensor_names
+    production = StepProduction(
+        names=names,
+        produced_ns=np.arange(len(names)) * 1000 + 10**18,
+        inferred={},
+        backward_start_ns=10**18,
+    )
+    start, stop = RECORD.plan.groups[0].start, RECORD.plan.groups[0].stop
+    parts = [names[start : start + 1], names[start + 1 : stop]]
+    reduced = [
+        AllReduceRecord(7, i, "plan", 0, 1, 8, *([10**18 + 10**6 * (i + 1)] * 4), part)
+        for i, part in enumerate([*parts, names[start:stop]])
+    ]
+    step = StepRecord.of("f", RECORD.plan, 0, 7, (10**18, 10**18), reduced, production)
+    assert [len(one.tensors) for one in step.all_reduces] == [1, stop - start - 1, 0]
+    assert step.timeline(RECORD.plan) == measured_timeline(reduced, production)
+    assert StepRecord.from_json(step.to_json()) == step

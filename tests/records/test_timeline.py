@@ -1,0 +1,59 @@
+"""Medians over steps."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.tensorboard import examples
+from tf_libra.records.step import StepRecord
+from tf_libra.records.timeline import TimelineRecord
+
+RECORD = examples.plan_record()
+TIMELINE = examples.timeline_record(RECORD)
+
+
+def test_a_damaged_span_is_named() -> None:
+    document = json.loads(examples.timeline_document(TIMELINE))
+    document["spans"][1]["end"]["median"] = "soon"
+    with pytest.raises(ValueError, match=r"spans\[1\]: end: median must be a finite number"):
+        TimelineRecord.from_json(json.dumps(document))
+    document = json.loads(examples.step_record(RECORD).to_json())
+    document["all_reduces"][0]["group"] = -2
+    with pytest.raises(ValueError, match=r"all_reduces\[0\]: group must be from -1"):
+        StepRecord.from_json(json.dumps(document))
+
+
+def test_steps_that_executed_something_else_do_not_count() -> None:
+    usual = [examples.traced_step(RECORD, stretch) for stretch in (1.0, 1.5)]
+    other = dataclasses.replace(usual[0], all_reduces=usual[0].all_reduces[:-1])
+    record = TimelineRecord.of(RECORD.plan, [usual[0], other, usual[1]])
+    assert record is not None
+    assert record.num_steps == 2
+    whole = examples.measured(RECORD).backward_seconds
+    assert record.backward.median == pytest.approx(1.25 * whole)
+    assert [span.group for span in record.spans] == list(range(len(RECORD.plan.groups)))
+
+
+def test_an_all_reduce_that_the_pass_left_alone_is_there_too() -> None:
+    step = examples.traced_step(RECORD)
+    alone = dataclasses.replace(step.all_reduces[0], group=-1, tensors=(0,))
+    step = dataclasses.replace(step, all_reduces=(*step.all_reduces, alone))
+    record = TimelineRecord.of(RECORD.plan, [StepRecord.from_json(step.to_json())])
+    assert record is not None
+    groups = sorted(span.group for span in record.spans)
+    assert groups == [-1, *range(len(RECORD.plan.groups))]
+    assert TimelineRecord.from_json(examples.timeline_document(record)) == record
+
+
+def test_steps_that_tell_no_timeline_do_not_count() -> None:
+    step = examples.traced_step(RECORD)
+    others = [
+        dataclasses.replace(step, backward_start_ns=None, produced_ns=()),  # not traced
+        dataclasses.replace(step, all_reduces=()),
+        dataclasses.replace(step, produced_ns=step.produced_ns[1:]),
+    ]
+    assert [one.timeline(RECORD.plan) for one in others] == [None] * 3
+    assert TimelineRecord.of(RECORD.plan, others) is None
+    one = TimelineRecord.of(RECORD.plan, [*others, step])
+    assert one is not None and one.num_steps == 1

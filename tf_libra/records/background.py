@@ -1,0 +1,54 @@
+"""What a background job has got."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tf_libra import checks
+from tf_libra.model.background import Got
+from tf_libra.records import kinds
+from tf_libra.records.document import fields, read, set_field, written
+
+
+@kinds.register
+@dataclass(frozen=True, kw_only=True)
+class BackgroundRecord(Got):
+    """What a background job beside a training function has got so far, on one rank.
+
+    Attributes:
+      function: name of the training function.
+      rank: beside which it runs.
+
+    Raises:
+      ValueError: a field is out of its range; named.
+    """
+
+    function: str
+    rank: int
+
+    KIND: ClassVar[str] = "background"
+
+    def __post_init__(self) -> None:
+        checks.text("function", self.function)
+        checks.text("command", self.command)
+        for field in ("rank", "step", "num_pauses"):
+            set_field(self, field, checks.integer(field, getattr(self, field)))
+        for field in ("max_slowdown", "share_of_steps", "seconds"):
+            set_field(self, field, checks.real(field, getattr(self, field), minimum=0))
+        if self.slowdown is not None:
+            set_field(self, "slowdown", checks.real("slowdown", self.slowdown))
+        if self.num_steps is not None:
+            set_field(self, "num_steps", checks.integer("num_steps", self.num_steps))
+
+    @property
+    def tag(self) -> str:
+        """The name of the series of summaries that the record belongs to."""
+        return f"{self.function}/{self.KIND}"
+
+    def to_json(self) -> str:
+        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        return written(self.KIND, fields(self))
+
+    @classmethod
+    def from_json(cls, document: str) -> "BackgroundRecord":
+        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        return cls(**read(cls, document))

@@ -1,0 +1,42 @@
+"""A quantity over several steps."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tf_libra import checks
+from tf_libra.records.document import set_field
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity over several steps: median and quartiles, in seconds."""
+
+    low: float
+    median: float
+    high: float
+
+    def __post_init__(self) -> None:
+        for field in ("low", "median", "high"):
+            set_field(self, field, checks.real(field, getattr(self, field)))
+        if not self.low <= self.median <= self.high:
+            raise ValueError(
+                "low, median and high must ascend, got "
+                f"{self.low!r}, {self.median!r}, {self.high!r}"
+            )
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of at least one value."""
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(low, median, high)
+
+
+def checked(field: str, value: Any) -> Spread:
+    """The value of a field, which may be as JSON has it; else `ValueError`."""
+    if isinstance(value, Spread):
+        return value
+    return checks.built(field, value, Spread)
