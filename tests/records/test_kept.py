@@ -29,7 +29,6 @@ def conclusion(three_groups: Plan) -> Conclusion:
             overlapped=(1e9, 5e8, 0.5),
             exclusive=(2e9, 5e8, 0.5),
         ),
-        median_error=0.07,
         held_out_error=0.11,
         samples=(OverlapSample(200, 2, 0.0, 0.0, 1e-3, 7, 1, "p"),),
         notes=("what a reader should know",),

@@ -119,9 +119,7 @@ def test_whole_story_fits_into_100_columns() -> None:
     told = describe(
         Facts(
             phase=Phase.RUN,
-            conclusion=Conclusion(
-                plan, PROFILE, fitted.model, fitted.median_error, 0.034, seen, plan.notes
-            ),
+            conclusion=Conclusion(plan, PROFILE, fitted.model, 0.034, seen, plan.notes),
             timelines=(
                 MeasuredTimeline(groups(0.1), 0.1, 0.2),
                 MeasuredTimeline(groups(0.3), 0.1, 0.4),
@@ -234,7 +232,7 @@ def test_a_plan_of_another_strategy_is_the_first_thing_said_with_what_was_measur
 
 @pytest.mark.parametrize(("error", "most"), [(0.3, 0.25), (0.3, 0.4), (0.1, 0.05), (None, 0.25)])
 def test_reasons_of_a_model_that_is_not_trusted_say_so(error: float | None, most: float) -> None:
-    conclusion = Conclusion(PLAN, PROFILE, MODEL, 0.1, error, samples(), max_model_error=most)
+    conclusion = Conclusion(PLAN, PROFILE, MODEL, error, samples(), max_model_error=most)
     told = describe(Facts(conclusion=conclusion))
     assert ("predicted by a model that misses by" in told) == (error is not None and error > most)
     assert ("what this model says:" in told) != ("by a model that misses by" in told)
@@ -252,7 +250,7 @@ def test_long_notes_are_wrapped() -> None:
 def test_many_thread_counts_are_wrapped() -> None:
     seen = tuple(replace(sample, num_threads=r) for r in range(1, 13) for sample in samples()[:3])
     fitted = fit(seen, 2)
-    conclusion = Conclusion(PLAN, None, fitted.model, fitted.median_error, None, seen)
+    conclusion = Conclusion(PLAN, None, fitted.model, None, seen)
     told = describe(Facts(conclusion=conclusion))
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "   r=12  " in told

@@ -106,7 +106,6 @@ def plan_record(
             plan=plan,
             profile=gradients,
             cost_model=model,
-            median_error=0.04,
             held_out_error=0.09,
             samples=tuple(samples),
             notes=("a note",),

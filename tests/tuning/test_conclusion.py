@@ -3,10 +3,12 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.tensorboard import examples
 from tests.tuning.machine import Machine, drive
+from tf_libra.cost_model import prediction_errors
 from tf_libra.tuning import Budget, Conclusion
 
 WHOLE = examples.plan_record().conclusion
@@ -18,7 +20,7 @@ WHOLE = examples.plan_record().conclusion
         WHOLE,
         Conclusion(WHOLE.plan),
         Conclusion(WHOLE.plan, WHOLE.profile, notes=("too short",)),
-        replace(WHOLE, median_error=None, held_out_error=None),
+        replace(WHOLE, samples=(), held_out_error=None),
         replace(WHOLE, max_model_error=0.05),
         replace(WHOLE, contention=1.7),
     ],
@@ -59,9 +61,20 @@ def test_of_a_plan_of_before_only_what_is_known_now_is_told() -> None:
     assert Conclusion(WHOLE.plan).renewed(before) == unknown
 
 
+def test_the_median_error_is_that_of_the_samples_by_the_model() -> None:
+    assert WHOLE.cost_model is not None
+    errors = np.abs(prediction_errors(WHOLE.cost_model, WHOLE.samples))
+    assert WHOLE.median_error == pytest.approx(np.median(errors))
+    assert WHOLE.evidence.median_error == WHOLE.median_error
+    alone = WHOLE.cost_model.with_workers(1)  # where nothing is all-reduced
+    assert replace(WHOLE, cost_model=alone).median_error is None
+    document = WHOLE.to_document() | {"median_error": 0.9}  # as earlier versions kept it
+    assert Conclusion.from_document(document) == WHOLE
+
+
 def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
     assert WHOLE.is_fitted
-    assert not replace(WHOLE, median_error=None).is_fitted
+    assert not replace(WHOLE, samples=()).is_fitted
     assert not replace(WHOLE, cost_model=None).is_fitted
 
 
@@ -73,7 +86,6 @@ def test_is_fitted_where_a_model_and_its_error_are_known() -> None:
         ({"samples": [3]}, r"samples\[0\] must be an object"),
         ({"held_out_error": -0.1}, "held_out_error must be at least 0"),
         ({"max_model_error": 0}, "max_model_error must be greater than 0"),
-        ({"median_error": "low"}, "median_error must be a finite number"),
         ({"contention": 0.9}, "contention must be at least 1"),
         ({"notes": "one"}, "notes must be a list"),
         ({"is_complete": 1}, "is_complete must be true or false"),

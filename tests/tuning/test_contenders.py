@@ -20,7 +20,7 @@ from tf_libra.tuning.plans_to_try import simultaneous_plan, specs_of
 from tf_libra.tuning.similar import Job, Outline, Start
 
 CONCLUSION = Conclusion(
-    make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, 0.0, 0.0, rest_seconds=0.01
+    make_plan(PROFILE, MODEL, "libra"), PROFILE, MODEL, held_out_error=0.0, rest_seconds=0.01
 )
 
 

@@ -88,13 +88,10 @@ class PlanRecord:
         value = checks.json_document(format_of(cls.KIND), VERSION, document)
         # Earlier versions kept steps of another time there, which compare with nothing.
         value.pop("baseline_seconds", None)
-        required, optional = checks.field_names(Conclusion)
-        own_required, own_optional = checks.field_names(cls)
-        own_required.remove("conclusion")
-        checks.keys(
-            format_of(cls.KIND), value, (*required, *own_required), (*optional, *own_optional)
-        )
-        own = {name: value.pop(name) for name in (*own_required, *own_optional) if name in value}
+        required, optional = checks.field_names(cls)
+        required.remove("conclusion")
+        own = {name: value.pop(name) for name in (*required, *optional) if name in value}
+        checks.keys(format_of(cls.KIND), own, required, optional)
         own["strategy"] = _strategy(own["strategy"])
         return cls(**own, conclusion=Conclusion.from_document(value))
 

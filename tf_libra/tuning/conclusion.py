@@ -1,13 +1,22 @@
 """What tuning has come to: made once, kept for the next job, told to all ranks, and shown."""
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from tf_libra import checks
-from tf_libra.cost_model import CostModel, Evidence, OverlapSample, cost_model_from_json
+from tf_libra.cost_model import (
+    CostModel,
+    Evidence,
+    OverlapSample,
+    cost_model_from_json,
+    prediction_errors,
+)
 from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
@@ -35,8 +44,6 @@ class Conclusion:
         plan: to run under.
         profile: measured backward computation; None where the budget was too short for one.
         cost_model: fitted; None where there was too little to fit.
-        median_error: median relative error of an all-reduce over the samples; None without a
-            model, and where an earlier version has kept it.
         held_out_error: median over the plans that the fit has not seen of the relative error of
             predicted backward time, against the median of a plan's steps; None without such plans.
         samples: everything the model was fitted to.
@@ -59,7 +66,6 @@ class Conclusion:
     plan: Plan
     profile: BackwardProfile | None = None
     cost_model: CostModel | None = None
-    median_error: float | None = None
     held_out_error: float | None = None
     samples: tuple[OverlapSample, ...] = ()
     notes: tuple[str, ...] = ()
@@ -76,7 +82,7 @@ class Conclusion:
         for field, kind in (("profile", BackwardProfile), ("cost_model", CostModel)):
             if getattr(self, field) is not None:
                 checks.instance(field, getattr(self, field), kind)
-        for field in ("median_error", "held_out_error", "rest_seconds"):
+        for field in ("held_out_error", "rest_seconds"):
             value = getattr(self, field)
             if value is not None:
                 object.__setattr__(self, field, checks.real(field, value, minimum=0))
@@ -135,6 +141,20 @@ class Conclusion:
         plan = dataclasses.replace(plan, notes=(*plan.notes, *new))
         return dataclasses.replace(self, plan=plan, race=race, notes=notes)
 
+    @functools.cached_property
+    def median_error(self) -> float | None:
+        """Median relative error of an all-reduce over the samples.
+
+        None without a model or samples, as of a plan that the first versions have kept, and where
+        the model says nothing of one of them.
+        """
+        if self.cost_model is None or not self.samples:
+            return None
+        try:
+            return float(np.median(np.abs(prediction_errors(self.cost_model, self.samples))))
+        except ValueError:
+            return None
+
     @property
     def evidence(self) -> Evidence:
         """What the model rests on."""
@@ -159,7 +179,6 @@ class Conclusion:
             "plan": json.loads(self.plan.to_json()),
             "profile": None if profile is None else json.loads(profile.to_json()),
             "cost_model": None if model is None else json.loads(model.to_json()),
-            "median_error": self.median_error,
             "held_out_error": self.held_out_error,
             "samples": [dataclasses.asdict(sample) for sample in self.samples],
             "notes": list(self.notes),
@@ -175,7 +194,9 @@ class Conclusion:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Conclusion":
         """Reads what `to_document` wrote; `ValueError` names what is wrong with it."""
-        value = dict(checks.keys("conclusion", document, *checks.field_names(cls)))
+        # Earlier versions kept the median error, too, which follows from the samples.
+        known = {name: one for name, one in document.items() if name != "median_error"}
+        value = dict(checks.keys("conclusion", known, *checks.field_names(cls)))
         value["plan"] = Plan.from_json(json.dumps(value["plan"]))
         for field, read in (
             ("profile", BackwardProfile.from_json),

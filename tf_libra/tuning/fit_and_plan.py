@@ -92,7 +92,7 @@ def _fit(
             without[fingerprint] = fit(alone + others).model
     error = _held_out_error(without, profile, findings.overlapped)
     model: CostModel = fitted.model
-    rest, found_profile, median_error = None, profile, fitted.median_error
+    rest, found_profile = None, profile
     usual = findings.usual_steps()
     before_seconds = findings.before_seconds(usual)
     if forms := judged_forms(profile, usual, without, fitted.model, before_seconds):
@@ -100,7 +100,7 @@ def _fit(
         model, found_profile = better.calibration.model, better.calibration.profile
         rest, error = better.calibration.rest_seconds, better.held_out_error
         if better.median_error is not None:
-            samples[:], median_error = better.samples, better.median_error
+            samples[:] = better.samples
         told = [
             f" and by {units.percent(other.held_out_error)} by that of {other.name}"
             for other in worse
@@ -117,7 +117,6 @@ def _fit(
         placeholder,
         found_profile,
         model,
-        median_error,
         error,
         tuple(samples),
         rest_seconds=rest,
