@@ -51,7 +51,6 @@ class Recorder:
         self._max_tuning_steps = max_tuning_steps
         self._rank, self._function, self._log = rank, function, log
         self._plan: Plan | None = None
-        self._drawn: str | None = None  # the plan whose graph was written last
         self._num_steps = 0
         self._block: list[float] = []
         self._exchanges: tuple[tuple[int, int], ...] = ()
@@ -75,15 +74,8 @@ class Recorder:
         )
         self._write(record.step, record)
 
-    def lacks_graph(self, plan: Plan) -> bool:
-        """Whether this rank writes the graph of the step under this plan, and has not yet."""
-        in_force = self._plan is not None and self._plan.fingerprint == plan.fingerprint
-        is_new = self._drawn != plan.fingerprint
-        return self._rank == 0 and self._writer is not None and in_force and is_new
-
-    def graph(self, step: int, plan: Plan, draw: Callable[[], Any]) -> None:
-        """The step's graph under a plan, a `GraphDef`, which `draw` makes."""
-        self._drawn = plan.fingerprint
+    def graph(self, step: int, draw: Callable[[], Any]) -> None:
+        """The step's graph under the plan in force, a `GraphDef`, which `draw` makes."""
         if self._writer is None:
             return
         try:
@@ -118,11 +110,6 @@ class Recorder:
         if self._rank == 0:
             name = history.RETURNED_STEP_SECONDS if is_back else history.DRIFTED_STEP_SECONDS
             self._write_history(step, {name: measured, history.EXPECTED_STEP_SECONDS: expected})
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything that it is told is written."""
-        return self._writer is not None
 
     def executed(
         self,

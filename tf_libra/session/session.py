@@ -15,6 +15,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
 from tf_libra.ranks.control import Control, exchange_clocks
+from tf_libra.records.step_graph import GroupNode
 from tf_libra.session import grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.checking import CHECKED_STEPS, Checking
@@ -79,6 +80,9 @@ class Session:
         self._tensors = tensors
         self._tuner = tuner
         self._backend = options.backend
+        # What is asked for, not what becomes of it: a disk that is full changes no step.
+        self._is_written = options.logdir is not None
+        self._drawn = ""  # the plan whose graph was kept last
         self._applying = Applying(control, self._backend, story)
         self._checking = Checking()
         self._tuning: Tuner | None = None
@@ -158,7 +162,7 @@ class Session:
         if self.state.is_tuning or (self._looks is not None and self._looks.is_due):
             traced = self._follow(self._next_directive())
         elif self._control.rank == 0 and self._applying.plan is not None and num_steps == 1:
-            traced = self._checking.wants(self._applying.num_calls, self.story.is_written)
+            traced = self._checking.wants(self._applying.num_calls, self._is_written)
         plan = self._applying.plan
         graph = "" if plan is None else plan.fingerprint, num_steps
         is_first = self._applying.num_calls == 0 or graph not in self._instantiated
@@ -184,7 +188,7 @@ class Session:
 
     def _is_written_down(self) -> bool:
         """Whether rank 0 checks this step, which this rank then writes down without tracing."""
-        elsewhere = self._control.rank > 0 and self.state.is_running and self.story.is_written
+        elsewhere = self._control.rank > 0 and self.state.is_running and self._is_written
         has_plan = self._applying.plan is not None and self._backend.leaves_records
         return elsewhere and has_plan and 0 < self._applying.num_calls <= CHECKED_STEPS
 
@@ -298,6 +302,21 @@ class Session:
         self.story.entered(Phase.RUN, self._step, again=True)
         self._looks.begin()
         self._tries_next = how.then_try
+
+    def keep_graph(self, step: int, graph: Any) -> None:
+        """Of a plan that has come into force: what it has made of the step's graph."""
+        conclusion = self.state.conclusion
+        if conclusion is None or not self._is_written or self._control.rank > 0:
+            return
+        plan = conclusion.plan
+        if plan.fingerprint == self._drawn:
+            return
+        self._drawn = plan.fingerprint
+        nodes = [
+            GroupNode(one.node, one.index, one.num_threads, one.copy, one.tensor_names)
+            for one in grappler.report(plan).latest.groups
+        ]
+        self.story.graph(step, graph, nodes)
 
     def _note_for_looks(self, seconds: float, usual: bool, num_steps: int) -> None:
         if self._looks is None:

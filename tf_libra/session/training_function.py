@@ -15,8 +15,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
 from tf_libra.ranks.control import Control, EngineError
 from tf_libra.ranks.job import Job
-from tf_libra.records.step_graph import GroupNode
-from tf_libra.session import circumstances, executions, grappler, identity
+from tf_libra.session import circumstances, executions, identity
 from tf_libra.session.meeting import Meeting
 from tf_libra.session.plan_checks import check_plan_fits
 from tf_libra.session.session import Session
@@ -249,19 +248,9 @@ class TrainingFunction:
             result = function()
         certain = call.trace.certain(call.concrete)
         executions.check(self._identity, certain, self._step, num_steps)
-        self._keep_graph(call)
+        assert self._current is not None
+        self._current.keep_graph(self._step, call.concrete.graph)
         return result
-
-    def _keep_graph(self, call: Call) -> None:
-        """Of a plan that has come into force: what it has made of the graph."""
-        plan = self.plan
-        if plan is not None and self._story.lacks_graph(plan):
-            written = grappler.report(plan).latest.groups
-            nodes = [
-                GroupNode(one.node, one.index, one.num_threads, one.copy, one.tensor_names)
-                for one in written
-            ]
-            self._story.graph(self._step, plan, call.concrete.graph, nodes)
 
     def _run(self, session: Session, execute: Callable[[], Any], num_steps: int) -> Any:
         first = self._step + 1

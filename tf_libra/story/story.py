@@ -17,7 +17,6 @@ from tf_libra.model.burst import BurstPlan
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.model.plan import Plan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.model.telemetry import AllReduceRecord
 from tf_libra.options import Options
@@ -260,15 +259,11 @@ class Story:
             self._remark(told, logging.INFO)
         write({paths[name]: text for name, text in texts.items() if text is not None}, self.log)
 
-    def lacks_graph(self, plan: Plan) -> bool:
-        """Whether the step's graph under the plan in force is still to be kept, on this rank."""
-        return self._recorder is not None and self._recorder.lacks_graph(plan)
-
-    def graph(self, step: int, plan: Plan, trace: Any, groups: Sequence[GroupNode]) -> None:
-        """What the pass has written of a trace (a `FuncGraph`) under a plan."""
+    def graph(self, step: int, trace: Any, groups: Sequence[GroupNode]) -> None:
+        """What the pass has written of a trace (a `FuncGraph`) under the plan in force."""
         if self._recorder is not None:
             op = self._options.backend.op
-            self._recorder.graph(step, plan, lambda: step_graph(trace.as_graph_def(), groups, op))
+            self._recorder.graph(step, lambda: step_graph(trace.as_graph_def(), groups, op))
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
         """All ranks have exchanged messages, for their clocks to be compared."""
@@ -280,11 +275,6 @@ class Story:
         self._journal.took(seconds, usual, num_steps)
         if self._recorder is not None:
             self._recorder.took(step, seconds, usual)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether anything is written down of steps, so that more of them are worth observing."""
-        return self._recorder is not None and self._recorder.is_open
 
     def executed(
         self,
