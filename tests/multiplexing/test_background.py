@@ -11,7 +11,8 @@ import pytest
 import tf_libra
 from tests.launching import Job
 from tf_libra.multiplexing import background
-from tf_libra.report.answers import backend
+from tf_libra.report.folder import Folder
+from tf_libra.tensorboard.runs import runs
 
 RANKS = [0, 1]
 
@@ -41,7 +42,7 @@ def test_runs_beside_training_which_is_as_it_was(beside: Job, case: str, rank: i
 
 
 def test_what_it_got_is_written_by_every_rank(beside: Job) -> None:
-    found = backend(beside.folder / "logdir")("runs", {})["value"]["backgrounds"]
+    found = runs(Folder.read(beside.folder / "logdir"))["backgrounds"]
     assert [(one["run"], one["rank"]) for one in found] == [("rank_0", 0), ("rank_1", 1)]
     for one in found:
         assert "tf_libra.multiplexing.repeat" in one["command"]

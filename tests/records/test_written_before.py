@@ -14,10 +14,10 @@ import pytest
 from tf_libra.cost_model import ContentionModel
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
-from tf_libra.records import kept
+from tf_libra.records import event_files, kept, kinds
 from tf_libra.records.timeline import TimelineRecord
-from tf_libra.report import answers
-from tf_libra.report.run import _documents, read_run
+from tf_libra.report.answers import answers_about
+from tf_libra.report.run import read_run
 from tf_libra.report.timeline import chrome_trace
 
 FOLDER = Path(__file__).parent / "written_before"
@@ -52,12 +52,10 @@ def test_records_of_a_run_are_read() -> None:
 
 def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
     """The last that was written, of every step that was traced."""
-    [written] = [
-        TimelineRecord.from_json(document)
-        for path in (FOLDER / "rank_0").iterdir()
-        for kind, document in [*_documents(path)][-1:]
-        if kind == TimelineRecord.KIND
-    ]
+    [path] = (FOLDER / "rank_0").iterdir()
+    *_, last = [one for one in event_files.read(path).summaries if not one.is_scalar]
+    assert kinds.kind_of(last.content) == TimelineRecord.KIND
+    written = TimelineRecord.from_json(last.text)
     steps = [step for step in read_run(FOLDER).steps if step.rank == 0]
     assert TimelineRecord.of(PLAN, steps) == written
 
@@ -65,7 +63,7 @@ def test_timeline_computed_of_steps_is_the_one_that_was_written() -> None:
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
     """What the tab says, by route and what is shown."""
-    found = answers.all_answers(answers.backend(FOLDER))
+    found = answers_about(FOLDER)
     return {
         f"{route} {parameters.get('show', '')}".strip(): one for route, parameters, one in found
     }

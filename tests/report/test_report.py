@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from selenium.webdriver.support.select import Select
 
 from tests.tensorboard import examples
 from tf_libra import strategies, units
@@ -16,7 +17,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning import explain, make_plan
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.report.answers import all_answers, backend
+from tf_libra.report.answers import answers_about
 from tf_libra.report.pictures import draw_all
 from tf_libra.tuning.race import Contender, Race
 from tools.tensorboard_tab import VIEWS, Tab
@@ -156,7 +157,7 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("sizes", [1, None], ids=["at one world size", "at all of them"])
 def test_pictures_where_the_model_says_nothing_of_libra(tmp_path: Path, sizes: int | None) -> None:
-    found = all_answers(backend(written(tmp_path / "run")))
+    found = answers_about(written(tmp_path / "run"))
     studies = [
         answer["value"]
         for route, parameters, answer in found
@@ -193,15 +194,15 @@ def test_each_of_several_runs_has_pictures_of_its_own(
     assert "left out 'bare: f': neither a fitted model nor a traced step" in told
 
 
-def test_a_file_of_other_records_is_named(
+def test_a_file_of_other_records_is_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path / "run") / "events.out.tfevents.9.other"
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"\xff" * 50)
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 2
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
     told = capsys.readouterr().err
-    assert f"tf-libra report: {str(path)!r}: no event file" in told
+    assert f"left out {str(path)!r}: no event file" in told
     assert told.count("\n") == 1
 
 
@@ -269,3 +270,26 @@ def test_something_must_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--out report.html" in capsys.readouterr().err
     assert main(["report", "--out", "x.html"]) == 2
     assert "takes LOGDIR beside the flags, got 0" in capsys.readouterr().err
+
+
+def test_a_strategy_from_outside_is_in_every_view(browser: Tab, tmp_path: Path) -> None:
+    written(tmp_path / "run")
+    with examples.halves() as halves:
+        assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "r.html")]) == 0
+    browser.driver.get("about:blank")
+    browser.trouble()
+    browser.driver.get((tmp_path / "r.html").as_uri())
+    browser.wait(lambda: browser.one("main").get_attribute("data-ready"))
+    browser.view("strategies")
+    names = [one.get_attribute("data-strategy") for one in browser.find("#strategies tbody tr")]
+    assert halves.name in names and len(names) == len(set(names))
+    browser.view("timeline")
+    select = Select(browser.one("#timeline-1"))
+    texts = [one.text for one in select.options]
+    assert [text for text in texts if text.startswith(halves.name)] == [
+        f"{halves.name}, r = {r}, predicted" for r in RECORD.threads
+    ]
+    select.select_by_visible_text(f"{halves.name}, r = 2, predicted")
+    told = f"{halves.name.capitalize()}, r = 2, predicted: "
+    browser.wait(lambda: told in browser.one("#difference").text)
+    assert browser.trouble() == []

@@ -10,7 +10,8 @@ from tf_libra.cli import main
 from tf_libra.records import kinds
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.report.run import damaged_files, read_run
+from tf_libra.report.folder import Folder
+from tf_libra.report.run import read_run
 
 
 def written(logdir: Path, record: PlanRecord, ranks: int = 2) -> Path:
@@ -63,7 +64,7 @@ def test_file_that_ends_in_the_middle(tmp_path: Path) -> None:
         path.write_bytes(whole[:-missing])
         run = read_run(tmp_path)
         assert run.problems == ()
-        assert damaged_files(tmp_path) == {}
+        assert Folder.read(tmp_path).damaged == []
     path.write_bytes(whole[:-7])
     assert [(step.rank, step.step) for step in read_run(tmp_path).steps] == [
         (0, 61), (1, 61), (1, 62),
@@ -88,7 +89,7 @@ def test_a_file_that_is_damaged_in_the_middle_counts_up_to_there(tmp_path: Path)
     assert [(step.rank, step.step) for step in run.steps] == [(0, 61), (1, 61), (1, 62)]
     [problem] = run.problems
     assert problem.startswith(f"{str(path)!r}: damaged from byte ")
-    assert list(damaged_files(tmp_path)) == [path]
+    assert [one["file"] for one in Folder.read(tmp_path).damaged] == [str(path)]
 
 
 def test_future_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

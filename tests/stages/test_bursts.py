@@ -14,9 +14,10 @@ from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
 from tf_libra.planning.burst import BurstStrategy, DataParallel
-from tf_libra.report.answers import backend
+from tf_libra.report.folder import Folder
 from tf_libra.stages.planning.burst_planner import BurstPlanner
 from tf_libra.strategies import DeepPool
+from tf_libra.tensorboard.runs import runs
 
 SAMPLES = 24
 OTHERS = {"beside": "inception", "without a limit": "mlp", "and written": "mlp"}
@@ -109,7 +110,7 @@ def test_logdir_has_the_plan_what_it_was_made_of_and_what_ranks_did(trained: Job
     profile = ScalingProfile.from_json((logdir / "scaling.json").read_text())
     assert list(plan.num_devices) == value["num_devices"]
     assert plan.profile_fingerprint == profile.fingerprint
-    listed = backend(logdir)("runs", {})["value"]
+    listed = runs(Folder.read(logdir))
     [shown] = listed["bursts"]
     assert [layer["name"] for layer in shown["layers"]] == list(plan.layer_names)
     assert [layer["measured"] for layer in shown["layers"]] == profile.compute_seconds.tolist()

@@ -1,18 +1,23 @@
 """Records to test with."""
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
 from tf_libra import ContentionModel, make_burst_plan, make_pipeline_plan, make_plan, strategies
-from tf_libra.cost_model import OverlapSample
+from tf_libra.cost_model import CostModel, OverlapSample
 from tf_libra.model.background import Got
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.model.scaling import ScalingProfile
+from tf_libra.planning.draft import Draft, groups_from_stops
+from tf_libra.planning.strategy import REGISTRY, FixedThreads
 from tf_libra.profiling.samples import MeasuredGroup, MeasuredTimeline
 from tf_libra.records.background import BackgroundRecord
 from tf_libra.records.burst import BurstRecord
@@ -33,6 +38,29 @@ HOSTILE = (
     "two\nlines\ttab",
     "\"quotes\" & 'apostrophes'",
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Halves(FixedThreads):
+    """Two groups of equally many tensors, or as many as are asked for; not of the package."""
+
+    name: ClassVar[str] = "halves <b>"
+    max_groups: int = 2
+
+    def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
+        count = len(profile.tensors)
+        stops = sorted({count * (k + 1) // self.max_groups for k in range(self.max_groups)} - {0})
+        return Draft(groups_from_stops(stops, [self.num_threads] * len(stops)))
+
+
+@contextlib.contextmanager
+def halves() -> Iterator[type[Halves]]:
+    """Registered from outside, as a user would; known meanwhile."""
+    strategies.register(Halves)
+    try:
+        yield Halves
+    finally:
+        REGISTRY.forget(Halves.name)
 
 
 def profile(num_tensors: int = 24, names: tuple[str, ...] = (), seed: int = 0) -> BackwardProfile:

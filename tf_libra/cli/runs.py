@@ -95,14 +95,14 @@ def _define_report(values: flags.FlagValues) -> None:
 
 
 def _report(values: flags.FlagValues, rest: list[str]) -> None:
-    from tf_libra.report.answers import all_answers, backend, problems_of
+    from tf_libra.report.answers import answers_about, problems_of
     from tf_libra.report.page import page
     from tf_libra.report.pictures import draw_all
 
     folder = Path(rest[0])
     if not any(values[name].value for name in ("out", "png", "svg")):
         raise ValueError("say what to write: --out report.html, --png FOLDER or --svg FOLDER")
-    answers = all_answers(backend(folder))
+    answers = answers_about(folder)
     told = problems_of(answers)
     try:
         if values["out"].value:

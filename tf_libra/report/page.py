@@ -7,7 +7,8 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from tf_libra.report.answers import Answers, describe_problem
+from tf_libra.report.answers import Answers, describe_problem, runs_of
+from tf_libra.tensorboard.views.cards import CARDS
 
 _TAB = resources.files("tf_libra.tensorboard") / "static"
 _OWN = resources.files("tf_libra.report") / "static"
@@ -24,8 +25,8 @@ def page(title: str, answers: Answers) -> str:
         ImportError: Plotly is not installed.
         ValueError: there is no plan to show.
     """
-    runs = next(answer["value"] for route, _, answer in answers if route == "runs")
-    if not any(runs[kind] for kind in ("plans", "pipelines", "bursts")):
+    runs = runs_of(answers)
+    if not any(runs[name] for name in ("plans", *(card.name for card in CARDS.values()))):
         why = "; ".join(map(describe_problem, runs["problems"][:3])) or "none was recorded"
         raise ValueError(f"there is no plan to show: {why}")
     import plotly

@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_libra import units
 from tf_libra.report.answers import Answers
-from tf_libra.tensorboard.routes import job_of
+from tf_libra.tensorboard.reading import job_of
 
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
 _OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"
@@ -19,7 +19,7 @@ _WIDTH = 7.0  # inches: a text's width
 _TITLE_CHARACTERS = 90
 
 
-_Known = dict[tuple[str, tuple[tuple[str, str], ...]], Any]
+_Known = dict[tuple[str, tuple[tuple[str, Any], ...]], Any]
 
 
 def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:

@@ -1,27 +1,16 @@
-"""The records of a run, read from its log directory. Needs TensorBoard, for the files' format.
-
-TensorFlow, which takes seconds to import, is not needed.
-"""
+"""The plans and steps of one run, read from its log directory."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tf_libra.records import kinds
-from tf_libra.records.kinds import PLUGIN_NAME
+from tf_libra.records import event_files, kinds
+from tf_libra.records.event_files import EventFile, Summary
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import StepRecord
 
-_EVENT_FILES = "**/*tfevents*"
 _RANK_FOLDER = re.compile(r"rank_\d+")
-# What stands around a record: its length, and a checksum of that and of the content.
-_FRAME_BYTES = 16
-_NEEDED = (
-    "reading a log directory needs TensorBoard, which is not installed (pip install"
-    " tf-libra[tensorboard])"
-)
 
 
 @dataclass(frozen=True)
@@ -63,17 +52,20 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     # By name, that is by the time they were made.
     for path in sorted(paths, key=lambda path: (path.name, path)):
         fresh: dict[tuple[Path, int, str], list[StepRecord]] = {}
+        file = event_files.read(path)
         try:
-            for kind, document in _documents(path):
+            for kind, one in _records(file):
                 if kind == PlanRecord.KIND:
-                    plan = PlanRecord.from_json(document)
+                    plan = PlanRecord.from_json(one.text)
                     plans[plan.plan.fingerprint] = plan
                 elif kind == StepRecord.KIND:
-                    step = StepRecord.from_json(document)
+                    step = StepRecord.from_json(one.text)
                     key = (path.parent, step.rank, step.function)
                     fresh.setdefault(key, []).append(step)
         except ValueError as error:
             problems.append(f"{str(path)!r}: {error}")
+        if file.problem:
+            problems.append(f"{str(path)!r}: {file.problem}")
         steps |= fresh  # a later file of the same function is of a later job
     if not plans and not steps:
         what = "; ".join(problems) or "run a training step with tf_libra.optimize(logdir=...)"
@@ -97,19 +89,7 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
     if own is None:
         raise ValueError(f"run must be one of those in {str(folder)!r}, {told}, got {name!r:.80}")
     below = {one for one in runs if own in one.parents}
-    return [path for path in own.glob(_EVENT_FILES) if not below.intersection(path.parents)]
-
-
-def damaged_files(folder: Path) -> dict[Path, str]:
-    """The event files below `folder` that cannot be read to their end, each with the reason."""
-    problems: dict[Path, str] = {}
-    for path in sorted(folder.glob(_EVENT_FILES)):
-        try:
-            for _ in _events(path):
-                pass
-        except ValueError as error:
-            problems[path] = str(error)
-    return problems
+    return [path for path in own.glob(event_files.PATTERN) if not below.intersection(path.parents)]
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -120,64 +100,16 @@ def run_folders(folder: Path) -> list[Path]:
     """
     found = {
         path.parent.parent
-        for path in folder.glob(_EVENT_FILES)
+        for path in folder.glob(event_files.PATTERN)
         if _RANK_FOLDER.fullmatch(path.parent.name) and path.parent != folder
     }
     return sorted(found) or [folder]
 
 
-def _documents(path: Path) -> Iterator[tuple[str, str]]:
-    """Kind and text of every record in an event file, as far as it was written.
-
-    Raises:
-        ValueError: something in it is no record, or not of this version.
-    """
-    kind_by_tag: dict[str, str] = {}
-    for event in _events(path):
-        for value in event.summary.value:
-            # Readers take the metadata of a series from its first value.
-            if value.metadata.plugin_data.plugin_name == PLUGIN_NAME:
-                kind_by_tag[value.tag] = kinds.kind_of(value.metadata.plugin_data.content)
-            kind = kind_by_tag.get(value.tag, "")
-            if kind in kinds.KINDS:
-                yield kind, _text(value)
-
-
-def _events(path: Path) -> Iterator[Any]:
-    """The events of a file, as far as it was written: the last may be just being written.
-
-    Raises:
-        ValueError: it is damaged; what comes before was returned.
-    """
-    try:
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.compat.tensorflow_stub import errors
-        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
-    except ImportError:
-        raise ImportError(_NEEDED) from None
-    reader = PyRecordReader_New(str(path))
-    at = 0  # where the next record begins, in bytes
-    while True:
-        try:
-            reader.GetNext()
-        except errors.OutOfRangeError:
-            return
-        except errors.DataLossError as error:
-            if "truncated" in str(error):
-                return
-            what = f"damaged from byte {at} on" if at else "no event file"
-            raise ValueError(f"{what} (a checksum is wrong)") from None
-        content = reader.record()
-        at += len(content) + _FRAME_BYTES
-        try:
-            event = event_pb2.Event.FromString(content)
-        except Exception as error:  # DecodeError moves between protobuf versions
-            raise ValueError(f"no event file ({error})") from None
-        yield event
-
-
-def _text(value: Any) -> str:
-    texts = value.tensor.string_val
-    if len(texts) != 1:
-        raise ValueError(f"{value.tag!r:.80} holds {len(texts)} strings instead of one record")
-    return bytes(texts[0]).decode()
+def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
+    """Every record of a file, with its kind; `ValueError` where something is none, or too new."""
+    known: dict[bytes, str] = {}  # a file says the same of most
+    for one in file.summaries:
+        if one.content not in known:
+            known[one.content] = kinds.kind_of(one.content)
+        yield known[one.content], one

@@ -1,7 +1,8 @@
 """The backend of the Libra tab: files, and answers about a log directory.
 
 What is answered stands in `tf_libra.tensorboard.routes`; here it travels over HTTP. What is wrong
-with a request is answered with 400 and the reason, as JSON; what is wrong with a summary likewise.
+with a request is answered with 400 and the reason, as JSON, what is wrong with a summary likewise,
+and what is not there with 404.
 """
 
 import functools
@@ -19,6 +20,8 @@ from werkzeug import Request, Response
 
 from tf_libra.records.kinds import PLUGIN_NAME
 from tf_libra.tensorboard import routes
+from tf_libra.tensorboard.provided import Provided
+from tf_libra.tensorboard.reading import NotThereError
 
 _STATIC = Path(__file__).parent / "static"
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -55,16 +58,18 @@ class LibraPlugin(base_plugin.TBPlugin):
             response = _problem(request, "only GET is answered", 405)
         else:
             try:
-                query = routes.Query(
-                    request.args.to_dict(flat=False),
+                source = Provided(
                     self._data_provider,
                     plugin_util.context(request.environ),
                     plugin_util.experiment_id(request.environ),
                 )
-                value = routes.ROUTES[route](query)
+                answer = routes.ROUTES[route].answer
+                value = answer(source, **routes.parsed(answer, request.args.to_dict(flat=False)))
                 response = http_util.Respond(request, json.dumps(value), "application/json")
             except ValueError as error:
                 response = _problem(request, str(error), 400)
+            except NotThereError as error:
+                response = _problem(request, str(error), 404)
             except errors.PublicError as error:
                 response = _problem(request, str(error), error.http_code)
         return response(environ, start_response)

@@ -86,7 +86,8 @@ export function short(name, length = 60) {
   return `${flat.slice(0, head)}…${flat.slice(head - length)}`;
 }
 
-export const STRATEGIES = {
+// As papers spell them; any other is called as its planner calls it.
+const SPELLED = {
   'syneasgd': 'SynEASGD',
   'wfbp': 'WFBP',
   'horovod-fusion': 'Horovod fusion',
@@ -99,5 +100,5 @@ export const STRATEGIES = {
 };
 
 export function strategy(name) {
-  return Object.hasOwn(STRATEGIES, name) ? STRATEGIES[name] : short(name, 40);
+  return Object.hasOwn(SPELLED, name) ? SPELLED[name] : short(name, 40);
 }

@@ -21,6 +21,12 @@ const VIEWS = [
   ['strategies', 'Strategies', strategiesView],
   ['history', 'History', historyView],
 ];
+// What stands in cards whatever view is shown: of each list of `runs`, what is drawn of all in it.
+const CARDS = {
+  pipelines: (all) => all.map(pipelineCard),
+  bursts: (all) => all.map(burstCard),
+  backgrounds: backgroundCards,
+};
 const RELOAD_SECONDS = 5; // as often as TensorBoard itself looks for what was written
 const PATIENCE_SECONDS = 120; // for the list of runs
 const HELD_SECONDS = 15; // how long a list stays open, or marked text is wanted
@@ -70,7 +76,7 @@ class Page {
     this.wanted = place; // until the plan that it names is found
     this.memory = {}; // what the views keep over a redrawing: order, filter, zoom
     this.kept = new Map(); // answers that never change
-    this.runs = {plans: [], pipelines: [], bursts: [], backgrounds: [], measuring: [], stamps: {}, problems: []};
+    this.runs = {plans: [], measuring: [], strategies: [], stamps: {}, problems: []};
     this.runs.said = said(this.runs);
     this.heading = null;
     this.visit = new Visit();
@@ -237,14 +243,13 @@ class Page {
     const problems = this.runs.problems.map(({file, run, tag, message: reason}) => (file === undefined
       ? message('A summary of this plugin cannot be read', reason, `run ${short(run, 80)}, tag ${short(tag, 80)}`)
       : message('An event file cannot be read', reason, file)));
-    const {pipelines, bursts, backgrounds} = this.runs;
-    const staged = [...pipelines.map(pipelineCard), ...bursts.map(burstCard)];
-    const measuring = [...this.runs.measuring.map(progress), ...staged, ...backgroundCards(backgrounds)];
+    const cards = Object.entries(CARDS).flatMap(([name, draw]) => draw(this.runs[name] ?? []));
+    const measuring = [...this.runs.measuring.map(progress), ...cards];
     if (this.heading === null) {
       left.leave();
       this.shown = visit;
-      this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty()]));
-      this.main.dataset.ready = staged.length > 0 ? 'staged' : measuring.length > 0 ? 'measuring' : 'empty';
+      this.main.replaceChildren(...problems, ...(measuring.length > 0 ? measuring : [empty(this.runs.strategies)]));
+      this.main.dataset.ready = cards.length > 0 ? 'staged' : measuring.length > 0 ? 'measuring' : 'empty';
       visit.drawn = true;
       return null;
     }
@@ -403,8 +408,9 @@ function remembered() {
 }
 
 /** A list of runs as text, to be compared with the next one. */
-function said({plans, pipelines, bursts, backgrounds, measuring, problems}) {
-  return {plans: JSON.stringify(plans), others: JSON.stringify([pipelines, bursts, backgrounds, measuring, problems])};
+function said({plans, measuring, problems, ...others}) {
+  const cards = Object.keys(CARDS).map((name) => others[name]);
+  return {plans: JSON.stringify(plans), others: JSON.stringify([cards, measuring, problems])};
 }
 
 /** A function that has no plan yet. */
@@ -419,7 +425,18 @@ function message(title, ...lines) {
   return h('section', {class: 'card message', role: 'alert'}, h('h2', {}, title), lines.map((line) => h('p', {class: 'name'}, line)));
 }
 
-function empty() {
+/** How long may be measured where nobody says: by most strategies, and by the others. */
+function budgets(strategies) {
+  const counts = new Map();
+  const limits = strategies.map((one) => [one.name, `${one.tuning_steps}`, `${one.tuning_seconds}`]);
+  for (const [, ...limit] of limits) counts.set(limit.join(), (counts.get(limit.join()) ?? 0) + 1);
+  const most = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a))[0];
+  const others = limits.filter(([, ...limit]) => limit.join() !== most).map(([name, steps, seconds]) => `${name} ${steps} or ${seconds}`);
+  const [steps, seconds] = most.split(',');
+  return `${steps} steps or ${seconds} seconds${others.length > 0 ? ` (${others.join(', ')})` : ''}`;
+}
+
+function empty(strategies) {
   return h('section', {class: 'card empty', id: 'empty'},
     h('h2', {}, 'No plan was found in this log directory'),
     h('p', {class: 'lead'}, 'This tab shows how a data-parallel training step overlaps communication with computation: its tensor groups and communication threads, why they were chosen, and what was measured.'),
@@ -429,7 +446,7 @@ function empty() {
     h('pre', {}, 'tf-libra run -np 2 python train.py'),
     h('h3', {}, 'Look here'),
     h('pre', {}, 'tensorboard --logdir runs'),
-    h('p', {class: 'note'}, 'A plan comes into force after the first steps, which measure; by default at most 60 steps or 30 seconds (aiacc 100 or 50, auto 150 or 75).'));
+    h('p', {class: 'note'}, `A plan comes into force after the first steps, which measure; by default at most ${budgets(strategies)}.`));
 }
 
 /** What TensorBoard calls. */

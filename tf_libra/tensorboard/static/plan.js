@@ -249,7 +249,7 @@ function unsaid(plan, error) {
 function predictedGain(plan, table) {
   const own = plan.predicted_seconds;
   const others = table.rows.filter((one) => one.backward_seconds !== null
-    && one.strategy !== 'mg-cf' && one.strategy !== plan.strategy && !one.strategy.startsWith('libra'));
+    && !one.is_ideal && one.strategy !== plan.strategy && !one.strategy.startsWith('libra'));
   if (own === null || others.length === 0) return null;
   const best = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const wfbp = others.find((one) => one.strategy === 'wfbp');

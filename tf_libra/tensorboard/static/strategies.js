@@ -2,17 +2,11 @@
 
 import {chart, plain} from './charts.js';
 import {h} from './dom.js';
-import {plural, short, signedPercent, strategy, STRATEGIES, time, verdict} from './format.js';
-import {color} from './theme.js';
+import {plural, short, signedPercent, strategy, time, verdict} from './format.js';
+import {color, strategyColors} from './theme.js';
 
 const PART_MILLISECONDS = 500; // between two drawings of what is there so far
-const SCALE_OUT = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
-const ORDER = Object.keys(STRATEGIES);
 const LABEL_SHARE = 0.03; // of an axis, that two labels need between them
-
-function tint(name) {
-  return color(`strategy-${ORDER.includes(name) ? name : 'other'}`);
-}
 
 /** Labels of dots on one line: those too close to each other share one, in the middle of them. */
 function labels(rows, least, most) {
@@ -54,14 +48,15 @@ function best(rows) {
 }
 
 export async function strategiesView(place, context) {
-  const {strategies: names, num_workers: own} = await context.askOnce('plan', context.plan);
+  const {strategies, num_workers: own, scale_out: sizes} = await context.askOnce('plan', context.plan);
+  const names = strategies.map((one) => one.name);
   if (names.length === 0) {
     place.replaceChildren(h('section', {class: 'card'}, h('h2', {}, 'Nothing to compare'),
       h('p', {class: 'lead'}, 'Strategies are compared by a profile and a fitted model, which this run does not have.')));
     context.ready();
     return;
   }
-  const view = {...await context.ask('steps', context.plan), num_workers: own, rows: []};
+  const view = {...await context.ask('steps', context.plan), num_workers: own, names, rows: []};
   const words = h('p', {class: 'lead'});
   const compare = h('div', {class: 'plot', id: 'strategies-plot'});
   const rows = h('div', {});
@@ -82,7 +77,7 @@ export async function strategiesView(place, context) {
     rows.replaceChildren(table(view, context));
     return rowsChart(compare, view, context);
   };
-  const drawScale = () => (studies.length === 0 ? null : scaleChart(scaling, studies));
+  const drawScale = () => (studies.length === 0 ? null : scaleChart(scaling, studies, strategies));
   context.onrestyle(() => Promise.all([drawRows(), drawScale()]));
   // Each strategy plans anew, for thousands of tensors that takes a while: what is there is shown.
   planning.textContent = `planning with ${strategy(names[0])} …`;
@@ -99,7 +94,6 @@ export async function strategiesView(place, context) {
   }
   planning.remove();
   await drawRows();
-  const sizes = SCALE_OUT.filter((workers) => workers >= own);
   if (sizes.length === 0) scaling.parentElement.remove();
   drawn = performance.now();
   for (const workers of sizes) {
@@ -120,7 +114,7 @@ export async function strategiesView(place, context) {
 function lead(view, context) {
   const rows = best(view.rows);
   const libra = rows.find((row) => row.strategy === 'libra');
-  const others = rows.filter((row) => !row.strategy.startsWith('libra') && row.strategy !== 'mg-cf');
+  const others = rows.filter((row) => !row.strategy.startsWith('libra') && !row.is_ideal);
   if (!libra || others.length === 0) return '';
   const second = others.reduce((a, b) => (b.backward_seconds < a.backward_seconds ? b : a));
   const gain = signedPercent(libra.backward_seconds / second.backward_seconds - 1);
@@ -131,7 +125,8 @@ function lead(view, context) {
 
 function rowsChart(element, view, context) {
   const known = view.rows.filter((row) => row.backward_seconds !== null);
-  const names = [...new Set(known.map((row) => row.strategy))].sort((a, b) => ORDER.indexOf(b) - ORDER.indexOf(a));
+  const colors = strategyColors(view.names);
+  const names = view.names.filter((name) => known.some((row) => row.strategy === name)).reverse();
   const shown = known.map((row) => 1e3 * row.backward_seconds);
   const [least, most] = [Math.min(...shown), Math.max(...shown)];
   const traces = names.map((name) => {
@@ -141,8 +136,8 @@ function rowsChart(element, view, context) {
       x: rows.map((row) => 1e3 * row.backward_seconds), y: rows.map(() => strategy(name)),
       text: labels(rows, 1e-3 * least, 1e-3 * most),
       textposition: 'top center', textfont: {size: 10, color: color('muted')},
-      marker: {color: tint(name), size: name === context.heading.strategy ? 15 : 11,
-        symbol: name === 'mg-cf' ? 'diamond-open' : 'circle',
+      marker: {color: colors.get(name), size: name === context.heading.strategy ? 15 : 11,
+        symbol: rows[0].is_ideal ? 'diamond-open' : 'circle',
         line: {width: name === context.heading.strategy ? 2 : 0, color: color('text')}},
       hovertemplate: rows.map((row) => `${strategy(name)}${row.num_threads === null ? '' : `, r = ${row.num_threads}`}<br>${time(row.backward_seconds)}, ${plural(row.groups, 'group')}, r in {${row.threads.join(', ')}}<extra></extra>`),
     };
@@ -155,7 +150,7 @@ function rowsChart(element, view, context) {
 
 function table(view, context) {
   const own = context.heading;
-  const quickest = Math.min(...view.rows.filter((row) => row.strategy !== 'mg-cf' && row.backward_seconds !== null).map((row) => row.backward_seconds));
+  const quickest = Math.min(...view.rows.filter((row) => !row.is_ideal && row.backward_seconds !== null).map((row) => row.backward_seconds));
   const rows = best(view.rows).sort((a, b) => a.backward_seconds - b.backward_seconds);
   const step = (row) => (view.rest_seconds === null ? null : row.backward_seconds + view.rest_seconds);
   return h('div', {class: 'scroll'}, h('table', {id: 'strategies'},
@@ -164,7 +159,7 @@ function table(view, context) {
     h('tbody', {}, rows.map((row) => h('tr', {'data-strategy': row.strategy},
       h('td', {class: 'left'}, strategy(row.strategy),
         row.fingerprint === own.fingerprint && row.strategy === own.strategy ? h('span', {class: 'badge'}, 'this plan') : null,
-        row.strategy === 'mg-cf' ? h('span', {class: 'badge'}, 'ideal') : null),
+        row.is_ideal ? h('span', {class: 'badge'}, 'ideal') : null),
       h('td', {class: 'left wraps'}, measuredSteps(row.strategy, view)),
       h('td', {}, row.threads.join(', ')),
       h('td', {}, String(row.groups)),
@@ -187,14 +182,15 @@ function measuredSteps(name, view) {
   return raced.length + apart.length === 0 ? '-' : [...raced, ...apart];
 }
 
-function scaleChart(element, studies) {
-  const seen = new Set(studies.flatMap((study) => study.rows.map((row) => row.strategy)));
-  const names = [...ORDER, ...[...seen].filter((name) => !ORDER.includes(name))].filter((name) => name !== 'libra');
+function scaleChart(element, studies, strategies) {
+  const colors = strategyColors(strategies.map((one) => one.name));
+  const libra = strategies.filter((one) => one.name === 'libra');
+  const ordered = [...libra, ...strategies.filter((one) => one.name !== 'libra')];
   const at = studies.map((study) => {
     const found = new Map(best(study.rows).map((row) => [row.strategy, row]));
     return {workers: study.num_workers, found};
   }).filter(({found}) => found.has('libra'));
-  const traces = ['libra', ...names].map((name) => {
+  const traces = ordered.map(({name, is_ideal: ideal}) => {
     const some = at.filter(({found}) => found.has(name));
     if (some.length === 0) return null;
     return {
@@ -203,13 +199,14 @@ function scaleChart(element, studies) {
       y: some.map(({found}) => found.get(name).backward_seconds / found.get('libra').backward_seconds),
       text: some.map(({found}) => time(found.get(name).backward_seconds)),
       hovertemplate: `%{x} workers: %{text} (× %{y:.3f})<extra>${strategy(name)}</extra>`,
-      line: {color: tint(name), width: name === 'libra' ? 3 : 2, dash: name === 'mg-cf' ? 'dot' : 'solid'},
+      line: {color: colors.get(name), width: name === 'libra' ? 3 : 2, dash: ideal ? 'dot' : 'solid'},
       marker: {size: 6},
     };
   }).filter((trace) => trace !== null);
+  const sizes = studies.map((study) => study.num_workers);
   const ratios = traces.flatMap((trace) => trace.y);
   const values = ratioTicks(Math.min(...ratios), Math.max(...ratios));
   return chart(element, traces, {
-    x: {title: 'workers', type: 'log', tickvals: SCALE_OUT, ticktext: SCALE_OUT.map(String)},
+    x: {title: 'workers', type: 'log', tickvals: sizes, ticktext: sizes.map(String)},
     y: {title: 'times as long as LIBRA', type: 'log', tickvals: values, ticktext: values.map((one) => String(Number(one.toPrecision(3))))}});
 }

@@ -29,7 +29,20 @@ export function followTheme(onchange) {
   else new MutationObserver(apply).observe(body, {attributeFilter: ['class']});
 }
 
-/** The value of one of the style sheet's custom properties. */
+/** The value of one of the style sheet's custom properties; empty where it has none of that name. */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+const OTHERS = 4; // colours for strategies that have none of their own
+
+/** A colour by the name of each strategy: its own, or the next of those for others. */
+export function strategyColors(names) {
+  let others = 0;
+  return new Map(names.map((name) => {
+    const own = color(`strategy-${name}`);
+    if (own !== '') return [name, own];
+    others += 1;
+    return [name, color(`strategy-other-${1 + ((others - 1) % OTHERS)}`)];
+  }));
 }

@@ -1,10 +1,8 @@
 // View 2: measured and predicted timelines over one another.
 
 import {choice, h} from './dom.js';
-import {bytes, plural, short, signedPercent, STRATEGIES, strategy, time} from './format.js';
+import {bytes, plural, short, signedPercent, strategy, time} from './format.js';
 import {Lanes, legend, rankLegend} from './lanes.js';
-
-const CHOOSE_THREADS = new Set(['aiacc', 'libra', 'libra-m']);
 
 /** What can be shown: [key, text, parameters]. */
 async function shown(context) {
@@ -17,12 +15,11 @@ async function shown(context) {
       [`measured ${other.tag}`, `${name}, measured`, {...plan, show: 'measured'}, own],
       [`predicted ${other.tag}`, `${name}, predicted`, {...plan, show: 'predicted'}, own]);
   }
-  const {threads, totals} = await context.askOnce('plan', context.plan);
+  const {threads, totals, strategies} = await context.askOnce('plan', context.plan);
   if (!totals) return options; // nothing to predict by
-  for (const name of Object.keys(STRATEGIES)) {
-    if (name === 'mg-cf') continue;
+  for (const {name, chooses_threads: chooses} of strategies.filter((one) => !one.is_ideal)) {
     const words = `${strategy(name)}, predicted`;
-    if (CHOOSE_THREADS.has(name)) options.push([name, words, {...context.plan, show: name}, false]);
+    if (chooses) options.push([name, words, {...context.plan, show: name}, false]);
     else options.push(...threads.map((r) => [`${name} ${r}`, `${strategy(name)}, r = ${r}, predicted`,
       {...context.plan, show: name, threads: r}, false]));
   }

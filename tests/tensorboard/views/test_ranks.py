@@ -6,7 +6,7 @@ import pytest
 
 from tests.tensorboard import examples
 from tf_libra.records.step import StepRecord
-from tf_libra.tensorboard.ranks import ranks_view
+from tf_libra.tensorboard.views.ranks import ranks_view
 
 RECORD = examples.plan_record()
 LATE_NS = 2_000_000

@@ -1,0 +1,86 @@
+"""A log directory read without TensorBoard's server says what TensorBoard reads of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+
+from tests.tensorboard import examples
+from tests.tensorboard.conftest import write, write_raw
+from tf_libra.records.kinds import plugin_content
+from tf_libra.records.writer import RecordWriter
+from tf_libra.report.folder import Folder
+from tf_libra.tensorboard import routes
+from tf_libra.tensorboard.provided import Provided
+from tf_libra.tensorboard.reading import HISTORY_POINTS
+from tf_libra.tensorboard.runs import runs
+
+WRITTEN_BEFORE = Path(__file__).parents[1] / "records" / "written_before"
+
+
+def provided(logdir: Path) -> Provided:
+    """The same as TensorBoard reads it, with all of its values."""
+    multiplexer = EventMultiplexer(tensor_size_guidance={"libra": 10**6})
+    multiplexer.AddRunsFromDirectory(str(logdir))
+    multiplexer.Reload()
+    return Provided(MultiplexerDataProvider(multiplexer, str(logdir)), RequestContext(), "")
+
+
+def made(tmp_path: Path) -> Path:
+    """Two runs with their graphs, and one whose folder is the log directory itself."""
+    for name in ("first", "second"):
+        write(tmp_path / name, examples.plan_record(function=name))
+        writer = RecordWriter(tmp_path / name, 0)
+        writer.graph(61, tf.Graph().as_graph_def().SerializeToString())
+        writer.close()
+    writer = RecordWriter(tmp_path, 0)
+    writer.record(12, examples.burst_record())
+    writer.history(1, "young", {"step_seconds": 0.01, "max_tuning_steps": 60})
+    writer.close()
+    for path in (tmp_path / "rank_0").iterdir():
+        path.rename(tmp_path / path.name)
+    return tmp_path
+
+
+def asked(source: Any) -> list[tuple[str, routes.Arguments, Any]]:
+    return [
+        (route, arguments, json.loads(json.dumps(routes.ROUTES[route].answer(source, **arguments))))
+        for route, arguments in routes.questions(source)
+    ]
+
+
+@pytest.mark.parametrize("where", [made, lambda _: WRITTEN_BEFORE], ids=["made", "before"])
+def test_every_answer_is_that_of_tensorboard(tmp_path: Path, where: Any) -> None:
+    logdir = where(tmp_path)
+    found = asked(Folder.read(logdir))
+    assert {route for route, *_ in found} == set(routes.ROUTES)
+    assert found == asked(provided(logdir))
+
+
+def test_what_cannot_be_read_is_what_tensorboard_cannot_read(tmp_path: Path) -> None:
+    plan = plugin_content("plan")
+    write_raw(tmp_path, "future", b"{}", plan.replace(b": 1", b": 2"))
+    write_raw(tmp_path, "no text", b"\xff\xfe\x00", plan)
+    write_raw(tmp_path, "no json", b"{}", b"\x00")
+    write_raw(tmp_path, "cut", examples.plan_record().to_json()[:100].encode(), plan)
+    ours, theirs = (runs(one) for one in (Folder.read(tmp_path), provided(tmp_path)))
+    assert [one["tag"] for one in ours["problems"]] == ["cut", "future", "no json", "no text"]
+    assert ours == theirs
+
+
+def test_of_long_series_some_points_are_taken_and_the_last(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path, 0)
+    for step in range(2 * HISTORY_POINTS + 1):
+        writer.history(step, "step", {"step_seconds": float(step)})
+    writer.close()
+    found = Folder.read(tmp_path).points("rank_0", ["step/step_seconds"], HISTORY_POINTS)
+    points = found["step/step_seconds"]
+    assert len(points) == HISTORY_POINTS
+    assert points[-1] == (2 * HISTORY_POINTS, float(2 * HISTORY_POINTS))
+    assert [step for step, _ in points] == sorted({step for step, _ in points})
+    assert Folder.read(tmp_path).points("rank_0", ["other"], 1) == {}

@@ -1,0 +1,111 @@
+"""A log directory read without TensorBoard's server: all of its event files, at once."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tf_libra.records import event_files
+from tf_libra.records.event_files import EventFile, Summary
+from tf_libra.tensorboard.source import Series
+
+_Value = TypeVar("_Value")
+_BySeries = Mapping[str, Mapping[str, Sequence[Summary]]]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What stands in a log directory, as the tab's answers ask for it.
+
+    Attributes:
+        files: all event files below it, those of one folder in the order in which they were made.
+        of_records: records by run and series.
+        of_scalars: points likewise.
+        graphs: when the last graph of a run was written.
+    """
+
+    files: tuple[EventFile, ...]
+    of_records: _BySeries
+    of_scalars: _BySeries
+    graphs: Mapping[str, float]
+
+    @classmethod
+    def read(cls, path: Path) -> "Folder":
+        """Reads everything below a folder.
+
+        Raises:
+            ImportError: TensorBoard is not installed.
+            OSError: there is no such folder.
+        """
+        if not path.is_dir():
+            raise NotADirectoryError(f"{str(path)!r} is no log directory")
+        files = tuple(event_files.read(one) for one in sorted(path.glob(event_files.PATTERN)))
+        records: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
+        scalars: defaultdict[str, dict[str, list[Summary]]] = defaultdict(dict)
+        graphs: dict[str, float] = {}
+        for file in files:
+            run = str(file.path.parent.relative_to(path))
+            for one in file.summaries:
+                series = scalars if one.is_scalar else records
+                series[run].setdefault(one.tag, []).append(one)
+            if file.graph_written is not None:
+                graphs[run] = max(graphs.get(run, 0.0), file.graph_written)
+        return cls(files, dict(records), dict(scalars), graphs)
+
+    @property
+    def damaged(self) -> list[dict[str, str]]:
+        """The files that could not be read to their end, each with the reason."""
+        return [
+            {"file": str(one.path), "message": one.problem} for one in self.files if one.problem
+        ]
+
+    def records(self) -> Mapping[str, Mapping[str, Series]]:
+        """All series of records, by run and tag."""
+        return _listed(self.of_records)
+
+    def scalars(self) -> Mapping[str, Mapping[str, Series]]:
+        """All series of scalars, by run and tag."""
+        return _listed(self.of_scalars)
+
+    def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
+        """At most `count` records of a series; `ValueError` where one is no text."""
+        found = self.of_records.get(run, {}).get(tag, ())
+        return [(one.written, one.text) for one in _some(found, count)]
+
+    def points(
+        self, run: str, tags: Sequence[str], count: int
+    ) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """At most `count` points (step, value) of each of these series of scalars."""
+        found = self.of_scalars.get(run, {})
+        return {
+            tag: [(one.step, one.number) for one in _some(found[tag], count)]
+            for tag in tags
+            if tag in found
+        }
+
+    def graph_written(self, run: str) -> float | None:
+        """When the last graph of a run was written; None without one."""
+        return self.graphs.get(run)
+
+
+def _listed(found: _BySeries) -> dict[str, dict[str, Series]]:
+    return {
+        run: {
+            tag: Series(
+                values[0].content,
+                max(one.step for one in values),
+                max(one.written for one in values),
+            )
+            for tag, values in tags.items()
+        }
+        for run, tags in found.items()
+    }
+
+
+def _some(values: Sequence[_Value], count: int) -> list[_Value]:
+    """At most so many, evenly spread, with the last."""
+    most = len(values)
+    if most <= count:
+        return list(values)
+    return [values[most * (index + 1) // count - 1] for index in range(count)]

@@ -1,0 +1,143 @@
+"""What may be asked about a log directory, and the answers, as JSON values.
+
+Whoever asks has a `Source` and typed arguments. What a question names is looked up among what the
+source lists, so none leads anywhere else; it is a `NotThereError` where it is not there, and a
+`ValueError` that gives the reason where something else is wrong with it.
+"""
+
+from typing import Any
+
+from tf_libra import strategies as registered
+from tf_libra.records import history as names
+from tf_libra.records.plan import PlanRecord
+from tf_libra.tensorboard import reading
+from tf_libra.tensorboard.source import Source
+from tf_libra.tensorboard.views.contention import contention_view
+from tf_libra.tensorboard.views.group import group_view
+from tf_libra.tensorboard.views.history import history_view
+from tf_libra.tensorboard.views.plan import plan_view
+from tf_libra.tensorboard.views.ranks import ranks_view
+from tf_libra.tensorboard.views.steps import MeasuredRun, steps_view
+from tf_libra.tensorboard.views.strategies import strategies_view, strategy_like
+from tf_libra.tensorboard.views.timeline import measured_timeline, predicted_timeline
+
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+def plan(source: Source, run: str, tag: str) -> dict[str, Any]:
+    """A plan; `has_graph` where the Graphs tab shows the graph that it has made."""
+    record = reading.last_plan(source, run, tag)
+    steps = reading.steps_of(source, run, record, count=1)
+    hosts = sorted({step.host for step in steps if step.host})
+    return plan_view(record, hosts) | {"has_graph": _has_graph(source, run, record)}
+
+
+def _has_graph(source: Source, run: str, record: PlanRecord) -> bool:
+    """Whether the graph that the Graphs tab shows of the run is that of this plan.
+
+    Of one run it shows the last: that of the plan that came into force before it was written.
+    """
+    graph = source.graph_written(run)
+    if graph is None:
+        return False
+    plans = [one for one in reading.plans_of(source, run) if one["written"] <= graph]
+    last = max(plans, key=lambda one: float(one["written"]), default=None)
+    return last is not None and bool(last["tag"] == record.tag)
+
+
+def group(source: Source, run: str, tag: str, group: int) -> dict[str, Any]:
+    """One group of a plan."""
+    return group_view(reading.last_plan(source, run, tag), group)
+
+
+def timeline(
+    source: Source, run: str, tag: str, show: str, threads: int | None = None
+) -> dict[str, Any] | None:
+    """`show`: "measured", "predicted", or the name of a strategy, then with `threads`."""
+    record = reading.last_plan(source, run, tag)
+    if show == PREDICTED:
+        return predicted_timeline(record)
+    if show == MEASURED:
+        measured = reading.measured(source, run, record)
+        return None if measured is None else measured_timeline(record, measured)
+    if show not in registered.BY_NAME:
+        allowed = ", ".join((PREDICTED, MEASURED, *registered.BY_NAME))
+        raise ValueError(f"show must be one of {allowed}, got {show!r:.80}")
+    return predicted_timeline(record, strategy_like(record, show, threads))
+
+
+def ranks(source: Source, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
+    """One step as all ranks had it; `step` chooses which of those that were kept."""
+    record = reading.last_plan(source, run, tag)
+    steps = reading.steps_of(source, run, record, reading.TRACED_STEPS)
+    return ranks_view(record, steps, step)
+
+
+def contention(source: Source, run: str, tag: str) -> dict[str, Any]:
+    """The contention model beside what it was fitted to."""
+    return contention_view(reading.last_plan(source, run, tag))
+
+
+def strategies(
+    source: Source, run: str, tag: str, workers: int | None = None, strategy: str | None = None
+) -> dict[str, Any]:
+    """Every strategy, or that named by `strategy`; on the plan's workers, or on `workers`."""
+    return strategies_view(reading.last_plan(source, run, tag), workers, strategy)
+
+
+def steps(source: Source, run: str, tag: str) -> dict[str, Any]:
+    """Whole steps as measured, under this plan and others."""
+    record = reading.last_plan(source, run, tag)
+    return steps_view(record, run, _measured_runs(source))
+
+
+def _measured_runs(source: Source) -> list[MeasuredRun]:
+    """Everything that was measured; what cannot be read is named where all runs are listed."""
+    found = []
+    headings = [one for run in sorted(source.records()) for one in reading.plans_of(source, run)]
+    for index, heading in enumerate(headings):
+        run, tag = heading["run"], heading["tag"]
+        record = reading.last_plan(source, run, tag)
+        if record.step != heading["step"]:
+            continue  # the same plan earlier: its steps count with the later one
+        later = [
+            one["step"]
+            for one in headings[index + 1 :]
+            if (one["run"], one["function"]) == (run, record.function)
+            if one["step"] > record.step
+        ]
+        seconds = _usual_steps(source, run, record, min(later, default=None))
+        measured = reading.measured(source, run, record)
+        found.append(MeasuredRun(run, record, seconds, measured))
+    return found
+
+
+def _usual_steps(
+    source: Source, run: str, record: PlanRecord, until: int | None
+) -> tuple[float, ...]:
+    """Steps under the plan, which another replaced at step `until`; None: it is in force."""
+    tag = f"{record.function}/{names.STEP_SECONDS}"
+    points = source.points(run, [tag], reading.HISTORY_POINTS).get(tag, ())
+    return tuple(
+        value for step, value in points if step > record.step and (until is None or step < until)
+    )
+
+
+def history(source: Source, run: str, tag: str) -> dict[str, Any]:
+    """Series of the plan's training function in its run, and the plans that came into force."""
+    record = reading.last_plan(source, run, tag)
+    plans = [
+        one | {"predicted_seconds": _predicted_seconds(source, run, one["tag"])}
+        for one in reading.plans_of(source, run)
+        if one["function"] == record.function
+    ]
+    tags = {name: f"{record.function}/{name}" for name in names.HISTORY}
+    found = source.points(run, list(tags.values()), reading.HISTORY_POINTS)
+    return history_view(plans, {name: found.get(tag, ()) for name, tag in tags.items()})
+
+
+def _predicted_seconds(source: Source, run: str, tag: str) -> float | None:
+    """Backward by what is known now, or as it stands in the plan where nothing is."""
+    record = reading.last_plan(source, run, tag)
+    timeline = record.conclusion.predicted(record.plan)
+    return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds

@@ -1,0 +1,131 @@
+"""Plans and steps of a log directory, and which of them belong together."""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tf_libra.records import kinds
+from tf_libra.records.plan import PlanRecord
+from tf_libra.records.step import StepRecord
+from tf_libra.records.timeline import TimelineRecord
+from tf_libra.tensorboard.cache import Cache
+from tf_libra.tensorboard.source import Source
+
+# The whole of a series of plans is shown; it has one value per time that it came into force.
+_PLAN_POINTS = 100
+# The traced steps whose median is shown, of those that TensorBoard has kept.
+TRACED_STEPS = 50
+# Of a series of scalars.
+HISTORY_POINTS = 1000
+_RANK = re.compile(r"(^|/)rank_\d+$")
+
+# A page asks again every few seconds while training runs.
+_PLANS: Cache[PlanRecord] = Cache(64)
+_STEPS: Cache[StepRecord] = Cache(1024)
+_HEADINGS: Cache[dict[str, Any]] = Cache(4096)
+
+
+class NotThereError(Exception):
+    """What a question names is not in the log directory."""
+
+
+def digest(document: str) -> bytes:
+    """What stands for a document among the keys of a cache."""
+    return hashlib.blake2b(document.encode(), digest_size=16).digest()
+
+
+def last_plan(source: Source, run: str, tag: str) -> PlanRecord:
+    """The plan of a series, as it last came into force.
+
+    Raises:
+      NotThereError: there is no such series.
+      ValueError: it cannot be read.
+    """
+    found = source.documents(run, tag)
+    if not found:
+        raise NotThereError("there is no such plan in this run")
+    return _plan_record(found[-1][1])
+
+
+def measured(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
+    """What was measured under a plan; None where nothing was, or it cannot be read."""
+    # Of a plan that came into force again, the steps since then count.
+    since = source.documents(run, record.tag)[-1][0]
+    dated = source.documents(run, record.tag_of(StepRecord.KIND), TRACED_STEPS)
+    steps = [_step_record(document) for written, document in dated if written >= since]
+    same = [one for one in steps if one.plan == record.plan.fingerprint]
+    return TimelineRecord.of(record.plan, same) or _written(source, run, record)
+
+
+def _written(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
+    """As a version before has computed it, whatever is kept of the steps."""
+    found = source.documents(run, record.tag_of(TimelineRecord.KIND))
+    if not found:
+        return None
+    timeline = TimelineRecord.from_json(found[-1][1])
+    return timeline if timeline.plan == record.plan.fingerprint else None
+
+
+def steps_of(source: Source, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
+    """Steps of every rank of a run's job under a plan, at most so many of each."""
+    tag = record.tag_of(StepRecord.KIND)
+    steps: list[StepRecord] = []
+    for other, tags in sorted(source.records().items()):
+        if tag in tags and job_of(other) == job_of(run):
+            steps += [_step_record(document) for _, document in source.documents(other, tag, count)]
+    return [one for one in steps if one.plan == record.plan.fingerprint]
+
+
+def job_of(run: str) -> str:
+    """The folder of a job, of which every rank's run is one below."""
+    return run.rpartition("/")[0] if _RANK.search(run) else run
+
+
+def in_force(source: Source, run: str, tag: str) -> list[dict[str, Any]]:
+    """What there is to know of a plan, for each time that it came into force."""
+    return [
+        {"run": run, "tag": tag} | _heading(document) | {"written": written}
+        for written, document in source.documents(run, tag, _PLAN_POINTS)
+    ]
+
+
+def in_order(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of one function in the order in which they came into force, over all jobs of a run."""
+    return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
+
+
+def plans_of(source: Source, run: str) -> list[dict[str, Any]]:
+    """The plans of one run; what cannot be read is named where all runs are listed."""
+    plans: list[dict[str, Any]] = []
+    for tag, series in source.records().get(run, {}).items():
+        with contextlib.suppress(ValueError):
+            if kinds.kind_of(series.content) == PlanRecord.KIND:
+                plans += in_force(source, run, tag)
+    return in_order(plans)
+
+
+def _heading(document: str) -> dict[str, Any]:
+    return _HEADINGS.get(digest(document), lambda: _heading_of(_plan_record(document)))
+
+
+def _heading_of(record: PlanRecord) -> dict[str, Any]:
+    return {
+        "function": record.function,
+        "step": record.step,
+        "origin": record.origin,
+        "strategy": record.plan.strategy,
+        "fingerprint": record.plan.fingerprint,
+        "num_groups": len(record.plan.groups),
+        "num_tensors": len(record.plan.tensor_names),
+        "num_workers": record.plan.num_workers,
+    }
+
+
+def _plan_record(document: str) -> PlanRecord:
+    return _PLANS.get(digest(document), lambda: PlanRecord.from_json(document))
+
+
+def _step_record(document: str) -> StepRecord:
+    return _STEPS.get(digest(document), lambda: StepRecord.from_json(document))

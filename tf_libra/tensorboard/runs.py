@@ -1,0 +1,99 @@
+"""What a log directory holds: plans, what stands in cards, functions that have no plan yet."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_libra import strategies
+from tf_libra.records import history, kinds
+from tf_libra.records.plan import PlanRecord
+from tf_libra.tensorboard.cache import Cache
+from tf_libra.tensorboard.reading import digest, in_force, in_order, job_of
+from tf_libra.tensorboard.source import Series, Source
+from tf_libra.tensorboard.views.cards import CARDS
+
+_SHOWN: Cache[dict[str, Any]] = Cache(64)
+
+
+def runs(source: Source) -> dict[str, Any]:
+    """All plans, by run; functions that have none yet; and what cannot be read, with the reason.
+
+    What stands in cards is there with all that is shown of it. `stamps` are by run what changes
+    whenever anything is written there; `strategies` are those that can be asked for.
+    """
+    plans: list[dict[str, Any]] = []
+    cards: dict[str, list[dict[str, Any]]] = {card.name: [] for card in CARDS.values()}
+    problems: list[dict[str, str]] = []
+    for run, tags in sorted(source.records().items()):
+        for tag, series in sorted(tags.items()):
+            try:
+                kind = kinds.kind_of(series.content)
+                if kind in CARDS:
+                    shown = [_shown(kind, text) for _, text in source.documents(run, tag)]
+                    cards[CARDS[kind].name] += [
+                        {"run": run, "job": job_of(run)} | one for one in shown
+                    ]
+                if kind == PlanRecord.KIND:
+                    plans += in_force(source, run, tag)
+            except ValueError as error:
+                problems.append({"run": run, "tag": tag, "message": str(error)})
+    headings = in_order(plans)
+    scalars = source.scalars()
+    return {
+        "plans": headings,
+        **cards,
+        "measuring": _measuring(source, scalars, headings),
+        "strategies": _registered(),
+        "stamps": _stamps(source.records(), scalars),
+        "problems": problems,
+    }
+
+
+def _shown(kind: str, document: str) -> dict[str, Any]:
+    return _SHOWN.get((kind, digest(document)), lambda: CARDS[kind].of(document))
+
+
+def _measuring(
+    source: Source,
+    listed: Mapping[str, Mapping[str, Series]],
+    plans: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Functions that have run steps and no plan yet: which step they are at, of how many."""
+    planned = {(plan["run"], plan["function"]) for plan in plans}
+    found = []
+    for run, tags in sorted(listed.items()):
+        for tag in sorted(tags):
+            function, _, name = tag.rpartition("/")
+            if name != history.MAX_TUNING_STEPS or (run, function) in planned:
+                continue
+            points = source.points(run, [tag], 1).get(tag, ())
+            steps = [
+                tags[one].last_step
+                for one in (f"{function}/{series}" for series in history.HISTORY)
+                if one in tags
+            ]
+            most = int(points[-1][1]) if points else 0
+            found.append(
+                {"run": run, "function": function, "step": max(steps, default=0), "most": most}
+            )
+    return found
+
+
+def _registered() -> list[dict[str, Any]]:
+    """Every strategy that can be asked for, and how long it may tune where nobody says."""
+    return [
+        {
+            "name": name,
+            "tuning_steps": kind.tuning_steps,
+            "tuning_seconds": kind.tuning_seconds,
+        }
+        for name, kind in strategies.BY_NAME.items()
+    ]
+
+
+def _stamps(*listings: Mapping[str, Mapping[str, Series]]) -> dict[str, float]:
+    stamps: dict[str, float] = {}
+    for listed in listings:
+        for run, tags in listed.items():
+            latest = max((series.last_written for series in tags.values()), default=0.0)
+            stamps[run] = max(stamps.get(run, 0.0), latest)
+    return stamps

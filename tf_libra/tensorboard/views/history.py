@@ -1,0 +1,59 @@
+"""A training function's steps and plans over time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_libra.records import history
+
+# Points of a series: (step, value).
+Points = Sequence[tuple[int, float]]
+
+
+def history_view(
+    plans: Sequence[Mapping[str, Any]], series: Mapping[str, Points]
+) -> dict[str, Any]:
+    """Series as they were written, how well backward was predicted, and where steps drifted.
+
+    Args:
+      plans: in the order in which they came into force, each with `step` and `predicted_seconds`.
+      series: by the names in `history.HISTORY`; what was never written is missing.
+    """
+    points = {name: [list(one) for one in series.get(name, ())] for name in history.HISTORY}
+    return {
+        "plans": list(plans),
+        "series": points,
+        "errors": _errors(plans, points),
+        "drifts": _drifts(points),
+    }
+
+
+def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
+    """Where steps left what was expected of them, and where they were back."""
+    expected = {point[0]: point[1] for point in series[history.EXPECTED_STEP_SECONDS]}
+    return sorted(
+        (
+            {
+                "step": step,
+                "measured_seconds": seconds,
+                "expected_seconds": expected[step],
+                "is_back": name == history.RETURNED_STEP_SECONDS,
+            }
+            for name in (history.DRIFTED_STEP_SECONDS, history.RETURNED_STEP_SECONDS)
+            for step, seconds in series[name]
+            if step in expected
+        ),
+        key=lambda drift: drift["step"],
+    )
+
+
+def _errors(
+    plans: Sequence[Mapping[str, Any]], series: Mapping[str, list[list[float]]]
+) -> list[list[float]]:
+    """Relative errors of predicted backward time: [step, predicted / measured - 1]."""
+    found = []
+    for step, seconds in series[history.BACKWARD_SECONDS]:
+        before = [plan for plan in plans if plan["step"] <= step]
+        predicted = before[-1]["predicted_seconds"] if before else None
+        if predicted is not None and seconds > 0:
+            found.append([step, predicted / seconds - 1])
+    return found

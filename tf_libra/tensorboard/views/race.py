@@ -1,0 +1,50 @@
+"""Plans that were run in turns."""
+
+import dataclasses
+from typing import Any
+
+from tf_libra.records.spread import Spread
+from tf_libra.tuning.comparison import against_one_all_reduce
+from tf_libra.tuning.race import Race
+
+
+def race_view(race: Race | None) -> list[dict[str, Any]] | None:
+    """The plans that were run in turns, the one in force first; None where none were.
+
+    `ratio` is a contender's step to the winner's, by steps that stood beside each other; `is_noise`
+    says that this tells nothing. Both are of no meaning for the winner.
+    """
+    if race is None:
+        return None
+    rows = []
+    for one in race.contenders:
+        lead = race.lead(one)
+        rows.append(
+            {
+                "strategy": one.plan.strategy,
+                "fingerprint": one.plan.fingerprint,
+                "num_groups": len(one.plan.groups),
+                "threads": sorted({group.num_threads for group in one.plan.groups}),
+                "num_rounds": len(one.seconds),
+                "step": dataclasses.asdict(Spread.of(one.seconds)) if one.seconds else None,
+                "predicted_seconds": one.predicted_seconds,
+                "ratio": None if lead is None else lead[0],
+                "is_noise": race.is_noise(one),
+            }
+        )
+    return rows
+
+
+def comparison_view(race: Race | None) -> dict[str, Any] | None:
+    """The step of the plan in force against one all-reduce after backward; None if not compared."""
+    compared = against_one_all_reduce(race)
+    if compared is None:
+        return None
+    return {
+        "low": compared.low,
+        "ratio": compared.ratio,
+        "high": compared.high,
+        "is_noise": compared.is_noise,
+        "num_rounds": compared.num_rounds,
+        "text": compared.describe(),
+    }

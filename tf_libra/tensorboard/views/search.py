@@ -1,0 +1,36 @@
+"""What a search has tried."""
+
+import dataclasses
+from typing import Any
+
+from tf_libra.tuning.search.result import Search
+
+
+def search_view(search: Search | None) -> dict[str, Any] | None:
+    """What was tried, by whom, and how it went; None where nothing was searched.
+
+    `searchers` are in the order of their first use; `searcher` is "start" for what a search begins
+    with.
+    """
+    if search is None:
+        return None
+    used: dict[str, list[bool]] = {}
+    for use in search.history:
+        used.setdefault(use.searcher, []).append(use.found_best)
+    return {
+        "best": None if search.best is None else dataclasses.asdict(search.best),
+        "num_settings": len(search.seconds),
+        "searchers": [
+            {"name": name, "num_steps": len(found), "new_bests": sum(found)}
+            for name, found in used.items()
+        ],
+        "trials": [
+            {
+                "searcher": trial.searcher,
+                **dataclasses.asdict(trial.setting),
+                "seconds": trial.seconds,
+                "found_best": trial.found_best,
+            }
+            for trial in search.trials
+        ],
+    }
