@@ -1,5 +1,6 @@
 """A log directory read without TensorBoard's server: all of its event files, at once."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tf_libra.records.event_files import EventFile, Summary
 from tf_libra.tensorboard.source import Series
 
 _Value = TypeVar("_Value")
+_Listing = Mapping[str, Mapping[str, Series]]
 _BySeries = Mapping[str, Mapping[str, Sequence[Summary]]]
 
 
@@ -60,13 +62,17 @@ class Folder:
             {"file": str(one.path), "message": one.problem} for one in self.files if one.problem
         ]
 
-    def records(self) -> Mapping[str, Mapping[str, Series]]:
+    def records(self) -> _Listing:
         """All series of records, by run and tag."""
-        return _listed(self.of_records)
+        return self._listed[0]
 
-    def scalars(self) -> Mapping[str, Mapping[str, Series]]:
+    def scalars(self) -> _Listing:
         """All series of scalars, by run and tag."""
-        return _listed(self.of_scalars)
+        return self._listed[1]
+
+    @functools.cached_property
+    def _listed(self) -> tuple[_Listing, _Listing]:
+        return _listing(self.of_records), _listing(self.of_scalars)
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
         """At most `count` records of a series; `ValueError` where one is no text."""
@@ -89,7 +95,7 @@ class Folder:
         return self.graphs.get(run)
 
 
-def _listed(found: _BySeries) -> dict[str, dict[str, Series]]:
+def _listing(found: _BySeries) -> _Listing:
     return {
         run: {
             tag: Series(

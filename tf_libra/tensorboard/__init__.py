@@ -1,1 +1,1 @@
-"""What a training run shows in TensorBoard: records, their writer, the plugin that draws them."""
+"""The Libra tab of TensorBoard: what it may ask of a log directory, the answers, how they look."""

@@ -1,4 +1,4 @@
-"""One step as all ranks had it, on one time axis; JSON values like those of `views.py`."""
+"""One step as all ranks had it, on one time axis."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from tf_libra.records.clocks import clock_offsets
 from tf_libra.records.exchanges import shared_exchanges
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.step import AllReduceSpan, StepRecord
+from tf_libra.tensorboard.views.timeline import stream_rows
 
 
 def ranks_view(
@@ -69,8 +70,7 @@ def _rank(step: StepRecord, zero_ns: int, record: PlanRecord) -> dict[str, Any]:
     def seconds(at_ns: int) -> float:
         return (at_ns - zero_ns) * 1e-9
 
-    streams = {group.stream for group in record.plan.groups}
-    rows = {stream: row for row, stream in enumerate(sorted(streams))}
+    rows = stream_rows(record.plan)
     computation = None
     if step.backward_start_ns is not None and step.produced_ns:
         computation = {

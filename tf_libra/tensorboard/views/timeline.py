@@ -31,7 +31,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
     )
     if timeline is None:
         return None
-    rows = _stream_rows(plan)
+    rows = stream_rows(plan)
     return {
         "kind": "predicted",
         "strategy": plan.strategy,
@@ -59,7 +59,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str, Any]:
     """What the steps under the plan did, median and quartiles."""
     plan = record.plan
-    rows = _stream_rows(plan)
+    rows = stream_rows(plan)
     spans = []
     for span in measured.spans:
         known = 0 <= span.group < len(plan.groups)
@@ -94,7 +94,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
     }
 
 
-def _stream_rows(plan: Plan) -> dict[int, int]:
+def stream_rows(plan: Plan) -> dict[int, int]:
     """Each stream's row of a timeline: their numbers need not follow each other."""
     return {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
 
