@@ -61,47 +61,25 @@ def optimize(
     """
     if callable(strategy):
         raise ValueError("optimize is called before it decorates: @tf_libra.optimize()")
-    pipeline = pipeline_lib.find(strategy)
+    pipeline, burst = pipeline_lib.find(strategy), burst_lib.find(strategy)
     if pipeline is not None:
-        of_stages = _options_of_stages("pipelines", pipeline.name, options)
+        of_stages = _options_of_stages(options_lib.PIPELINES, pipeline.name, options)
         return functools.partial(
             Optimized,
             options=of_stages,
             make_planner=functools.partial(_pipeline_planner, pipeline, of_stages.memory_bytes),
         )
-    burst = burst_lib.find(strategy)
     if burst is not None:
         given = options.pop("plan", None)
         plan = None if given is None else options_lib.load_burst_plan(given)
         return functools.partial(
             Optimized,
-            options=_options_of_stages("bursts", burst.name, options),
+            options=_options_of_stages(options_lib.BURSTS, burst.name, options),
             make_planner=functools.partial(_burst_planner, burst, plan),
         )
     resolved = options_lib.resolve({"strategy": strategy, **options})
-    for name, has in {
-        "release_variables": "needs all variables",
-        "memory_bytes": "has all parameters",
-    }.items():
-        if value := getattr(resolved, name):
-            raise ValueError(
-                f"{name} is an option of pipelines, as tf_libra.strategies.Spp makes them, got"
-                f" {value!r} with strategy {resolved.strategy.name!r}, under which every rank {has}"
-            )
+    options_lib.refuse_others(options_lib.DATA_PARALLELISM, resolved.strategy.name, options)
     return functools.partial(Optimized, options=resolved)
-
-
-# What else says something of data parallelism alone.
-_OF_STAGES = (
-    "logdir",
-    "engine",
-    "broadcast_variables",
-    "sparse_as_dense",
-    "progress",
-    "faults",
-    "timeout_seconds",
-    "stall_warning_seconds",
-)
 
 
 def runs_in_stages(strategy: Any) -> bool:
@@ -121,37 +99,22 @@ def _burst_planner(strategy: BurstStrategy, plan: BurstPlan | None) -> "Planner"
     return BurstPlanner(strategy, plan)
 
 
-def _options_of_stages(what: str, strategy: str, options: Mapping[str, Any]) -> options_lib.Options:
+def _options_of_stages(kind: str, strategy: str, given: Mapping[str, Any]) -> options_lib.Options:
     """The options, with a strategy of data parallelism that nobody asks.
 
     Args:
-        what: "pipelines" or "bursts".
+        kind: of the strategy.
         strategy: its name.
-        options: what the user asked for, but for plans of bursts.
+        given: what the user asked for, but for plans of bursts.
 
     Raises:
-        ValueError: one is given that these do not have.
+        ValueError: an option is given that this kind does not have, or that is out of its range.
     """
-    own = ("plan",) if what == "bursts" else ("release_variables", "memory_bytes")
-    allowed = (*own, *_OF_STAGES)
-    defaults = {one.alone or one.name: one.default for one in options_lib.declared()}
-    for name, value in options.items():
-        if name not in allowed and name in defaults and value != defaults[name]:
-            raise ValueError(
-                f"{name} is no option of {what}, as strategy {strategy!r} makes them, got"
-                f" {value!r}; allowed are {', '.join(allowed)}"
-            )
-    engine = options.get("engine", "auto")
+    options_lib.refuse_others(kind, strategy, given)
+    engine = given.get("engine", "auto")
     if engine not in ("auto", "lanes"):
-        raise ValueError(f"engine must be 'lanes' for {what}, got {engine!r}")
-    resolved = options_lib.resolve(
-        {"strategy": strategies.SynEasgd(), **options, "engine": "lanes"}
-    )
-    if resolved.faults.check_numerics is not None:
-        raise ValueError(
-            f"check_numerics is no option of {what}, got {resolved.faults.check_numerics!r}"
-        )
-    return resolved
+        raise ValueError(f"engine must be 'lanes' for {kind}, got {engine!r}")
+    return options_lib.resolve({"strategy": strategies.SynEasgd(), **given, "engine": "lanes"})
 
 
 class Optimized:

@@ -538,18 +538,27 @@ def test_microbatches_have_to_be_said():
         {"inner_gradients": "local"},
         {"check_numerics": "raise"},
         {"max_tuning_steps": 7},
+        {"tuning": tf_libra.Tuning(max_steps=7)},
     ],
 )
 def test_options_of_data_parallelism_are_refused(option):
     (name,) = option
     with pytest.raises(ValueError, match=f"^{name} is no option of pipelines"):
         tf_libra.optimize(Spp(num_microbatches=2), **option)
+    with pytest.raises(ValueError, match=r"^check_numerics is no .* bursts.*allowed are .*plan"):
+        tf_libra.optimize("deeppool", faults=tf_libra.Faults(check_numerics="skip"))
+
+
+def test_how_long_to_wait_for_others_is_asked_of_pipelines_too():
+    faults = tf_libra.Faults(timeout_seconds=5, liveness_seconds=7)
+    assert callable(tf_libra.optimize(Spp(num_microbatches=2), faults=faults))
+    assert callable(tf_libra.optimize(Spp(num_microbatches=2), liveness_seconds=7))
 
 
 def test_data_parallelism_lets_no_variables_go():
-    with pytest.raises(ValueError, match=r"^release_variables is an option of pipelines.*'libra'"):
+    with pytest.raises(ValueError, match=r"^release_variables is no option of data .*'libra'"):
         tf_libra.optimize("libra", release_variables=True)
-    with pytest.raises(ValueError, match=r"^memory_bytes is an option of pipelines.*'libra'"):
+    with pytest.raises(ValueError, match=r"^memory_bytes is no .* of pipelines, got 1"):
         tf_libra.optimize("libra", memory_bytes=1e9)
     with pytest.raises(ValueError, match=r"^memory_bytes must be"):
         tf_libra.optimize(Spp(num_microbatches=2), memory_bytes=0)

@@ -1,8 +1,31 @@
 """From what a user gives by name to what it means."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tf_libra.options.options import GROUPS, Options, declared
+
+
+def refuse_others(kind: str, strategy: str, given: Mapping[str, Any]) -> None:
+    """Refuses what only strategies of other kinds can be asked for.
+
+    Args:
+        kind: one of `option.KINDS`.
+        strategy: the name of a strategy of this kind.
+        given: what a user has given by name.
+
+    Raises:
+        ValueError: names the option, its value and what is allowed.
+    """
+    for one in declared():
+        group = given.get(one.group)
+        value = given.get(one.given_as, getattr(group, one.name, one.default))
+        if kind not in one.of and value != one.default:
+            allowed = ", ".join(other.given_as for other in declared() if kind in other.of)
+            raise ValueError(
+                f"{one.given_as} is no option of {kind}, as strategy {strategy!r} makes them, but"
+                f" of {' and '.join(one.of)}, got {value!r}; allowed are {allowed}"
+            )
 
 
 def resolve(given: dict[str, Any]) -> Options:

@@ -7,6 +7,9 @@ from typing import Any
 
 Check = Callable[[str, Any], Any]
 
+DATA_PARALLELISM, PIPELINES, BURSTS = KINDS = ("data parallelism", "pipelines", "bursts")
+"""What strategies make of a job: each has options of its own."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -21,6 +24,7 @@ class Option:
         agreed: whether all ranks have to ask for the same.
         group: of the options that it belongs to; empty for none.
         alone: the name by which an option of a group may be given without it.
+        of: the kinds of strategies that have it.
     """
 
     name: str
@@ -31,14 +35,29 @@ class Option:
     agreed: bool
     group: str = ""
     alone: str = ""
+    of: tuple[str, ...] = (DATA_PARALLELISM,)
+
+    @property
+    def given_as(self) -> str:
+        """The name by which it is given, without its group."""
+        return self.alone or self.name
 
 
 def option(
-    default: Any, kind: str, check: Check, doc: str, *, agreed: bool = False, alone: str = ""
+    default: Any,
+    kind: str,
+    check: Check,
+    doc: str,
+    *,
+    agreed: bool = False,
+    alone: str = "",
+    of: tuple[str, ...] = (DATA_PARALLELISM,),
 ) -> Any:
     """A field of a dataclass of options; see `Option`."""
     doc = " ".join(doc.split())
-    metadata = {"kind": kind, "check": check, "doc": doc, "agreed": agreed, "alone": alone}
+    metadata = {
+        "kind": kind, "check": check, "doc": doc, "agreed": agreed, "alone": alone, "of": of
+    }  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -17,7 +17,15 @@ from tf_libra.backends.backend import Backend
 from tf_libra.cost_model.evidence import MAX_MODEL_ERROR
 from tf_libra.model.plan import Plan
 from tf_libra.options import values
-from tf_libra.options.option import Option, check_all, option
+from tf_libra.options.option import (
+    BURSTS,
+    DATA_PARALLELISM,
+    KINDS,
+    PIPELINES,
+    Option,
+    check_all,
+    option,
+)
 from tf_libra.planning.strategy import Usual
 from tf_libra.tuning import Budget, way_of
 
@@ -101,6 +109,7 @@ class Faults:
         f"""how long to wait for another rank at most; by default what {values.TIMEOUT_VARIABLE}
         says, else {values.DEFAULT_TIMEOUT_SECONDS:g}.""",
         alone="timeout_seconds",
+        of=KINDS,
     )
     stall_warning_seconds: float = option(
         30.0,
@@ -108,6 +117,7 @@ class Faults:
         values.check_wait,
         "after how long to warn that another rank has not arrived.",
         alone="stall_warning_seconds",
+        of=KINDS,
     )
     liveness_seconds: float = option(
         None,
@@ -117,6 +127,7 @@ class Faults:
         default what {values.LIVENESS_VARIABLE} says, else {values.DEFAULT_LIVENESS_SECONDS:g}.
         Between {values.LIVENESS_RANGE[0]:g} and {values.LIVENESS_RANGE[1]:g}, of lanes alone.""",
         alone="liveness_seconds",
+        of=KINDS,
     )
     check_numerics: str | None = option(
         None,
@@ -147,6 +158,7 @@ class Options:
         lambda name, value: strategies.resolve(value),
         "what plans: a name or an object of `tf_libra.strategies`.",
         agreed=True,
+        of=KINDS,
     )
     engine: str = option(
         "auto",
@@ -156,6 +168,7 @@ class Options:
         Horovod that runs on MPI or NCCL; the name of a registered backend; or "auto", which
         is lanes but where Horovod can what they cannot, and says why.""",
         agreed=True,
+        of=KINDS,
     )
     threads: tuple[int, ...] | None = option(
         None,
@@ -169,6 +182,7 @@ class Options:
         "Plan | BurstPlan | str | os.PathLike[str] | None",
         values.check_plan,
         "a plan (of bursts a `BurstPlan`) or the path of one as JSON, to follow without measuring.",
+        of=(DATA_PARALLELISM, BURSTS),
     )
     logdir: Path | None = option(
         None,
@@ -176,6 +190,7 @@ class Options:
         values.check_folder,
         """folder for profile, cost model and plan as JSON, written by rank 0, and for what
         TensorBoard shows.""",
+        of=KINDS,
     )
     cache_dir: Path | None = option(
         None,
@@ -192,6 +207,7 @@ class Options:
         rank 0's values to all when the step first uses a variable, and refuses what differs later;
         True copies at every trace that gets a plan of its own; False refuses.""",
         agreed=True,
+        of=KINDS,
     )
     local_variables: tuple[Any, ...] = option(
         (),
@@ -210,6 +226,7 @@ class Options:
         """make the `IndexedSlices` of embeddings dense and plan them with the others, instead of
         gathering their rows.""",
         agreed=True,
+        of=KINDS,
     )
     inner_gradients: str | None = option(
         None,
@@ -227,6 +244,7 @@ class Options:
         """of pipelines alone: free the memory of variables that are of other ranks' stages alone,
         until `synchronize_variables()`.""",
         agreed=True,
+        of=(PIPELINES,),
     )
     memory_bytes: float | None = option(
         None,
@@ -234,6 +252,7 @@ class Options:
         values.check_optional_above_0,
         """of pipelines alone: what this rank has for the parameters of its stage and their
         gradients; the least of all ranks counts. None: enough.""",
+        of=(PIPELINES,),
     )
     progress: bool = option(
         True,
@@ -241,6 +260,7 @@ class Options:
         checks.boolean,
         """show on a terminal every phase that takes longer than a second, in a line that goes when
         it is over.""",
+        of=KINDS,
     )
     tuning: Tuning = option(
         None,
@@ -253,6 +273,7 @@ class Options:
         "Faults | None",
         values.group(Faults),
         "a `tf_libra.Faults`: ranks that are late, gradients that are no numbers.",
+        of=KINDS,
     )
 
     def __post_init__(self) -> None:
