@@ -24,6 +24,7 @@ from tf_libra.planning.pipeline import PipelineStrategy
 from tf_libra.tuning import Conclusion, Origin, Phase
 
 if TYPE_CHECKING:
+    from tf_libra.session.training import Training
     from tf_libra.stages.planning.planner import Planner
 
 _COLUMNS = 100
@@ -163,7 +164,7 @@ class Optimized:
         # Threads that call it at once take turns: the ranks' steps are one after the other.
         self._turn = threading.RLock()
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
-        self._training: TrainingFunction | StagedTraining
+        self._training: Training
         if make_planner is None:
             self._training = TrainingFunction(function, options, tuner)
         else:
