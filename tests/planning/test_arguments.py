@@ -72,6 +72,11 @@ def test_annotations_may_be_texts() -> None:
     assert arguments_of(kind) == (Argument("amount", float, False, None, ""),)
 
 
+def test_annotations_that_only_type_checkers_know_say_nothing() -> None:
+    kind = dataclasses.make_dataclass("Lost", [("amount", "Elsewhere | None", None)], frozen=True)
+    assert arguments_of(kind) == (Argument("amount", None, False, None, ""),)
+
+
 @pytest.mark.parametrize("by_name", [strategies.BY_NAME, PIPELINES, BURSTS])
 def test_all_of_ours_can_be_said_and_are_described(by_name: Any) -> None:
     for kind in by_name.values():

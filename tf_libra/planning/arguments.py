@@ -30,12 +30,15 @@ class Argument:
 
 def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
     """Returns the arguments of a strategy, in the order of its fields."""
-    hints = typing.get_type_hints(strategy)
+    try:
+        hints = typing.get_type_hints(strategy)
+    except NameError:  # one that only type checkers import
+        hints = {}
     docs = _docs(strategy)
     return tuple(
         Argument(
             field.name,
-            *_kind(hints[field.name]),
+            *_kind(hints.get(field.name)),
             None if field.default is dataclasses.MISSING else field.default,
             docs.get(field.name, ""),
         )
