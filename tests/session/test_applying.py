@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tests.session.alone import INPUTS, NAMES, NUM_BYTES, ONE, TWO, step
 from tf_libra import options
 from tf_libra.backends.engine import Engine, EngineError
 from tf_libra.model.plan import Plan
+from tf_libra.records import event_files
 from tf_libra.session import grappler
 from tf_libra.session.applying import Applying
 from tf_libra.session.session import Session
@@ -110,6 +112,43 @@ def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) 
     assert "phase: run" in told
     assert "backward: measured" in told
     session.close()
+
+
+@pytest.mark.parametrize("blocked", [False, True], ids=["a folder", "a file"])
+def test_what_is_traced_and_kept_is_what_was_asked_for_not_what_can_be_written(
+    engine: Engine, tmp_path: Path, blocked: bool
+) -> None:
+    """Also where nothing can be written any more: who tells the story decides nothing."""
+    if blocked:
+        (tmp_path / "log").write_text("a file where a folder should be")
+    kept: list[int] = []
+    traced: list[int] = []
+
+    class Noting(Story):
+        def graph(self, step, trace, groups):
+            kept.append(step)
+            super().graph(step, trace, groups)
+
+        def executed(self, step, called_ns, all_reduces, observation=None, timeline=None):
+            traced.extend([step] if observation is not None else [])
+            super().executed(step, called_ns, all_reduces, observation, timeline)
+
+    asked = options.resolve({"logdir": tmp_path / "log"})
+    train, story = step(), Noting(asked)
+    story.met(0, asked)
+    story.named("step")
+    tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)
+    session = Session("step", engine, asked, story, tensors, {}, TWO)
+    graph = train.get_concrete_function(INPUTS).graph
+    for number in range(1, 4):
+        engine.set_step(number)
+        session.step(number, lambda: train(INPUTS))
+        session.keep_graph(number, graph)
+    story.close()
+    session.close()
+    assert (kept, traced) == ([1], [2, 3])
+    files = [event_files.read(path) for path in tmp_path.glob(event_files.PATTERN)]
+    assert [one.graph_written is not None for one in files] == ([] if blocked else [True])
 
 
 def test_session_with_nothing_to_plan_runs_as_it_is(engine: Engine) -> None:
