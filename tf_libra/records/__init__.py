@@ -7,8 +7,8 @@ where it is shown (`tf_libra.tensorboard.views`), so that writing costs next to 
 
 # isort: off
 from tf_libra.records import plan as plan
-from tf_libra.records import timeline as timeline
 from tf_libra.records import step as step
+from tf_libra.records import timeline as timeline
 from tf_libra.records import pipeline as pipeline
 from tf_libra.records import burst as burst
 from tf_libra.records import background as background
