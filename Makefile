@@ -36,7 +36,7 @@ SEVERAL := --dist loadgroup --no-loadscope-reorder
 IN_TWO := -n 2 $(SEVERAL)
 IN_THREE := -n 3 $(SEVERAL)
 
-CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner passes benchmarks,$(dir)/*.cc $(dir)/*.h))
+CXX_FILES := $(wildcard $(foreach dir,ops ops/lanes ops/nccl_tuner ops/testing passes benchmarks,$(dir)/*.cc $(dir)/*.h))
 
 .DELETE_ON_ERROR:
 .PHONY: setup test check demo wheel pictures looks lint format bench soak gpu-test gpu-dry-run cc-tests cc-test cc-lanes sanitize sanitize-some fuzz clean distclean
@@ -138,7 +138,7 @@ format: $(VENV)/.ready
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 # C++ tests without TensorFlow: each *_test.cc of these folders is a program, linked with the rest
-# of its folder. They are built plainly, and with each set of sanitizers.
+# of its folder and with doctest. They are built plainly, and with each set of sanitizers.
 CXX ?= g++
 CC_DIRS := ops/lanes ops/nccl_tuner
 cc_tests = $(notdir $(basename $(wildcard $(1)/*_test.cc)))
@@ -164,11 +164,15 @@ build/cc/$(1)/%_test.o: $(2)/%_test.cc Makefile
 	@mkdir -p $$(@D)
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 
-$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
+$(patsubst %,build/cc/$(1)/%,$(call cc_tests,$(2))): %: %.o build/cc/$(1)/testing/main.o $(patsubst %,build/cc/$(1)/%,$(call cc_objects,$(2)))
 	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $$^ -o $$@
 endef
 
 define cc_variant
+build/cc/$(1)/testing/main.o: ops/testing/main.cc Makefile
+	@mkdir -p $$(@D)
+	$(CXX) $(CC_FLAGS) $(CC_FLAGS_$(1)) $(CC_TEST_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+
 .PHONY: cc-run-$(1)
 cc-run-$(1): $(CC_TESTS:%=build/cc/$(1)/%)
 	@for program in $$^; do echo "$$$$program" && $$$$program || exit 1; done
@@ -177,7 +181,7 @@ CC_VARIANTS := plain asan tsan
 $(foreach variant,$(CC_VARIANTS),$(foreach dir,$(CC_DIRS),$(eval $(call cc_programs,$(variant),$(dir)))))
 $(foreach variant,$(CC_VARIANTS),$(eval $(call cc_variant,$(variant))))
 .SECONDARY:
--include $(wildcard build/cc/*/*.d)
+-include $(wildcard build/cc/*/*.d build/cc/*/testing/*.d)
 
 cc-tests: $(CC_TESTS:%=build/cc/plain/%)
 

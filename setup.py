@@ -137,12 +137,15 @@ class Library(Extension):
         for header in sorted({source.parent / "testing.h" for source in self.tests.values()}):
             lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
             lines.append("  level = -O0")
+        runner = str(self.build_dir / "ops/testing/main.o")
+        if self.tests:
+            lines.append(f"build {runner}: compile_test ops/testing/main.cc")
         for program, source in self.tests.items():
             own, shared = f"{program}.o", program.with_name("testing.h")
             units = [out for unit, out in objects.items() if Path(unit).parent == source.parent]
             lines.append(f"build {own}: compile_test {source} | {shared}.gch")
             lines.append(f"  include = -include {shared}")
-            lines.append(f"build {program}: link_test {own} {' '.join(units)}")
+            lines.append(f"build {program}: link_test {own} {runner} {' '.join(units)}")
         return lines
 
 

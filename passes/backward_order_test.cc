@@ -39,12 +39,12 @@ tensorflow::GraphDef Ordered(const testing::Graph& graph, const std::vector<Name
                              const Names& all_reduces = kAllReduces) {
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
-  EXPECT_SAME(why, std::string());
+  DOCTEST_CHECK_EQ(why, std::string());
   const std::vector<Wait> waits = KeepBackwardOrder({{groups, all_reduces}}, *indexed);
-  EXPECT_THAT_TRUE(!CloseCycle(waits, *indexed));
+  DOCTEST_CHECK(!CloseCycle(waits, *indexed));
   tensorflow::GraphDef def = graph.def;
   WriteWaits(waits, *indexed, "join_", &def);
-  EXPECT_THAT_TRUE(IsLive(def, &why));
+  DOCTEST_CHECK(IsLive(def, &why));
   return def;
 }
 
@@ -60,44 +60,46 @@ Names Controls(const tensorflow::GraphDef& def, const std::string& name) {
   return controls;
 }
 
-void GradientsOfOneLayerStaySideBySide() {
+DOCTEST_TEST_CASE("GradientsOfOneLayerStaySideBySide") {
   const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
-  EXPECT_SAME(Controls(def, "dx3"), Names{});
-  EXPECT_SAME(Controls(def, "dw2"), Names{"dw3"});
-  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
-  EXPECT_SAME(Controls(def, "dw1"), Names{"dw2"});
+  DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dw1"), Names{"dw2"});
 }
 
-void UpdatesWaitForTheLastGradient() {
+DOCTEST_TEST_CASE("UpdatesWaitForTheLastGradient") {
   const auto def = Ordered(Chain(), {{"dw3"}, {"dw2"}, {"dw1"}});
-  for (const char* update : {"u3", "u2", "u1"}) EXPECT_SAME(Controls(def, update), Names{"dw1"});
+  for (const char* update : {"u3", "u2", "u1"})
+    DOCTEST_CHECK_EQ(Controls(def, update), Names{"dw1"});
 }
 
-void WithinAGroupNothingIsOrdered() {
+DOCTEST_TEST_CASE("WithinAGroupNothingIsOrdered") {
   auto def = Ordered(Chain(), {{"dw3", "dw2", "dw1"}});
-  for (const char* name : {"dx3", "dx2", "dw2", "dw1"}) EXPECT_SAME(Controls(def, name), Names{});
+  for (const char* name : {"dx3", "dx2", "dw2", "dw1"})
+    DOCTEST_CHECK_EQ(Controls(def, name), Names{});
   // Three gradients and three updates would be nine edges.
-  EXPECT_SAME(Controls(def, "u2"), Names{"join_0"});
-  EXPECT_SAME(Controls(def, "join_0"), (Names{"dw1", "dw2", "dw3"}));
+  DOCTEST_CHECK_EQ(Controls(def, "u2"), Names{"join_0"});
+  DOCTEST_CHECK_EQ(Controls(def, "join_0"), (Names{"dw1", "dw2", "dw3"}));
   def = Ordered(Chain(), {{"dw3", "dw2"}, {"dw1"}});
-  EXPECT_SAME(Controls(def, "dx3"), Names{});
-  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
-  EXPECT_SAME(Controls(def, "dw1"), Names{"dw2"});
+  DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dw1"), Names{"dw2"});
 }
 
-void ConstantsAreNotHeldUp() {
+DOCTEST_TEST_CASE("ConstantsAreNotHeldUp") {
   testing::Graph graph = Chain();
   graph.Add("Const", "axes", {"^g1"});
   graph.Add("Sum", "sum", {"g1", "axes"});
   graph.Add("Reshape", "db1", {"sum", "shape"});
   graph.Add("LibraAllReduce", "rb", {"db1"});
   const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}, {"db1"}}, {"r3", "r2", "r1", "rb"});
-  EXPECT_SAME(Controls(def, "shape"), Names{"g3"});
-  EXPECT_SAME(Controls(def, "axes"), Names{"g1"});
-  EXPECT_SAME(Controls(def, "db1"), Names{"dw1"});
+  DOCTEST_CHECK_EQ(Controls(def, "shape"), Names{"g3"});
+  DOCTEST_CHECK_EQ(Controls(def, "axes"), Names{"g1"});
+  DOCTEST_CHECK_EQ(Controls(def, "db1"), Names{"dw1"});
 }
 
-void AGradientThatIsConstantDoesNotStandForOthers() {
+DOCTEST_TEST_CASE("AGradientThatIsConstantDoesNotStandForOthers") {
   testing::Graph graph = Chain();
   for (const char* name : {"zero", "also_zero"}) {
     graph.Add("Const", name);
@@ -105,12 +107,12 @@ void AGradientThatIsConstantDoesNotStandForOthers() {
   }
   const auto def = Ordered(graph, {{"dw3"}, {"zero"}, {"also_zero"}, {"dw2"}, {"dw1"}},
                            {"r3", "r_zero", "r_also_zero", "r2", "r1"});
-  EXPECT_SAME(Controls(def, "dw2"), Names{"dw3"});
-  EXPECT_SAME(Controls(def, "dx3"), Names{});
-  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
 }
 
-void WhatIsMergedLaterIsOfOneLevel() {
+DOCTEST_TEST_CASE("WhatIsMergedLaterIsOfOneLevel") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Neg", "g", {"x"});
@@ -122,18 +124,18 @@ void WhatIsMergedLaterIsOfOneLevel() {
   graph.Add("LibraAllReduce", "rw", {"dw"});
   const auto def = Ordered(graph, {{"db"}, {"dw"}}, {"rb", "rw"});
   // One that waited for the bias' gradient, and led to the filter's, would wait for itself.
-  for (const char* name : {"again", "dw", "db"}) EXPECT_SAME(Controls(def, name), Names{});
+  for (const char* name : {"again", "dw", "db"}) DOCTEST_CHECK_EQ(Controls(def, name), Names{});
 
   graph.Add("Neg", "first", {"x"});
   graph.Add("LibraAllReduce", "r", {"first"});
   for (const char* second : {"dw", "db"}) {
     const auto behind =
         Ordered(graph, {{"first"}, {second}, {second[1] == 'w' ? "db" : "dw"}}, {"r", "rb", "rw"});
-    for (const char* name : {"dw", "db"}) EXPECT_SAME(Controls(behind, name), Names{"first"});
+    for (const char* name : {"dw", "db"}) DOCTEST_CHECK_EQ(Controls(behind, name), Names{"first"});
   }
 }
 
-void ALoopIsHeldUpWhereItBegins() {
+DOCTEST_TEST_CASE("ALoopIsHeldUpWhereItBegins") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Neg", "dw", {"x"});
@@ -142,12 +144,12 @@ void ALoopIsHeldUpWhereItBegins() {
   graph.Add("LibraAllReduce", "r0", {"dw"});
   graph.Add("LibraAllReduce", "r1", {"loop/exit"});
   const auto def = Ordered(graph, {{"dw"}, {"loop/exit"}}, {"r0", "r1"});
-  EXPECT_SAME(Controls(def, "loop/enter"), Names{"dw"});
-  EXPECT_SAME(Controls(def, "loop/body"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "loop/enter"), Names{"dw"});
+  DOCTEST_CHECK_EQ(Controls(def, "loop/body"), Names{});
 }
 
 // Another gradient of the group needs the loop, and does not hold it up for itself.
-void ALoopIsHeldUpForEachValueThatIsAGradient() {
+DOCTEST_TEST_CASE("ALoopIsHeldUpForEachValueThatIsAGradient") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Neg", "first", {"x"});
@@ -161,14 +163,14 @@ void ALoopIsHeldUpForEachValueThatIsAGradient() {
     graph.Add("LibraAllReduce", all_reduces.back(), {name});
   }
   const auto def = Ordered(graph, {{"first"}, {"second", "third", "second_exit"}}, all_reduces);
-  EXPECT_SAME(Controls(def, "loop/enter"), Names{"first"});
+  DOCTEST_CHECK_EQ(Controls(def, "loop/enter"), Names{"first"});
   // Also where it is of a later group: then nothing can wait for the second any more.
   const auto one_by_one =
       Ordered(graph, {{"first"}, {"second"}, {"third"}, {"second_exit"}}, all_reduces);
-  EXPECT_SAME(Controls(one_by_one, "loop/enter"), Names{"first"});
+  DOCTEST_CHECK_EQ(Controls(one_by_one, "loop/enter"), Names{"first"});
 }
 
-void WhatALoopNeedsDoesNotWaitForWhatItPutsOut() {
+DOCTEST_TEST_CASE("WhatALoopNeedsDoesNotWaitForWhatItPutsOut") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Neg", "start", {"x"});
@@ -177,44 +179,26 @@ void WhatALoopNeedsDoesNotWaitForWhatItPutsOut() {
   graph.Add("LibraAllReduce", "r0", {"end"});
   graph.Add("LibraAllReduce", "r1", {"start"});
   const auto def = Ordered(graph, {{"end"}, {"start"}}, {"r0", "r1"});
-  EXPECT_SAME(Controls(def, "start"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "start"), Names{});
 }
 
-void EdgesStayOnOneDevice() {
+DOCTEST_TEST_CASE("EdgesStayOnOneDevice") {
   testing::Graph graph = Chain();
   for (auto& node : *graph.def.mutable_node()) {
     node.set_device(node.name() == "dw2" ? "/device:GPU:0" : "/device:CPU:0");
   }
   const auto def = Ordered(graph, {{"dw3"}, {"dw2"}, {"dw1"}});
-  EXPECT_SAME(Controls(def, "dw2"), Names{});
-  EXPECT_SAME(Controls(def, "dx2"), Names{"dw3"});
-  EXPECT_SAME(Controls(def, "dw1"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dx2"), Names{"dw3"});
+  DOCTEST_CHECK_EQ(Controls(def, "dw1"), Names{});
 }
 
-void AnOrderAgainstTheGraphClosesNoCycle() {
+DOCTEST_TEST_CASE("AnOrderAgainstTheGraphClosesNoCycle") {
   const auto def = Ordered(Chain(), {{"dw1"}, {"dw2"}, {"dw3"}});
-  EXPECT_SAME(Controls(def, "dw2"), Names{"dw1"});
-  EXPECT_SAME(Controls(def, "dw3"), Names{"dw2"});
-  EXPECT_SAME(Controls(def, "dx3"), Names{});
+  DOCTEST_CHECK_EQ(Controls(def, "dw2"), Names{"dw1"});
+  DOCTEST_CHECK_EQ(Controls(def, "dw3"), Names{"dw2"});
+  DOCTEST_CHECK_EQ(Controls(def, "dx3"), Names{});
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({
-      {"GradientsOfOneLayerStaySideBySide", GradientsOfOneLayerStaySideBySide},
-      {"UpdatesWaitForTheLastGradient", UpdatesWaitForTheLastGradient},
-      {"WithinAGroupNothingIsOrdered", WithinAGroupNothingIsOrdered},
-      {"ConstantsAreNotHeldUp", ConstantsAreNotHeldUp},
-      {"AGradientThatIsConstantDoesNotStandForOthers",
-       AGradientThatIsConstantDoesNotStandForOthers},
-      {"WhatIsMergedLaterIsOfOneLevel", WhatIsMergedLaterIsOfOneLevel},
-      {"ALoopIsHeldUpWhereItBegins", ALoopIsHeldUpWhereItBegins},
-      {"ALoopIsHeldUpForEachValueThatIsAGradient", ALoopIsHeldUpForEachValueThatIsAGradient},
-      {"WhatALoopNeedsDoesNotWaitForWhatItPutsOut", WhatALoopNeedsDoesNotWaitForWhatItPutsOut},
-      {"EdgesStayOnOneDevice", EdgesStayOnOneDevice},
-      {"AnOrderAgainstTheGraphClosesNoCycle", AnOrderAgainstTheGraphClosesNoCycle},
-  });
-}

@@ -50,36 +50,28 @@ int FailuresOf(Function function) {
     const int code = function();
     allocations_left = -1;
     if (code == 0) return left;
-    EXPECT_SAME(std::string(TfLibraLastPlanError()), "out of memory");
+    DOCTEST_CHECK_EQ(std::string(TfLibraLastPlanError()), "out of memory");
   }
 }
 
-void MemoryThatRunsOutIsAnErrorLikeAnyOther() {
-  EXPECT_THAT_TRUE(FailuresOf(Register) > 3);
-  EXPECT_SAME(std::string(TfLibraLastPlanError()), "");
-  EXPECT_THAT_TRUE(
-      FailuresOf([] { return TfLibraRewriteReport(kPlan.c_str()) == nullptr ? 1 : 0; }) > 3);
-  EXPECT_THAT_TRUE(FailuresOf([] { return TfLibraUnregisterPlan(kPlan.c_str()); }) > 0);
+DOCTEST_TEST_CASE("MemoryThatRunsOutIsAnErrorLikeAnyOther") {
+  DOCTEST_CHECK(FailuresOf(Register) > 3);
+  DOCTEST_CHECK_EQ(std::string(TfLibraLastPlanError()), "");
+  DOCTEST_CHECK(FailuresOf([] { return TfLibraRewriteReport(kPlan.c_str()) == nullptr ? 1 : 0; }) >
+                3);
+  DOCTEST_CHECK(FailuresOf([] { return TfLibraUnregisterPlan(kPlan.c_str()); }) > 0);
   // None of the failures has left anything behind.
-  EXPECT_SAME(TfLibraUnregisterPlan(kPlan.c_str()), 1);
-  EXPECT_CONTAINS(std::string(TfLibraLastPlanError()), "is not registered");
+  DOCTEST_CHECK_EQ(TfLibraUnregisterPlan(kPlan.c_str()), 1);
+  DOCTEST_CHECK_EQ(std::string(TfLibraLastPlanError()), testing::Contains("is not registered"));
 }
 
-void AReasonThatDoesNotFitIntoMemoryIsStillGiven() {
+DOCTEST_TEST_CASE("AReasonThatDoesNotFitIntoMemoryIsStillGiven") {
   allocations_left = 0;
   const int code = TfLibraUnregisterPlan("never registered, and with a name that is not short");
   allocations_left = -1;
-  EXPECT_SAME(code, 1);
-  EXPECT_SAME(std::string(TfLibraLastPlanError()), "out of memory");
+  DOCTEST_CHECK_EQ(code, 1);
+  DOCTEST_CHECK_EQ(std::string(TfLibraLastPlanError()), "out of memory");
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"MemoryThatRunsOutIsAnErrorLikeAnyOther", MemoryThatRunsOutIsAnErrorLikeAnyOther},
-       {"AReasonThatDoesNotFitIntoMemoryIsStillGiven",
-        AReasonThatDoesNotFitIntoMemoryIsStillGiven}});
-}

@@ -54,7 +54,7 @@ class Reference {
   std::set<std::pair<int, int>> edges_;
 };
 
-void RandomGraphs() {
+DOCTEST_TEST_CASE("RandomGraphs") {
   constexpr int kSize = 14;
   for (int seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -77,7 +77,7 @@ void RandomGraphs() {
         if (members.empty()) continue;
         const std::vector<int> levels = dag.Levels(members);
         for (size_t i = 0; i < members.size(); ++i) {
-          EXPECT_SAME(levels[i], reference.Level(members, members[i]));
+          DOCTEST_CHECK_EQ(levels[i], reference.Level(members, members[i]));
         }
         std::vector<int> level;
         for (size_t i = 0; i < members.size(); ++i) {
@@ -89,8 +89,8 @@ void RandomGraphs() {
       } else {
         if (reference.IsSame(from, to)) continue;
         const bool reaches = reference.Reaches(from, to);
-        EXPECT_SAME(dag.Reaches(from, to), reaches);
-        EXPECT_SAME(dag.ReachedFrom({from}, {to, from})[0], reaches);
+        DOCTEST_CHECK_EQ(dag.Reaches(from, to), reaches);
+        DOCTEST_CHECK_EQ(dag.ReachedFrom({from}, {to, from})[0], reaches);
         if (reference.Reaches(to, from)) continue;
         dag.AddEdges({from}, to);
         reference.AddEdge(from, to);
@@ -102,10 +102,10 @@ void RandomGraphs() {
     }
     std::shuffle(wanted.begin(), wanted.end(), random);
     const std::vector<int> found = dag.OrderOf(wanted);
-    EXPECT_SAME(found.size(), wanted.size());
+    DOCTEST_CHECK_EQ(found.size(), wanted.size());
     for (size_t i = 0; i < found.size(); ++i) {
       for (size_t j = i + 1; j < found.size(); ++j) {
-        EXPECT_THAT_TRUE(!reference.Reaches(found[j], found[i]));
+        DOCTEST_CHECK(!reference.Reaches(found[j], found[i]));
       }
     }
   }
@@ -113,46 +113,37 @@ void RandomGraphs() {
 
 using Ints = std::vector<int>;
 
-void PathsLeadThroughWhatWasMerged() {
+DOCTEST_TEST_CASE("PathsLeadThroughWhatWasMerged") {
   ContractedDag dag({0, 1, 2, 3});
   dag.AddEdge(0, 1);
   dag.AddEdge(2, 3);
-  EXPECT_THAT_TRUE(dag.Reaches(0, 1));
-  EXPECT_THAT_TRUE(!dag.Reaches(0, 3));
-  EXPECT_THAT_TRUE(!dag.Reaches(0, 0));
+  DOCTEST_CHECK(dag.Reaches(0, 1));
+  DOCTEST_CHECK(!dag.Reaches(0, 3));
+  DOCTEST_CHECK(!dag.Reaches(0, 0));
   dag.Contract({1, 2});
-  EXPECT_THAT_TRUE(dag.Reaches(0, 3));
-  EXPECT_THAT_TRUE(dag.Reaches(0, 2));
-  EXPECT_SAME(dag.ReachedFrom({2}, {0, 1, 2, 3}), (std::vector<bool>{false, true, true, true}));
+  DOCTEST_CHECK(dag.Reaches(0, 3));
+  DOCTEST_CHECK(dag.Reaches(0, 2));
+  DOCTEST_CHECK_EQ(dag.ReachedFrom({2}, {0, 1, 2, 3}),
+                   (std::vector<bool>{false, true, true, true}));
 }
 
-void LevelsCountTheMembersBefore() {
+DOCTEST_TEST_CASE("LevelsCountTheMembersBefore") {
   ContractedDag dag({0, 1, 3, 2, 4});
   dag.AddEdge(0, 1);
   dag.AddEdge(1, 2);
   dag.AddEdge(3, 2);
-  EXPECT_SAME(dag.Levels({0, 2, 3, 4}), (Ints{0, 1, 0, 0}));
-  EXPECT_SAME(dag.Levels({2, 1, 0}), (Ints{2, 1, 0}));
+  DOCTEST_CHECK_EQ(dag.Levels({0, 2, 3, 4}), (Ints{0, 1, 0, 0}));
+  DOCTEST_CHECK_EQ(dag.Levels({2, 1, 0}), (Ints{2, 1, 0}));
 }
 
-void TheOrderIsThatAskedForAsFarAsEdgesAllow() {
+DOCTEST_TEST_CASE("TheOrderIsThatAskedForAsFarAsEdgesAllow") {
   ContractedDag dag({0, 1, 2, 3, 4});
   dag.AddEdge(3, 1);
   dag.AddEdge(1, 0);
-  EXPECT_SAME(dag.OrderOf({0, 2, 3}), (Ints{2, 3, 0}));
+  DOCTEST_CHECK_EQ(dag.OrderOf({0, 2, 3}), (Ints{2, 3, 0}));
   dag.AddEdges({0, 4}, 2);
-  EXPECT_SAME(dag.OrderOf({2, 0, 3}), (Ints{3, 0, 2}));
+  DOCTEST_CHECK_EQ(dag.OrderOf({2, 0, 3}), (Ints{3, 0, 2}));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({
-      {"RandomGraphs", RandomGraphs},
-      {"PathsLeadThroughWhatWasMerged", PathsLeadThroughWhatWasMerged},
-      {"LevelsCountTheMembersBefore", LevelsCountTheMembersBefore},
-      {"TheOrderIsThatAskedForAsFarAsEdgesAllow", TheOrderIsThatAskedForAsFarAsEdgesAllow},
-  });
-}

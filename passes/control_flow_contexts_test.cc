@@ -9,7 +9,7 @@
 namespace tf_libra {
 namespace {
 
-void BranchesOfOneConditionAreOneContext() {
+DOCTEST_TEST_CASE("BranchesOfOneConditionAreOneContext") {
   testing::Graph graph;
   graph.Add("Const", "x");
   graph.Add("Const", "if");
@@ -22,15 +22,15 @@ void BranchesOfOneConditionAreOneContext() {
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
   const auto context = [&](const char* name) { return indexed->contexts[indexed->index.at(name)]; };
-  EXPECT_SAME(context("x"), 0);
-  EXPECT_SAME(context("s"), 0);
-  EXPECT_SAME(context("m"), 0);
-  EXPECT_THAT_TRUE(context("then") != 0);
-  EXPECT_THAT_TRUE(context("then") != context("else"));
-  EXPECT_SAME(context("then"), context("also_then"));
+  DOCTEST_CHECK_EQ(context("x"), 0);
+  DOCTEST_CHECK_EQ(context("s"), 0);
+  DOCTEST_CHECK_EQ(context("m"), 0);
+  DOCTEST_CHECK(context("then") != 0);
+  DOCTEST_CHECK(context("then") != context("else"));
+  DOCTEST_CHECK_EQ(context("then"), context("also_then"));
 }
 
-void AFrameIsAContext() {
+DOCTEST_TEST_CASE("AFrameIsAContext") {
   testing::Graph graph;
   graph.Add("Const", "x");
   graph.AddLoop("outer", "x");
@@ -47,36 +47,27 @@ void AFrameIsAContext() {
   const auto takes = [&](const char* name) {
     return indexed->input_contexts[indexed->index.at(name)];
   };
-  EXPECT_SAME(takes("outer/enter"), 0);
-  EXPECT_THAT_TRUE(puts_out("outer/enter") != 0);
-  EXPECT_SAME(puts_out("outer/exit"), 0);
-  EXPECT_THAT_TRUE(takes("outer/exit") != 0);
-  EXPECT_SAME(puts_out("y"), 0);
-  EXPECT_SAME(takes("inner/enter"), puts_out("outer/body"));
-  EXPECT_THAT_TRUE(puts_out("inner/body") != puts_out("outer/body"));
-  EXPECT_SAME(puts_out("inner/exit"), takes("inner/enter"));
+  DOCTEST_CHECK_EQ(takes("outer/enter"), 0);
+  DOCTEST_CHECK(puts_out("outer/enter") != 0);
+  DOCTEST_CHECK_EQ(puts_out("outer/exit"), 0);
+  DOCTEST_CHECK(takes("outer/exit") != 0);
+  DOCTEST_CHECK_EQ(puts_out("y"), 0);
+  DOCTEST_CHECK_EQ(takes("inner/enter"), puts_out("outer/body"));
+  DOCTEST_CHECK(puts_out("inner/body") != puts_out("outer/body"));
+  DOCTEST_CHECK_EQ(puts_out("inner/exit"), takes("inner/enter"));
 }
 
-void ConditionsAreCompared() {
+DOCTEST_TEST_CASE("ConditionsAreCompared") {
   const Condition then(1, 0, 1, ""), otherwise(1, 0, 0, ""), other(2, 0, 1, "");
   const Condition loop(-1, -1, -1, "loop");
-  EXPECT_THAT_TRUE(Exclude({then, other}, {loop, otherwise}));
-  EXPECT_THAT_TRUE(!Exclude({then}, {then, other}));
-  EXPECT_THAT_TRUE(!Exclude({loop}, {Condition(-1, -1, -1, "another")}));
-  EXPECT_THAT_TRUE(Common({then, loop}, {other, loop}) == Conditions{loop});
-  EXPECT_THAT_TRUE(IsBranchOf({then, loop}, {loop}));
-  EXPECT_THAT_TRUE(!IsBranchOf({then, loop}, {then}));
-  EXPECT_THAT_TRUE(!IsBranchOf({then}, {other}));
+  DOCTEST_CHECK(Exclude({then, other}, {loop, otherwise}));
+  DOCTEST_CHECK(!Exclude({then}, {then, other}));
+  DOCTEST_CHECK(!Exclude({loop}, {Condition(-1, -1, -1, "another")}));
+  DOCTEST_CHECK(Common({then, loop}, {other, loop}) == Conditions{loop});
+  DOCTEST_CHECK(IsBranchOf({then, loop}, {loop}));
+  DOCTEST_CHECK(!IsBranchOf({then, loop}, {then}));
+  DOCTEST_CHECK(!IsBranchOf({then}, {other}));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({
-      {"BranchesOfOneConditionAreOneContext", BranchesOfOneConditionAreOneContext},
-      {"AFrameIsAContext", AFrameIsAContext},
-      {"ConditionsAreCompared", ConditionsAreCompared},
-  });
-}

@@ -37,55 +37,58 @@ testing::Graph TwoTensors() {
   return builder;
 }
 
-void WhoReadsTheTensorReadsTheJoin() {
+DOCTEST_TEST_CASE("WhoReadsTheTensorReadsTheJoin") {
   testing::Graph builder = TwoTensors();
   CutTensors(ThreeParts(), {}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(nodes.at("a").op(), "LibraJoin");
-  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut", "a_part_0", "a_part_1", "a_part_2"}));
-  EXPECT_SAME(InputsOf(nodes.at("a_cut")), (Inputs{"grad_a", "^branch"}));
-  EXPECT_SAME(InputsOf(nodes.at("a_part_2")), (Inputs{"a_cut:3", "^branch"}));
-  EXPECT_SAME(PartStart(nodes.at("a_part_2")), 20);
-  EXPECT_SAME(InputsOf(nodes.at("update_a")), (Inputs{"a"}));
-  EXPECT_SAME(InputsOf(nodes.at("after_a")), (Inputs{"^a"}));
+  DOCTEST_CHECK_EQ(nodes.at("a").op(), "LibraJoin");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("a")), (Inputs{"a_cut", "a_part_0", "a_part_1", "a_part_2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("a_cut")), (Inputs{"grad_a", "^branch"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("a_part_2")), (Inputs{"a_cut:3", "^branch"}));
+  DOCTEST_CHECK_EQ(PartStart(nodes.at("a_part_2")), 20);
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("update_a")), (Inputs{"a"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("after_a")), (Inputs{"^a"}));
   // It starts behind them, and does not wait for their end.
-  EXPECT_SAME(InputsOf(nodes.at("b")), (Inputs{"grad_b", "^a_part_0", "^a_part_1", "^a_part_2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("b")),
+                   (Inputs{"grad_b", "^a_part_0", "^a_part_1", "^a_part_2"}));
 }
 
-void WhatIsFedIsLeftAlone() {
+DOCTEST_TEST_CASE("WhatIsFedIsLeftAlone") {
   testing::Graph builder = TwoTensors();
   CutTensors(ThreeParts(), {"a"}, &builder.def);
-  EXPECT_SAME(ByName(builder.def).at("a").op(), "LibraAllReduce");
+  DOCTEST_CHECK_EQ(ByName(builder.def).at("a").op(), "LibraAllReduce");
 }
 
-void NamesAreNotTakenTwice() {
+DOCTEST_TEST_CASE("NamesAreNotTakenTwice") {
   testing::Graph builder = TwoTensors();
   builder.Add("NoOp", "a_cut");
   builder.Add("NoOp", "a_part_1");
   CutTensors(ThreeParts(), {}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut_1", "a_part_0", "a_part_1_1", "a_part_2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("a")),
+                   (Inputs{"a_cut_1", "a_part_0", "a_part_1_1", "a_part_2"}));
 }
 
-void PartsAreFusedLikeTensors() {
+DOCTEST_TEST_CASE("PartsAreFusedLikeTensors") {
   std::string reason;
   const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
   tensorflow::GraphDef written;
   GraphReport report;
   const tensorflow::GraphDef graph = TwoTensors().def;
-  EXPECT_THAT_TRUE(FuseGroups(ThreeParts(), *rewriter, {}, graph, &written, &report));
-  EXPECT_SAME(report.skipped.size(), 0u);
-  EXPECT_THAT_TRUE(IsLive(written, &reason));
+  DOCTEST_CHECK(FuseGroups(ThreeParts(), *rewriter, {}, graph, &written, &report));
+  DOCTEST_CHECK_EQ(report.skipped.size(), 0u);
+  DOCTEST_CHECK(IsLive(written, &reason));
   const auto nodes = ByName(written);
   const std::string group = "tf_libra/plan/group_";
-  EXPECT_SAME(InputsOf(nodes.at("a")), (Inputs{"a_cut", group + "0", group + "1", group + "2"}));
-  EXPECT_SAME(InputsOf(nodes.at(group + "2")),
-              (Inputs{"a_cut:3", "grad_b", "^branch", "^" + group + "1"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("a")),
+                   (Inputs{"a_cut", group + "0", group + "1", group + "2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at(group + "2")),
+                   (Inputs{"a_cut:3", "grad_b", "^branch", "^" + group + "1"}));
   const auto& starts = nodes.at(group + "2").attr().at("part_starts").list();
-  EXPECT_SAME(starts.i(0), 20);
-  EXPECT_SAME(starts.i(1), kWholeTensor);
+  DOCTEST_CHECK_EQ(starts.i(0), 20);
+  DOCTEST_CHECK_EQ(starts.i(1), kWholeTensor);
   tensorflow::GraphDef again;
-  EXPECT_THAT_TRUE(!FuseGroups(ThreeParts(), *rewriter, {}, written, &again, &report));
+  DOCTEST_CHECK(!FuseGroups(ThreeParts(), *rewriter, {}, written, &again, &report));
 }
 
 // Whose op knows no parts.
@@ -94,22 +97,13 @@ class WholeTensors : public Rewriter {
   void Write(const FusedGroup&, tensorflow::NodeDef*) const override {}
 };
 
-void OnlyWhereTheOpKnowsParts() {
+DOCTEST_TEST_CASE("OnlyWhereTheOpKnowsParts") {
   std::string reason;
-  EXPECT_THAT_TRUE(CutsTensors(ThreeParts(), *MakeRewriter("LibraAllReduce", &reason)));
-  EXPECT_THAT_TRUE(!CutsTensors(ThreeParts(), WholeTensors()));
+  DOCTEST_CHECK(CutsTensors(ThreeParts(), *MakeRewriter("LibraAllReduce", &reason)));
+  DOCTEST_CHECK(!CutsTensors(ThreeParts(), WholeTensors()));
   RegisteredPlan whole{"plan", "digest", {{{"a", "b"}, 1, 0, {kWholeTensor, kWholeTensor}}}, false};
-  EXPECT_THAT_TRUE(!CutsTensors(whole, *MakeRewriter("LibraAllReduce", &reason)));
+  DOCTEST_CHECK(!CutsTensors(whole, *MakeRewriter("LibraAllReduce", &reason)));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"WhoReadsTheTensorReadsTheJoin", WhoReadsTheTensorReadsTheJoin},
-                            {"WhatIsFedIsLeftAlone", WhatIsFedIsLeftAlone},
-                            {"NamesAreNotTakenTwice", NamesAreNotTakenTwice},
-                            {"PartsAreFusedLikeTensors", PartsAreFusedLikeTensors},
-                            {"OnlyWhereTheOpKnowsParts", OnlyWhereTheOpKnowsParts}});
-}

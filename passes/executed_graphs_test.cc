@@ -41,7 +41,7 @@ void Execute(const std::string& plan, const std::string& function, const std::ve
     if (std::string(node.op) == kTraced) tensorflow::AddNodeAttr("N", 1, &def);
     absl::Status status;
     graph->AddNode(def, &status);
-    EXPECT_SAME(std::string(status.message()), "");
+    DOCTEST_CHECK_EQ(std::string(status.message()), "");
   }
   tensorflow::SessionOptions session;
   if (!plan.empty()) {
@@ -58,7 +58,7 @@ void Execute(const std::string& plan, const std::string& function, const std::ve
   options.graph = &graph;
   const absl::Status status = tensorflow::OptimizationPassRegistry::Global()->RunGrouping(
       tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, options);
-  EXPECT_SAME(std::string(status.message()), "");
+  DOCTEST_CHECK_EQ(std::string(status.message()), "");
 }
 
 void Reported(const std::string& plan, const std::vector<std::string>& nodes) {
@@ -74,44 +74,36 @@ Outcome OutcomeOf(const std::string& plan) {
   return RewriteReports::Global().Find(plan, "step").outcome;
 }
 
-void WhatWasWrittenIsInForceIfAllOfItIsThere() {
+DOCTEST_TEST_CASE("WhatWasWrittenIsInForceIfAllOfItIsThere") {
   Reported("whole", {"one", "other"});
-  EXPECT_THAT_TRUE(OutcomeOf("whole") == Outcome::kUnknown);
+  DOCTEST_CHECK(OutcomeOf("whole") == Outcome::kUnknown);
   Execute("whole", "step",
           {{kWritten, "one"}, {kWritten, "other"}, {kTraced, "c"}, {kTraced, "b"}});
-  EXPECT_THAT_TRUE(OutcomeOf("whole") == Outcome::kInForce);
-  EXPECT_SAME(RewriteReports::Global().Find("whole", "step").left,
-              (std::vector<std::string>{"b", "c"}));
+  DOCTEST_CHECK(OutcomeOf("whole") == Outcome::kInForce);
+  DOCTEST_CHECK_EQ(RewriteReports::Global().Find("whole", "step").left,
+                   (std::vector<std::string>{"b", "c"}));
 
   Reported("in part", {"one", "other"});
   Execute("in part", "step", {{kWritten, "one"}});
-  EXPECT_THAT_TRUE(OutcomeOf("in part") == Outcome::kLost);
+  DOCTEST_CHECK(OutcomeOf("in part") == Outcome::kLost);
 }
 
-void AGraphThatThePassHasNotSeenIsReported() {
+DOCTEST_TEST_CASE("AGraphThatThePassHasNotSeenIsReported") {
   Execute("unseen", "step", {{kTraced, "a"}});
   const GraphReport report = RewriteReports::Global().Find("unseen", "step");
-  EXPECT_THAT_TRUE(report.outcome == Outcome::kLost);
-  EXPECT_CONTAINS(report.skipped.front().reason, "Grappler has not handed this graph to the pass");
+  DOCTEST_CHECK(report.outcome == Outcome::kLost);
+  DOCTEST_CHECK_EQ(report.skipped.front().reason,
+                   testing::Contains("Grappler has not handed this graph to the pass"));
 }
 
-void WhatHasNoAllReduceOrNoPlanIsNobodysBusiness() {
+DOCTEST_TEST_CASE("WhatHasNoAllReduceOrNoPlanIsNobodysBusiness") {
   Execute("nothing", "step", {{"NoOp", "a"}});
   Execute("nothing", "step", {});
   Execute("", "step", {{kWritten, "a"}});
   for (const char* plan : {"nothing", ""}) {
-    EXPECT_SAME(RewriteReports::Global().Find(plan, "step").serial, 0);
+    DOCTEST_CHECK_EQ(RewriteReports::Global().Find(plan, "step").serial, 0);
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"WhatWasWrittenIsInForceIfAllOfItIsThere", WhatWasWrittenIsInForceIfAllOfItIsThere},
-       {"AGraphThatThePassHasNotSeenIsReported", AGraphThatThePassHasNotSeenIsReported},
-       {"WhatHasNoAllReduceOrNoPlanIsNobodysBusiness",
-        WhatHasNoAllReduceOrNoPlanIsNobodysBusiness}});
-}

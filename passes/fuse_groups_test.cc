@@ -36,8 +36,8 @@ Outcome Fuse(const tensorflow::GraphDef& graph, const Groups& groups, bool after
   const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
   Outcome outcome{false, {}, {}};
   outcome.is_changed = FuseGroups(plan, *rewriter, {}, graph, &outcome.graph, &outcome.report);
-  EXPECT_SAME(outcome.is_changed, outcome.graph.node_size() > 0);
-  if (outcome.is_changed) EXPECT_THAT_TRUE(IsLive(outcome.graph, &reason));
+  DOCTEST_CHECK_EQ(outcome.is_changed, outcome.graph.node_size() > 0);
+  if (outcome.is_changed) DOCTEST_CHECK(IsLive(outcome.graph, &reason));
   return outcome;
 }
 
@@ -52,31 +52,31 @@ testing::Graph Step(int num_tensors) {
   return builder;
 }
 
-void WithoutGradientsNothingHappens() {
-  EXPECT_THAT_TRUE(!Fuse(Step(0).def, {{"a"}}).is_changed);
+DOCTEST_TEST_CASE("WithoutGradientsNothingHappens") {
+  DOCTEST_CHECK(!Fuse(Step(0).def, {{"a"}}).is_changed);
   const Outcome of_another = Fuse(Step(2).def, {{"x"}});
-  EXPECT_THAT_TRUE(!of_another.is_changed);
-  EXPECT_THAT_TRUE(!of_another.report.skipped.empty());
+  DOCTEST_CHECK(!of_another.is_changed);
+  DOCTEST_CHECK(!of_another.report.skipped.empty());
 }
 
-void OneTensorIsAGroup() {
+DOCTEST_TEST_CASE("OneTensorIsAGroup") {
   const Outcome outcome = Fuse(Step(1).def, {{"a"}});
-  EXPECT_THAT_TRUE(outcome.Written() == (std::map<std::string, std::vector<std::string>>{
-                                            {"tf_libra/plan/group_0", {"grad_a"}}}));
-  EXPECT_SAME(outcome.report.skipped.size(), 0u);
+  DOCTEST_CHECK(outcome.Written() == (std::map<std::string, std::vector<std::string>>{
+                                         {"tf_libra/plan/group_0", {"grad_a"}}}));
+  DOCTEST_CHECK_EQ(outcome.report.skipped.size(), 0u);
 }
 
-void GroupsComeOneBehindTheOther() {
+DOCTEST_TEST_CASE("GroupsComeOneBehindTheOther") {
   const Outcome outcome = Fuse(Step(4).def, {{"b"}, {"a", "d"}, {"c"}});
   const auto written = outcome.Written();
-  EXPECT_SAME(written.size(), 3u);
-  EXPECT_SAME(written.at("tf_libra/plan/group_1"),
-              (std::vector<std::string>{"grad_a", "grad_d", "^tf_libra/plan/group_0"}));
-  EXPECT_SAME(written.at("tf_libra/plan/group_2"),
-              (std::vector<std::string>{"grad_c", "^tf_libra/plan/group_1"}));
+  DOCTEST_CHECK_EQ(written.size(), 3u);
+  DOCTEST_CHECK_EQ(written.at("tf_libra/plan/group_1"),
+                   (std::vector<std::string>{"grad_a", "grad_d", "^tf_libra/plan/group_0"}));
+  DOCTEST_CHECK_EQ(written.at("tf_libra/plan/group_2"),
+                   (std::vector<std::string>{"grad_c", "^tf_libra/plan/group_1"}));
 }
 
-void AfterBackwardAllWaitForAllGradients() {
+DOCTEST_TEST_CASE("AfterBackwardAllWaitForAllGradients") {
   for (const int num_tensors : {1, 3}) {
     Groups groups;
     for (int i = 0; i < num_tensors; ++i) groups.push_back({std::string(1, 'a' + i)});
@@ -85,50 +85,38 @@ void AfterBackwardAllWaitForAllGradients() {
     for (const auto& node : outcome.graph.node()) {
       if (node.name() == "tf_libra/plan/after_backward") num_waited_for = node.input_size();
     }
-    EXPECT_SAME(num_waited_for, num_tensors);
+    DOCTEST_CHECK_EQ(num_waited_for, num_tensors);
     for (const auto& [name, inputs] : outcome.Written()) {
       int waits = 0;
       for (const auto& input : inputs) waits += input == "^tf_libra/plan/after_backward";
-      EXPECT_SAME(waits, 1);
+      DOCTEST_CHECK_EQ(waits, 1);
     }
   }
 }
 
 // One that needs the other's result cannot be one with it.
-void WhatDependsOnEachOtherStaysApart() {
+DOCTEST_TEST_CASE("WhatDependsOnEachOtherStaysApart") {
   testing::Graph builder = Step(1);
   builder.Add("Neg", "grad_b", {"a"});
   builder.Reduce("b", "grad_b");
   const auto written = Fuse(builder.def, {{"a", "b"}}).Written();
-  EXPECT_SAME(written.size(), 2u);
+  DOCTEST_CHECK_EQ(written.size(), 2u);
 }
 
-void ASecondRunFindsNothing() {
+DOCTEST_TEST_CASE("ASecondRunFindsNothing") {
   const Outcome once = Fuse(Step(3).def, {{"a", "b"}, {"c"}});
-  EXPECT_THAT_TRUE(once.is_changed);
-  EXPECT_THAT_TRUE(!Fuse(once.graph, {{"a", "b"}, {"c"}}).is_changed);
+  DOCTEST_CHECK(once.is_changed);
+  DOCTEST_CHECK(!Fuse(once.graph, {{"a", "b"}, {"c"}}).is_changed);
 }
 
-void AGraphThatIsNotLiveIsLeftAlone() {
+DOCTEST_TEST_CASE("AGraphThatIsNotLiveIsLeftAlone") {
   testing::Graph builder = Step(2);
   builder.Add("Neg", "x", {"y"});
   builder.Add("Neg", "y", {"x"});
   const Outcome outcome = Fuse(builder.def, {{"a", "b"}});
-  EXPECT_THAT_TRUE(!outcome.is_changed);
-  EXPECT_SAME(outcome.report.skipped.size(), 1u);
+  DOCTEST_CHECK(!outcome.is_changed);
+  DOCTEST_CHECK_EQ(outcome.report.skipped.size(), 1u);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"WithoutGradientsNothingHappens", WithoutGradientsNothingHappens},
-       {"OneTensorIsAGroup", OneTensorIsAGroup},
-       {"GroupsComeOneBehindTheOther", GroupsComeOneBehindTheOther},
-       {"AfterBackwardAllWaitForAllGradients", AfterBackwardAllWaitForAllGradients},
-       {"WhatDependsOnEachOtherStaysApart", WhatDependsOnEachOtherStaysApart},
-       {"ASecondRunFindsNothing", ASecondRunFindsNothing},
-       {"AGraphThatIsNotLiveIsLeftAlone", AGraphThatIsNotLiveIsLeftAlone}});
-}

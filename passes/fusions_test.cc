@@ -64,27 +64,27 @@ Result WithOneThatStays(int depth_of_staying, int depth_of_group) {
   return Fuse(builder, {{"a"}, {"b"}});
 }
 
-void WhatStaysComesFirstOnlyIfItIsThereEarlier() {
+DOCTEST_TEST_CASE("WhatStaysComesFirstOnlyIfItIsThereEarlier") {
   for (const int depth : {2, 5, 9}) {
     const Result earlier = WithOneThatStays(depth - 1, depth);
-    EXPECT_THAT_TRUE(earlier.HasInput(Group(0), "^u"));
+    DOCTEST_CHECK(earlier.HasInput(Group(0), "^u"));
     const Result not_earlier = WithOneThatStays(depth, depth);
-    EXPECT_THAT_TRUE(!not_earlier.HasInput(Group(0), "^u"));
-    EXPECT_THAT_TRUE(not_earlier.HasInput("u", "^" + Group(0)));
-    EXPECT_THAT_TRUE(not_earlier.HasInput(Group(1), "^u"));
+    DOCTEST_CHECK(!not_earlier.HasInput(Group(0), "^u"));
+    DOCTEST_CHECK(not_earlier.HasInput("u", "^" + Group(0)));
+    DOCTEST_CHECK(not_earlier.HasInput(Group(1), "^u"));
   }
 }
 
-void WhatNothingDependsOnComesLast() {
+DOCTEST_TEST_CASE("WhatNothingDependsOnComesLast") {
   Graph builder;
   builder.Reduce("u", "early");
   builder.Reduce("a", builder.Chain("late", 7), "", {"^u"});
   const Result result = Fuse(builder, {{"a"}});
-  EXPECT_THAT_TRUE(result.HasInput("u", "^" + Group(0)));
-  EXPECT_THAT_TRUE(!result.HasInput(Group(0), "^u"));
+  DOCTEST_CHECK(result.HasInput("u", "^" + Group(0)));
+  DOCTEST_CHECK(!result.HasInput(Group(0), "^u"));
 }
 
-void DtypesReductionsAndFunctionsAreApart() {
+DOCTEST_TEST_CASE("DtypesReductionsAndFunctionsAreApart") {
   Graph builder;
   builder.Reduce("a", "grad_a");
   builder.Reduce("b", "grad_b");
@@ -101,33 +101,33 @@ void DtypesReductionsAndFunctionsAreApart() {
     found.push_back(names);
   }
   std::sort(found.begin(), found.end());
-  EXPECT_THAT_TRUE(found == std::vector<std::string>({"abf", "c", "d", "e"}));
+  DOCTEST_CHECK(found == std::vector<std::string>({"abf", "c", "d", "e"}));
 }
 
-void APathForbidsFusingAndTheOrderOfTracingDoesNot() {
+DOCTEST_TEST_CASE("APathForbidsFusingAndTheOrderOfTracingDoesNot") {
   Graph traced;
   traced.Reduce("a", "grad_a");
   traced.Reduce("b", "grad_b", "", {"^a"});
-  EXPECT_SAME(Fuse(traced, {{"a", "b"}}).Order(), "a b");
+  DOCTEST_CHECK_EQ(Fuse(traced, {{"a", "b"}}).Order(), "a b");
   Graph path;
   path.Reduce("a", "grad_a");
   path.Add("NoOp", "between", {"^a"});
   path.Reduce("b", "grad_b", "", {"^between"});
-  EXPECT_SAME(Fuse(path, {{"a", "b"}}).Order(), "a | b");
+  DOCTEST_CHECK_EQ(Fuse(path, {{"a", "b"}}).Order(), "a | b");
 }
 
-void OrderIsThatOfThePlanUnlessTheGraphForbidsIt() {
+DOCTEST_TEST_CASE("OrderIsThatOfThePlanUnlessTheGraphForbidsIt") {
   Graph builder;
   builder.Reduce("a", "grad_a");
   builder.Reduce("b", "grad_b");
   builder.Add("Identity", "grad_c", {"b"});
   builder.Reduce("c", "grad_c");
-  EXPECT_SAME(Fuse(builder, {{"b"}, {"a"}, {"c"}}).Order(), "b | a | c");
-  EXPECT_SAME(Fuse(builder, {{"c"}, {"a"}, {"b"}}).Order(), "a | b | c");
+  DOCTEST_CHECK_EQ(Fuse(builder, {{"b"}, {"a"}, {"c"}}).Order(), "b | a | c");
+  DOCTEST_CHECK_EQ(Fuse(builder, {{"c"}, {"a"}, {"b"}}).Order(), "a | b | c");
 }
 
 // Two conditionals that know nothing of each other.
-void BranchesOfTwoConditionalsHaveAnOrder() {
+DOCTEST_TEST_CASE("BranchesOfTwoConditionalsHaveAnOrder") {
   Graph builder;
   builder.Add("Placeholder", "x");
   builder.Reduce("a", "grad_a");
@@ -140,15 +140,15 @@ void BranchesOfTwoConditionalsHaveAnOrder() {
   }
   builder.Reduce("b", "grad_b");
   const Result result = Fuse(builder, {{"a", "first", "second", "b"}});
-  EXPECT_SAME(result.Order(), "a b | first | second");
-  EXPECT_THAT_TRUE(result.HasInput("second/switch", "^first/merge"));
-  EXPECT_THAT_TRUE(result.HasInput("first/switch", "^" + Group(0)));
-  EXPECT_SAME(result.report.skipped.size(), 0u);
+  DOCTEST_CHECK_EQ(result.Order(), "a b | first | second");
+  DOCTEST_CHECK(result.HasInput("second/switch", "^first/merge"));
+  DOCTEST_CHECK(result.HasInput("first/switch", "^" + Group(0)));
+  DOCTEST_CHECK_EQ(result.report.skipped.size(), 0u);
 }
 
 // oneDNN makes one op of the gradients of a bias and a filter: that of the bias, which depends on
 // no all-reduce itself, then waits for what the filter's depends on.
-void WhatBecomesOneOpHasItsPathsTogether() {
+DOCTEST_TEST_CASE("WhatBecomesOneOpHasItsPathsTogether") {
   for (const bool reads_the_same : {true, false}) {
     Graph builder;
     builder.Add("Placeholder", "x");
@@ -160,23 +160,10 @@ void WhatBecomesOneOpHasItsPathsTogether() {
     builder.Add("Conv2DBackpropFilter", "filter", {"activation", "shape", "x"});
     builder.Reduce("b", "bias");
     builder.Reduce("c", "filter");
-    EXPECT_SAME(Fuse(builder, {{"a", "b"}, {"c"}}).Order(),
-                reads_the_same ? "a | b | c" : "a b | c");
+    DOCTEST_CHECK_EQ(Fuse(builder, {{"a", "b"}, {"c"}}).Order(),
+                     reads_the_same ? "a | b | c" : "a b | c");
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"WhatStaysComesFirstOnlyIfItIsThereEarlier", WhatStaysComesFirstOnlyIfItIsThereEarlier},
-       {"WhatNothingDependsOnComesLast", WhatNothingDependsOnComesLast},
-       {"DtypesReductionsAndFunctionsAreApart", DtypesReductionsAndFunctionsAreApart},
-       {"APathForbidsFusingAndTheOrderOfTracingDoesNot",
-        APathForbidsFusingAndTheOrderOfTracingDoesNot},
-       {"OrderIsThatOfThePlanUnlessTheGraphForbidsIt", OrderIsThatOfThePlanUnlessTheGraphForbidsIt},
-       {"BranchesOfTwoConditionalsHaveAnOrder", BranchesOfTwoConditionalsHaveAnOrder},
-       {"WhatBecomesOneOpHasItsPathsTogether", WhatBecomesOneOpHasItsPathsTogether}});
-}

@@ -45,39 +45,31 @@ std::string Line(const WrittenGraph& written, const std::string& name) {
   return "";
 }
 
-void EdgesFollow() {
+DOCTEST_TEST_CASE("EdgesFollow") {
   Case one;
   const WrittenGraph written = one.Write();
-  EXPECT_SAME(Line(written, "fused"),
-              std::string("LibraAllReduce ") + kGpu + " grad_a grad_b ^before");
-  EXPECT_SAME(Line(written, "y"), "Identity  fused:1 ^fused ^other");
-  EXPECT_SAME(Line(written, "a"), "");
-  EXPECT_SAME(written.groups.size(), 1u);
-  EXPECT_SAME(written.groups[0].num_threads, 3);
-  EXPECT_SAME(written.groups[0].tensors[1].producer, "grad_b");
+  DOCTEST_CHECK_EQ(Line(written, "fused"),
+                   std::string("LibraAllReduce ") + kGpu + " grad_a grad_b ^before");
+  DOCTEST_CHECK_EQ(Line(written, "y"), "Identity  fused:1 ^fused ^other");
+  DOCTEST_CHECK_EQ(Line(written, "a"), "");
+  DOCTEST_CHECK_EQ(written.groups.size(), 1u);
+  DOCTEST_CHECK_EQ(written.groups[0].num_threads, 3);
+  DOCTEST_CHECK_EQ(written.groups[0].tensors[1].producer, "grad_b");
 }
 
-void WhatIsFetchedIsCopiedOnTheDeviceOfTheFusedOp() {
+DOCTEST_TEST_CASE("WhatIsFetchedIsCopiedOnTheDeviceOfTheFusedOp") {
   Case one;
   one.keep.fetched = {"b"};
-  EXPECT_SAME(Line(one.Write(), "b"), std::string("Identity ") + kGpu + " fused:1");
+  DOCTEST_CHECK_EQ(Line(one.Write(), "b"), std::string("Identity ") + kGpu + " fused:1");
 }
 
-void ATargetIsNotCopied() {
+DOCTEST_TEST_CASE("ATargetIsNotCopied") {
   Case one;
   one.keep.targets = {"a", "b"};
   const WrittenGraph written = one.Write();
-  EXPECT_SAME(Line(written, "a"), std::string("NoOp ") + kGpu + " ^fused");
-  EXPECT_SAME(Line(written, "b"), std::string("NoOp ") + kGpu + " ^fused");
+  DOCTEST_CHECK_EQ(Line(written, "a"), std::string("NoOp ") + kGpu + " ^fused");
+  DOCTEST_CHECK_EQ(Line(written, "b"), std::string("NoOp ") + kGpu + " ^fused");
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"EdgesFollow", EdgesFollow},
-                            {"WhatIsFetchedIsCopiedOnTheDeviceOfTheFusedOp",
-                             WhatIsFetchedIsCopiedOnTheDeviceOfTheFusedOp},
-                            {"ATargetIsNotCopied", ATargetIsNotCopied}});
-}

@@ -56,43 +56,36 @@ std::map<std::string, std::string> Placed(const std::string& devices, bool after
   GraphReport report;
   std::string reason;
   const auto rewriter = MakeRewriter("HorovodGroupedAllreduce", &reason);
-  EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
+  DOCTEST_CHECK(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
   std::map<std::string, std::string> device_of;
   for (const auto& node : rewritten.node()) device_of[node.name()] = node.device();
   std::map<std::string, std::string> placed;
   for (const ReportedGroup& group : report.groups) {
     const std::string device = device_of.at(group.node);
-    EXPECT_SAME(device_of.at(group.node + "_done"), device);
+    DOCTEST_CHECK_EQ(device_of.at(group.node + "_done"), device);
     for (const ReportedTensor& tensor : group.tensors) placed[device] += tensor.name;
   }
   return placed;
 }
 
-void GroupsAreSplitByDevice() {
+DOCTEST_TEST_CASE("GroupsAreSplitByDevice") {
   using Expected = std::map<std::string, std::string>;
-  EXPECT_THAT_TRUE(Placed("ggg") == (Expected{{kGpu, "abc"}}));
-  EXPECT_THAT_TRUE(Placed("gcg") == (Expected{{kGpu, "ac"}, {kCpu, "b"}}));
-  EXPECT_THAT_TRUE(Placed("ccg") == (Expected{{kCpu, "ab"}, {kGpu, "c"}}));
-  EXPECT_THAT_TRUE(Placed("ccc") == (Expected{{kCpu, "abc"}}));
-  EXPECT_THAT_TRUE(Placed("gog") == (Expected{{kGpu, "ac"}, {kOtherGpu, "b"}}));
+  DOCTEST_CHECK(Placed("ggg") == (Expected{{kGpu, "abc"}}));
+  DOCTEST_CHECK(Placed("gcg") == (Expected{{kGpu, "ac"}, {kCpu, "b"}}));
+  DOCTEST_CHECK(Placed("ccg") == (Expected{{kCpu, "ab"}, {kGpu, "c"}}));
+  DOCTEST_CHECK(Placed("ccc") == (Expected{{kCpu, "abc"}}));
+  DOCTEST_CHECK(Placed("gog") == (Expected{{kGpu, "ac"}, {kOtherGpu, "b"}}));
 }
 
-void WhatHorovodHasNoKernelForStaysWhereItIs() {
+DOCTEST_TEST_CASE("WhatHorovodHasNoKernelForStaysWhereItIs") {
   const HorovodGroupedAllreduceRewriter rewriter;
   testing::Graph builder;
   tensorflow::NodeDef* node = builder.Reduce("a", "grad");
   node->set_device(kCpu);
-  EXPECT_SAME(rewriter.Device(*node, kGpu), kGpu);
+  DOCTEST_CHECK_EQ(rewriter.Device(*node, kGpu), kGpu);
   (*node->mutable_attr())["T"].set_type(tensorflow::DT_DOUBLE);
-  EXPECT_SAME(rewriter.Device(*node, kGpu), kCpu);
+  DOCTEST_CHECK_EQ(rewriter.Device(*node, kGpu), kCpu);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"GroupsAreSplitByDevice", GroupsAreSplitByDevice},
-       {"WhatHorovodHasNoKernelForStaysWhereItIs", WhatHorovodHasNoKernelForStaysWhereItIs}});
-}

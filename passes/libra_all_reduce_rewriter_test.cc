@@ -25,7 +25,7 @@ std::map<std::string, tensorflow::AttrValue> Attributes(
   tensorflow::NodeDef node;
   const LibraAllReduceRewriter rewriter;
   rewriter.Write(fused, &node);
-  EXPECT_SAME(node.op(), "LibraAllReduce");
+  DOCTEST_CHECK_EQ(node.op(), "LibraAllReduce");
   return {node.attr().begin(), node.attr().end()};
 }
 
@@ -38,49 +38,42 @@ std::vector<tensorflow::NodeDef> Members(int count) {
   return members;
 }
 
-void OneTensorOrSeveral() {
+DOCTEST_TEST_CASE("OneTensorOrSeveral") {
   for (const int count : {1, 2, 5}) {
     const auto attributes = Attributes({{1, 0}, {3, 0}}, 1, Members(count));
-    EXPECT_SAME(attributes.at("N").i(), count);
-    EXPECT_SAME(attributes.at("tensor_names").list().s_size(), count);
-    EXPECT_SAME(attributes.at("num_threads").i(), 3);
-    EXPECT_SAME(attributes.at("group").i(), 1);
-    EXPECT_SAME(attributes.at("plan").s(), "plan");
+    DOCTEST_CHECK_EQ(attributes.at("N").i(), count);
+    DOCTEST_CHECK_EQ(attributes.at("tensor_names").list().s_size(), count);
+    DOCTEST_CHECK_EQ(attributes.at("num_threads").i(), 3);
+    DOCTEST_CHECK_EQ(attributes.at("group").i(), 1);
+    DOCTEST_CHECK_EQ(attributes.at("plan").s(), "plan");
   }
 }
 
-void WhatAllShareIsKept() {
+DOCTEST_TEST_CASE("WhatAllShareIsKept") {
   auto members = Members(2);
   auto attributes = Attributes({{1, 0}}, 0, members);
-  EXPECT_SAME(attributes.count("reduction"), 0u);  // stripped: the default
-  EXPECT_SAME(attributes.count("function"), 0u);
+  DOCTEST_CHECK_EQ(attributes.count("reduction"), 0u);  // stripped: the default
+  DOCTEST_CHECK_EQ(attributes.count("function"), 0u);
   for (auto& member : members) {
     (*member.mutable_attr())["reduction"].set_s("sum");
     (*member.mutable_attr())["function"].set_s("step");
   }
   attributes = Attributes({{1, 0}}, 0, members);
-  EXPECT_SAME(attributes.at("reduction").s(), "sum");
-  EXPECT_SAME(attributes.at("function").s(), "step");
-  EXPECT_SAME(attributes.at("T").type(), tensorflow::DT_FLOAT);
+  DOCTEST_CHECK_EQ(attributes.at("reduction").s(), "sum");
+  DOCTEST_CHECK_EQ(attributes.at("function").s(), "step");
+  DOCTEST_CHECK_EQ(attributes.at("T").type(), tensorflow::DT_FLOAT);
 }
 
 // As many as the widest group of each stream before has threads.
-void StreamsHaveLanesOfTheirOwn() {
+DOCTEST_TEST_CASE("StreamsHaveLanesOfTheirOwn") {
   const std::vector<std::pair<int, int>> groups = {{1, 0}, {2, 2}, {3, 0}, {4, 1}, {1, 1}, {1, 7}};
   const std::vector<int> first_lanes = {0, 7, 0, 3, 3, 9};
   for (size_t i = 0; i < groups.size(); ++i) {
     const auto attributes = Attributes(groups, static_cast<int>(i), Members(1));
-    EXPECT_SAME(attributes.at("first_lane").i(), first_lanes[i]);
-    EXPECT_SAME(attributes.at("stream").i(), groups[i].second);
+    DOCTEST_CHECK_EQ(attributes.at("first_lane").i(), first_lanes[i]);
+    DOCTEST_CHECK_EQ(attributes.at("stream").i(), groups[i].second);
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"OneTensorOrSeveral", OneTensorOrSeveral},
-                            {"WhatAllShareIsKept", WhatAllShareIsKept},
-                            {"StreamsHaveLanesOfTheirOwn", StreamsHaveLanesOfTheirOwn}});
-}

@@ -30,33 +30,27 @@ tensorflow::grappler::GrapplerItem Item() {
   return item;
 }
 
-void GrapplerFinishesByThePlanItBeganWith() {
+DOCTEST_TEST_CASE("GrapplerFinishesByThePlanItBeganWith") {
   const auto config = Config();
   const auto item = Item();
   const RegisteredPlan plan{"plan", "digest", {{{"a", "b"}, 1, 0}}, false};
   bool last = false;
-  EXPECT_THAT_TRUE(PlanRegistry::Global().Register(plan).ok());
+  DOCTEST_CHECK(PlanRegistry::Global().Register(plan).ok());
   LibraOptimizer begun;
-  EXPECT_THAT_TRUE(begun.Init(&config).ok());
-  EXPECT_THAT_TRUE(PlanRegistry::Global().Unregister("plan", &last).ok() && last);
+  DOCTEST_CHECK(begun.Init(&config).ok());
+  DOCTEST_CHECK((PlanRegistry::Global().Unregister("plan", &last).ok() && last));
 
   tensorflow::GraphDef rewritten;
-  EXPECT_THAT_TRUE(begun.Optimize(nullptr, item, &rewritten).ok());
+  DOCTEST_CHECK(begun.Optimize(nullptr, item, &rewritten).ok());
   LibraOptimizer too_late;
-  EXPECT_THAT_TRUE(too_late.Init(&config).ok());
-  EXPECT_THAT_TRUE(absl::IsAborted(too_late.Optimize(nullptr, item, &rewritten)));
+  DOCTEST_CHECK(too_late.Init(&config).ok());
+  DOCTEST_CHECK(absl::IsAborted(too_late.Optimize(nullptr, item, &rewritten)));
 
-  EXPECT_THAT_TRUE(PlanRegistry::Global().Register(plan).ok());
+  DOCTEST_CHECK(PlanRegistry::Global().Register(plan).ok());
   LibraOptimizer again;
-  EXPECT_THAT_TRUE(again.Init(&config).ok());
-  EXPECT_THAT_TRUE(again.Optimize(nullptr, item, &rewritten).ok());
+  DOCTEST_CHECK(again.Init(&config).ok());
+  DOCTEST_CHECK(again.Optimize(nullptr, item, &rewritten).ok());
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"GrapplerFinishesByThePlanItBeganWith", GrapplerFinishesByThePlanItBeganWith}});
-}

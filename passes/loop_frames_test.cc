@@ -34,70 +34,70 @@ std::map<std::string, Names> Added(const tensorflow::GraphDef& graph) {
   std::map<std::string, Names> added;
   for (int i = 0; i < graph.node_size(); ++i) {
     for (size_t j = before[i].size(); j < fanins[i].size(); ++j) {
-      EXPECT_SAME(fanins[i][j].port, kControl);
+      DOCTEST_CHECK_EQ(fanins[i][j].port, kControl);
       added[graph.node(i).name()].insert(graph.node(fanins[i][j].node).name());
     }
   }
   return added;
 }
 
-void WithoutLoopsNothingIsAdded() {
+DOCTEST_TEST_CASE("WithoutLoopsNothingIsAdded") {
   testing::Graph builder;
-  EXPECT_SAME(Added(builder.def).size(), 0u);
+  DOCTEST_CHECK_EQ(Added(builder.def).size(), 0u);
   builder.Chain("x", 3);
-  EXPECT_SAME(Added(builder.def).size(), 0u);
+  DOCTEST_CHECK_EQ(Added(builder.def).size(), 0u);
 }
 
-void WhateverEntersLeadsToTheExit() {
+DOCTEST_TEST_CASE("WhateverEntersLeadsToTheExit") {
   testing::Graph builder;
   builder.Add("Const", "x");
   builder.AddLoop("loop", "x");
   const auto added = Added(builder.def);
-  EXPECT_SAME(added.size(), 1u);
-  EXPECT_THAT_TRUE(added.at("loop/exit") == (Names{"loop/enter", "loop/next"}));
+  DOCTEST_CHECK_EQ(added.size(), 1u);
+  DOCTEST_CHECK(added.at("loop/exit") == (Names{"loop/enter", "loop/next"}));
 }
 
-void TheOtherExitsFollowTheFirst() {
+DOCTEST_TEST_CASE("TheOtherExitsFollowTheFirst") {
   testing::Graph builder;
   builder.Add("Const", "x");
   builder.AddLoop("loop", "x");
   builder.Add("Exit", "loop/other", {"loop/switch"});
   builder.Add("Exit", "loop/third", {"loop/switch"});
   const auto added = Added(builder.def);
-  EXPECT_SAME(added.size(), 3u);
+  DOCTEST_CHECK_EQ(added.size(), 3u);
   int num_first = 0;
   for (const auto& [exit, from] : added) {
     const bool is_first = from == Names{"loop/enter", "loop/next"};
     num_first += is_first;
     if (!is_first) {
-      EXPECT_SAME(from.size(), 1u);
-      EXPECT_THAT_TRUE(added.at(*from.begin()) == (Names{"loop/enter", "loop/next"}));
+      DOCTEST_CHECK_EQ(from.size(), 1u);
+      DOCTEST_CHECK(added.at(*from.begin()) == (Names{"loop/enter", "loop/next"}));
     }
   }
-  EXPECT_SAME(num_first, 1);
+  DOCTEST_CHECK_EQ(num_first, 1);
 }
 
-void ALoopThatNothingLeavesStays() {
+DOCTEST_TEST_CASE("ALoopThatNothingLeavesStays") {
   testing::Graph builder;
   builder.Add("Const", "x");
   builder.AddLoop("loop", "x");
   builder.def.mutable_node()->RemoveLast();
-  EXPECT_SAME(Added(builder.def).size(), 0u);
+  DOCTEST_CHECK_EQ(Added(builder.def).size(), 0u);
 }
 
-void TwoLoopsAreClosedEachByItself() {
+DOCTEST_TEST_CASE("TwoLoopsAreClosedEachByItself") {
   testing::Graph builder;
   builder.Add("Const", "x");
   builder.AddLoop("one", "x");
   builder.AddLoop("other", "one/exit");
   const auto added = Added(builder.def);
-  EXPECT_SAME(added.size(), 2u);
-  EXPECT_THAT_TRUE(added.at("one/exit") == (Names{"one/enter", "one/next"}));
-  EXPECT_THAT_TRUE(added.at("other/exit") == (Names{"other/enter", "other/next"}));
+  DOCTEST_CHECK_EQ(added.size(), 2u);
+  DOCTEST_CHECK(added.at("one/exit") == (Names{"one/enter", "one/next"}));
+  DOCTEST_CHECK(added.at("other/exit") == (Names{"other/enter", "other/next"}));
 }
 
 // Its frame is in that of the other, though both have the same name.
-void ALoopInABodyIsAPartOfIt() {
+DOCTEST_TEST_CASE("ALoopInABodyIsAPartOfIt") {
   testing::Graph builder;
   builder.Add("Const", "x");
   builder.AddLoop("outer", "x");
@@ -107,19 +107,9 @@ void ALoopInABodyIsAPartOfIt() {
     if (node.name() == "outer/body") node.set_input(0, "inner/exit");
   }
   const auto added = Added(builder.def);
-  EXPECT_THAT_TRUE(added.at("outer/exit") == (Names{"outer/enter", "outer/next"}));
-  EXPECT_THAT_TRUE(added.at("inner/exit") == (Names{"inner/enter", "inner/next"}));
+  DOCTEST_CHECK(added.at("outer/exit") == (Names{"outer/enter", "outer/next"}));
+  DOCTEST_CHECK(added.at("inner/exit") == (Names{"inner/enter", "inner/next"}));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"WithoutLoopsNothingIsAdded", WithoutLoopsNothingIsAdded},
-                            {"WhateverEntersLeadsToTheExit", WhateverEntersLeadsToTheExit},
-                            {"TheOtherExitsFollowTheFirst", TheOtherExitsFollowTheFirst},
-                            {"ALoopThatNothingLeavesStays", ALoopThatNothingLeavesStays},
-                            {"TwoLoopsAreClosedEachByItself", TwoLoopsAreClosedEachByItself},
-                            {"ALoopInABodyIsAPartOfIt", ALoopInABodyIsAPartOfIt}});
-}

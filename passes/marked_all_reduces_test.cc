@@ -25,7 +25,7 @@ Found FindIn(const Graph& builder, std::vector<std::string> tensors) {
   Found found;
   std::string reason;
   found.graph = IndexGraph(builder.def, &reason);
-  EXPECT_THAT_TRUE(found.graph.has_value());
+  DOCTEST_CHECK(found.graph.has_value());
   const RegisteredPlan plan{"plan", "digest", {{std::move(tensors), 1, 0}}, false};
   const auto rewriter = MakeRewriter("LibraAllReduce", &reason);
   found.marked = FindMarked(*found.graph, plan, *rewriter, {}, &found.skipped);
@@ -44,30 +44,30 @@ void AddBranch(const std::string& input, const std::string& tensor, int size, Gr
   }
 }
 
-void CopiesLieOneBehindTheOther() {
+DOCTEST_TEST_CASE("CopiesLieOneBehindTheOther") {
   Graph builder;
   builder.Reduce("a", "grad");
   builder.Add("Identity", "next", {"a"});
   builder.Reduce("a_1", "next", "a");
   Found found = FindIn(builder, {"a"});
   std::string reason;
-  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
-  EXPECT_SAME(found.marked[0].copy, 0);
-  EXPECT_SAME(found.marked[1].copy, 1);
+  DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  DOCTEST_CHECK_EQ(found.marked[0].copy, 0);
+  DOCTEST_CHECK_EQ(found.marked[1].copy, 1);
 }
 
-void CopiesWithoutAnOrderAreADoubt() {
+DOCTEST_TEST_CASE("CopiesWithoutAnOrderAreADoubt") {
   Graph builder;
   builder.Reduce("a", "grad");
   builder.Reduce("a_1", "grad", "a");
   Found found = FindIn(builder, {"a"});
   std::string reason;
-  EXPECT_THAT_TRUE(!FindCopies(*found.graph, found.between, &found.marked, &reason));
-  EXPECT_CONTAINS(reason, "neither before nor after");
+  DOCTEST_CHECK(!FindCopies(*found.graph, found.between, &found.marked, &reason));
+  DOCTEST_CHECK_EQ(reason, testing::Contains("neither before nor after"));
 }
 
 // More tensors than are looked at in one go, each in three copies.
-void ManyTensorsInManyCopies() {
+DOCTEST_TEST_CASE("ManyTensorsInManyCopies") {
   for (const int size : {31, 32, 33, 100}) {
     Graph builder;
     std::vector<std::string> tensors, before;
@@ -86,24 +86,24 @@ void ManyTensorsInManyCopies() {
     }
     Found found = FindIn(builder, tensors);
     std::string reason;
-    EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+    DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
     for (const Marked& m : found.marked) {
       const std::string& name = builder.def.node(m.node).name();
-      EXPECT_SAME(name, m.tensor + "_" + std::to_string(m.copy));
+      DOCTEST_CHECK_EQ(name, m.tensor + "_" + std::to_string(m.copy));
     }
   }
 }
 
-void TwoFunctionsAreNoCopiesOfOneStep() {
+DOCTEST_TEST_CASE("TwoFunctionsAreNoCopiesOfOneStep") {
   Graph builder;
   tensorflow::AddNodeAttr("function", "one", builder.Reduce("a", "grad"));
   tensorflow::AddNodeAttr("function", "two", builder.Reduce("a_1", "grad", "a"));
   Found found = FindIn(builder, {"a"});
   std::string reason;
-  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
-  EXPECT_THAT_TRUE(found.marked[0].copy != found.marked[1].copy);
-  EXPECT_THAT_TRUE(found.marked[0].kind < found.marked[1].kind ||
-                   found.marked[1].kind < found.marked[0].kind);
+  DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  DOCTEST_CHECK(found.marked[0].copy != found.marked[1].copy);
+  DOCTEST_CHECK(
+      (found.marked[0].kind < found.marked[1].kind || found.marked[1].kind < found.marked[0].kind));
 }
 
 // Tensors that are aside, of a step with some all-reduces in a branch.
@@ -120,37 +120,40 @@ std::vector<std::string> AsideWith(int inside, int outside) {
   Found found = FindIn(builder, tensors);
   SetAside(*found.graph, &found.marked);
   std::string reason;
-  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
   std::vector<std::string> aside;
   for (const Marked& m : found.marked) {
     if (m.aside) aside.push_back(m.tensor);
-    EXPECT_SAME(m.copy, m.aside ? 1 : 0);
+    DOCTEST_CHECK_EQ(m.copy, m.aside ? 1 : 0);
   }
   const RegisteredPlan plan{"plan", "digest", {{tensors, 1, 0}}, false};
   ReportMissing(*found.graph, plan, found.marked, &found.skipped);
-  EXPECT_SAME(found.skipped.size(), 0u);
+  DOCTEST_CHECK_EQ(found.skipped.size(), 0u);
   return aside;
 }
 
-void TheSmallerPartOfAStepIsAside() {
-  for (const std::string& tensor : AsideWith(2, 3)) EXPECT_CONTAINS(tensor, "in");
-  for (const std::string& tensor : AsideWith(3, 3)) EXPECT_CONTAINS(tensor, "in");
-  for (const std::string& tensor : AsideWith(4, 3)) EXPECT_CONTAINS(tensor, "out");
-  EXPECT_SAME(AsideWith(2, 3).size(), 2u);
-  EXPECT_SAME(AsideWith(3, 3).size(), 3u);
-  EXPECT_SAME(AsideWith(4, 3).size(), 3u);
+DOCTEST_TEST_CASE("TheSmallerPartOfAStepIsAside") {
+  for (const std::string& tensor : AsideWith(2, 3))
+    DOCTEST_CHECK_EQ(tensor, testing::Contains("in"));
+  for (const std::string& tensor : AsideWith(3, 3))
+    DOCTEST_CHECK_EQ(tensor, testing::Contains("in"));
+  for (const std::string& tensor : AsideWith(4, 3))
+    DOCTEST_CHECK_EQ(tensor, testing::Contains("out"));
+  DOCTEST_CHECK_EQ(AsideWith(2, 3).size(), 2u);
+  DOCTEST_CHECK_EQ(AsideWith(3, 3).size(), 3u);
+  DOCTEST_CHECK_EQ(AsideWith(4, 3).size(), 3u);
 }
 
-void CopiesInABranchAreNotAside() {
+DOCTEST_TEST_CASE("CopiesInABranchAreNotAside") {
   Graph builder;
   builder.Reduce("outside", "grad", "in0");
   AddBranch("outside", "in", 1, &builder);
   Found found = FindIn(builder, {"in0"});
   SetAside(*found.graph, &found.marked);
-  EXPECT_THAT_TRUE(!found.marked[0].aside && !found.marked[1].aside);
+  DOCTEST_CHECK((!found.marked[0].aside && !found.marked[1].aside));
 }
 
-void WhatIsMissingIsSaidOnce() {
+DOCTEST_TEST_CASE("WhatIsMissingIsSaidOnce") {
   Graph builder;
   builder.Reduce("a", "grad_a");
   builder.Add("Identity", "next", {"a"});
@@ -158,18 +161,18 @@ void WhatIsMissingIsSaidOnce() {
   builder.Reduce("b", "grad_b");
   Found found = FindIn(builder, {"a", "b", "c"});
   std::string reason;
-  EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+  DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
   const RegisteredPlan plan{"plan", "digest", {{{"a", "b", "c"}, 1, 0}}, false};
   ReportMissing(*found.graph, plan, found.marked, &found.skipped);
   std::vector<std::string> reasons;
   for (const Skipped& one : found.skipped) reasons.push_back(one.name + ": " + one.reason);
-  EXPECT_SAME(reasons,
-              (std::vector<std::string>{"b: group 0: has no all-reduce in copy 1 of the step",
-                                        "c: group 0: has no all-reduce"}));
+  DOCTEST_CHECK_EQ(reasons,
+                   (std::vector<std::string>{"b: group 0: has no all-reduce in copy 1 of the step",
+                                             "c: group 0: has no all-reduce"}));
 }
 
 // The ranks number the nodes of a graph differently, and name what is written by copies.
-void CopiesAreNumberedAlikeWhateverTheOrderOfNodes() {
+DOCTEST_TEST_CASE("CopiesAreNumberedAlikeWhateverTheOrderOfNodes") {
   Graph builder;
   builder.Add("Placeholder", "x");
   builder.Add("Placeholder", "if");
@@ -186,43 +189,28 @@ void CopiesAreNumberedAlikeWhateverTheOrderOfNodes() {
   for (const Graph* graph : {&builder, &backwards}) {
     Found found = FindIn(*graph, {"a"});
     std::string reason;
-    EXPECT_THAT_TRUE(FindCopies(*found.graph, found.between, &found.marked, &reason));
+    DOCTEST_CHECK(FindCopies(*found.graph, found.between, &found.marked, &reason));
     for (const Marked& m : found.marked) {
-      EXPECT_SAME(m.copy, graph->def.node(m.node).name() == "else" ? 0 : 1);
+      DOCTEST_CHECK_EQ(m.copy, graph->def.node(m.node).name() == "else" ? 0 : 1);
     }
   }
 }
 
 // Rows that are gathered name something in place of a plan, in a group of no number, which may be
 // written out.
-void GatheredRowsAreNeitherMarkedNorWritten() {
+DOCTEST_TEST_CASE("GatheredRowsAreNeitherMarkedNorWritten") {
   Graph builder;
   tensorflow::NodeDef* rows = builder.Reduce("rows", "local_rows");
-  EXPECT_THAT_TRUE(IsMarked(*rows));
+  DOCTEST_CHECK(IsMarked(*rows));
   tensorflow::AddNodeAttr("plan", "-", rows);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_THAT_TRUE(!IsMarked(*rows));
-    EXPECT_THAT_TRUE(!IsWritten(*rows));
+    DOCTEST_CHECK(!IsMarked(*rows));
+    DOCTEST_CHECK(!IsWritten(*rows));
     tensorflow::SetAttrValue(-1, &(*rows->mutable_attr())["group"]);
   }
   tensorflow::SetAttrValue(0, &(*rows->mutable_attr())["group"]);
-  EXPECT_THAT_TRUE(IsWritten(*rows));
+  DOCTEST_CHECK(IsWritten(*rows));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"CopiesLieOneBehindTheOther", CopiesLieOneBehindTheOther},
-       {"CopiesWithoutAnOrderAreADoubt", CopiesWithoutAnOrderAreADoubt},
-       {"ManyTensorsInManyCopies", ManyTensorsInManyCopies},
-       {"TwoFunctionsAreNoCopiesOfOneStep", TwoFunctionsAreNoCopiesOfOneStep},
-       {"TheSmallerPartOfAStepIsAside", TheSmallerPartOfAStepIsAside},
-       {"CopiesInABranchAreNotAside", CopiesInABranchAreNotAside},
-       {"WhatIsMissingIsSaidOnce", WhatIsMissingIsSaidOnce},
-       {"CopiesAreNumberedAlikeWhateverTheOrderOfNodes",
-        CopiesAreNumberedAlikeWhateverTheOrderOfNodes},
-       {"GatheredRowsAreNeitherMarkedNorWritten", GatheredRowsAreNeitherMarkedNorWritten}});
-}

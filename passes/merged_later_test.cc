@@ -25,7 +25,7 @@ testing::Graph Convolution(const std::string& activation) {
 IndexedGraph Index(const testing::Graph& graph) {
   std::string why;
   const std::optional<IndexedGraph> indexed = IndexGraph(graph.def, &why);
-  EXPECT_SAME(why, std::string());
+  DOCTEST_CHECK_EQ(why, std::string());
   return *indexed;
 }
 
@@ -38,36 +38,37 @@ std::vector<std::string> Fanins(const IndexedGraph& graph, const std::string& na
   return names;
 }
 
-void EachWaitsForWhatTheOtherReads() {
+DOCTEST_TEST_CASE("EachWaitsForWhatTheOtherReads") {
   const testing::Graph graph = Convolution("x");
   const IndexedGraph indexed = Index(graph);
-  EXPECT_SAME(indexed.merged_later.size(), 1u);
-  EXPECT_SAME(Fanins(indexed, "bias"),
-              (std::vector<std::string>{"g", "merged:x", "merged:shape", "merged:g"}));
-  EXPECT_SAME(Fanins(indexed, "filter"), (std::vector<std::string>{"x", "shape", "g", "merged:g"}));
-  EXPECT_SAME(indexed.order.size(), 6u);
+  DOCTEST_CHECK_EQ(indexed.merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(Fanins(indexed, "bias"),
+                   (std::vector<std::string>{"g", "merged:x", "merged:shape", "merged:g"}));
+  DOCTEST_CHECK_EQ(Fanins(indexed, "filter"),
+                   (std::vector<std::string>{"x", "shape", "g", "merged:g"}));
+  DOCTEST_CHECK_EQ(indexed.order.size(), 6u);
 }
 
-void WhatDependsOnEachOtherIsNotMerged() {
+DOCTEST_TEST_CASE("WhatDependsOnEachOtherIsNotMerged") {
   const testing::Graph graph = Convolution("of_bias");
   const IndexedGraph indexed = Index(graph);
-  EXPECT_THAT_TRUE(indexed.merged_later.empty());
-  EXPECT_SAME(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
+  DOCTEST_CHECK(indexed.merged_later.empty());
+  DOCTEST_CHECK_EQ(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
 }
 
 // Of two biases one leads to the filter: the other may still be merged with it.
-void EachPairIsLookedAtByItself() {
+DOCTEST_TEST_CASE("EachPairIsLookedAtByItself") {
   testing::Graph graph = Convolution("of_bias");
   graph.Add("BiasAddGrad", "another", {"g"});
   const IndexedGraph indexed = Index(graph);
-  EXPECT_SAME(indexed.merged_later.size(), 1u);
-  EXPECT_SAME(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
-  EXPECT_SAME(Fanins(indexed, "another"),
-              (std::vector<std::string>{"g", "merged:of_bias", "merged:shape", "merged:g"}));
+  DOCTEST_CHECK_EQ(indexed.merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(Fanins(indexed, "bias"), std::vector<std::string>{"g"});
+  DOCTEST_CHECK_EQ(Fanins(indexed, "another"),
+                   (std::vector<std::string>{"g", "merged:of_bias", "merged:shape", "merged:g"}));
 }
 
 // Four that read the same gradient; each becomes one op with one other, whichever that is.
-void WhatOneIsMergedWithIsNotMergedWithTheOther() {
+DOCTEST_TEST_CASE("WhatOneIsMergedWithIsNotMergedWithTheOther") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Placeholder", "y");
@@ -78,12 +79,12 @@ void WhatOneIsMergedWithIsNotMergedWithTheOther() {
   graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g"});
   graph.Add("Conv2DBackpropFilter", "filter2", {"y", "shape", "g"});
   // All but that of a bias and the filter that reads it.
-  EXPECT_SAME(Index(graph).merged_later.size(), 3u);
+  DOCTEST_CHECK_EQ(Index(graph).merged_later.size(), 3u);
 }
 
 // Two pairs that could be merged one by one, but not both: whichever is, the other then waits for
 // itself.
-void WhatAnotherPairForbidsIsNotMerged() {
+DOCTEST_TEST_CASE("WhatAnotherPairForbidsIsNotMerged") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Const", "shape");
@@ -93,11 +94,11 @@ void WhatAnotherPairForbidsIsNotMerged() {
   graph.Add("BiasAddGrad", "bias2", {"g2"});
   graph.Add("Conv2DBackpropFilter", "filter1", {"bias2", "shape", "g1"});
   graph.Add("Conv2DBackpropFilter", "filter2", {"bias1", "shape", "g2"});
-  EXPECT_SAME(Index(graph).merged_later.size(), 1u);
-  EXPECT_SAME(Index(graph).order.size(), 8u);
+  DOCTEST_CHECK_EQ(Index(graph).merged_later.size(), 1u);
+  DOCTEST_CHECK_EQ(Index(graph).order.size(), 8u);
 }
 
-void AnotherGradientOrContextIsNoPair() {
+DOCTEST_TEST_CASE("AnotherGradientOrContextIsNoPair") {
   testing::Graph graph;
   graph.Add("Placeholder", "x");
   graph.Add("Placeholder", "if");
@@ -107,20 +108,8 @@ void AnotherGradientOrContextIsNoPair() {
   graph.Add("Conv2DBackpropFilter", "other", {"x", "shape", "switch"});
   graph.Add("Switch", "nested", {"x", "switch"});
   graph.Add("Conv2DBackpropFilter", "inside", {"nested", "shape", "switch:1"});
-  EXPECT_THAT_TRUE(Index(graph).merged_later.empty());
+  DOCTEST_CHECK(Index(graph).merged_later.empty());
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({
-      {"EachWaitsForWhatTheOtherReads", EachWaitsForWhatTheOtherReads},
-      {"WhatDependsOnEachOtherIsNotMerged", WhatDependsOnEachOtherIsNotMerged},
-      {"EachPairIsLookedAtByItself", EachPairIsLookedAtByItself},
-      {"WhatOneIsMergedWithIsNotMergedWithTheOther", WhatOneIsMergedWithIsNotMergedWithTheOther},
-      {"WhatAnotherPairForbidsIsNotMerged", WhatAnotherPairForbidsIsNotMerged},
-      {"AnotherGradientOrContextIsNoPair", AnotherGradientOrContextIsNoPair},
-  });
-}

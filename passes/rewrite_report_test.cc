@@ -27,76 +27,64 @@ Outcome OutcomeWith(std::vector<std::string> executed) {
   return reports.Find("plan", "graph").outcome;
 }
 
-void InForceIsWhatIsExecutedAsAWhole() {
-  EXPECT_THAT_TRUE(OutcomeWith({"first", "second"}) == Outcome::kInForce);
-  EXPECT_THAT_TRUE(OutcomeWith({"first", "second", "third"}) == Outcome::kInForce);
-  EXPECT_THAT_TRUE(OutcomeWith({"first"}) == Outcome::kLost);
-  EXPECT_THAT_TRUE(OutcomeWith({}) == Outcome::kLost);
+DOCTEST_TEST_CASE("InForceIsWhatIsExecutedAsAWhole") {
+  DOCTEST_CHECK(OutcomeWith({"first", "second"}) == Outcome::kInForce);
+  DOCTEST_CHECK(OutcomeWith({"first", "second", "third"}) == Outcome::kInForce);
+  DOCTEST_CHECK(OutcomeWith({"first"}) == Outcome::kLost);
+  DOCTEST_CHECK(OutcomeWith({}) == Outcome::kLost);
 }
 
-void NothingIsKnownBeforeAndAfterTheNextRewriting() {
+DOCTEST_TEST_CASE("NothingIsKnownBeforeAndAfterTheNextRewriting") {
   RewriteReports reports;
   reports.Record("plan", "graph", TwoGroups());
-  EXPECT_THAT_TRUE(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
+  DOCTEST_CHECK(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
   reports.Confirm("plan", "graph", {{"first", "second"}, {}});
   reports.Record("plan", "graph", TwoGroups());
-  EXPECT_THAT_TRUE(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
+  DOCTEST_CHECK(reports.Find("plan", "graph").outcome == Outcome::kUnknown);
 }
 
-void AGraphThatThePassHasNotSeenIsNotInForce() {
+DOCTEST_TEST_CASE("AGraphThatThePassHasNotSeenIsNotInForce") {
   RewriteReports reports;
   reports.Confirm("plan", "graph", {{}, {"a", "b"}});
   const GraphReport report = reports.Find("plan", "graph");
-  EXPECT_THAT_TRUE(report.outcome == Outcome::kLost);
-  EXPECT_SAME(report.left.size(), 2u);
-  EXPECT_SAME(report.skipped.size(), 1u);
+  DOCTEST_CHECK(report.outcome == Outcome::kLost);
+  DOCTEST_CHECK_EQ(report.left.size(), 2u);
+  DOCTEST_CHECK_EQ(report.skipped.size(), 1u);
 }
 
-void TheLatestGraphHasTheLargestSerial() {
+DOCTEST_TEST_CASE("TheLatestGraphHasTheLargestSerial") {
   RewriteReports reports;
   reports.Record("plan", "one", TwoGroups());
   reports.Record("plan", "two", TwoGroups());
-  EXPECT_THAT_TRUE(reports.Find("plan", "one").serial < reports.Find("plan", "two").serial);
+  DOCTEST_CHECK(reports.Find("plan", "one").serial < reports.Find("plan", "two").serial);
   reports.Confirm("plan", "one", {{"first", "second"}, {}});
-  EXPECT_THAT_TRUE(reports.Find("plan", "one").serial > reports.Find("plan", "two").serial);
+  DOCTEST_CHECK(reports.Find("plan", "one").serial > reports.Find("plan", "two").serial);
 }
 
-void ProducersFollowTheGraph() {
+DOCTEST_TEST_CASE("ProducersFollowTheGraph") {
   testing::Graph builder;
   builder.Add("Split", "split");
   builder.Add("LibraAllReduce", "first", {"split:1", "^split", "^other"});
   GraphReport report = TwoGroups();
   RefreshGroups(builder.def, &report.groups);
-  EXPECT_SAME(report.groups[0].tensors[0].producer, "split");
-  EXPECT_SAME(report.groups[0].tensors[0].port, 1);
-  EXPECT_SAME(report.groups[0].control_inputs.size(), 2u);
-  EXPECT_SAME(report.groups[1].tensors[0].producer, "");  // its node is gone
+  DOCTEST_CHECK_EQ(report.groups[0].tensors[0].producer, "split");
+  DOCTEST_CHECK_EQ(report.groups[0].tensors[0].port, 1);
+  DOCTEST_CHECK_EQ(report.groups[0].control_inputs.size(), 2u);
+  DOCTEST_CHECK_EQ(report.groups[1].tensors[0].producer, "");  // its node is gone
 }
 
-void JsonSaysNullTrueAndFalse() {
+DOCTEST_TEST_CASE("JsonSaysNullTrueAndFalse") {
   RewriteReports reports;
   reports.Record("plan", "graph", TwoGroups());
-  EXPECT_CONTAINS(reports.ToJson("plan"), "\"in_force\": null");
+  DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"in_force\": null"));
   reports.Confirm("plan", "graph", {{"first", "second"}, {"le\"ft"}});
-  EXPECT_CONTAINS(reports.ToJson("plan"), "\"in_force\": true");
-  EXPECT_CONTAINS(reports.ToJson("plan"), "\"left\": [\"le\\\"ft\"]");
+  DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"in_force\": true"));
+  DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"left\": [\"le\\\"ft\"]"));
   reports.Confirm("plan", "graph", {{"first"}, {}});
-  EXPECT_CONTAINS(reports.ToJson("plan"), "\"in_force\": false");
+  DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"in_force\": false"));
   reports.Erase("plan");
-  EXPECT_CONTAINS(reports.ToJson("plan"), "\"graphs\": []");
+  DOCTEST_CHECK_EQ(reports.ToJson("plan"), testing::Contains("\"graphs\": []"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests(
-      {{"InForceIsWhatIsExecutedAsAWhole", InForceIsWhatIsExecutedAsAWhole},
-       {"NothingIsKnownBeforeAndAfterTheNextRewriting",
-        NothingIsKnownBeforeAndAfterTheNextRewriting},
-       {"AGraphThatThePassHasNotSeenIsNotInForce", AGraphThatThePassHasNotSeenIsNotInForce},
-       {"TheLatestGraphHasTheLargestSerial", TheLatestGraphHasTheLargestSerial},
-       {"ProducersFollowTheGraph", ProducersFollowTheGraph},
-       {"JsonSaysNullTrueAndFalse", JsonSaysNullTrueAndFalse}});
-}

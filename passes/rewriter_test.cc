@@ -29,34 +29,35 @@ class OtherRewriter : public ToyRewriter {};
 
 std::unique_ptr<Rewriter> MakeOther() { return std::make_unique<OtherRewriter>(); }
 
-void OneIsKnownByItsOp() {
+DOCTEST_TEST_CASE("OneIsKnownByItsOp") {
   std::string reason;
-  EXPECT_THAT_TRUE(dynamic_cast<const ToyRewriter*>(MakeRewriter("Toy", &reason).get()) != nullptr);
-  EXPECT_THAT_TRUE(MakeRewriter("Toi", &reason) == nullptr);
-  EXPECT_CONTAINS(reason,
+  DOCTEST_CHECK(dynamic_cast<const ToyRewriter*>(MakeRewriter("Toy", &reason).get()) != nullptr);
+  DOCTEST_CHECK(MakeRewriter("Toi", &reason) == nullptr);
+  DOCTEST_CHECK_EQ(
+      reason, testing::Contains(
                   "no rewriter writes op 'Toi', only HorovodGroupedAllreduce and LibraAllReduce"
-                  " and Toy");
+                  " and Toy"));
 }
 
-void TheFirstOfAnOpStays() {
+DOCTEST_TEST_CASE("TheFirstOfAnOpStays") {
   Rewriters rewriters;
-  EXPECT_THAT_TRUE(rewriters.Register("Toy", "", [] { return std::make_unique<ToyRewriter>(); }));
-  EXPECT_THAT_TRUE(!rewriters.Register("Toy", "", MakeOther));
+  DOCTEST_CHECK(rewriters.Register("Toy", "", [] { return std::make_unique<ToyRewriter>(); }));
+  DOCTEST_CHECK(!rewriters.Register("Toy", "", MakeOther));
   std::string reason;
-  EXPECT_THAT_TRUE(dynamic_cast<const OtherRewriter*>(rewriters.Make("Toy", &reason).get()) ==
-                   nullptr);
+  DOCTEST_CHECK(dynamic_cast<const OtherRewriter*>(rewriters.Make("Toy", &reason).get()) ==
+                nullptr);
 }
 
-void AnOpThatIsNotLoadedIsNamed() {
+DOCTEST_TEST_CASE("AnOpThatIsNotLoadedIsNamed") {
   Rewriters rewriters;
   rewriters.Register("NobodysOp", "call load_nobody()", MakeOther);
   std::string reason;
-  EXPECT_THAT_TRUE(rewriters.Make("NobodysOp", &reason) == nullptr);
-  EXPECT_CONTAINS(reason, "op 'NobodysOp' is not loaded: call load_nobody()");
+  DOCTEST_CHECK(rewriters.Make("NobodysOp", &reason) == nullptr);
+  DOCTEST_CHECK_EQ(reason, testing::Contains("op 'NobodysOp' is not loaded: call load_nobody()"));
 }
 
 // What the pass itself says of an op that knows nothing of plans, and the plan's order.
-void AnyOpIsWrittenInThePlansOrder() {
+DOCTEST_TEST_CASE("AnyOpIsWrittenInThePlansOrder") {
   testing::Graph builder;
   RegisteredPlan plan{"plan", "digest", {{{"b", "c"}, 2, 0}, {{"a", "d"}, 3, 0}}, false};
   for (const char* name : {"a", "b", "c", "d"}) builder.Reduce(name, std::string("grad_") + name);
@@ -64,30 +65,22 @@ void AnyOpIsWrittenInThePlansOrder() {
   const auto rewriter = MakeRewriter("Toy", &reason);
   tensorflow::GraphDef rewritten;
   GraphReport report;
-  EXPECT_THAT_TRUE(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
+  DOCTEST_CHECK(FuseGroups(plan, *rewriter, {}, builder.def, &rewritten, &report));
   std::vector<std::string> toys;
   for (const auto& node : rewritten.node()) {
-    if (node.name() == "d") EXPECT_SAME(node.op(), "LibraAllReduce");
+    if (node.name() == "d") DOCTEST_CHECK_EQ(node.op(), "LibraAllReduce");
     if (node.op() != "Toy") continue;
     const int group = static_cast<int>(toys.size());
-    EXPECT_THAT_TRUE(IsWritten(node));
-    EXPECT_SAME(node.attr().at("_tf_libra_group").i(), group);
-    EXPECT_SAME(node.attr().at("_tf_libra_num_threads").i(), group + 2);
-    EXPECT_SAME(node.attr().at("_tf_libra_tensor_names").list().s(0), group == 0 ? "b" : "a");
-    if (group > 0) EXPECT_SAME(node.input(node.input_size() - 1), "^" + toys.back());
+    DOCTEST_CHECK(IsWritten(node));
+    DOCTEST_CHECK_EQ(node.attr().at("_tf_libra_group").i(), group);
+    DOCTEST_CHECK_EQ(node.attr().at("_tf_libra_num_threads").i(), group + 2);
+    DOCTEST_CHECK_EQ(node.attr().at("_tf_libra_tensor_names").list().s(0), group == 0 ? "b" : "a");
+    if (group > 0) DOCTEST_CHECK_EQ(node.input(node.input_size() - 1), "^" + toys.back());
     toys.push_back(node.name());
   }
-  EXPECT_SAME(toys.size(), 2);
-  EXPECT_SAME(report.skipped.front().reason, "a toy does not take it");
+  DOCTEST_CHECK_EQ(toys.size(), 2);
+  DOCTEST_CHECK_EQ(report.skipped.front().reason, "a toy does not take it");
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"OneIsKnownByItsOp", OneIsKnownByItsOp},
-                            {"TheFirstOfAnOpStays", TheFirstOfAnOpStays},
-                            {"AnOpThatIsNotLoadedIsNamed", AnOpThatIsNotLoadedIsNamed},
-                            {"AnyOpIsWrittenInThePlansOrder", AnyOpIsWrittenInThePlansOrder}});
-}

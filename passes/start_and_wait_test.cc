@@ -32,62 +32,56 @@ testing::Graph TwoGroups() {
   return builder;
 }
 
-void TheNextStartsBehindTheStart() {
+DOCTEST_TEST_CASE("TheNextStartsBehindTheStart") {
   testing::Graph builder = TwoGroups();
   StartApart({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(nodes.at("one").op(), "LibraAllReduceStart");
-  EXPECT_SAME(InputsOf(nodes.at("one")), (Inputs{"x", "y"}));
-  EXPECT_SAME(InputsOf(nodes.at("other")), (Inputs{"z", "^one"}));
+  DOCTEST_CHECK_EQ(nodes.at("one").op(), "LibraAllReduceStart");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("one")), (Inputs{"x", "y"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("other")), (Inputs{"z", "^one"}));
   const auto& wait = nodes.at("one_wait");
-  EXPECT_SAME(wait.op(), "LibraAllReduceWait");
-  EXPECT_SAME(InputsOf(wait), (Inputs{"one", "one:1", "one:2"}));
-  EXPECT_SAME(wait.attr().at("N").i(), 2);
-  EXPECT_SAME(wait.device(), "/device:CPU:0");
-  EXPECT_SAME(InputsOf(nodes.at("other_wait")), (Inputs{"other", "other:1"}));
+  DOCTEST_CHECK_EQ(wait.op(), "LibraAllReduceWait");
+  DOCTEST_CHECK_EQ(InputsOf(wait), (Inputs{"one", "one:1", "one:2"}));
+  DOCTEST_CHECK_EQ(wait.attr().at("N").i(), 2);
+  DOCTEST_CHECK_EQ(wait.device(), "/device:CPU:0");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("other_wait")), (Inputs{"other", "other:1"}));
 }
 
 // The start has one output more than there are shapes.
-void ShapesAreOfWhatIsReduced() {
+DOCTEST_TEST_CASE("ShapesAreOfWhatIsReduced") {
   testing::Graph builder = TwoGroups();
   StartApart({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(nodes.at("one").attr().count("_output_shapes"), 0);
-  EXPECT_SAME(nodes.at("one_wait").attr().at("_output_shapes").list().shape(1).dim(0).size(), 1);
-  EXPECT_SAME(nodes.at("other_wait").attr().count("_output_shapes"), 0);
+  DOCTEST_CHECK_EQ(nodes.at("one").attr().count("_output_shapes"), 0);
+  DOCTEST_CHECK_EQ(nodes.at("one_wait").attr().at("_output_shapes").list().shape(1).dim(0).size(),
+                   1);
+  DOCTEST_CHECK_EQ(nodes.at("other_wait").attr().count("_output_shapes"), 0);
 }
 
-void WhateverReadsItWaits() {
+DOCTEST_TEST_CASE("WhateverReadsItWaits") {
   testing::Graph builder = TwoGroups();
   builder.Add("AddN", "reader", {"one:1", "x", "other", "^one"});
   builder.Reduce("of_result", "one:1", "", {"^other"});
   builder.Reduce("stays", "z", "", {"^other"});
   StartApart({"one", "other", "of_result"}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(InputsOf(nodes.at("reader")), (Inputs{"one_wait:1", "x", "other_wait", "^one_wait"}));
-  EXPECT_SAME(InputsOf(nodes.at("of_result")), (Inputs{"one_wait:1", "^other"}));
-  EXPECT_SAME(nodes.at("stays").op(), "LibraAllReduce");
-  EXPECT_SAME(InputsOf(nodes.at("stays")), (Inputs{"z", "^other_wait"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("reader")),
+                   (Inputs{"one_wait:1", "x", "other_wait", "^one_wait"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("of_result")), (Inputs{"one_wait:1", "^other"}));
+  DOCTEST_CHECK_EQ(nodes.at("stays").op(), "LibraAllReduce");
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("stays")), (Inputs{"z", "^other_wait"}));
   std::string reason;
-  EXPECT_THAT_TRUE(IsLive(builder.def, &reason));
+  DOCTEST_CHECK(IsLive(builder.def, &reason));
 }
 
-void NamesAreNotTakenTwice() {
+DOCTEST_TEST_CASE("NamesAreNotTakenTwice") {
   testing::Graph builder = TwoGroups();
   builder.Add("NoOp", "one_wait", {"^one"});
   StartApart({"one", "other"}, &builder.def);
   const auto nodes = ByName(builder.def);
-  EXPECT_SAME(InputsOf(nodes.at("one_wait")), (Inputs{"^one_wait_1"}));
-  EXPECT_SAME(InputsOf(nodes.at("one_wait_1")), (Inputs{"one", "one:1", "one:2"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("one_wait")), (Inputs{"^one_wait_1"}));
+  DOCTEST_CHECK_EQ(InputsOf(nodes.at("one_wait_1")), (Inputs{"one", "one:1", "one:2"}));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main() {
-  using namespace tf_libra;
-  return testing::RunTests({{"TheNextStartsBehindTheStart", TheNextStartsBehindTheStart},
-                            {"ShapesAreOfWhatIsReduced", ShapesAreOfWhatIsReduced},
-                            {"WhateverReadsItWaits", WhateverReadsItWaits},
-                            {"NamesAreNotTakenTwice", NamesAreNotTakenTwice}});
-}

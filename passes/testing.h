@@ -1,8 +1,8 @@
-// What the tests of the passes share: checks that count, and graphs in a few words.
+// What the tests of the passes share: graphs in a few words. TensorFlow has a CHECK of its own,
+// which ends the process, so doctest's names are the long ones here.
 #ifndef TF_LIBRA_PASSES_TESTING_H_
 #define TF_LIBRA_PASSES_TESTING_H_
 
-#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,68 +12,11 @@
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"
-
-// Each prints where it stands and what it saw; the program goes on and exits with 1.
-#define EXPECT_THAT_TRUE(condition) \
-  tf_libra::testing::Expect((condition), true, __FILE__, __LINE__, #condition)
-#define EXPECT_SAME(left, right) \
-  tf_libra::testing::Expect((left), (right), __FILE__, __LINE__, #left " == " #right)
-#define EXPECT_CONTAINS(text, part) \
-  tf_libra::testing::ExpectContains((text), (part), __FILE__, __LINE__)
+#define DOCTEST_CONFIG_NO_SHORT_MACRO_NAMES
+#include "ops/testing/checks.h"
 
 namespace tf_libra {
 namespace testing {
-
-inline int& Failures() {
-  static int failures = 0;
-  return failures;
-}
-
-template <typename T>
-void Print(const T& value) {
-  std::cerr << value;
-}
-template <typename T>
-void Print(const std::vector<T>& values) {
-  std::cerr << "{";
-  for (const auto& value : values) {
-    Print(value);
-    std::cerr << " ";
-  }
-  std::cerr << "}";
-}
-
-template <typename Left, typename Right>
-void Expect(const Left& left, const Right& right, const char* file, int line, const char* what) {
-  if (left == right) return;
-  ++Failures();
-  std::cerr << file << ":" << line << ": failed: " << what << "\n  left:  ";
-  Print(left);
-  std::cerr << "\n  right: ";
-  Print(right);
-  std::cerr << std::endl;
-}
-
-inline void ExpectContains(const std::string& text, const std::string& part, const char* file,
-                           int line) {
-  Expect(text.find(part) != std::string::npos, true, file, line,
-         ("'" + text + "' contains '" + part + "'").c_str());
-}
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-
-// Runs all of `tests`; what the program is to exit with.
-inline int RunTests(const std::vector<Test>& tests) {
-  for (const Test& test : tests) {
-    const int before = Failures();
-    test.run();
-    std::cout << (Failures() == before ? "ok     " : "FAILED ") << test.name << std::endl;
-  }
-  return Failures() == 0 ? 0 : 1;
-}
 
 using Inputs = std::vector<std::string>;
 
@@ -84,7 +27,7 @@ inline Inputs InputsOf(const tensorflow::NodeDef& node) {
 inline std::map<std::string, tensorflow::NodeDef> ByName(const tensorflow::GraphDef& graph) {
   std::map<std::string, tensorflow::NodeDef> by_name;
   for (const auto& node : graph.node()) {
-    EXPECT_THAT_TRUE(by_name.emplace(node.name(), node).second);
+    DOCTEST_CHECK(by_name.emplace(node.name(), node).second);
   }
   return by_name;
 }

@@ -9,7 +9,7 @@ namespace tf_libra {
 namespace {
 
 // Parts lie end to end, cover the range, hold whole elements, and differ by one element at most.
-void PartsCoverTheRange() {
+TEST_CASE("PartsCoverTheRange") {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20000; ++round) {
     const size_t element_size = size_t{1} << (1 + random() % 3);
@@ -22,14 +22,14 @@ void PartsCoverTheRange() {
     for (size_t i = 0; i < parts; ++i) {
       const ByteRange part = Part(range, element_size, parts, i);
       CHECK_EQ(part.begin, at);
-      CHECK_TRUE(part.end >= part.begin);
+      CHECK(part.end >= part.begin);
       CHECK_EQ(part.size() % element_size, 0u);
       at = part.end;
       least = std::min(least, part.size());
       most = std::max(most, part.size());
     }
     CHECK_EQ(at, range.end);
-    CHECK_TRUE(most - least <= element_size);
+    CHECK(most - least <= element_size);
   }
 }
 
@@ -52,7 +52,7 @@ void CheckRuns(const std::vector<size_t>& sizes, ByteRange range) {
   const Buffers buffers(tensors.views);
   size_t at = range.begin;
   buffers.ForEachRun(range, [&](const char* input, char* output, size_t size) {
-    CHECK_TRUE(size > 0);
+    CHECK(size > 0);
     for (size_t i = 0; i < size; ++i) {
       CHECK_EQ(static_cast<int>(input[i]), static_cast<int>(static_cast<char>(at + i)));
       output[i] = 1;
@@ -68,7 +68,7 @@ void CheckRuns(const std::vector<size_t>& sizes, ByteRange range) {
   CHECK_EQ(written, range.size());
 }
 
-void RunsCoverTheRange() {
+TEST_CASE("RunsCoverTheRange") {
   std::mt19937 random(2);
   for (int round = 0; round < 3000; ++round) {
     std::vector<size_t> sizes(random() % 8);
@@ -79,7 +79,7 @@ void RunsCoverTheRange() {
   }
 }
 
-void RunsAtBoundaries() {
+TEST_CASE("RunsAtBoundaries") {
   CheckRuns({}, {0, 0});
   CheckRuns({0, 0}, {0, 0});
   CheckRuns({4, 4}, {4, 4});
@@ -90,20 +90,20 @@ void RunsAtBoundaries() {
   CheckRuns({0, 4, 0, 4, 0}, {3, 5});
 }
 
-void EmptyTensorsMayHaveNoMemory() {
+TEST_CASE("EmptyTensorsMayHaveNoMemory") {
   char in[4] = {1, 2, 3, 4}, out[4] = {};
   const Buffers buffers({{nullptr, nullptr, 0}, {in, out, 4}, {nullptr, nullptr, 0}});
   CHECK_EQ(buffers.num_bytes(), 4u);
   int runs = 0;
   buffers.ForEachRun({0, 4}, [&](const char* input, char* output, size_t size) {
-    CHECK_TRUE(input == in && output == out && size == 4);
+    CHECK((input == in && output == out && size == 4));
     ++runs;
     return true;
   });
   CHECK_EQ(runs, 1);
 }
 
-void VisitorEndsTheWalk() {
+TEST_CASE("VisitorEndsTheWalk") {
   Tensors tensors({4, 4, 4});
   int runs = 0;
   Buffers(tensors.views).ForEachRun({0, 12}, [&](const char*, char*, size_t) {
@@ -114,13 +114,3 @@ void VisitorEndsTheWalk() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"PartsCoverTheRange", PartsCoverTheRange},
-                            {"RunsCoverTheRange", RunsCoverTheRange},
-                            {"RunsAtBoundaries", RunsAtBoundaries},
-                            {"EmptyTensorsMayHaveNoMemory", EmptyTensorsMayHaveNoMemory},
-                            {"VisitorEndsTheWalk", VisitorEndsTheWalk}},
-                           argc, argv);
-}

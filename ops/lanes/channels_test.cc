@@ -14,7 +14,7 @@ TransferPtr Made(const std::string& key) {
   return transfer;
 }
 
-void TheFirstOfAKeyMeet() {
+TEST_CASE("TheFirstOfAKeyMeet") {
   Channels channels;
   const TransferPtr one = Made("mx"), next = Made("mx"), other = Made("my");
   TransferPtr transfer;
@@ -22,23 +22,23 @@ void TheFirstOfAKeyMeet() {
   channels.Post(one);
   channels.Post(next);
   channels.Post(other);
-  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
+  CHECK(!channels.Meet("mx", &transfer, &announced));
   channels.Announce("my", {1, 8, "floats"});
   channels.Announce("mx", {2, 16, ""});
-  CHECK_TRUE(channels.Meet("mx", &transfer, &announced));
-  CHECK_TRUE(transfer == one);
+  CHECK(channels.Meet("mx", &transfer, &announced));
+  CHECK(transfer == one);
   CHECK_EQ(announced.id, 2u);
-  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
+  CHECK(!channels.Meet("mx", &transfer, &announced));
   channels.Announce("mx", {3, 16, ""});
-  CHECK_TRUE(channels.Meet("mx", &transfer, &announced));
-  CHECK_TRUE(transfer == next);
-  CHECK_TRUE(!channels.Meet("mx", &transfer, &announced));
-  CHECK_TRUE(channels.Meet("my", &transfer, &announced));
-  CHECK_TRUE(transfer == other);
+  CHECK(channels.Meet("mx", &transfer, &announced));
+  CHECK(transfer == next);
+  CHECK(!channels.Meet("mx", &transfer, &announced));
+  CHECK(channels.Meet("my", &transfer, &announced));
+  CHECK(transfer == other);
   CHECK_EQ(announced.content, std::string("floats"));
 }
 
-void WhatIsAnnouncedIsNamed() {
+TEST_CASE("WhatIsAnnouncedIsNamed") {
   Channels channels;
   CHECK_EQ(channels.NameAnnounced(3), std::string());
   channels.Post(Made("mposted"));
@@ -52,17 +52,10 @@ void WhatIsAnnouncedIsNamed() {
   TransferPtr transfer;
   Announced announced;
   channels.Post(Made("ma"));
-  CHECK_TRUE(channels.Meet("ma", &transfer, &announced));
+  CHECK(channels.Meet("ma", &transfer, &announced));
   CHECK_EQ(channels.num_announced(), 2u);
   CHECK_EQ(channels.NameAnnounced(2), std::string("'b' (float32 [1])"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TheFirstOfAKeyMeet", TheFirstOfAKeyMeet},
-                            {"WhatIsAnnouncedIsNamed", WhatIsAnnouncedIsNamed}},
-                           argc, argv);
-}

@@ -36,18 +36,18 @@ using testing::OnEveryRank;
 
 constexpr int64_t kHour = 3600;
 
-void TimesKeepTheirOrder() {
+TEST_CASE("TimesKeepTheirOrder") {
   shift_seconds = 0;
   const WallClock before;
   const int64_t early = before.Nanos();
   shift_seconds = -kHour;
-  CHECK_TRUE(before.Nanos() >= early);
-  CHECK_TRUE(WallClock().Nanos() < early);  // who looks anew sees what it was set to
+  CHECK(before.Nanos() >= early);
+  CHECK(WallClock().Nanos() < early);  // who looks anew sees what it was set to
   CHECK_EQ(before.At(0), 0);
 }
 
 // Between steps and in the middle of all-reduces, back and forth.
-void AllReducesWhileTheClockIsSet() {
+TEST_CASE("AllReducesWhileTheClockIsSet") {
   const int world_size = 2;
   std::vector<Mesh> meshes = ConnectAll(world_size, 2);
   std::vector<std::shared_ptr<LaneEngine>> engines(world_size);
@@ -56,7 +56,7 @@ void AllReducesWhileTheClockIsSet() {
   std::atomic<int> warnings{0};
   options.warn = [&](const std::string&) { ++warnings; };
   for (int rank = 0; rank < world_size; ++rank) {
-    CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]));
+    CHECK_EQ(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]), testing::IsOk());
   }
   std::atomic<bool> over{false};
   std::thread setter([&] {
@@ -76,7 +76,7 @@ void AllReducesWhileTheClockIsSet() {
       request.tensors = {{values.data(), values.data(), values.size() * sizeof(float)}};
       request.done = [&end](const Status& status) { end.set_value(status); };
       engines[rank]->AllReduce(std::move(request));
-      CHECK_OK(end.get_future().get());
+      CHECK_EQ(end.get_future().get(), testing::IsOk());
     }
   });
   over = true;
@@ -86,43 +86,37 @@ void AllReducesWhileTheClockIsSet() {
     const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);
     CHECK_EQ(records.size(), 200u);
     for (const AllReduceRecord& record : records) {
-      CHECK_TRUE(record.enqueued_nanos <= record.started_nanos);
-      CHECK_TRUE(record.started_nanos <= record.first_byte_nanos);
-      CHECK_TRUE(record.first_byte_nanos <= record.finished_nanos);
+      CHECK(record.enqueued_nanos <= record.started_nanos);
+      CHECK(record.started_nanos <= record.first_byte_nanos);
+      CHECK(record.first_byte_nanos <= record.finished_nanos);
       // It was not an hour that it took.
-      CHECK_TRUE(record.finished_nanos - record.enqueued_nanos < 240'000'000'000);
+      CHECK(record.finished_nanos - record.enqueued_nanos < 240'000'000'000);
     }
   }
   CHECK_EQ(warnings, 0);
 }
 
 // Each of these waits ends although its clock shows an earlier time than when it began.
-void WaitsEndWhenTheClockIsSetBack() {
+TEST_CASE("WaitsEndWhenTheClockIsSetBack") {
   std::vector<Mesh> meshes = ConnectAll(2, 1);
   LaneEngineOptions options;
   options.timeout_seconds = kShortSeconds;
   std::shared_ptr<LaneEngine> engine;
-  CHECK_OK(LaneEngine::Start(options, std::move(meshes[0]), &engine));
+  CHECK_EQ(LaneEngine::Start(options, std::move(meshes[0]), &engine), testing::IsOk());
   std::vector<std::string> all;
   std::atomic<bool> over{false};
   std::thread setter([&] {
     while (!over) --shift_seconds;
   });
-  CHECK_STATUS(engine->AllGather("x", &all), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  CHECK_EQ(engine->AllGather("x", &all),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   testing::Meeting meeting(2, 1, kShortSeconds);
   Mesh mesh;
-  CHECK_STATUS(meeting.Connect(0, &mesh), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  CHECK_EQ(meeting.Connect(0, &mesh),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   over = true;
   setter.join();
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TimesKeepTheirOrder", TimesKeepTheirOrder},
-                            {"AllReducesWhileTheClockIsSet", AllReducesWhileTheClockIsSet},
-                            {"WaitsEndWhenTheClockIsSetBack", WaitsEndWhenTheClockIsSetBack}},
-                           argc, argv);
-}

@@ -16,7 +16,8 @@ using testing::Patient;
 using testing::Small;
 
 // What follows an all-reduce does not return: closing says so in time, and leaves it alone.
-void ClosingEndsInTime() {
+TEST_CASE("ClosingEndsInTime") {
+  testing::OverAll();
   std::vector<Mesh> meshes = ConnectAll(2, 2);
   LaneEngineOptions options;
   options.timeout_seconds = testing::kShortSeconds;
@@ -33,18 +34,13 @@ void ClosingEndsInTime() {
   engine->AllReduce(std::move(request));
   meshes.clear();
   entered.get_future().wait();
-  CHECK_STATUS(EndWithin(std::move(engine), "it ends"), StatusCode::kDeadlineExceeded,
-               "has not returned");
+  CHECK_EQ(EndWithin(std::move(engine), "it ends"),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "has not returned"));
   leave.set_value();
   left->get_future().wait();  // it uses what lies on this stack
   auto quick = MakeEngine(Patient(), std::move(ConnectAll(1, 1)[0]));
-  CHECK_OK(EndWithin(std::move(quick), "it ends"));
+  CHECK_EQ(EndWithin(std::move(quick), "it ends"), testing::IsOk());
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll({{"ClosingEndsInTime", ClosingEndsInTime}}, argc, argv);
-}

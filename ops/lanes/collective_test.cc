@@ -29,7 +29,7 @@ Engines MakeEngines(int world_size, double timeout_seconds = kGenerousSeconds) {
   options.timeout_seconds = timeout_seconds;
   for (Mesh& mesh : ConnectAll(world_size, 1)) {
     engines.emplace_back();
-    CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engines.back()));
+    CHECK_EQ(LaneEngine::Start(options, std::move(mesh), &engines.back()), testing::IsOk());
   }
   return engines;
 }
@@ -83,7 +83,7 @@ struct Call {
     auto future = end.get_future();
     const auto wait = std::chrono::duration<double>(2 * kGenerousSeconds);
     const bool ended = future.wait_for(wait) == std::future_status::ready;
-    CHECK_TRUE(ended);
+    CHECK(ended);
     return ended ? future.get() : Status();
   }
 
@@ -131,13 +131,13 @@ std::vector<float> Expected(const What& what, int rank) {
 }
 
 void CheckCall(Call* call, int rank) {
-  CHECK_OK(call->Wait());
+  CHECK_EQ(call->Wait(), testing::IsOk());
   const std::vector<float> expected = Expected(call->what, rank);
   const std::vector<float>& result = call->result();
   CHECK_EQ(result.size(), expected.size());
   const bool same = result.size() == expected.size() &&
                     std::memcmp(result.data(), expected.data(), 4 * expected.size()) == 0;
-  CHECK_TRUE(same);
+  CHECK(same);
   if (!same) std::cerr << CollectiveName(call->what.kind) << " of " << call->what.count << "\n";
 }
 
@@ -146,7 +146,8 @@ constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind:
                                      CollectiveKind::kReduce};
 
 // Every kind over every set of ranks, in one order or another.
-void EveryKindOverEverySet() {
+TEST_CASE("EveryKindOverEverySet") {
+  testing::OverBoth();
   constexpr int kWorld = 4;
   Engines engines = MakeEngines(kWorld);
   const std::vector<Ranks> sets = {{0},    {2},       {0, 1},    {3, 1},
@@ -187,7 +188,8 @@ void EveryKindOverEverySet() {
   });
 }
 
-void SameNameAgainAndAgain() {
+TEST_CASE("SameNameAgainAndAgain") {
+  testing::OverBoth();
   Engines engines = MakeEngines(3);
   OnEveryRank(3, [&](int rank) {
     std::vector<std::unique_ptr<Call>> calls;
@@ -198,7 +200,7 @@ void SameNameAgainAndAgain() {
       calls.back()->Start(engines[rank].get());
     }
     for (int i = 0; i < 30; ++i) {
-      CHECK_OK(calls[i]->Wait());
+      CHECK_EQ(calls[i]->Wait(), testing::IsOk());
       const auto zeros = std::count(calls[i]->output.begin(), calls[i]->output.end(), 0.0f);
       CHECK_EQ(zeros == 1000, i == 0);
     }
@@ -208,12 +210,13 @@ void SameNameAgainAndAgain() {
   });
 }
 
-void SetThatHasNotTheRank() {
+TEST_CASE("SetThatHasNotTheRank") {
+  testing::OverBoth();
   Engines engines = MakeEngines(3);
   const auto refused = [&](const What& what, const std::string& part) {
     Call call(what, 0);
     call.Start(engines[0].get());
-    CHECK_STATUS(call.Wait(), StatusCode::kInvalidArgument, part);
+    CHECK_EQ(call.Wait(), testing::StatusIs(StatusCode::kInvalidArgument, part));
   };
   refused({CollectiveKind::kAllReduce, {1, 2}, 4}, "rank 0 is not among the ranks");
   refused({CollectiveKind::kAllReduce, {0, 3}, 4}, "ranks are from 0 to 2");
@@ -236,13 +239,14 @@ void CheckDisagreement(const What& mine, const What& theirs, const std::string& 
     Call call(rank == 0 ? mine : theirs, rank);
     call.Start(engines[rank].get());
     const Status status = call.Wait();
-    CHECK_STATUS(status, StatusCode::kFailedPrecondition, "'x' is ");
-    CHECK_CONTAINS(status.message(), one);
-    CHECK_CONTAINS(status.message(), other);
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition, "'x' is "));
+    CHECK_EQ(status.message(), testing::Contains(one));
+    CHECK_EQ(status.message(), testing::Contains(other));
   });
 }
 
-void RanksThatDoSomethingElse() {
+TEST_CASE("RanksThatDoSomethingElse") {
+  testing::OverBoth();
   const What reduces{CollectiveKind::kAllReduce, {0, 1}, 4};
   What gathers = reduces, longer = reduces, averages = reduces, order = reduces;
   gathers.kind = CollectiveKind::kAllGather;
@@ -256,40 +260,30 @@ void RanksThatDoSomethingElse() {
 }
 
 // Who takes part is told why; who does not goes on.
-void RankThatDoesNotCome() {
+TEST_CASE("RankThatDoesNotCome") {
+  testing::OverBoth();
   Engines engines = MakeEngines(3, kShortSeconds);
   Call call({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
   call.Start(engines[0].get());
-  CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "rank 1 to send 'x' (all_reduce (sum)");
+  CHECK_EQ(call.Wait(), testing::StatusIs(StatusCode::kDeadlineExceeded,
+                                          "rank 1 to send 'x' (all_reduce (sum)"));
   Call alone({CollectiveKind::kAllReduce, {2}, size_t{4}}, 2);
   alone.Start(engines[2].get());
   CheckCall(&alone, 2);
 }
 
-void AbortIsToldToWhoeverTakesPart() {
+TEST_CASE("AbortIsToldToWhoeverTakesPart") {
+  testing::OverBoth();
   Engines engines = MakeEngines(3);
   Call call({CollectiveKind::kAllReduce, {0, 1, 2}, size_t{4}}, 0);
   call.Start(engines[0].get());
   engines[2]->Abort(Status(StatusCode::kUnavailable, "no more data"));
-  CHECK_STATUS(call.Wait(), StatusCode::kUnavailable, "rank 2 gave up: no more data");
+  CHECK_EQ(call.Wait(),
+           testing::StatusIs(StatusCode::kUnavailable, "rank 2 gave up: no more data"));
   Call late({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
   late.Start(engines[0].get());
-  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "no more data");
+  CHECK_EQ(late.Wait(), testing::StatusIs(StatusCode::kUnavailable, "no more data"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverBoth(
-      {
-          {"EveryKindOverEverySet", EveryKindOverEverySet},
-          {"SameNameAgainAndAgain", SameNameAgainAndAgain},
-          {"SetThatHasNotTheRank", SetThatHasNotTheRank},
-          {"RanksThatDoSomethingElse", RanksThatDoSomethingElse},
-          {"RankThatDoesNotCome", RankThatDoesNotCome},
-          {"AbortIsToldToWhoeverTakesPart", AbortIsToldToWhoeverTakesPart},
-      },
-      argc, argv);
-}

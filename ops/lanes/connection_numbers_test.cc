@@ -52,48 +52,48 @@ std::vector<int> Wanted(const MeshOptions& options, int rank) {
 }
 
 // Two hosts of two: rank 1 is of the own row, 2 of the own column, 3 of neither.
-void WhatTwoRanksHave() {
+TEST_CASE("WhatTwoRanksHave") {
   const MeshOptions options = OnHosts({0, 0, 1, 1}, 2);
-  CHECK_TRUE(Wanted(options, 1) == std::vector<int>({kMessages, kControlLane, 0, 1}));
-  CHECK_TRUE(Wanted(options, 2) == std::vector<int>({kLink, kMessages, kControlLane, 0, 1}));
-  CHECK_TRUE(Wanted(options, 3) == std::vector<int>({kLink, kMessages}));
+  CHECK(Wanted(options, 1) == std::vector<int>({kMessages, kControlLane, 0, 1}));
+  CHECK(Wanted(options, 2) == std::vector<int>({kLink, kMessages, kControlLane, 0, 1}));
+  CHECK(Wanted(options, 3) == std::vector<int>({kLink, kMessages}));
 }
 
-void LanesThatAreAddedAreAllThatIsNew() {
+TEST_CASE("LanesThatAreAddedAreAllThatIsNew") {
   MeshOptions options = OnHosts({0, 0, 1, 1}, 3);
   options.first_lane = 1;
-  CHECK_TRUE(Wanted(options, 1) == std::vector<int>({1, 2}));
-  CHECK_TRUE(Wanted(options, 3).empty());
+  CHECK(Wanted(options, 1) == std::vector<int>({1, 2}));
+  CHECK(Wanted(options, 3).empty());
 }
 
-void NearRanksAreReachedByUnixSockets() {
+TEST_CASE("NearRanksAreReachedByUnixSockets") {
   MeshOptions options = OnHosts({0, 0, 1});
-  CHECK_TRUE(IsLocal(options, 1));
-  CHECK_TRUE(!IsLocal(options, 2));
+  CHECK(IsLocal(options, 1));
+  CHECK(!IsLocal(options, 2));
   CHECK_EQ(AddressOf(options, 2).host, "10.0.0.1");
-  CHECK_TRUE(SharesMemory(options, 0, 1));
-  CHECK_TRUE(!SharesMemory(options, kMessages, 1));
-  CHECK_TRUE(!SharesMemory(options, 0, 2));
+  CHECK(SharesMemory(options, 0, 1));
+  CHECK(!SharesMemory(options, kMessages, 1));
+  CHECK(!SharesMemory(options, 0, 2));
   options.local_addresses[1].host = "";  // it listens for the others alone
-  CHECK_TRUE(!IsLocal(options, 1));
+  CHECK(!IsLocal(options, 1));
   options.hosts.clear();
-  CHECK_TRUE(!IsLocal(options, 1));
+  CHECK(!IsLocal(options, 1));
 }
 
-void WhatIsKeptIsThere() {
+TEST_CASE("WhatIsKeptIsThere") {
   const MeshOptions options = OnHosts({0, 0, 1, 1}, 2);
   Mesh mesh = Between(options);
   for (const int rank : {1, 2}) {
     for (const int number : Wanted(options, rank)) {
-      CHECK_TRUE(!Has(options, number, rank, &mesh));
+      CHECK(!Has(options, number, rank, &mesh));
       Connection connection;
       connection.socket = Socket(dup(0));
       Keep(options, number, rank, std::move(connection), &mesh);
-      CHECK_TRUE(Has(options, number, rank, &mesh));
+      CHECK(Has(options, number, rank, &mesh));
     }
   }
-  CHECK_TRUE(mesh.links[2].valid() && !mesh.links[1].valid());
-  CHECK_TRUE(mesh.lanes[1].row[1].valid() && mesh.lanes[1].column[1].valid());
+  CHECK((mesh.links[2].valid() && !mesh.links[1].valid()));
+  CHECK((mesh.lanes[1].row[1].valid() && mesh.lanes[1].column[1].valid()));
 }
 
 // The most that a rank has of messages, links, control and lanes.
@@ -124,21 +124,21 @@ std::vector<int> RanksOf(int num_hosts, int num_local) {
 
 // The table of docs/multi_node.md. One rank less on one host, and there is no grid; nor is there
 // with a prime number of hosts of one rank.
-void HowManyARankHas() {
-  CHECK_TRUE((MostOfEach(RanksOf(8, 2), 4) == std::vector<int>{15, 14, 5, 32}));
-  CHECK_TRUE((MostOfEach(RanksOf(64, 8), 4) == std::vector<int>{511, 504, 9, 280}));
+TEST_CASE("HowManyARankHas") {
+  CHECK((MostOfEach(RanksOf(8, 2), 4) == std::vector<int>{15, 14, 5, 32}));
+  CHECK((MostOfEach(RanksOf(64, 8), 4) == std::vector<int>{511, 504, 9, 280}));
   std::vector<int> uneven = RanksOf(8, 2);
   uneven.pop_back();
-  CHECK_TRUE((MostOfEach(uneven, 4) == std::vector<int>{14, 14, 5, 56}));
+  CHECK((MostOfEach(uneven, 4) == std::vector<int>{14, 14, 5, 56}));
   uneven = RanksOf(64, 8);
   uneven.pop_back();
-  CHECK_TRUE((MostOfEach(uneven, 4) == std::vector<int>{510, 504, 9, 2040}));
-  CHECK_TRUE((MostOfEach(RanksOf(64, 1), 4) == std::vector<int>{63, 63, 5, 56}));
-  CHECK_TRUE((MostOfEach(RanksOf(61, 1), 4) == std::vector<int>{60, 60, 5, 240}));
+  CHECK((MostOfEach(uneven, 4) == std::vector<int>{510, 504, 9, 2040}));
+  CHECK((MostOfEach(RanksOf(64, 1), 4) == std::vector<int>{63, 63, 5, 56}));
+  CHECK((MostOfEach(RanksOf(61, 1), 4) == std::vector<int>{60, 60, 5, 240}));
 }
 
 // All of them together, of a few ranks and of many.
-void RingsStaySmall() {
+TEST_CASE("RingsStaySmall") {
   CHECK_EQ(RingBytes(OnHosts({0, 0})), size_t{1} << 20);
   CHECK_EQ(RingBytes(OnHosts({0, 0}, 16)), size_t{1} << 19);
   CHECK_EQ(RingBytes(OnHosts({0, 0, 0, 0, 0})), size_t{1} << 18);
@@ -147,14 +147,3 @@ void RingsStaySmall() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"WhatTwoRanksHave", WhatTwoRanksHave},
-                            {"LanesThatAreAddedAreAllThatIsNew", LanesThatAreAddedAreAllThatIsNew},
-                            {"NearRanksAreReachedByUnixSockets", NearRanksAreReachedByUnixSockets},
-                            {"WhatIsKeptIsThere", WhatIsKeptIsThere},
-                            {"HowManyARankHas", HowManyARankHas},
-                            {"RingsStaySmall", RingsStaySmall}},
-                           argc, argv);
-}

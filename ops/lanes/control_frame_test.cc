@@ -22,34 +22,36 @@ Status Check(Kind kind, uint32_t num_bytes, int origin, int target, int neighbou
       neighbour);
 }
 
-void IsReadAsItWasWritten() {
+TEST_CASE("IsReadAsItWasWritten") {
   const auto frame = MakeControlFrame(Kind::kFarewell, 3, ControlHeader::kAll, "no data");
   ControlHeader header;
   std::memcpy(&header, frame->bytes.data(), sizeof(header));
   CHECK_EQ(frame->bytes.size(), sizeof(header) + 7);
-  CHECK_TRUE(header.Is(Kind::kFarewell));
+  CHECK(header.Is(Kind::kFarewell));
   CHECK_EQ(header.num_bytes, 7u);
   CHECK_EQ(header.origin, 3);
   CHECK_EQ(frame->text(), std::string("no data"));
-  CHECK_OK(CheckControlHeader(header, OfRank1(), 0));
+  CHECK_EQ(CheckControlHeader(header, OfRank1(), 0), testing::IsOk());
 }
 
-void WhatMayCome() {
+TEST_CASE("WhatMayCome") {
   constexpr int kAll = ControlHeader::kAll;
   CHECK_EQ(OfRank1().Toward(4), 0);
   CHECK_EQ(OfRank1().Toward(5), 5);
-  CHECK_OK(Check(Kind::kData, ControlFrame::kMaxDataBytes, 4, kAll, 0));
-  CHECK_OK(Check(Kind::kData, 0, 5, kAll, 5));
-  CHECK_OK(Check(Kind::kGone, ControlFrame::kMaxWordsBytes, 2, kAll, 0));
-  CHECK_OK(Check(Kind::kProbe, 0, 4, 1, 0));
-  CHECK_OK(Check(Kind::kAlive, 0, 4, 5, 0));  // to be passed on
+  CHECK_EQ(Check(Kind::kData, ControlFrame::kMaxDataBytes, 4, kAll, 0), testing::IsOk());
+  CHECK_EQ(Check(Kind::kData, 0, 5, kAll, 5), testing::IsOk());
+  CHECK_EQ(Check(Kind::kGone, ControlFrame::kMaxWordsBytes, 2, kAll, 0), testing::IsOk());
+  CHECK_EQ(Check(Kind::kProbe, 0, 4, 1, 0), testing::IsOk());
+  CHECK_EQ(Check(Kind::kAlive, 0, 4, 5, 0), testing::IsOk());  // to be passed on
 }
 
-void WhatMayNot() {
+TEST_CASE("WhatMayNot") {
   constexpr int kAll = ControlHeader::kAll;
   const auto refused = [](Kind kind, uint32_t num_bytes, int origin, int target, int neighbour) {
-    CHECK_STATUS(Check(kind, num_bytes, origin, target, neighbour), StatusCode::kFailedPrecondition,
-                 "rank " + std::to_string(neighbour) + " sent something that is no message");
+    CHECK_EQ(Check(kind, num_bytes, origin, target, neighbour),
+             testing::StatusIs(
+                 StatusCode::kFailedPrecondition,
+                 "rank " + std::to_string(neighbour) + " sent something that is no message"));
   };
   refused(Kind::kData, 0, 5, kAll, 0);  // who is behind another
   refused(Kind::kData, 0, 1, kAll, 0);  // the own rank
@@ -64,23 +66,16 @@ void WhatMayNot() {
   refused(static_cast<Kind>(6), 0, 0, kAll, 0);
   ControlHeader header = MakeControlFrame(Kind::kData, 0, kAll, "")->header;
   header.magic = 1;
-  CHECK_STATUS(CheckControlHeader(header, OfRank1(), 0), StatusCode::kFailedPrecondition, "rank 0");
+  CHECK_EQ(CheckControlHeader(header, OfRank1(), 0),
+           testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0"));
 }
 
-void WhatIsTooLong() {
+TEST_CASE("WhatIsTooLong") {
   const std::string most(ControlFrame::kMaxDataBytes, 'x');
-  CHECK_OK(CheckControlData(most));
-  CHECK_STATUS(CheckControlData(most + "x"), StatusCode::kInvalidArgument, "bytes at most");
+  CHECK_EQ(CheckControlData(most), testing::IsOk());
+  CHECK_EQ(CheckControlData(most + "x"),
+           testing::StatusIs(StatusCode::kInvalidArgument, "bytes at most"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"IsReadAsItWasWritten", IsReadAsItWasWritten},
-                            {"WhatMayCome", WhatMayCome},
-                            {"WhatMayNot", WhatMayNot},
-                            {"WhatIsTooLong", WhatIsTooLong}},
-                           argc, argv);
-}

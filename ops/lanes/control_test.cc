@@ -26,7 +26,7 @@ constexpr double kWaitSeconds = 4;
 std::unique_ptr<ControlPlane> PlaneOf(Mesh* mesh, ControlOptions options = {}) {
   auto plane = std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
                                               std::move(options));
-  CHECK_OK(plane->Start());
+  CHECK_EQ(plane->Start(), testing::IsOk());
   return plane;
 }
 
@@ -53,7 +53,8 @@ struct Scripted {
   Socket& End(int rank) { return meshes[rank].control[0]; }
 
   void Send(int rank, const std::string& bytes) {
-    CHECK_OK(SendAll(End(rank), bytes.data(), bytes.size(), After(kGenerousSeconds)));
+    CHECK_EQ(SendAll(End(rank), bytes.data(), bytes.size(), After(kGenerousSeconds)),
+             testing::IsOk());
   }
 
   Status AllGather(double seconds = kGenerousSeconds, const std::string& mine = "") {
@@ -82,28 +83,31 @@ std::string Content(int rank, int round) {
   return content;
 }
 
-void MessagesOfAllSizes() {
+TEST_CASE("MessagesOfAllSizes") {
+  testing::OverBoth();
   for (const int world_size : {1, 2, 3, 7}) {
     const auto planes = Planes(world_size);
     const int num_rounds = world_size < 4 ? 6 : 2;
     OnEveryRank(world_size, [&](int rank) {
       for (int round = 0; round < num_rounds; ++round) {
         std::vector<std::string> all;
-        CHECK_OK(planes[rank]->AllGather(Content(rank, round), kGenerousSeconds, &all));
+        CHECK_EQ(planes[rank]->AllGather(Content(rank, round), kGenerousSeconds, &all),
+                 testing::IsOk());
         CHECK_EQ(all.size(), static_cast<size_t>(world_size));
         for (int other = 0; other < world_size; ++other) {
-          CHECK_TRUE(all[other] == Content(other, round));
+          CHECK(all[other] == Content(other, round));
         }
         const int root = round % world_size;
         std::string message = rank == root ? Content(root, round + 3) : "mine does not count";
-        CHECK_OK(planes[rank]->Broadcast(root, kGenerousSeconds, &message));
-        CHECK_TRUE(message == Content(root, round + 3));
+        CHECK_EQ(planes[rank]->Broadcast(root, kGenerousSeconds, &message), testing::IsOk());
+        CHECK(message == Content(root, round + 3));
       }
     });
   }
 }
 
-void FarewellEndsWhatOthersWaitFor() {
+TEST_CASE("FarewellEndsWhatOthersWaitFor") {
+  testing::OverBoth();
   const auto planes = Planes(3);
   OnEveryRank(3, [&](int rank) {
     if (rank == 2) {
@@ -113,39 +117,44 @@ void FarewellEndsWhatOthersWaitFor() {
     }
     std::vector<std::string> all;
     const Status status = planes[rank]->AllGather("x", kGenerousSeconds, &all);
-    CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2 gave up: the disk is full");
+    CHECK_EQ(status,
+             testing::StatusIs(StatusCode::kUnavailable, "rank 2 gave up: the disk is full"));
   });
   const auto others = Planes(2);
   others[0]->Farewell("no plan");
   std::string message;
-  CHECK_STATUS(others[1]->Broadcast(0, kGenerousSeconds, &message), StatusCode::kUnavailable,
-               "rank 0 gave up: no plan");
+  CHECK_EQ(others[1]->Broadcast(0, kGenerousSeconds, &message),
+           testing::StatusIs(StatusCode::kUnavailable, "rank 0 gave up: no plan"));
 }
 
 // Rank 1 is merely late; rank 2 is dead, which is known at once.
-void DeadPeerIsNoticedWhileAnotherIsLate() {
+TEST_CASE("DeadPeerIsNoticedWhileAnotherIsLate") {
+  testing::OverBoth();
   for (const bool spoke_before : {false, true}) {
     Scripted script(3);
     if (spoke_before) script.Send(2, Message(kData, "here", 2));
     std::thread death([&] { script.End(2) = Socket(); });
     // More than fits into the buffers of a connection: rank 2 cannot have had it all.
-    CHECK_STATUS(script.AllGather(kGenerousSeconds, std::string(48 << 20, 'x')),
-                 StatusCode::kUnavailable, "rank 2");
+    CHECK_EQ(script.AllGather(kGenerousSeconds, std::string(48 << 20, 'x')),
+             testing::StatusIs(StatusCode::kUnavailable, "rank 2"));
     death.join();
   }
 }
 
-void DeadRootIsNoticed() {
+TEST_CASE("DeadRootIsNoticed") {
+  testing::OverBoth();
   auto meshes = testing::ConnectAll(2, 1);
   const auto plane = PlaneOf(&meshes[1]);
   std::thread death([&] { meshes[0].control[1] = Socket(); });
   std::string message;
-  CHECK_STATUS(plane->Broadcast(0, kGenerousSeconds, &message), StatusCode::kUnavailable, "rank 0");
+  CHECK_EQ(plane->Broadcast(0, kGenerousSeconds, &message),
+           testing::StatusIs(StatusCode::kUnavailable, "rank 0"));
   death.join();
 }
 
 // Every rank that waits says for whom: those that are missing, not those that wait as well.
-void MissingRanksAreNamedByAll() {
+TEST_CASE("MissingRanksAreNamedByAll") {
+  testing::OverBoth();
   const std::vector<std::vector<int>> cases = {{0}, {1}, {2}, {5}, {1, 5}, {2, 3}};
   std::vector<std::thread> threads;  // all at once, since they take the time that they take
   for (const std::vector<int>& missing : cases) {
@@ -164,18 +173,20 @@ void MissingRanksAreNamedByAll() {
   for (std::thread& thread : threads) thread.join();
   const auto planes = Planes(2);
   std::string message;
-  CHECK_STATUS(planes[1]->Broadcast(0, kShortSeconds, &message), StatusCode::kDeadlineExceeded,
-               "for rank(s) 0");
+  CHECK_EQ(planes[1]->Broadcast(0, kShortSeconds, &message),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 0"));
 }
 
 // Rank 1 has said its own, and is stopped: what ranks 0 and 5 and all behind them say to each other
 // it keeps back. The test plays it, without an answer to anything.
-void StoppedRankIsNamedByAll() {
+TEST_CASE("StoppedRankIsNamedByAll") {
+  testing::OverBoth();
   std::vector<Mesh> meshes = testing::ConnectAll(6, 1);
   std::vector<std::unique_ptr<ControlPlane>> planes(6);
   const std::string said = Message(kData, "mine");
   for (const int rank : {0, 5}) {
-    CHECK_OK(SendAll(meshes[1].control[rank], said.data(), said.size(), After(kGenerousSeconds)));
+    CHECK_EQ(SendAll(meshes[1].control[rank], said.data(), said.size(), After(kGenerousSeconds)),
+             testing::IsOk());
   }
   for (const int rank : {0, 2, 3, 4, 5}) planes[rank] = PlaneOf(&meshes[rank]);
   OnEveryRank(6, [&](int rank) {
@@ -187,7 +198,8 @@ void StoppedRankIsNamedByAll() {
 }
 
 // The peer answers only once the warning has come, so the collective ends well.
-void LateRankIsWarnedAboutOnce() {
+TEST_CASE("LateRankIsWarnedAboutOnce") {
+  testing::OverBoth();
   std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
   const std::string answer = Message(kData, "late");
   std::vector<std::string> warnings;
@@ -195,27 +207,30 @@ void LateRankIsWarnedAboutOnce() {
   options.stall_warning_seconds = kShortSeconds / 4;
   options.warn = [&](const std::string& ranks) {
     warnings.push_back(ranks);
-    CHECK_OK(SendAll(meshes[1].control[0], answer.data(), answer.size(), After(kGenerousSeconds)));
+    CHECK_EQ(SendAll(meshes[1].control[0], answer.data(), answer.size(), After(kGenerousSeconds)),
+             testing::IsOk());
   };
   const auto plane = PlaneOf(&meshes[0], options);
   std::vector<std::string> all;
-  CHECK_OK(plane->AllGather("", kGenerousSeconds, &all));
+  CHECK_EQ(plane->AllGather("", kGenerousSeconds, &all), testing::IsOk());
   CHECK_EQ(all[1], std::string("late"));
   CHECK_EQ(warnings.size(), size_t{1});
   CHECK_EQ(warnings[0], std::string("1"));
 }
 
-void PeerDiesWithinAMessage() {
+TEST_CASE("PeerDiesWithinAMessage") {
+  testing::OverBoth();
   for (const std::string& bytes : {Header(kData, 100) + "ten bytes.", std::string("LIB")}) {
     Scripted script(2);
     script.Send(1, bytes);
     script.End(1) = Socket();
-    CHECK_STATUS(script.AllGather(), StatusCode::kUnavailable, "rank 1 is gone");
+    CHECK_EQ(script.AllGather(), testing::StatusIs(StatusCode::kUnavailable, "rank 1 is gone"));
   }
 }
 
 // The connections stay open, so it is the header alone that is refused; and 4 GiB would show.
-void OddHeadersAreRefusedUnread() {
+TEST_CASE("OddHeadersAreRefusedUnread") {
+  testing::OverBoth();
   for (const std::string& bytes :
        {Header(kData, 0xffffffffu), Header(kData, ControlPlane::kMaxMessageBytes + 1),
         Header(kFarewell, 1 << 20), Header(kGone, 1 << 20), Header(kProbe, 1, 1, 0),
@@ -226,27 +241,30 @@ void OddHeadersAreRefusedUnread() {
         Header(kAlive, 0, 1, 2), Header(kProbe, 0, 1, kAll)}) {
     Scripted script(2);
     script.Send(1, bytes);
-    CHECK_STATUS(script.AllGather(), StatusCode::kFailedPrecondition, "rank 1");
+    CHECK_EQ(script.AllGather(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 1"));
   }
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  CHECK_TRUE(usage.ru_maxrss < (2 << 20));  // kilobytes
+  CHECK(usage.ru_maxrss < (2 << 20));  // kilobytes
 }
 
-void TooLargeAMessageIsNotSent() {
+TEST_CASE("TooLargeAMessageIsNotSent") {
+  testing::OverBoth();
   Scripted script(2);
   std::string message(ControlPlane::kMaxMessageBytes + 1, 'x');
-  CHECK_STATUS(script.AllGather(kGenerousSeconds, message), StatusCode::kInvalidArgument,
-               std::to_string(message.size()));
-  CHECK_STATUS(script.plane->Broadcast(0, kGenerousSeconds, &message), StatusCode::kInvalidArgument,
-               std::to_string(message.size()));
+  CHECK_EQ(script.AllGather(kGenerousSeconds, message),
+           testing::StatusIs(StatusCode::kInvalidArgument, std::to_string(message.size())));
+  CHECK_EQ(script.plane->Broadcast(0, kGenerousSeconds, &message),
+           testing::StatusIs(StatusCode::kInvalidArgument, std::to_string(message.size())));
   script.Send(1, Message(kData, "hello"));
   std::vector<std::string> all;
-  CHECK_OK(script.plane->AllGather("the connection is as good as new", kGenerousSeconds, &all));
+  CHECK_EQ(script.plane->AllGather("the connection is as good as new", kGenerousSeconds, &all),
+           testing::IsOk());
   CHECK_EQ(all[1], "hello");
 }
 
-void FarewellsAreHeard() {
+TEST_CASE("FarewellsAreHeard") {
+  testing::OverBoth();
   {  // behind a message that nobody waits for any more
     Scripted script(3);
     script.Send(1, Message(kData, "late") + Message(kFarewell, "enough"));
@@ -255,7 +273,7 @@ void FarewellsAreHeard() {
   {  // a connection that closed without a word says as much
     Scripted script(3);
     script.End(2) = Socket();
-    CHECK_CONTAINS(script.plane->HearFarewells(kGenerousSeconds), "rank 2 is gone");
+    CHECK_EQ(script.plane->HearFarewells(kGenerousSeconds), testing::Contains("rank 2 is gone"));
   }
   {  // nobody speaks
     Scripted script(3);
@@ -270,7 +288,8 @@ void FarewellsAreHeard() {
 // A rank between others, that passes on what they say, or one at the end of all: whether it gives
 // up or is gone, all hear of it in the same words, also who has no connection to it, and waits for
 // another one.
-void AllHearOfWhoIsLost() {
+TEST_CASE("AllHearOfWhoIsLost") {
+  testing::OverBoth();
   constexpr int kWorld = 22;
   for (const int lost : {0, 1, kWorld - 1}) {
     for (const bool says_why : {false, true}) {
@@ -279,11 +298,12 @@ void AllHearOfWhoIsLost() {
       OnEveryRank(kWorld, [&](int rank) {
         if (rank != lost) {
           const std::string heard = planes[rank]->HearFarewells(kGenerousSeconds);
-          CHECK_CONTAINS(heard, name + (says_why ? " gave up: no more data" : " is gone: "));
-          CHECK_STATUS(planes[rank]->Standing(), StatusCode::kUnavailable, name);
+          CHECK_EQ(heard,
+                   testing::Contains(name + (says_why ? " gave up: no more data" : " is gone: ")));
+          CHECK_EQ(planes[rank]->Standing(), testing::StatusIs(StatusCode::kUnavailable, name));
           std::vector<std::string> all;
-          CHECK_STATUS(planes[rank]->AllGather("x", kGenerousSeconds, &all),
-                       StatusCode::kUnavailable, name);
+          CHECK_EQ(planes[rank]->AllGather("x", kGenerousSeconds, &all),
+                   testing::StatusIs(StatusCode::kUnavailable, name));
         } else if (says_why) {
           planes[lost]->Farewell("no more data");
         } else {
@@ -295,7 +315,8 @@ void AllHearOfWhoIsLost() {
 }
 
 // What nobody has asked for yet is not taken in without end; and whoever asks gets it all.
-void NobodyRunsAway() {
+TEST_CASE("NobodyRunsAway") {
+  testing::OverBoth();
   ControlOptions options;
   options.max_waiting_bytes = 8 << 20;
   const std::string large(6 << 20, 'x');
@@ -306,17 +327,18 @@ void NobodyRunsAway() {
     for (int i = 0; i < 30 && status.ok(); ++i) {
       status = planes[0]->Broadcast(0, kWaitSeconds, &message);
     }
-    CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   }
   const auto planes = Planes(6, options);  // rank 1 passes it on to rank 5
   OnEveryRank(6, [&](int rank) {
     for (int i = 0; i < 4; ++i) {
       std::string message = rank == 0 ? large : "";
-      CHECK_OK(planes[rank]->Broadcast(0, kGenerousSeconds, &message));
+      CHECK_EQ(planes[rank]->Broadcast(0, kGenerousSeconds, &message), testing::IsOk());
       CHECK_EQ(message.size(), large.size());
     }
     std::vector<std::string> all;  // by one connection comes more than is let wait
-    CHECK_OK(planes[rank]->AllGather(rank < 3 ? large : "", kGenerousSeconds, &all));
+    CHECK_EQ(planes[rank]->AllGather(rank < 3 ? large : "", kGenerousSeconds, &all),
+             testing::IsOk());
     for (size_t other = 0; other < all.size(); ++other) {
       CHECK_EQ(all[other].size(), other < 3 ? large.size() : size_t{0});
     }
@@ -324,7 +346,8 @@ void NobodyRunsAway() {
 }
 
 // While a collective waits in another thread, it gets what it waits for.
-void HearingDoesNotStealMessages() {
+TEST_CASE("HearingDoesNotStealMessages") {
+  testing::OverBoth();
   Scripted script(2);
   const std::string content = Content(1, 4);
   const std::string message = Message(kData, content);
@@ -332,7 +355,8 @@ void HearingDoesNotStealMessages() {
     std::string answer(Message(kData, "mine").size(), '\0');
     for (int round = 0; round < 20; ++round) {
       // The answer shows that the collective has begun, and so that it is the one who reads.
-      CHECK_OK(ReceiveAll(script.End(1), answer.data(), answer.size(), After(kGenerousSeconds)));
+      CHECK_EQ(ReceiveAll(script.End(1), answer.data(), answer.size(), After(kGenerousSeconds)),
+               testing::IsOk());
       script.Send(1, message.substr(0, round + 1));
       CHECK_EQ(script.plane->HearFarewells(0.01), "");
       script.Send(1, message.substr(round + 1));
@@ -340,21 +364,23 @@ void HearingDoesNotStealMessages() {
   });
   for (int round = 0; round < 20; ++round) {
     std::vector<std::string> all;
-    CHECK_OK(script.plane->AllGather("mine", kGenerousSeconds, &all));
-    CHECK_TRUE(all[1] == content);
+    CHECK_EQ(script.plane->AllGather("mine", kGenerousSeconds, &all), testing::IsOk());
+    CHECK(all[1] == content);
   }
   speaker.join();
 }
 
 // A message that is under way is not continued with the words of a farewell.
-void FarewellDoesNotCutIntoAMessage() {
+TEST_CASE("FarewellDoesNotCutIntoAMessage") {
+  testing::OverBoth();
   for (int round = 0; round < 10; ++round) {
     Scripted script(2);
     const std::string content = Content(0, 7);
     const std::string whole = Message(kData, content, 0);
-    std::thread sender([&] { CHECK_TRUE(!script.AllGather(kGenerousSeconds, content).ok()); });
+    std::thread sender([&] { CHECK(!script.AllGather(kGenerousSeconds, content).ok()); });
     std::string received(1, '\0');  // once it is here, the message is under way
-    CHECK_OK(ReceiveAll(script.End(1), received.data(), 1, After(kGenerousSeconds)));
+    CHECK_EQ(ReceiveAll(script.End(1), received.data(), 1, After(kGenerousSeconds)),
+             testing::IsOk());
     std::thread reader([&] {
       std::vector<char> bytes(1 << 16);
       for (;;) {
@@ -374,40 +400,19 @@ void FarewellDoesNotCutIntoAMessage() {
     sender.join();
     reader.join();
     const std::string begun = received.substr(0, whole.size());
-    CHECK_TRUE(begun == whole.substr(0, begun.size()));
+    CHECK(begun == whole.substr(0, begun.size()));
   }
 }
 
-void ShutdownWakesWhoeverWaits() {
+TEST_CASE("ShutdownWakesWhoeverWaits") {
+  testing::OverBoth();
   Scripted script(3);
-  std::thread waiter([&] { CHECK_TRUE(!script.AllGather().ok()); });
+  std::thread waiter([&] { CHECK(!script.AllGather().ok()); });
   char byte;
-  CHECK_OK(ReceiveAll(script.End(2), &byte, 1, After(kGenerousSeconds)));
+  CHECK_EQ(ReceiveAll(script.End(2), &byte, 1, After(kGenerousSeconds)), testing::IsOk());
   script.plane->Shutdown();
   waiter.join();
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverBoth(
-      {{"MessagesOfAllSizes", MessagesOfAllSizes},
-       {"FarewellEndsWhatOthersWaitFor", FarewellEndsWhatOthersWaitFor},
-       {"DeadPeerIsNoticedWhileAnotherIsLate", DeadPeerIsNoticedWhileAnotherIsLate},
-       {"DeadRootIsNoticed", DeadRootIsNoticed},
-       {"MissingRanksAreNamedByAll", MissingRanksAreNamedByAll},
-       {"StoppedRankIsNamedByAll", StoppedRankIsNamedByAll},
-       {"LateRankIsWarnedAboutOnce", LateRankIsWarnedAboutOnce},
-       {"PeerDiesWithinAMessage", PeerDiesWithinAMessage},
-       {"OddHeadersAreRefusedUnread", OddHeadersAreRefusedUnread},
-       {"TooLargeAMessageIsNotSent", TooLargeAMessageIsNotSent},
-       {"FarewellsAreHeard", FarewellsAreHeard},
-       {"AllHearOfWhoIsLost", AllHearOfWhoIsLost},
-       {"NobodyRunsAway", NobodyRunsAway},
-       {"HearingDoesNotStealMessages", HearingDoesNotStealMessages},
-       {"FarewellDoesNotCutIntoAMessage", FarewellDoesNotCutIntoAMessage},
-       {"ShutdownWakesWhoeverWaits", ShutdownWakesWhoeverWaits}},
-      argc, argv);
-}

@@ -46,7 +46,8 @@ void Limit(int soft, int hard) {
 // Three ranks of four lanes each in one process: 34 ends of connections by Unix sockets.
 constexpr int kWorld = 3, kLanes = 4;
 
-void SoftLimitIsRaised() {
+TEST_CASE("SoftLimitIsRaised") {
+  testing::OverBoth();
   InAnotherProcess([] {
     Limit(NumOpen() + 4, 512);
     std::vector<Mesh> meshes = testing::ConnectAll(kWorld, kLanes);
@@ -57,7 +58,8 @@ void SoftLimitIsRaised() {
   });
 }
 
-void SoftLimitThatSufficesIsLeftAlone() {
+TEST_CASE("SoftLimitThatSufficesIsLeftAlone") {
+  testing::OverBoth();
   InAnotherProcess([] {
     Limit(256, 512);
     const std::vector<Mesh> meshes = testing::ConnectAll(kWorld, kLanes);
@@ -68,7 +70,8 @@ void SoftLimitThatSufficesIsLeftAlone() {
 }
 
 // Known before anybody connects: no rank waits for the deadline.
-void HardLimitDoesNotSuffice() {
+TEST_CASE("HardLimitDoesNotSuffice") {
+  testing::OverBoth();
   InAnotherProcess([] {
     testing::Meeting meeting(kWorld, kLanes, 1e4);
     const int most = NumOpen() + 5;
@@ -76,14 +79,16 @@ void HardLimitDoesNotSuffice() {
     std::vector<Mesh> meshes(kWorld);
     OnEveryRank(kWorld, [&](int rank) {
       const Status status = meeting.Connect(rank, &meshes[rank]);
-      CHECK_STATUS(status, StatusCode::kResourceExhausted,
-                   "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)");
+      CHECK_EQ(status, testing::StatusIs(
+                           StatusCode::kResourceExhausted,
+                           "rank " + std::to_string(rank) + ", to connect to 2 other rank(s)"));
       // Control connects rank 0 to the others, and these not to each other.
       const std::string each =
           std::string(rank == 0 ? "" : "up to ") + (IsUnix(testing::MeetingPlace()) ? "6" : "7");
-      CHECK_CONTAINS(status.message(), "by " + each + " connections each, needs ");
-      CHECK_CONTAINS(status.message(), "this process may have " + std::to_string(most) + ": ");
-      CHECK_CONTAINS(status.message(), "ulimit -n ");
+      CHECK_EQ(status.message(), testing::Contains("by " + each + " connections each, needs "));
+      CHECK_EQ(status.message(),
+               testing::Contains("this process may have " + std::to_string(most) + ": "));
+      CHECK_EQ(status.message(), testing::Contains("ulimit -n "));
     });
   });
 }
@@ -111,26 +116,28 @@ class FullTable {
 };
 
 // What was free when it was looked at is taken when it is needed.
-void TableThatFillsMeanwhile() {
+TEST_CASE("TableThatFillsMeanwhile") {
+  testing::OverBoth();
   for (const int rank : {0, 1}) {
     Socket listener;
     Address address;
-    CHECK_OK(Listen(testing::MeetingPlace(), 0, &listener, &address));
+    CHECK_EQ(Listen(testing::MeetingPlace(), 0, &listener, &address), testing::IsOk());
     Socket waiting;
-    CHECK_OK(BeginConnect(address, &waiting));
+    CHECK_EQ(BeginConnect(address, &waiting), testing::IsOk());
     Socket socket;
     Status status;
     {
       const FullTable full(0);
       status = rank == 0 ? Accept(listener, &socket) : BeginConnect(address, &socket);
     }
-    CHECK_STATUS(status, StatusCode::kResourceExhausted, "file descriptors: ");
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kResourceExhausted, "file descriptors: "));
   }
 }
 
 // What moves messages opens what it needs with the first of them, a set to wait on and an event. A
 // rank that cannot have them says so at once, and whoever waits for its message is told.
-void MessagesThatHaveNoDescriptors() {
+TEST_CASE("MessagesThatHaveNoDescriptors") {
+  testing::OverBoth();
   for (const int free : {0, 1}) {
     const testing::Engines engines = testing::MakeEngines(testing::ConnectAll(2, 2));
     char sent = 'x', received = 0;
@@ -150,26 +157,16 @@ void MessagesThatHaveNoDescriptors() {
       const FullTable full(free);
       engines[0]->Send(message(1, &sent, &sending));
     }
-    CHECK_STATUS(sending.get_future().get(), StatusCode::kResourceExhausted,
-                 free == 0 ? "epoll_create: " : "eventfd: ");
+    CHECK_EQ(sending.get_future().get(),
+             testing::StatusIs(StatusCode::kResourceExhausted,
+                               free == 0 ? "epoll_create: " : "eventfd: "));
     const Status told = receiving.get_future().get();
-    CHECK_STATUS(told, StatusCode::kUnavailable, "rank 0 gave up: ");
-    CHECK_CONTAINS(told.message(), "file descriptors: ");
-    CHECK_STATUS(testing::AllReduce(engines[0].get(), testing::Small()),
-                 StatusCode::kResourceExhausted, "file descriptors: ");
+    CHECK_EQ(told, testing::StatusIs(StatusCode::kUnavailable, "rank 0 gave up: "));
+    CHECK_EQ(told.message(), testing::Contains("file descriptors: "));
+    CHECK_EQ(testing::AllReduce(engines[0].get(), testing::Small()),
+             testing::StatusIs(StatusCode::kResourceExhausted, "file descriptors: "));
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverBoth(
-      {{"SoftLimitIsRaised", SoftLimitIsRaised},
-       {"SoftLimitThatSufficesIsLeftAlone", SoftLimitThatSufficesIsLeftAlone},
-       {"HardLimitDoesNotSuffice", HardLimitDoesNotSuffice},
-       {"TableThatFillsMeanwhile", TableThatFillsMeanwhile},
-       {"MessagesThatHaveNoDescriptors", MessagesThatHaveNoDescriptors}},
-      argc, argv);
-}

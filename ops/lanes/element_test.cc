@@ -82,7 +82,7 @@ void CheckBits(const T& left, const T& right, int line) {
   Bits l, r;
   std::memcpy(&l, &left, sizeof(T));
   std::memcpy(&r, &right, sizeof(T));
-  testing::CheckEqual(l, r, __FILE__, line, "bits");
+  if (l != r) ADD_FAIL_CHECK_AT(__FILE__, line, "bits ", l, " and ", r);
 }
 
 template <typename T>
@@ -111,18 +111,18 @@ void NativeSums(ElementType type, double tolerance) {
             exact /= world_size;
           }
           CheckBits(out[i], in_order, __LINE__);
-          CHECK_TRUE(std::fabs(out[i] - exact) <= tolerance * magnitude);
+          CHECK(std::fabs(out[i] - exact) <= tolerance * magnitude);
         }
       }
     }
   }
 }
 
-void Float32Sums() { NativeSums<float>(ElementType::kFloat32, 1e-6); }
-void Float64Sums() { NativeSums<double>(ElementType::kFloat64, 1e-15); }
+TEST_CASE("Float32Sums") { NativeSums<float>(ElementType::kFloat32, 1e-6); }
+TEST_CASE("Float64Sums") { NativeSums<double>(ElementType::kFloat64, 1e-15); }
 
 // Any other order of these three gives something else.
-void RankOrder() {
+TEST_CASE("RankOrder") {
   const std::vector<std::vector<float>> inputs = {{1e8f}, {-1e8f}, {1.0f}};
   CHECK_EQ(Reduce(ElementType::kFloat32, Reduction::kSum, inputs)[0], 1.0f);
   const std::vector<std::vector<float>> other = {{1.0f}, {1e8f}, {-1e8f}};
@@ -135,14 +135,14 @@ void RankOrder() {
 }
 
 // Every half there is, widened and narrowed again.
-void RoundTripOfAllHalves() {
+TEST_CASE("RoundTripOfAllHalves") {
   for (const HalfFormat& format : kHalves) {
     std::vector<std::vector<uint16_t>> all(1, std::vector<uint16_t>(1 << 16));
     for (size_t i = 0; i < all[0].size(); ++i) all[0][i] = static_cast<uint16_t>(i);
     const std::vector<uint16_t> out = Reduce(format.type, Reduction::kSum, all);
     for (size_t i = 0; i < out.size(); ++i) {
       if (format.IsNan(all[0][i])) {
-        CHECK_TRUE(format.IsNan(out[i]));
+        CHECK(format.IsNan(out[i]));
       } else {
         CheckBits(out[i], all[0][i], __LINE__);
         CheckBits(format.Narrow(format.Widen(all[0][i])), all[0][i], __LINE__);
@@ -152,7 +152,7 @@ void RoundTripOfAllHalves() {
 }
 
 // Every half beside random others: sums and averages that need rounding, or overflow.
-void HalvesAreRoundedOnce() {
+TEST_CASE("HalvesAreRoundedOnce") {
   std::mt19937 random(2);
   for (const HalfFormat& format : kHalves) {
     for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
@@ -173,7 +173,7 @@ void HalvesAreRoundedOnce() {
           }
           if (reduction == Reduction::kAverage) sum /= static_cast<float>(world_size);
           if (std::isnan(sum)) {
-            CHECK_TRUE(format.IsNan(out[i]));
+            CHECK(format.IsNan(out[i]));
           } else {
             CheckBits(out[i], format.Narrow(sum), __LINE__);
           }
@@ -191,7 +191,7 @@ void CheckHalf(ElementType type, Reduction reduction, std::vector<uint16_t> term
 }
 
 // The same, spelled out at the edges.
-void EdgesOfHalves() {
+TEST_CASE("EdgesOfHalves") {
   const auto sum = Reduction::kSum, average = Reduction::kAverage;
   const auto f16 = ElementType::kFloat16, bf16 = ElementType::kBFloat16;
   CheckHalf(f16, sum, {0x6800, 0x3c00}, 0x6800, __LINE__);      // 2048 + 1: tie, to even
@@ -214,7 +214,7 @@ void EdgesOfHalves() {
     const uint16_t infinity = format.infinity, minus = 0x8000 | format.infinity;
     const auto difference =
         Reduce(format.type, sum, std::vector<std::vector<uint16_t>>{{infinity}, {minus}});
-    CHECK_TRUE(format.IsNan(difference[0]));
+    CHECK(format.IsNan(difference[0]));
   }
 }
 
@@ -232,23 +232,23 @@ void Aliasing(ElementType type) {
       for (int target = 0; target < world_size; ++target) {
         std::vector<std::vector<T>> copies = inputs;
         ReduceBlock(type, Reduction::kAverage, Pointers(copies), count, copies[target].data());
-        CHECK_TRUE(copies[target] == expected);
+        CHECK(copies[target] == expected);
         for (int rank = 0; rank < world_size; ++rank) {
-          if (rank != target) CHECK_TRUE(copies[rank] == inputs[rank]);
+          if (rank != target) CHECK(copies[rank] == inputs[rank]);
         }
       }
     }
   }
 }
 
-void AliasingOutput() {
+TEST_CASE("AliasingOutput") {
   Aliasing<float>(ElementType::kFloat32);
   Aliasing<double>(ElementType::kFloat64);
   Aliasing<uint16_t>(ElementType::kFloat16);
   Aliasing<uint16_t>(ElementType::kBFloat16);
 }
 
-void SizesAndNames() {
+TEST_CASE("SizesAndNames") {
   CHECK_EQ(ElementSize(ElementType::kFloat16), 2u);
   CHECK_EQ(ElementSize(ElementType::kBFloat16), 2u);
   CHECK_EQ(ElementSize(ElementType::kFloat32), 4u);
@@ -258,16 +258,3 @@ void SizesAndNames() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"SizesAndNames", SizesAndNames},
-                            {"Float32Sums", Float32Sums},
-                            {"Float64Sums", Float64Sums},
-                            {"RankOrder", RankOrder},
-                            {"RoundTripOfAllHalves", RoundTripOfAllHalves},
-                            {"HalvesAreRoundedOnce", HalvesAreRoundedOnce},
-                            {"EdgesOfHalves", EdgesOfHalves},
-                            {"AliasingOutput", AliasingOutput}},
-                           argc, argv);
-}

@@ -30,7 +30,7 @@ inline LaneEngineOptions Patient() {
 
 inline std::shared_ptr<LaneEngine> MakeEngine(const LaneEngineOptions& options, Mesh mesh) {
   std::shared_ptr<LaneEngine> engine;
-  CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engine));
+  CHECK_EQ(LaneEngine::Start(options, std::move(mesh), &engine), testing::IsOk());
   return engine;
 }
 

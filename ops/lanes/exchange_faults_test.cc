@@ -27,24 +27,26 @@ using testing::OptionsFor;
 using testing::Scripted;
 using testing::Tensors;
 
-void PeerThatIsGone() {
+TEST_CASE("PeerThatIsGone") {
+  testing::OverAll();
   Scripted before(2, 1000);
   before.End(1) = Connection();
-  CHECK_STATUS(before.Run().status, StatusCode::kUnavailable, "rank 1");
+  CHECK_EQ(before.Run().status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
 
   Scripted within(2, 1 << 20);
   std::thread death([&] {
     within.Receive(1, 1000);
     within.End(1) = Connection();
   });
-  CHECK_STATUS(within.Run().status, StatusCode::kUnavailable, "rank 1");
+  CHECK_EQ(within.Run().status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
   death.join();
   within.CheckUntouched();
 }
 
 // Rank 1 has sent all that there is room for and has been sent its part; it owes nothing until
 // rank 2 arrives, which it never does. That rank 1 has left is known all the same.
-void PeerThatIsGoneWhileAnotherIsLate() {
+TEST_CASE("PeerThatIsGoneWhileAnotherIsLate") {
+  testing::OverAll();
   Scripted script(3, 3 << 16);  // chunks of 256 KiB: two blocks
   std::thread death([&] {
     const ExchangeHeader header = HeaderOf(script.buffers);
@@ -55,16 +57,17 @@ void PeerThatIsGoneWhileAnotherIsLate() {
     script.Receive(1, 1 << 18);
     script.End(1) = Connection();
   });
-  CHECK_STATUS(script.Run().status, StatusCode::kUnavailable, "rank 1");
+  CHECK_EQ(script.Run().status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
   death.join();
 }
 
-void PeerThatDoesNotArrive() {
+TEST_CASE("PeerThatDoesNotArrive") {
+  testing::OverAll();
   Scripted script(3, 1000, 1);
   script.options.stall_warning_seconds = kShortSeconds / 4;
   std::vector<std::string> warnings;
   script.options.on_stall = [&](const std::string& ranks, double seconds) {
-    CHECK_TRUE(seconds >= kShortSeconds / 4);
+    CHECK(seconds >= kShortSeconds / 4);
     warnings.push_back(ranks);
   };
   const ExchangeHeader header = HeaderOf(script.buffers);
@@ -73,15 +76,16 @@ void PeerThatDoesNotArrive() {
   script.Send(1, part.data(), part.size());
   const ExchangeResult result = script.Run();
   // Rank 1's sum is missing too, but for want of rank 2's part.
-  CHECK_STATUS(result.status, StatusCode::kDeadlineExceeded, "for rank(s) 2");
+  CHECK_EQ(result.status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 2"));
   CHECK_EQ(result.first_byte_nanos, 0);  // the wait for all to arrive is not over
   CHECK_EQ(warnings.size(), 1u);
-  CHECK_TRUE(!warnings.empty() && warnings[0] == "2");
+  CHECK((!warnings.empty() && warnings[0] == "2"));
   script.CheckUntouched();
 }
 
 // It has sent everything and takes nothing: it is the one that is waited for.
-void PeerThatStopsReading() {
+TEST_CASE("PeerThatStopsReading") {
+  testing::OverAll();
   const size_t count = 1 << 21;
   Scripted script(2, count, kShortSeconds);
   const int small = 1 << 16;  // so that the buffers of the connection cannot hold half of that
@@ -100,13 +104,14 @@ void PeerThatStopsReading() {
     script.Receive(1, half.size());
     script.SendSum(1, half.data(), half.size());  // as if it were the sum
   });
-  CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  CHECK_EQ(script.Run().status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   peer.join();
-  CHECK_TRUE(!warnings.empty() && warnings.back() == "1");
+  CHECK((!warnings.empty() && warnings.back() == "1"));
 }
 
 // Another process may write anything into shared memory, at any time.
-void PositionsThatCannotBe() {
+TEST_CASE("PositionsThatCannotBe") {
+  testing::OverAll();
   if (!testing::SharingMemory()) return;
   RingEnd* (*const ends[])(SharedMemory*) = {
       [](SharedMemory* memory) { return memory->outgoing_parts(); },
@@ -118,8 +123,9 @@ void PositionsThatCannotBe() {
     script.SendHeader(1, HeaderOf(script.buffers));
     // What has not been written, or has not been read yet, by far.
     static_cast<void>(end(script.End(1).memory.get())->Advance(1u << 30));
-    CHECK_STATUS(script.Run().status, StatusCode::kFailedPrecondition,
-                 "rank 1 has written into the shared memory what cannot be");
+    CHECK_EQ(script.Run().status,
+             testing::StatusIs(StatusCode::kFailedPrecondition,
+                               "rank 1 has written into the shared memory what cannot be"));
     script.CheckUntouched();
   }
 }
@@ -146,16 +152,18 @@ void WithAnotherProcess(double timeout_seconds,
     _exit(0);
   }
   Mesh mesh;
-  CHECK_OK(meeting.Connect(0, &mesh));
+  CHECK_EQ(meeting.Connect(0, &mesh), testing::IsOk());
   std::vector<char> scratch;
   const ExchangeOptions usual = reduce(mesh, kGenerousSeconds);
-  for (int round = 0; round < 20; ++round) CHECK_OK(testing::RunWatched(usual, &scratch).status);
+  for (int round = 0; round < 20; ++round)
+    CHECK_EQ(testing::RunWatched(usual, &scratch).status, testing::IsOk());
   body(reduce(mesh, timeout_seconds), child);
   kill(child, SIGKILL);
   CHECK_EQ(waitpid(child, nullptr, 0), child);
 }
 
-void ProcessThatIsKilled() {
+TEST_CASE("ProcessThatIsKilled") {
+  testing::OverAll();
   WithAnotherProcess(kGenerousSeconds, [](const ExchangeOptions& options, pid_t child) {
     std::vector<char> scratch;
     std::thread killer([child] { kill(child, SIGKILL); });
@@ -163,23 +171,25 @@ void ProcessThatIsKilled() {
     while ((status = testing::RunWatched(options, &scratch).status).ok()) {
     }
     killer.join();
-    CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1");
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
   });
 }
 
-void ProcessThatIsStopped() {
+TEST_CASE("ProcessThatIsStopped") {
+  testing::OverAll();
   WithAnotherProcess(1, [](const ExchangeOptions& options, pid_t child) {
     std::vector<char> scratch;
     CHECK_EQ(kill(child, SIGSTOP), 0);
     Status status;
     while ((status = testing::RunWatched(options, &scratch).status).ok()) {
     }
-    CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "for rank(s) 1");
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   });
 }
 
 // Signals end system calls early. They say nothing about the peer.
-void InterruptedBySignals() {
+TEST_CASE("InterruptedBySignals") {
+  testing::OverAll();
   struct sigaction action{};
   action.sa_handler = [](int) {};  // without SA_RESTART
   sigaction(SIGUSR1, &action, nullptr);
@@ -192,7 +202,7 @@ void InterruptedBySignals() {
       poll(nullptr, 0, 1);
     }
   });
-  CHECK_STATUS(script.Run().status, StatusCode::kDeadlineExceeded, "rank(s) 1");
+  CHECK_EQ(script.Run().status, testing::StatusIs(StatusCode::kDeadlineExceeded, "rank(s) 1"));
   const std::vector<Mesh> meshes = ConnectAll(2, 1);
   OnEveryRank(2, [&](int rank) {
     if (rank == 0) target = pthread_self();
@@ -200,7 +210,8 @@ void InterruptedBySignals() {
     for (int round = 0; round < 20; ++round) {
       Tensors tensors({1 << 18}, rank, true);
       const Buffers buffers(tensors.views);
-      CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
+      CHECK_EQ(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status,
+               testing::IsOk());
     }
     // From here on this thread's identity may be reused.
     if (rank == 0) {
@@ -212,17 +223,3 @@ void InterruptedBySignals() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"PeerThatIsGone", PeerThatIsGone},
-       {"PeerThatIsGoneWhileAnotherIsLate", PeerThatIsGoneWhileAnotherIsLate},
-       {"PeerThatDoesNotArrive", PeerThatDoesNotArrive},
-       {"PeerThatStopsReading", PeerThatStopsReading},
-       {"PositionsThatCannotBe", PositionsThatCannotBe},
-       {"ProcessThatIsKilled", ProcessThatIsKilled},
-       {"ProcessThatIsStopped", ProcessThatIsStopped},
-       {"InterruptedBySignals", InterruptedBySignals}},
-      argc, argv);
-}

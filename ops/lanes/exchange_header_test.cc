@@ -7,7 +7,7 @@
 namespace tf_libra {
 namespace {
 
-void TheFirstDifferenceIsNamed() {
+TEST_CASE("TheFirstDifferenceIsNamed") {
   struct Case {
     const char* expected;
     void (*change)(ExchangeHeader*);
@@ -27,25 +27,18 @@ void TheFirstDifferenceIsNamed() {
   CHECK_EQ(DifferenceOf(theirs, ExchangeHeader()), std::string());
   for (const Case& one : cases) {
     one.change(&theirs);
-    CHECK_CONTAINS(DifferenceOf(theirs, ExchangeHeader()), one.expected);
+    CHECK_EQ(DifferenceOf(theirs, ExchangeHeader()), testing::Contains(one.expected));
   }
 }
 
 // In a ring it lies as every type of elements wants what follows, wherever the ring is.
-void HeadersEndAtMultiplesOfTheirRoom() {
+TEST_CASE("HeadersEndAtMultiplesOfTheirRoom") {
   for (uint64_t position = 0; position < 3 * kHeaderRoom; ++position) {
     const size_t bytes = BytesToHeaderEnd(position);
     CHECK_EQ((position + bytes) % kHeaderRoom, 0u);
-    CHECK_TRUE(bytes >= kHeaderRoom && bytes < 2 * kHeaderRoom);
+    CHECK((bytes >= kHeaderRoom && bytes < 2 * kHeaderRoom));
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TheFirstDifferenceIsNamed", TheFirstDifferenceIsNamed},
-                            {"HeadersEndAtMultiplesOfTheirRoom", HeadersEndAtMultiplesOfTheirRoom}},
-                           argc, argv);
-}

@@ -43,7 +43,8 @@ std::vector<std::vector<size_t>> Shapes() {
           std::vector<size_t>(150, 1001)};
 }
 
-void EqualsTheSum() {
+TEST_CASE("EqualsTheSum") {
+  testing::OverAll();
   for (int world_size = 1; world_size <= 4; ++world_size) {
     const std::vector<Mesh> meshes = ConnectAll(world_size, 1);
     for (const auto& counts : Shapes()) {
@@ -60,10 +61,10 @@ void EqualsTheSum() {
           std::vector<char> scratch;
           const ExchangeResult result =
               testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch);
-          CHECK_OK(result.status);
+          CHECK_EQ(result.status, testing::IsOk());
           CHECK_EQ(result.first_byte_nanos > 0, world_size > 1);
-          CHECK_TRUE(tensors[rank].Flat(true) == expected);
-          if (!in_place) CHECK_TRUE(tensors[rank].Flat(false) == inputs[rank]);
+          CHECK(tensors[rank].Flat(true) == expected);
+          if (!in_place) CHECK(tensors[rank].Flat(false) == inputs[rank]);
         });
       }
     }
@@ -71,7 +72,8 @@ void EqualsTheSum() {
 }
 
 // Whatever the sizes are, and whoever is ahead: rings and blocks fill and empty at any place.
-void SizesOfAllKinds() {
+TEST_CASE("SizesOfAllKinds") {
+  testing::OverAll();
   std::mt19937 random(3);
   for (const int world_size : {2, 3, 12}) {
     const std::vector<Mesh> meshes = ConnectAll(world_size, 1);
@@ -88,16 +90,18 @@ void SizesOfAllKinds() {
       OnEveryRank(world_size, [&](int rank) {
         const Buffers buffers(tensors[rank].views);
         std::vector<char> scratch;
-        CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
+        CHECK_EQ(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status,
+                 testing::IsOk());
       });
       const std::vector<float> expected = Sum(inputs);
-      for (const Tensors& one : tensors) CHECK_TRUE(one.Flat(true) == expected);
+      for (const Tensors& one : tensors) CHECK(one.Flat(true) == expected);
     }
   }
 }
 
 // What waits for the parts of all peers fits a cache, however many they are and however much it is.
-void ScratchIsSmall() {
+TEST_CASE("ScratchIsSmall") {
+  testing::OverAll();
   constexpr int kRanks = 12;
   const std::vector<Mesh> meshes = ConnectAll(kRanks, 1);
   for (const size_t count : {size_t{kRanks}, size_t{1} << 19}) {
@@ -105,14 +109,16 @@ void ScratchIsSmall() {
       const Tensors tensors({count}, rank, true);
       const Buffers buffers(tensors.views);
       std::vector<char> scratch;
-      CHECK_OK(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status);
-      CHECK_TRUE(scratch.capacity() <= (count == kRanks ? size_t{32} << 10 : size_t{1} << 20));
+      CHECK_EQ(testing::RunWatched(OptionsFor(meshes[rank], buffers), &scratch).status,
+               testing::IsOk());
+      CHECK(scratch.capacity() <= (count == kRanks ? size_t{32} << 10 : size_t{1} << 20));
     });
   }
 }
 
 // Several exchanges in a row over one lane, with nothing in between.
-void OneAfterTheOther() {
+TEST_CASE("OneAfterTheOther") {
+  testing::OverAll();
   const std::vector<Mesh> meshes = ConnectAll(3, 1);
   OnEveryRank(3, [&](int rank) {
     std::vector<char> scratch;
@@ -126,14 +132,15 @@ void OneAfterTheOther() {
         const Tensors theirs({static_cast<size_t>(round * 37 % 1000)}, round * 3 + other, true);
         inputs.push_back(theirs.Flat(false));
       }
-      CHECK_OK(testing::RunWatched(options, &scratch).status);
-      CHECK_TRUE(tensors.Flat(true) == Sum(inputs));
+      CHECK_EQ(testing::RunWatched(options, &scratch).status, testing::IsOk());
+      CHECK(tensors.Flat(true) == Sum(inputs));
     }
   });
 }
 
 // Everything comes a byte at a time, the header too.
-void PeerThatSendsBytewise() {
+TEST_CASE("PeerThatSendsBytewise") {
+  testing::OverAll();
   Scripted script(2, 101);
   std::thread peer([&] {
     const ExchangeHeader header = HeaderOf(script.buffers);
@@ -143,16 +150,16 @@ void PeerThatSendsBytewise() {
       script.Send(1, reinterpret_cast<const char*>(theirs.data()) + i, 1);
     }
     const ExchangeHeader theirs_header = script.ReceiveHeader(1);
-    CHECK_TRUE(std::memcmp(&theirs_header, &header, sizeof(header)) == 0);
+    CHECK(std::memcmp(&theirs_header, &header, sizeof(header)) == 0);
     const std::vector<char> part = script.Receive(1, 51 * sizeof(float));
-    CHECK_TRUE(std::memcmp(part.data(), script.tensors.inputs[0].data() + 50, part.size()) == 0);
+    CHECK(std::memcmp(part.data(), script.tensors.inputs[0].data() + 50, part.size()) == 0);
     const std::vector<char> sum = script.ReceiveSum(1, 50 * sizeof(float));
-    CHECK_TRUE(std::memcmp(sum.data(), script.tensors.outputs[0].data(), sum.size()) == 0);
+    CHECK(std::memcmp(sum.data(), script.tensors.outputs[0].data(), sum.size()) == 0);
     for (size_t i = 0; i < 51 * sizeof(float); ++i) {
       script.SendSum(1, reinterpret_cast<const char*>(theirs.data() + 50) + i, 1);
     }
   });
-  CHECK_OK(script.Run().status);
+  CHECK_EQ(script.Run().status, testing::IsOk());
   peer.join();
   for (size_t i = 0; i < 101; ++i) {
     CHECK_EQ(script.tensors.outputs[0][i], i < 50 ? script.tensors.inputs[0][i] + 2.0f : 2.0f);
@@ -160,7 +167,8 @@ void PeerThatSendsBytewise() {
 }
 
 // Whatever the header says otherwise is named, and nothing of the payload is used.
-void HeadersThatDiffer() {
+TEST_CASE("HeadersThatDiffer") {
+  testing::OverAll();
   struct Case {
     const char* expected;
     void (*change)(ExchangeHeader*);
@@ -185,22 +193,11 @@ void HeadersThatDiffer() {
     script.SendHeader(2, header);
     script.Send(2, payload.data(), payload.size());
     const Status status = script.Run().status;
-    CHECK_STATUS(status, StatusCode::kFailedPrecondition, "rank 2");
-    CHECK_CONTAINS(status.message(), one.expected);
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition, "rank 2"));
+    CHECK_EQ(status.message(), testing::Contains(one.expected));
     script.CheckUntouched();
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll({{"EqualsTheSum", EqualsTheSum},
-                                   {"SizesOfAllKinds", SizesOfAllKinds},
-                                   {"ScratchIsSmall", ScratchIsSmall},
-                                   {"OneAfterTheOther", OneAfterTheOther},
-                                   {"PeerThatSendsBytewise", PeerThatSendsBytewise},
-                                   {"HeadersThatDiffer", HeadersThatDiffer}},
-                                  argc, argv);
-}

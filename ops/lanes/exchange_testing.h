@@ -83,7 +83,7 @@ struct Scripted {
   Connection& End(int rank) { return meshes[rank].lanes[0].column[0]; }
 
   void Send(int rank, const void* data, size_t size) {
-    CHECK_OK(testing::Send(End(rank), data, size));
+    CHECK_EQ(testing::Send(End(rank), data, size), testing::IsOk());
   }
   void SendHeader(int rank, const ExchangeHeader& header) {
     const std::string bytes = testing::HeaderBytes(End(rank), header);
@@ -91,20 +91,20 @@ struct Scripted {
   }
   std::vector<char> Receive(int rank, size_t size) {
     std::vector<char> data(size);
-    CHECK_OK(testing::Receive(End(rank), data.data(), size));
+    CHECK_EQ(testing::Receive(End(rank), data.data(), size), testing::IsOk());
     return data;
   }
   void SendSum(int rank, const void* data, size_t size) {
-    CHECK_OK(testing::SendSum(End(rank), data, size));
+    CHECK_EQ(testing::SendSum(End(rank), data, size), testing::IsOk());
   }
   std::vector<char> ReceiveSum(int rank, size_t size) {
     std::vector<char> data(size);
-    CHECK_OK(testing::ReceiveSum(End(rank), data.data(), size));
+    CHECK_EQ(testing::ReceiveSum(End(rank), data.data(), size), testing::IsOk());
     return data;
   }
   ExchangeHeader ReceiveHeader(int rank) {
     ExchangeHeader header;
-    CHECK_OK(testing::ReceiveHeader(End(rank), &header));
+    CHECK_EQ(testing::ReceiveHeader(End(rank), &header), testing::IsOk());
     return header;
   }
   void CheckUntouched() {

@@ -24,7 +24,7 @@ std::shared_ptr<const OperationInfo> Operation(const std::string& function,
 using Times = std::map<std::string, int64_t>;
 
 // Those of one tensor are one tensor.
-void PartsCountWithTheFirst() {
+TEST_CASE("PartsCountWithTheFirst") {
   Executions executions;
   const auto parts = [](std::vector<int64_t> starts, std::vector<std::string> names) {
     auto operation = std::make_shared<OperationInfo>();
@@ -37,11 +37,11 @@ void PartsCountWithTheFirst() {
   executions.Note(parts({8}, {"b"}));
   executions.Note(parts({20, -1}, {"b", "c"}));
   CHECK_EQ(executions.Count(""), 3);
-  CHECK_TRUE((executions.Take("") == Times{{"a", 1}, {"b", 1}, {"c", 1}}));
+  CHECK((executions.Take("") == Times{{"a", 1}, {"b", 1}, {"c", 1}}));
 }
 
 // A tensor may be in several operations, and an operation executed several times.
-void TensorsAreCountedByFunction() {
+TEST_CASE("TensorsAreCountedByFunction") {
   Executions executions;
   const auto two = Operation("upper", {"a", "b"});
   executions.Note(two);
@@ -51,13 +51,13 @@ void TensorsAreCountedByFunction() {
   CHECK_EQ(executions.Count("upper"), 5);
   CHECK_EQ(executions.Count("lower"), 1);
   CHECK_EQ(executions.Count("neither"), 0);
-  CHECK_TRUE((executions.Take("upper") == Times{{"a", 2}, {"b", 3}}));
+  CHECK((executions.Take("upper") == Times{{"a", 2}, {"b", 3}}));
   CHECK_EQ(executions.Count("upper"), 0);
-  CHECK_TRUE(executions.Take("upper").empty());
+  CHECK(executions.Take("upper").empty());
   CHECK_EQ(executions.Count("lower"), 1);
 }
 
-void ThreadsLoseNothing() {
+TEST_CASE("ThreadsLoseNothing") {
   Executions executions;
   const auto operation = Operation("step", {"a", "b", "c"});
   std::vector<std::thread> threads;
@@ -71,19 +71,10 @@ void ThreadsLoseNothing() {
   CHECK_EQ(executions.Take("step")["c"], 4000);
 }
 
-void NamesAreQuoted() {
+TEST_CASE("NamesAreQuoted") {
   CHECK_EQ(ExecutionsJson({}), std::string("{}"));
   CHECK_EQ(ExecutionsJson({{"a\"b", 1}, {"c", 20}}), std::string("{\"a\\\"b\":1,\"c\":20}"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TensorsAreCountedByFunction", TensorsAreCountedByFunction},
-                            {"PartsCountWithTheFirst", PartsCountWithTheFirst},
-                            {"ThreadsLoseNothing", ThreadsLoseNothing},
-                            {"NamesAreQuoted", NamesAreQuoted}},
-                           argc, argv);
-}

@@ -121,8 +121,8 @@ struct Reducing {
 
 // With words.
 void CheckEnd(const Status& status) {
-  CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted ||
-             status.code() == StatusCode::kUnavailable);
+  CHECK((status.ok() || status.code() == StatusCode::kResourceExhausted ||
+         status.code() == StatusCode::kUnavailable));
   CHECK_EQ(status.ok(), status.message().empty());
 }
 
@@ -132,7 +132,7 @@ void LiveAndEnd(std::vector<Mesh> meshes) {
   for (size_t rank = 0; rank < meshes.size(); ++rank) {
     const Status status = Tested(
         [&] { return LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]); });
-    CHECK_TRUE(status.ok() || status.code() == StatusCode::kResourceExhausted);
+    CHECK((status.ok() || status.code() == StatusCode::kResourceExhausted));
     CHECK_EQ(engines[rank] != nullptr, status.ok());
   }
   OnEveryRank(static_cast<int>(engines.size()), [&](int rank) {
@@ -224,7 +224,8 @@ using Engines = std::vector<std::shared_ptr<LaneEngine>>;
 Engines Started(std::vector<Mesh> meshes) {
   Engines engines(meshes.size());
   for (size_t rank = 0; rank < meshes.size(); ++rank) {
-    CHECK_OK(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]));
+    CHECK_EQ(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]),
+             testing::IsOk());
   }
   return engines;
 }
@@ -243,7 +244,7 @@ void ExchangeAndEnd(std::vector<Mesh> meshes) {
         // Before ranks give up for want of progress.
         const auto within = std::chrono::duration<double>(kGenerousSeconds / 2);
         const bool has_ended = end.wait_for(within) == std::future_status::ready;
-        CHECK_TRUE(has_ended);
+        CHECK(has_ended);
         if (has_ended) CheckEnd(end.get());
       }
     });
@@ -288,11 +289,13 @@ void EveryAllocationFails(void (*body)(std::vector<Mesh>), int num_ranks) {
       is_armed = false;
       failed = has_failed;
     }
-    CHECK_TRUE(count > 30);  // else the hook is none
+    CHECK(count > 30);  // else the hook is none
   }
 }
 
-void EveryAllocationOfAllReducesFails() {
+TEST_CASE("EveryAllocationOfAllReducesFails") {
+  const InTheTest here;
+  testing::OverAll();
   EveryAllocationFails(
       [](std::vector<Mesh> meshes) {
         is_armed = true;
@@ -301,9 +304,17 @@ void EveryAllocationOfAllReducesFails() {
       2);
 }
 
-void EveryAllocationOfMessagesFails() { EveryAllocationFails(ExchangeAndEnd, 2); }
+TEST_CASE("EveryAllocationOfMessagesFails") {
+  const InTheTest here;
+  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
+  EveryAllocationFails(ExchangeAndEnd, 2);
+}
 
-void EveryAllocationOfGrowthFails() { EveryAllocationFails(GrowAndEnd, 2); }
+TEST_CASE("EveryAllocationOfGrowthFails") {
+  const InTheTest here;
+  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
+  EveryAllocationFails(GrowAndEnd, 2);
+}
 
 // Runs `body` in a process of its own, which may then start `more` threads.
 void WithFewThreads(int more, void (*body)()) {
@@ -324,23 +335,27 @@ void WithFewThreads(int more, void (*body)()) {
   CHECK_EQ(outcome, 0);
 }
 
-void ThreadThatCannotStart() {
+TEST_CASE("ThreadThatCannotStart") {
+  const InTheTest here;
+  testing::OverAll();
   for (const int more : {0, 1}) {
     // A forked child has no copies of connections, so it makes its own, without threads.
     WithFewThreads(more, [] {
       Mesh mesh;
       testing::Meeting meeting(1, 3);
-      CHECK_OK(meeting.Connect(0, &mesh));
+      CHECK_EQ(meeting.Connect(0, &mesh), testing::IsOk());
       std::shared_ptr<LaneEngine> engine;
       const Status status = LaneEngine::Start(Patient(), std::move(mesh), &engine);
-      CHECK_STATUS(status, StatusCode::kResourceExhausted, "of 3 cannot start: ");
-      CHECK_TRUE(engine == nullptr);
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kResourceExhausted, "of 3 cannot start: "));
+      CHECK(engine == nullptr);
     });
   }
 }
 
 // The last one who uses the engine is called at the end of an all-reduce, on a lane.
-void LastUseIsOnALane() {
+TEST_CASE("LastUseIsOnALane") {
+  const InTheTest here;
+  testing::OverAll();
   for (int round = 0; round < 20; ++round) {
     std::promise<void> destroyed;
     std::vector<Mesh> meshes = ConnectAll(1, 2);
@@ -352,7 +367,7 @@ void LastUseIsOnALane() {
     };
     options.warn = [token = std::shared_ptr<int>(new int, gone)](const std::string&) {};
     std::shared_ptr<LaneEngine> engine;
-    CHECK_OK(LaneEngine::Start(options, std::move(meshes[0]), &engine));
+    CHECK_EQ(LaneEngine::Start(options, std::move(meshes[0]), &engine), testing::IsOk());
     options = LaneEngineOptions();
     Reducing first, second;
     std::promise<void> let_go;
@@ -373,31 +388,36 @@ void LastUseIsOnALane() {
 }
 
 // Not even a thread that would end the engine can start.
-void ClosingWithoutThreads() {
+TEST_CASE("ClosingWithoutThreads") {
+  const InTheTest here;
+  testing::OverAll();
   WithFewThreads(2, [] {
     Mesh mesh;
     testing::Meeting meeting(1, 2);
-    CHECK_OK(meeting.Connect(0, &mesh));
+    CHECK_EQ(meeting.Connect(0, &mesh), testing::IsOk());
     std::shared_ptr<LaneEngine> engine;
     const Status started = LaneEngine::Start(Patient(), std::move(mesh), &engine);
     if (!started.ok()) return;  // not the superuser, who could have been another
     Reducing late;
     const std::shared_ptr<LaneEngine> used = engine;
-    CHECK_STATUS(EndWithin(std::move(engine), "it ends"), StatusCode::kResourceExhausted,
-                 "left behind");
+    CHECK_EQ(EndWithin(std::move(engine), "it ends"),
+             testing::StatusIs(StatusCode::kResourceExhausted, "left behind"));
     used->AllReduce(late.Request());
-    CHECK_STATUS(late.end.get_future().get(), StatusCode::kUnavailable, "it ends");
+    CHECK_EQ(late.end.get_future().get(), testing::StatusIs(StatusCode::kUnavailable, "it ends"));
   });
 }
 
 // The next all-reduce is under way at the other rank, and begun by the lane that throws only then:
 // it is too late for it, over any connection.
-void WhatFollowsAnAllReduceThrows() {
+TEST_CASE("WhatFollowsAnAllReduceThrows") {
+  const InTheTest here;
+  testing::OverAll();
   for (int round = 0; round < 20; ++round) {
     std::vector<Mesh> meshes = ConnectAll(2, 2);
     std::vector<std::shared_ptr<LaneEngine>> engines(2);
     for (int rank = 0; rank < 2; ++rank) {
-      CHECK_OK(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]));
+      CHECK_EQ(LaneEngine::Start(Patient(), std::move(meshes[rank]), &engines[rank]),
+               testing::IsOk());
     }
     std::promise<void> other_has_both;
     OnEveryRank(2, [&](int rank) {
@@ -405,7 +425,7 @@ void WhatFollowsAnAllReduceThrows() {
       AllReduceRequest request = first.Request();
       if (rank == 1) {
         request.done = [&](const Status& status) {
-          CHECK_OK(status);
+          CHECK_EQ(status, testing::IsOk());
           other_has_both.get_future().wait();
           throw std::runtime_error("the user's trouble");
         };
@@ -414,15 +434,18 @@ void WhatFollowsAnAllReduceThrows() {
       engines[rank]->AllReduce(second.Request());
       if (rank == 0) other_has_both.set_value();
       const Status status = second.end.get_future().get();
-      CHECK_TRUE(!status.ok());
-      CHECK_CONTAINS(status.message(), "what follows an all-reduce has failed: the user's trouble");
+      CHECK(!status.ok());
+      CHECK_EQ(status.message(),
+               testing::Contains("what follows an all-reduce has failed: the user's trouble"));
     });
   }
 }
 
 // Its collective has ended all the same, and does not end again: also where a rank is alone, for
 // which all is over before the call returns.
-void WhatFollowsACollectiveThrows() {
+TEST_CASE("WhatFollowsACollectiveThrows") {
+  const InTheTest here;
+  testing::MeetAt("127.0.0.1", false);  // the same over whatever lanes there are
   for (const int world_size : {1, 2}) {
     std::atomic<int> ends{0};
     {
@@ -442,7 +465,7 @@ void WhatFollowsACollectiveThrows() {
         const auto ended = std::make_shared<std::promise<void>>();
         CollectiveRequest first = collective("x");
         first.done = [&ends, rank, world_size, ended](const Status& status) {
-          CHECK_OK(status);
+          CHECK_EQ(status, testing::IsOk());
           if (++ends <= world_size) ended->set_value();
           // On one rank: another's trouble might be heard of before one's own.
           if (rank == 0) throw std::runtime_error("the user's trouble");
@@ -454,8 +477,9 @@ void WhatFollowsACollectiveThrows() {
         CollectiveRequest second = collective("y");
         second.done = [late, done = late->Done()](const Status& status) { done(status); };
         engines[rank]->Run(std::move(second));
-        CHECK_STATUS(late->end.get_future().get(), StatusCode::kInternal,
-                     "what follows a message has failed: the user's trouble");
+        CHECK_EQ(late->end.get_future().get(),
+                 testing::StatusIs(StatusCode::kInternal,
+                                   "what follows a message has failed: the user's trouble"));
       });
     }
     CHECK_EQ(ends, world_size);
@@ -464,20 +488,3 @@ void WhatFollowsACollectiveThrows() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  const InTheTest here;
-  testing::RunTestsOverAll({{"EveryAllocationOfAllReducesFails", EveryAllocationOfAllReducesFails},
-                            {"ThreadThatCannotStart", ThreadThatCannotStart},
-                            {"LastUseIsOnALane", LastUseIsOnALane},
-                            {"ClosingWithoutThreads", ClosingWithoutThreads},
-                            {"WhatFollowsAnAllReduceThrows", WhatFollowsAnAllReduceThrows}},
-                           argc, argv);
-  // What is the same over whatever lanes there are.
-  return testing::RunTestsOver({{"127.0.0.1", false}},
-                               {{"EveryAllocationOfMessagesFails", EveryAllocationOfMessagesFails},
-                                {"EveryAllocationOfGrowthFails", EveryAllocationOfGrowthFails},
-                                {"WhatFollowsACollectiveThrows", WhatFollowsACollectiveThrows}},
-                               argc, argv);
-}

@@ -167,8 +167,8 @@ bool Has(const std::vector<int>& ranks, int rank) {
 Mesh Meet(int rank, Shared* shared) {
   Socket listener, local_listener;
   Address address, local_address;
-  CHECK_OK(Listen("127.0.0.1", 0, &listener, &address));
-  CHECK_OK(Listen(kUnixHost, 0, &local_listener, &local_address));
+  CHECK_EQ(Listen("127.0.0.1", 0, &listener, &address), testing::IsOk());
+  CHECK_EQ(Listen(kUnixHost, 0, &local_listener, &local_address), testing::IsOk());
   std::strncpy(shared->hosts[rank], address.host.c_str(), sizeof(shared->hosts[rank]) - 1);
   std::strncpy(shared->local_hosts[rank], local_address.host.c_str(),
                sizeof(shared->local_hosts[rank]) - 1);
@@ -186,7 +186,8 @@ Mesh Meet(int rank, Shared* shared) {
     options.local_addresses.push_back({shared->local_hosts[other], 0});
   }
   Mesh mesh;
-  CHECK_OK(ConnectMesh(options, std::move(listener), &mesh, std::move(local_listener)));
+  CHECK_EQ(ConnectMesh(options, std::move(listener), &mesh, std::move(local_listener)),
+           testing::IsOk());
   return mesh;
 }
 
@@ -211,14 +212,14 @@ void LiveUntilItEnds(int rank, const Operation& operation, Injury injury, Shared
   LaneEngineOptions options;
   options.timeout_seconds = kDeadlineSeconds;
   std::shared_ptr<LaneEngine> engine;
-  CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engine));
+  CHECK_EQ(LaneEngine::Start(options, std::move(mesh), &engine), testing::IsOk());
   const auto run = [&](int number) {
     Round round(engine.get(), number);
     operation.begin(rank, &round);
     return round.Wait();
   };
   int number = 0;
-  while (number < kRounds) CHECK_OK(run(number++));
+  while (number < kRounds) CHECK_EQ(run(number++), testing::IsOk());
   if (rank == kLost) {
     if (injury == Injury::kCut) {
       for (Socket& copy : copies) copy.Shutdown();
@@ -229,7 +230,8 @@ void LiveUntilItEnds(int rank, const Operation& operation, Injury injury, Shared
   if (Has(operation.others, rank)) {
     // After the others have noticed, too.
     WaitFor([&] { return shared->num_ended == static_cast<int>(operation.next.size()); });
-    for (const int last = number + kRounds; number < last;) CHECK_OK(run(number++));
+    for (const int last = number + kRounds; number < last;)
+      CHECK_EQ(run(number++), testing::IsOk());
     engine->Flush();
     return;
   }
@@ -239,8 +241,9 @@ void LiveUntilItEnds(int rank, const Operation& operation, Injury injury, Shared
   if (!Has(operation.next, rank)) return;
   const bool is_late = injury == Injury::kStop;
   const bool lists = is_late && operation.lists;
-  CHECK_STATUS(status, is_late ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
-               (lists ? "rank(s) " : "rank ") + std::to_string(kLost));
+  CHECK_EQ(status,
+           testing::StatusIs(is_late ? StatusCode::kDeadlineExceeded : StatusCode::kUnavailable,
+                             (lists ? "rank(s) " : "rank ") + std::to_string(kLost)));
 }
 
 struct Job {
@@ -253,7 +256,7 @@ struct Job {
 Job Begin(const Operation& operation, Injury injury) {
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  CHECK_TRUE(memory != MAP_FAILED);
+  CHECK(memory != MAP_FAILED);
   Job job{&operation, injury, new (memory) Shared, {}};
   for (int rank = 0; rank < kWorld; ++rank) {
     job.ranks.push_back(fork());
@@ -291,15 +294,9 @@ void OneIsLost(Injury injury) {
   for (const Job& job : jobs) End(job);
 }
 
-void Killed() { OneIsLost(Injury::kKill); }
-void Stopped() { OneIsLost(Injury::kStop); }
-void CutOff() { OneIsLost(Injury::kCut); }
+TEST_CASE("Killed") { OneIsLost(Injury::kKill); }
+TEST_CASE("Stopped") { OneIsLost(Injury::kStop); }
+TEST_CASE("CutOff") { OneIsLost(Injury::kCut); }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"Killed", Killed}, {"Stopped", Stopped}, {"CutOff", CutOff}}, argc,
-                           argv);
-}

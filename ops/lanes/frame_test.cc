@@ -21,12 +21,12 @@ std::string Bytes(const Frame& frame) {
   return std::string(reinterpret_cast<const char*>(&frame), sizeof(frame));
 }
 
-void IsReadAsItWasWritten() {
+TEST_CASE("IsReadAsItWasWritten") {
   for (const Frame::Kind kind : {Frame::kOffer, Frame::kAsk}) {
     const std::string bytes = WithText(Made(kind), "mlayer/activation", "float32 [8, 16]");
     Frame frame;
     size_t length = 0;
-    CHECK_OK(ReadFrame(bytes.data(), bytes.size(), &frame, &length));
+    CHECK_EQ(ReadFrame(bytes.data(), bytes.size(), &frame, &length), testing::IsOk());
     CHECK_EQ(length, bytes.size());
     CHECK_EQ(frame.id, 7u);
     CHECK_EQ(frame.num_bytes, 1u << 30);
@@ -38,16 +38,16 @@ void IsReadAsItWasWritten() {
   const std::string data = Bytes(Made(Frame::kData)) + "payload";
   Frame frame;
   size_t length = 0;
-  CHECK_OK(ReadFrame(data.data(), data.size(), &frame, &length));
+  CHECK_EQ(ReadFrame(data.data(), data.size(), &frame, &length), testing::IsOk());
   CHECK_EQ(length, sizeof(Frame));
 }
 
-void BeginningOfAFrameIsWaitedFor() {
+TEST_CASE("BeginningOfAFrameIsWaitedFor") {
   const std::string bytes = WithText(Made(Frame::kAsk), "mx", "");
   for (size_t size = 0; size < bytes.size(); ++size) {
     Frame frame;
     size_t length = 1;
-    CHECK_OK(ReadFrame(bytes.data(), size, &frame, &length));
+    CHECK_EQ(ReadFrame(bytes.data(), size, &frame, &length), testing::IsOk());
     CHECK_EQ(length, 0u);
   }
 }
@@ -55,11 +55,11 @@ void BeginningOfAFrameIsWaitedFor() {
 void CheckRefused(const std::string& bytes) {
   Frame frame;
   size_t length = 0;
-  CHECK_STATUS(ReadFrame(bytes.data(), bytes.size(), &frame, &length),
-               StatusCode::kFailedPrecondition, "sent something that is no message");
+  CHECK_EQ(ReadFrame(bytes.data(), bytes.size(), &frame, &length),
+           testing::StatusIs(StatusCode::kFailedPrecondition, "sent something that is no message"));
 }
 
-void WhatIsNoFrame() {
+TEST_CASE("WhatIsNoFrame") {
   CheckRefused(std::string(64, 'x'));
   Frame frame = Made(Frame::kData);
   frame.magic = 1;
@@ -83,25 +83,14 @@ void WhatIsNoFrame() {
   }
 }
 
-void WhatFits() {
-  CHECK_TRUE(FitsFrame("mx", ""));
-  CHECK_TRUE(FitsFrame(std::string(Frame::kMaxTextBytes - 1, 'x'), ""));
-  CHECK_TRUE(!FitsFrame(std::string(Frame::kMaxTextBytes, 'x'), ""));
-  CHECK_TRUE(!FitsFrame("m", "float32"));
-  CHECK_TRUE(!FitsFrame(std::string("m\0x", 3), ""));
-  CHECK_TRUE(!FitsFrame("mx", std::string("\0", 1)));
+TEST_CASE("WhatFits") {
+  CHECK(FitsFrame("mx", ""));
+  CHECK(FitsFrame(std::string(Frame::kMaxTextBytes - 1, 'x'), ""));
+  CHECK(!FitsFrame(std::string(Frame::kMaxTextBytes, 'x'), ""));
+  CHECK(!FitsFrame("m", "float32"));
+  CHECK(!FitsFrame(std::string("m\0x", 3), ""));
+  CHECK(!FitsFrame("mx", std::string("\0", 1)));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  return tf_libra::testing::RunTests(
-      {
-          {"IsReadAsItWasWritten", tf_libra::IsReadAsItWasWritten},
-          {"BeginningOfAFrameIsWaitedFor", tf_libra::BeginningOfAFrameIsWaitedFor},
-          {"WhatIsNoFrame", tf_libra::WhatIsNoFrame},
-          {"WhatFits", tf_libra::WhatFits},
-      },
-      argc, argv);
-}

@@ -39,7 +39,7 @@ int Iterations() {
 std::vector<std::string> Corpus(const std::string& beginning) {
   std::vector<std::string> names, files;
   DIR* const folder = opendir(kCorpus);
-  CHECK_TRUE(folder != nullptr);
+  CHECK(folder != nullptr);
   if (folder == nullptr) return files;
   while (const dirent* const entry = readdir(folder)) names.push_back(entry->d_name);
   closedir(folder);
@@ -48,9 +48,9 @@ std::vector<std::string> Corpus(const std::string& beginning) {
     if (name.rfind(beginning, 0) != 0) continue;
     std::ifstream file(std::string(kCorpus) + "/" + name, std::ios::binary);
     files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    CHECK_TRUE(!files.back().empty());
+    CHECK(!files.back().empty());
   }
-  CHECK_TRUE(!files.empty());
+  CHECK(!files.empty());
   return files;
 }
 
@@ -108,11 +108,12 @@ Socket After(const std::string& bytes) {
   int fds[2];
   CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   const Socket theirs(fds[0]);
-  CHECK_OK(SendAll(theirs, bytes.data(), bytes.size(), tf_libra::After(testing::kGenerousSeconds)));
+  CHECK_EQ(SendAll(theirs, bytes.data(), bytes.size(), tf_libra::After(testing::kGenerousSeconds)),
+           testing::IsOk());
   return Socket(fds[1]);
 }
 
-void Frames() {
+TEST_CASE("Frames") {
   ForEachInput("messages", 50 * Iterations(), [](const std::string& bytes) {
     // Exactly as long as it is: sanitizers see who reads beyond.
     const std::vector<char> exact(bytes.begin(), bytes.end());
@@ -120,12 +121,12 @@ void Frames() {
       Frame frame;
       size_t length = 0;
       const Status status = ReadFrame(exact.data() + at, exact.size() - at, &frame, &length);
-      CHECK_TRUE(length <= exact.size() - at);
+      CHECK(length <= exact.size() - at);
       if (!status.ok() || length == 0) break;
       if (frame.num_text_bytes > 0) {
         std::string key, content;
         SplitText(exact.data() + at + sizeof(Frame), frame.num_text_bytes, &key, &content);
-        CHECK_TRUE(FitsFrame(key, content));
+        CHECK(FitsFrame(key, content));
         CHECK_EQ(WithText(frame, key, content), std::string(exact.data() + at, length));
       }
       at += length;
@@ -133,7 +134,7 @@ void Frames() {
   });
 }
 
-void Messages() {
+TEST_CASE("Messages") {
   ForEachInput("messages", Iterations(), [](const std::string& bytes) {
     std::vector<Socket> peers(2);
     peers[0] = After(bytes);
@@ -155,14 +156,14 @@ void Messages() {
       transfers[i]->num_bytes = i == 0 ? 16 : 8;
       transfers[i]->done = [&ends, i](const Status&) { ends[i].set_value(); };
     }
-    CHECK_OK(messenger->Post(transfers));
+    CHECK_EQ(messenger->Post(transfers), testing::IsOk());
     for (auto& end : ends) end.get_future().get();
     messenger->End(Status(StatusCode::kUnavailable, "over"));
     messenger.reset();
   });
 }
 
-void Exchanges() {
+TEST_CASE("Exchanges") {
   ForEachInput("exchange", 5 * Iterations(), [](const std::string& bytes) {
     std::vector<Connection> peers(2);
     peers[0].socket = After(bytes);
@@ -180,50 +181,41 @@ void Exchanges() {
     options.slice = {0, 64};
     options.timeout_seconds = testing::kGenerousSeconds;
     std::vector<char> scratch;
-    CHECK_TRUE(!testing::RunWatched(options, &scratch).status.ok());  // the other one has left
+    CHECK(!testing::RunWatched(options, &scratch).status.ok());  // the other one has left
   });
 }
 
-void Controls() {
+TEST_CASE("Controls") {
   ForEachInput("control", 5 * Iterations(), [](const std::string& bytes) {
     std::vector<Socket> peers(2);
     peers[0] = After(bytes);
     ControlPlane control(Tree(1, 2, {}), std::move(peers));
-    CHECK_OK(control.Start());
+    CHECK_EQ(control.Start(), testing::IsOk());
     std::string text;
     const Status status = control.Broadcast(0, testing::kGenerousSeconds, &text);
-    CHECK_TRUE(!status.ok() || text.size() <= bytes.size());
+    CHECK((!status.ok() || text.size() <= bytes.size()));
     control.HearFarewells(testing::kGenerousSeconds);
   });
 }
 
 // Strangers, while ranks meet.
-void Hellos() {
+TEST_CASE("Hellos") {
   testing::Meeting meeting(2, 1);
   Mesh meshes[2];
-  std::thread first([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
+  std::thread first([&] { CHECK_EQ(meeting.Connect(0, &meshes[0]), testing::IsOk()); });
   ForEachInput("hello", Iterations(), [&](const std::string& bytes) {
     Socket stranger;
-    CHECK_OK(Connect(meeting.options.addresses[0], tf_libra::After(testing::kGenerousSeconds),
-                     &stranger));
+    CHECK_EQ(Connect(meeting.options.addresses[0], tf_libra::After(testing::kGenerousSeconds),
+                     &stranger),
+             testing::IsOk());
     // It may hang up in the middle.
     const Status ignored =
         SendAll(stranger, bytes.data(), bytes.size(), tf_libra::After(testing::kGenerousSeconds));
     static_cast<void>(ignored);
   });
-  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  CHECK_EQ(meeting.Connect(1, &meshes[1]), testing::IsOk());
   first.join();
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"Frames", Frames},
-                            {"Messages", Messages},
-                            {"Exchanges", Exchanges},
-                            {"Controls", Controls},
-                            {"Hellos", Hellos}},
-                           argc, argv);
-}

@@ -37,7 +37,8 @@ struct HostsMeeting : testing::Meeting {
     options.share_memory = true;
     options.local_addresses.resize(hosts.size());
     for (size_t rank = 0; rank < hosts.size(); ++rank) {
-      CHECK_OK(Listen(kUnixHost, 0, &local_listeners[rank], &options.local_addresses[rank]));
+      CHECK_EQ(Listen(kUnixHost, 0, &local_listeners[rank], &options.local_addresses[rank]),
+               testing::IsOk());
     }
   }
 
@@ -52,7 +53,7 @@ std::vector<Mesh> ConnectHosts(const std::vector<int>& hosts, int num_lanes) {
   HostsMeeting meeting(hosts, num_lanes);
   std::vector<Mesh> meshes(hosts.size());
   OnEveryRank(static_cast<int>(hosts.size()),
-              [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+              [&](int rank) { CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk()); });
   return meshes;
 }
 
@@ -104,31 +105,31 @@ Bytes Expected(const std::vector<int>& hosts, const Operation& operation) {
   return sums.size() > 1 ? Reduced(operation, sums) : sums[0];
 }
 
-void RowsAndColumns() {
+TEST_CASE("RowsAndColumns") {
   const Grid grid(4, 6, {7, 7, 3, 3, 5, 5});
-  CHECK_TRUE(grid.has_rows());
-  CHECK_TRUE((grid.row() == std::vector<int>{4, 5}));
-  CHECK_TRUE((grid.column() == std::vector<int>{0, 2, 4}));
+  CHECK(grid.has_rows());
+  CHECK((grid.row() == std::vector<int>{4, 5}));
+  CHECK((grid.column() == std::vector<int>{0, 2, 4}));
   CHECK_EQ(grid.place_in_row(), 0);
   CHECK_EQ(grid.place_in_column(), 2);
-  CHECK_TRUE(grid.Meets(5) && grid.Meets(0) && !grid.Meets(1) && !grid.Meets(3));
+  CHECK((grid.Meets(5) && grid.Meets(0) && !grid.Meets(1) && !grid.Meets(3)));
   const Grid turns(3, 4, {0, 1, 0, 1});
-  CHECK_TRUE((turns.row() == std::vector<int>{1, 3}));
-  CHECK_TRUE((turns.column() == std::vector<int>{2, 3}));
+  CHECK((turns.row() == std::vector<int>{1, 3}));
+  CHECK((turns.column() == std::vector<int>{2, 3}));
 }
 
 // One host, hosts of one rank, and hosts that differ: every rank exchanges with
 // every other.
-void NoGrid() {
+TEST_CASE("NoGrid") {
   for (const std::vector<int>& hosts :
        {std::vector<int>{}, {0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 0, 1, 1, 1}}) {
     const int world_size = hosts.empty() ? 3 : static_cast<int>(hosts.size());
     for (int rank = 0; rank < world_size; ++rank) {
       const Grid grid(rank, world_size, hosts);
-      CHECK_TRUE(!grid.has_rows());
+      CHECK(!grid.has_rows());
       CHECK_EQ(grid.column().size(), static_cast<size_t>(world_size));
       CHECK_EQ(grid.place_in_column(), rank);
-      for (int other = 0; other < world_size; ++other) CHECK_TRUE(grid.Meets(other));
+      for (int other = 0; other < world_size; ++other) CHECK(grid.Meets(other));
     }
   }
 }
@@ -140,25 +141,25 @@ std::vector<int> Alone(int num_ranks) {
   return hosts;
 }
 
-void SquaresOfHosts() {
+TEST_CASE("SquaresOfHosts") {
   const Grid even(6, 16, Alone(16));
-  CHECK_TRUE((even.row() == std::vector<int>{4, 5, 6, 7}));
-  CHECK_TRUE((even.column() == std::vector<int>{2, 6, 10, 14}));
+  CHECK((even.row() == std::vector<int>{4, 5, 6, 7}));
+  CHECK((even.column() == std::vector<int>{2, 6, 10, 14}));
   CHECK_EQ(even.place_in_row(), 2);
   CHECK_EQ(even.place_in_column(), 1);
   const Grid longer(13, 24, Alone(24));
-  CHECK_TRUE((longer.row() == std::vector<int>{12, 13, 14, 15, 16, 17}));
-  CHECK_TRUE((longer.column() == std::vector<int>{1, 7, 13, 19}));
+  CHECK((longer.row() == std::vector<int>{12, 13, 14, 15, 16, 17}));
+  CHECK((longer.column() == std::vector<int>{1, 7, 13, 19}));
   const Grid longest(12, 22, Alone(22));
   CHECK_EQ(longest.row().size(), size_t{11});
-  CHECK_TRUE((longest.column() == std::vector<int>{1, 12}));
+  CHECK((longest.column() == std::vector<int>{1, 12}));
 }
 
 // No prime number is one; of the others, from 16 on, each spares as many lanes as 16 do, or more.
-void WhichNumbersAreSquares() {
-  CHECK_TRUE(Grid(0, 15, Alone(15)).column().size() == 15);
-  CHECK_TRUE(Grid(0, 16, Alone(16)).has_rows());
-  CHECK_TRUE(!Grid(0, 16, {}).has_rows());
+TEST_CASE("WhichNumbersAreSquares") {
+  CHECK(Grid(0, 15, Alone(15)).column().size() == 15);
+  CHECK(Grid(0, 16, Alone(16)).has_rows());
+  CHECK(!Grid(0, 16, {}).has_rows());
   for (int num_ranks = 1; num_ranks <= 300; ++num_ranks) {
     bool is_product = false;
     for (int side = 2; side < num_ranks; ++side) is_product |= num_ranks % side == 0;
@@ -172,15 +173,15 @@ void WhichNumbersAreSquares() {
     }
     const size_t row = grid.row().size(), column = grid.column().size();
     CHECK_EQ(row * column, static_cast<size_t>(num_ranks));
-    CHECK_TRUE(row >= column);
+    CHECK(row >= column);
     CHECK_EQ(static_cast<size_t>(met), row + column - 2);
-    CHECK_TRUE(num_ranks - 1 - met >= 15 - 6);
+    CHECK(num_ranks - 1 - met >= 15 - 6);
   }
 }
 
 // Of everything the same bits on every rank, whatever the lanes, the groups and the order, and of
 // every type of elements: halves are rounded once per level.
-void SumsOfGrids() {
+TEST_CASE("SumsOfGrids") {
   const std::vector<std::pair<std::vector<int>, int>> cases = {
       {Hosts(2, 2), 2}, {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2}, {Hosts(2, 3, true), 3},
       {Hosts(1, 3), 3}, {Hosts(3, 1), 1},       {{0, 0, 1}, 0},   {Alone(18), 1}};
@@ -207,8 +208,8 @@ void SumsOfGrids() {
       CHECK_EQ(engine->ranks_per_host(), one.second);
       for (const auto& [operation, expected] : operations) {
         Bytes output;
-        CHECK_OK(testing::AllReduce(engine.get(), operation, /*seed=*/0, &output));
-        CHECK_TRUE(output == expected);
+        CHECK_EQ(testing::AllReduce(engine.get(), operation, /*seed=*/0, &output), testing::IsOk());
+        CHECK(output == expected);
       }
     });
   }
@@ -229,9 +230,9 @@ void CheckEngine(int rank, Mesh mesh) {
   LaneEngineOptions options;
   options.timeout_seconds = kGenerousSeconds;
   std::shared_ptr<LaneEngine> engine;
-  CHECK_OK(LaneEngine::Start(options, std::move(mesh), &engine));
+  CHECK_EQ(LaneEngine::Start(options, std::move(mesh), &engine), testing::IsOk());
   std::vector<std::string> said;
-  CHECK_OK(engine->AllGather(std::to_string(rank), &said));
+  CHECK_EQ(engine->AllGather(std::to_string(rank), &said), testing::IsOk());
   CHECK_EQ(said.size(), static_cast<size_t>(world_size));
   for (size_t other = 0; other < said.size(); ++other) CHECK_EQ(said[other], std::to_string(other));
   std::vector<float> ones(1000, 1);
@@ -256,12 +257,12 @@ void CheckEngine(int rank, Mesh mesh) {
   gather.num_bytes = sizeof(mine);
   gather.done = [&gathered](const Status& status) { gathered.set_value(status); };
   engine->Run(std::move(gather));
-  CHECK_OK(reduced.get_future().get());
-  CHECK_OK(gathered.get_future().get());
-  CHECK_TRUE(ones == std::vector<float>(1000, static_cast<float>(world_size)));
+  CHECK_EQ(reduced.get_future().get(), testing::IsOk());
+  CHECK_EQ(gathered.get_future().get(), testing::IsOk());
+  CHECK(ones == std::vector<float>(1000, static_cast<float>(world_size)));
   for (size_t i = 0; i < column.size(); ++i) CHECK_EQ(all[i], static_cast<float>(column[i]));
   // Nobody leaves while others still have something to do with it.
-  CHECK_OK(engine->AllGather("", &said));
+  CHECK_EQ(engine->AllGather("", &said), testing::IsOk());
 }
 
 // 64 ranks on so many hosts, in rows of eight: connections of row and column alone, memory within
@@ -276,7 +277,7 @@ void InRowsOfEight(int num_hosts) {
   const Bytes expected = Expected(hosts, operation);
   OnEveryRank(kWorld, [&](int rank) {
     Mesh& mesh = meshes[rank];
-    CHECK_OK(WatchPeers(mesh.grid, &mesh.links, &mesh.lanes[0]));
+    CHECK_EQ(WatchPeers(mesh.grid, &mesh.links, &mesh.lanes[0]), testing::IsOk());
     Bytes values = Values(operation, rank);
     const Buffers buffers({{values.data(), values.data(), 4 * kCount}});
     ExchangeOptions options;
@@ -287,15 +288,16 @@ void InRowsOfEight(int num_hosts) {
     options.slice = {0, 4 * kCount};
     options.timeout_seconds = kGenerousSeconds;
     std::vector<char> scratch;
-    CHECK_OK(RunOnGrid(options, mesh.grid, mesh.lanes[0], buffers, &scratch).status);
-    CHECK_TRUE(values == expected);
+    CHECK_EQ(RunOnGrid(options, mesh.grid, mesh.lanes[0], buffers, &scratch).status,
+             testing::IsOk());
+    CHECK(values == expected);
   });
   // Control is a tree, with few connections of any rank.
   size_t num_ends = 0;
   for (const Mesh& mesh : meshes) {
     const auto count = std::count_if(mesh.control.begin(), mesh.control.end(),
                                      [](const Socket& socket) { return socket.valid(); });
-    CHECK_TRUE(count <= 2 * Tree::kBranches + 1);
+    CHECK(count <= 2 * Tree::kBranches + 1);
     num_ends += static_cast<size_t>(count);
   }
   CHECK_EQ(num_ends, size_t{2 * (kWorld - 1)});
@@ -315,14 +317,14 @@ void InRowsOfEight(int num_hosts) {
     CHECK_EQ(num_connections, size_t{2 * (kRow - 1)});
   }
   for (const uint64_t bytes : sent) {
-    CHECK_TRUE(static_cast<double>(bytes) <= 1.05 * ring);
-    CHECK_TRUE(static_cast<double>(bytes) >= 0.5 * ring);
+    CHECK(static_cast<double>(bytes) <= 1.05 * ring);
+    CHECK(static_cast<double>(bytes) >= 0.5 * ring);
   }
   OnEveryRank(kWorld, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
 }
 
-void SixtyFourRanks() { InRowsOfEight(8); }
-void SixtyFourHosts() { InRowsOfEight(64); }
+TEST_CASE("SixtyFourRanks") { InRowsOfEight(8); }
+TEST_CASE("SixtyFourHosts") { InRowsOfEight(64); }
 
 // A rank that others pass messages by, or another one, dies: all say so, also those that exchange
 // nothing with it.
@@ -338,7 +340,8 @@ void AllSayWhoIsLost(const std::vector<int>& hosts) {
       }
       LaneEngineOptions options;
       options.timeout_seconds = kGenerousSeconds;
-      CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]));
+      CHECK_EQ(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]),
+               testing::IsOk());
       std::vector<float> ones(1000, 1);
       auto info = std::make_shared<OperationInfo>();
       info->tensor_names = {"ones"};
@@ -349,35 +352,20 @@ void AllSayWhoIsLost(const std::vector<int>& hosts) {
       std::promise<Status> end;
       request.done = [&end](const Status& status) { end.set_value(status); };
       engines[rank]->AllReduce(std::move(request));
-      CHECK_STATUS(end.get_future().get(), StatusCode::kUnavailable,
-                   "rank " + std::to_string(lost) + " ");
+      CHECK_EQ(end.get_future().get(),
+               testing::StatusIs(StatusCode::kUnavailable, "rank " + std::to_string(lost) + " "));
     });
   }
 }
 
-void AllOfAGridSayWhoIsLost() { AllSayWhoIsLost(Hosts(4, 4)); }
-void AllOfASquareSayWhoIsLost() { AllSayWhoIsLost(Alone(16)); }
+TEST_CASE("AllOfAGridSayWhoIsLost") { AllSayWhoIsLost(Hosts(4, 4)); }
+TEST_CASE("AllOfASquareSayWhoIsLost") { AllSayWhoIsLost(Alone(16)); }
 
 // Nothing is known of hosts: every rank has lanes to every other.
-void SixtyFourRanksWithoutHosts() {
+TEST_CASE("SixtyFourRanksWithoutHosts") {
   std::vector<Mesh> meshes = testing::ConnectAll(64, 1);
   OnEveryRank(64, [&](int rank) { CheckEngine(rank, std::move(meshes[rank])); });
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"RowsAndColumns", RowsAndColumns},
-                            {"NoGrid", NoGrid},
-                            {"SquaresOfHosts", SquaresOfHosts},
-                            {"WhichNumbersAreSquares", WhichNumbersAreSquares},
-                            {"SumsOfGrids", SumsOfGrids},
-                            {"AllOfAGridSayWhoIsLost", AllOfAGridSayWhoIsLost},
-                            {"AllOfASquareSayWhoIsLost", AllOfASquareSayWhoIsLost},
-                            {"SixtyFourRanks", SixtyFourRanks},
-                            {"SixtyFourHosts", SixtyFourHosts},
-                            {"SixtyFourRanksWithoutHosts", SixtyFourRanksWithoutHosts}},
-                           argc, argv);
-}

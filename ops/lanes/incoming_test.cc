@@ -55,7 +55,7 @@ struct Reader {
         received += count;
         left -= count;
       }
-      CHECK_TRUE(received > 0);  // there is always room
+      CHECK(received > 0);  // there is always room
       at += received;
       incoming.Received(received);
       while (HearNext()) {
@@ -86,7 +86,7 @@ struct Reader {
 
 // However few bytes come at a time: texts as long as can be, fragments of two messages in turns,
 // one without bytes, and one that is larger than what is kept.
-void AllGoesWhereItBelongs() {
+TEST_CASE("AllGoesWhereItBelongs") {
   const std::string text(Frame::kMaxTextBytes - 4, 't');
   std::mt19937 random(3);
   std::string large(100'000, 0);
@@ -101,29 +101,22 @@ void AllGoesWhereItBelongs() {
     Reader reader;
     for (std::string& room : rooms) reader.wanted.push_back(Wanted(&room));
     reader.Read(bytes, most);
-    CHECK_OK(reader.status);
-    CHECK_TRUE(rooms[0] == large);
+    CHECK_EQ(reader.status, testing::IsOk());
+    CHECK(rooms[0] == large);
     CHECK_EQ(rooms[1], std::string("abcde"));
-    CHECK_TRUE(reader.heard ==
-               std::vector<std::string>({first, second, "through", "through", "through", first}));
+    CHECK(reader.heard ==
+          std::vector<std::string>({first, second, "through", "through", "through", first}));
   }
 }
 
-void WhatIsNoFrameIsInvalid() {
+TEST_CASE("WhatIsNoFrameIsInvalid") {
   Reader reader;
   std::string bytes = Data(0, "");
   bytes[0] ^= 1;
   reader.Read(Offer("mk", "x") + bytes, 5);
-  CHECK_STATUS(reader.status, StatusCode::kFailedPrecondition, "no message");
+  CHECK_EQ(reader.status, testing::StatusIs(StatusCode::kFailedPrecondition, "no message"));
   CHECK_EQ(reader.heard.size(), 1u);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"AllGoesWhereItBelongs", AllGoesWhereItBelongs},
-                            {"WhatIsNoFrameIsInvalid", WhatIsNoFrameIsInvalid}},
-                           argc, argv);
-}

@@ -27,18 +27,21 @@ using testing::Operation;
 using testing::ReduceUntilItEnds;
 using testing::Small;
 
-void EngineDestroyedInMidReduce() {
+TEST_CASE("EngineDestroyedInMidReduce") {
+  testing::OverAll();
   for (int round = 0; round < 10; ++round) {
     Engines engines = MakeEngines(ConnectAll(3, 2));
     Count through;
     OnEveryRank(3, [&](int rank) {
       if (rank == 1) {
-        for (int i = 0; i < round; ++i) CHECK_OK(AllReduce(engines[1].get(), Small()));
+        for (int i = 0; i < round; ++i)
+          CHECK_EQ(AllReduce(engines[1].get(), Small()), testing::IsOk());
         engines[1].reset();
         return;
       }
       const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
-      CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1 gave up: the engine was closed");
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable,
+                                         "rank 1 gave up: the engine was closed"));
       // From now on, and for whatever is asked.
       CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
       std::vector<std::string> all;
@@ -60,7 +63,8 @@ Engines MakeAllButLast(int world_size, Mesh* last) {
 }
 
 // As when its process is killed: every connection closes, without a word.
-void ProcessKilledInMidReduce() {
+TEST_CASE("ProcessKilledInMidReduce") {
+  testing::OverAll();
   for (int round = 0; round < 10; ++round) {
     Mesh killed;
     const Engines engines = MakeAllButLast(3, &killed);
@@ -71,13 +75,14 @@ void ProcessKilledInMidReduce() {
       }
       Count through;
       const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
-      CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable, "rank 2"));
     });
   }
 }
 
 // Rank 1 itself sees no more of it than that rank 0 gives up.
-void TheCauseIsPassedOn() {
+TEST_CASE("TheCauseIsPassedOn") {
+  testing::OverAll();
   Mesh killed;
   const Engines engines = MakeAllButLast(3, &killed);
   OnEveryRank(3, [&](int rank) {
@@ -88,13 +93,14 @@ void TheCauseIsPassedOn() {
     }
     Count through;
     const Status status = ReduceUntilItEnds(engines[rank].get(), Small(), &through);
-    CHECK_STATUS(status, StatusCode::kUnavailable, "rank 2");
-    if (rank == 1) CHECK_CONTAINS(status.message(), "rank 2 is gone");
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable, "rank 2"));
+    if (rank == 1) CHECK_EQ(status.message(), testing::Contains("rank 2 is gone"));
   });
 }
 
 // One connection of one lane breaks, here in the middle of large all-reduces on all lanes.
-void OneLaneBreaks() {
+TEST_CASE("OneLaneBreaks") {
+  testing::OverAll();
   for (int broken = 0; broken < 4; ++broken) {
     std::vector<Mesh> meshes = ConnectAll(2, 4);
     const int fd = meshes[0].lanes[broken].column[1].socket.fd();
@@ -110,12 +116,14 @@ void OneLaneBreaks() {
       operation.counts = {1 << 19};
       operation.num_threads = 4;
       const Status status = ReduceUntilItEnds(engines[rank].get(), operation, &through);
-      CHECK_STATUS(status, StatusCode::kUnavailable, "rank " + std::to_string(1 - rank));
+      CHECK_EQ(status,
+               testing::StatusIs(StatusCode::kUnavailable, "rank " + std::to_string(1 - rank)));
     });
   }
 }
 
-void AbortWhileLanesWork() {
+TEST_CASE("AbortWhileLanesWork") {
+  testing::OverAll();
   for (int round = 0; round < 10; ++round) {
     const Engines engines = MakeEngines(ConnectAll(3, 2));
     Count through;
@@ -130,23 +138,27 @@ void AbortWhileLanesWork() {
       if (rank == 1) {
         CHECK_EQ(status.message(), "interrupted by the user");
       } else {
-        CHECK_STATUS(status, StatusCode::kUnavailable, "rank 1 gave up: interrupted by the user");
+        CHECK_EQ(status, testing::StatusIs(StatusCode::kUnavailable,
+                                           "rank 1 gave up: interrupted by the user"));
       }
     });
   }
 }
 
 // Ranks that wait for control messages and ranks that all-reduce hear of the same end.
-void AbortReachesWhoeverWaits() {
+TEST_CASE("AbortReachesWhoeverWaits") {
+  testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(3, 2));
   OnEveryRank(4, [&](int part) {
     std::vector<std::string> all;
     if (part == 0) {
-      CHECK_CONTAINS(engines[0]->AllGather("x", &all).message(), "no more coffee");
+      CHECK_EQ(engines[0]->AllGather("x", &all).message(), testing::Contains("no more coffee"));
     } else if (part == 1) {
-      CHECK_CONTAINS(AllReduce(engines[0].get(), Operation()).message(), "no more coffee");
+      CHECK_EQ(AllReduce(engines[0].get(), Operation()).message(),
+               testing::Contains("no more coffee"));
     } else if (part == 2) {
-      CHECK_CONTAINS(AllReduce(engines[1].get(), Operation()).message(), "no more coffee");
+      CHECK_EQ(AllReduce(engines[1].get(), Operation()).message(),
+               testing::Contains("no more coffee"));
     } else {
       engines[2]->Abort(Status(StatusCode::kUnavailable, "no more coffee"));
     }
@@ -154,7 +166,8 @@ void AbortReachesWhoeverWaits() {
 }
 
 // Nobody answers: the first one waits in the lanes, the others in the queue.
-void DestructionEndsTheQueue() {
+TEST_CASE("DestructionEndsTheQueue") {
+  testing::OverAll();
   Engines engines = MakeEngines(ConnectAll(2, 2));
   Operation operation;
   operation.counts = {1000};
@@ -167,12 +180,13 @@ void DestructionEndsTheQueue() {
   engines[0].reset();
   for (const auto& call : calls) {
     CHECK_EQ(call->times_done(), 1);
-    CHECK_STATUS(call->Wait(), StatusCode::kUnavailable, "the engine was closed");
+    CHECK_EQ(call->Wait(), testing::StatusIs(StatusCode::kUnavailable, "the engine was closed"));
   }
 }
 
 // At any moment, one all-reduce ending and the next one beginning: every `done` comes once.
-void DestructionAtAnyMoment() {
+TEST_CASE("DestructionAtAnyMoment") {
+  testing::OverAll();
   Operation operation;
   operation.counts = {3};
   operation.num_threads = 4;
@@ -198,20 +212,24 @@ void DestructionAtAnyMoment() {
 
 // A process that was forked has copies of the connections and none of the lanes. When it is
 // through, as Python's exit is with all that it holds, the parent goes on.
-void ForkedChildLeavesTheParentAlone() {
+TEST_CASE("ForkedChildLeavesTheParentAlone") {
+  testing::OverAll();
   Engines engines = MakeEngines(ConnectAll(2, 2));
   Operation operation;
   operation.counts = {1000};
   operation.num_threads = 2;
-  OnEveryRank(2, [&](int rank) { CHECK_OK(AllReduce(engines[rank].get(), operation)); });
+  OnEveryRank(
+      2, [&](int rank) { CHECK_EQ(AllReduce(engines[rank].get(), operation), testing::IsOk()); });
   const int before = testing::Failures();
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);  // not inherited; a child that hangs is a failure
     const char* const why = "not in one forked from it";
-    CHECK_STATUS(AllReduce(engines[0].get(), operation), StatusCode::kFailedPrecondition, why);
+    CHECK_EQ(AllReduce(engines[0].get(), operation),
+             testing::StatusIs(StatusCode::kFailedPrecondition, why));
     std::vector<std::string> all;
-    CHECK_STATUS(engines[0]->AllGather("x", &all), StatusCode::kFailedPrecondition, why);
+    CHECK_EQ(engines[0]->AllGather("x", &all),
+             testing::StatusIs(StatusCode::kFailedPrecondition, why));
     engines[0]->Abort(Status(StatusCode::kUnavailable, "the child has no say"));
     engines.clear();
     _exit(testing::Failures() == before ? 0 : 1);
@@ -221,13 +239,14 @@ void ForkedChildLeavesTheParentAlone() {
   CHECK_EQ(outcome, 0);
   OnEveryRank(2, [&](int rank) {
     std::vector<char> output;
-    CHECK_OK(AllReduce(engines[rank].get(), operation, 1, &output));
-    CHECK_TRUE(output == Expected(operation, 2, 1));
+    CHECK_EQ(AllReduce(engines[rank].get(), operation, 1, &output), testing::IsOk());
+    CHECK(output == Expected(operation, 2, 1));
   });
 }
 
 // A process that was forked, such as one that loads data, outlives the rank that forked it.
-void ForkedChildDoesNotHideADeath() {
+TEST_CASE("ForkedChildDoesNotHideADeath") {
+  testing::OverAll();
   Mesh killed;
   const Engines engines = MakeAllButLast(2, &killed);
   int hold[2];
@@ -241,7 +260,8 @@ void ForkedChildDoesNotHideADeath() {
   }
   close(hold[0]);
   killed = Mesh();
-  CHECK_STATUS(AllReduce(engines[0].get(), Small()), StatusCode::kUnavailable, "rank 1");
+  CHECK_EQ(AllReduce(engines[0].get(), Small()),
+           testing::StatusIs(StatusCode::kUnavailable, "rank 1"));
   close(hold[1]);
   int outcome = -1;
   CHECK_EQ(waitpid(child, &outcome, 0), child);
@@ -249,7 +269,8 @@ void ForkedChildDoesNotHideADeath() {
 }
 
 // What the child opens gets numbers that its copies of the connections had.
-void ForkedChildClosesNothingOfItsOwn() {
+TEST_CASE("ForkedChildClosesNothingOfItsOwn") {
+  testing::OverAll();
   Engines engines = MakeEngines(ConnectAll(2, 2));
   const pid_t child = fork();
   if (child == 0) {
@@ -269,20 +290,3 @@ void ForkedChildClosesNothingOfItsOwn() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"EngineDestroyedInMidReduce", EngineDestroyedInMidReduce},
-       {"ProcessKilledInMidReduce", ProcessKilledInMidReduce},
-       {"TheCauseIsPassedOn", TheCauseIsPassedOn},
-       {"OneLaneBreaks", OneLaneBreaks},
-       {"AbortWhileLanesWork", AbortWhileLanesWork},
-       {"AbortReachesWhoeverWaits", AbortReachesWhoeverWaits},
-       {"DestructionEndsTheQueue", DestructionEndsTheQueue},
-       {"DestructionAtAnyMoment", DestructionAtAnyMoment},
-       {"ForkedChildLeavesTheParentAlone", ForkedChildLeavesTheParentAlone},
-       {"ForkedChildDoesNotHideADeath", ForkedChildDoesNotHideADeath},
-       {"ForkedChildClosesNothingOfItsOwn", ForkedChildClosesNothingOfItsOwn}},
-      argc, argv);
-}

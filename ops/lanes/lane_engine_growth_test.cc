@@ -25,7 +25,8 @@ Status Grow(testing::Meeting* meeting, int rank, LaneEngine* engine) {
 }
 
 // In the middle of all-reduces, more than once; afterwards an all-reduce may use all of them.
-void LanesAreAdded() {
+TEST_CASE("LanesAreAdded") {
+  testing::OverAll();
   for (int world_size = 1; world_size <= 3; ++world_size) {
     const Engines engines = MakeEngines(ConnectAll(world_size, 1));
     std::vector<testing::Meeting> meetings;
@@ -39,8 +40,8 @@ void LanesAreAdded() {
       training.emplace_back([&, rank] {
         for (int i = 0; i < 60; ++i) {
           std::vector<char> output;
-          CHECK_OK(AllReduce(engines[rank].get(), narrow, 3, &output));
-          CHECK_TRUE(output == expected);
+          CHECK_EQ(AllReduce(engines[rank].get(), narrow, 3, &output), testing::IsOk());
+          CHECK(output == expected);
           through.Add();
         }
       });
@@ -48,10 +49,10 @@ void LanesAreAdded() {
     OnEveryRank(world_size, [&](int rank) {
       for (testing::Meeting& meeting : meetings) {
         through.WaitFor(world_size);
-        CHECK_OK(Grow(&meeting, rank, engines[rank].get()));
+        CHECK_EQ(Grow(&meeting, rank, engines[rank].get()), testing::IsOk());
         CHECK_EQ(engines[rank]->max_threads(), meeting.options.num_lanes);
         std::vector<std::string> all;
-        CHECK_OK(engines[rank]->AllGather("x", &all));
+        CHECK_EQ(engines[rank]->AllGather("x", &all), testing::IsOk());
       }
     });
     for (std::thread& thread : training) thread.join();
@@ -60,17 +61,19 @@ void LanesAreAdded() {
       wide.num_threads = num_threads;
       OnEveryRank(world_size, [&](int rank) {
         std::vector<char> output;
-        CHECK_OK(AllReduce(engines[rank].get(), wide, 3, &output));
-        CHECK_TRUE(output == expected);
+        CHECK_EQ(AllReduce(engines[rank].get(), wide, 3, &output), testing::IsOk());
+        CHECK(output == expected);
       });
     }
     testing::Meeting fewer(world_size, 5);
-    CHECK_STATUS(Grow(&fewer, 0, engines[0].get()), StatusCode::kInvalidArgument, "more lanes");
+    CHECK_EQ(Grow(&fewer, 0, engines[0].get()),
+             testing::StatusIs(StatusCode::kInvalidArgument, "more lanes"));
   }
 }
 
 // It is gone, or gives up: the others need not wait for it until the deadline.
-void RankThatIsLostWhileLanesAreAdded() {
+TEST_CASE("RankThatIsLostWhileLanesAreAdded") {
+  testing::OverAll();
   for (const bool says_why : {false, true}) {
     for (int lost = 0; lost < 3; ++lost) {
       std::vector<Mesh> meshes = ConnectAll(3, 1);
@@ -94,11 +97,12 @@ void RankThatIsLostWhileLanesAreAdded() {
           return;
         }
         const Status status = Grow(&meeting, rank, engines[rank].get());
-        CHECK_STATUS(status, StatusCode::kUnavailable, "while lanes 2 to 3 are added: ");
+        CHECK_EQ(status,
+                 testing::StatusIs(StatusCode::kUnavailable, "while lanes 2 to 3 are added: "));
         if (says_why) {
-          CHECK_CONTAINS(status.message(), "gave up");
+          CHECK_EQ(status.message(), testing::Contains("gave up"));
         } else {
-          CHECK_CONTAINS(status.message(), "is gone");
+          CHECK_EQ(status.message(), testing::Contains("is gone"));
         }
         CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
       });
@@ -107,22 +111,15 @@ void RankThatIsLostWhileLanesAreAdded() {
 }
 
 // By Ctrl-C, say.
-void AbortWhileLanesAreAdded() {
+TEST_CASE("AbortWhileLanesAreAdded") {
+  testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(2, 1));
   testing::Meeting meeting(2, 2);
   std::thread user([&] { engines[0]->Abort(Status(StatusCode::kUnavailable, "Ctrl-C")); });
-  CHECK_STATUS(Grow(&meeting, 0, engines[0].get()), StatusCode::kUnavailable, "Ctrl-C");
+  CHECK_EQ(Grow(&meeting, 0, engines[0].get()),
+           testing::StatusIs(StatusCode::kUnavailable, "Ctrl-C"));
   user.join();
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"LanesAreAdded", LanesAreAdded},
-       {"RankThatIsLostWhileLanesAreAdded", RankThatIsLostWhileLanesAreAdded},
-       {"AbortWhileLanesAreAdded", AbortWhileLanesAreAdded}},
-      argc, argv);
-}

@@ -28,7 +28,8 @@ constexpr ElementType kTypes[] = {ElementType::kFloat16, ElementType::kBFloat16,
                                   ElementType::kFloat32, ElementType::kFloat64};
 
 // Random tensor lists, every dtype, every number of threads, in place and not.
-void EqualsTheReference() {
+TEST_CASE("EqualsTheReference") {
+  testing::OverAll();
   const std::vector<std::vector<size_t>> lists = {
       {}, {0}, {1}, {0, 1, 0}, {5}, {1, 2, 3, 4, 5, 6, 7}, {20001, 0, 2345, 1}};
   for (int world_size = 1; world_size <= 4; ++world_size) {
@@ -57,8 +58,9 @@ void EqualsTheReference() {
       OnEveryRank(world_size, [&](int rank) {
         for (size_t i = 0; i < operations.size(); ++i) {
           std::vector<char> output;
-          CHECK_OK(AllReduce(engines[rank].get(), operations[i], static_cast<int>(i), &output));
-          CHECK_TRUE(output == expected[i]);
+          CHECK_EQ(AllReduce(engines[rank].get(), operations[i], static_cast<int>(i), &output),
+                   testing::IsOk());
+          CHECK(output == expected[i]);
         }
       });
     }
@@ -66,7 +68,8 @@ void EqualsTheReference() {
 }
 
 // The same gradients in one tensor or many, on any number of threads: the same bits.
-void GroupingAndThreadsChangeNothing() {
+TEST_CASE("GroupingAndThreadsChangeNothing") {
+  testing::OverAll();
   for (const ElementType type : kTypes) {
     Operation whole;
     whole.counts = {100003};
@@ -80,8 +83,8 @@ void GroupingAndThreadsChangeNothing() {
         operation.num_threads = num_threads;
         OnEveryRank(3, [&](int rank) {
           std::vector<char> output;
-          CHECK_OK(AllReduce(engines[rank].get(), operation, 1, &output));
-          CHECK_TRUE(output == expected);
+          CHECK_EQ(AllReduce(engines[rank].get(), operation, 1, &output), testing::IsOk());
+          CHECK(output == expected);
         });
       }
     }
@@ -89,7 +92,8 @@ void GroupingAndThreadsChangeNothing() {
 }
 
 // Every lane at work tells so once, on its own thread, before the all-reduce is done.
-void LanesTellWhatTheyDid() {
+TEST_CASE("LanesTellWhatTheyDid") {
+  testing::OverAll();
   constexpr int kWorld = 2, kLanes = 3;
   std::mutex mutex;
   std::vector<LaneSpan> spans;
@@ -111,7 +115,7 @@ void LanesTellWhatTheyDid() {
   const int64_t before = WallClock().Nanos();
   OnEveryRank(kWorld, [&](int rank) {
     engines[rank]->SetStep(5);
-    CHECK_OK(AllReduce(engines[rank].get(), operation));
+    CHECK_EQ(AllReduce(engines[rank].get(), operation), testing::IsOk());
   });
   const int64_t after = WallClock().Nanos();
   CHECK_EQ(spans.size(), static_cast<size_t>(kWorld * 2));
@@ -119,17 +123,18 @@ void LanesTellWhatTheyDid() {
   for (size_t i = 0; i < spans.size(); ++i) {
     num_bytes += spans[i].num_bytes;
     CHECK_EQ(threads[i], "libra lane " + std::to_string(spans[i].lane));
-    CHECK_TRUE(spans[i].lane < 2);
-    CHECK_TRUE(before <= spans[i].started_nanos);
-    CHECK_TRUE(spans[i].started_nanos <= spans[i].first_byte_nanos);
-    CHECK_TRUE(spans[i].first_byte_nanos <= spans[i].finished_nanos);
-    CHECK_TRUE(spans[i].finished_nanos <= after);
+    CHECK(spans[i].lane < 2);
+    CHECK(before <= spans[i].started_nanos);
+    CHECK(spans[i].started_nanos <= spans[i].first_byte_nanos);
+    CHECK(spans[i].first_byte_nanos <= spans[i].finished_nanos);
+    CHECK(spans[i].finished_nanos <= after);
   }
   CHECK_EQ(num_bytes, kWorld * operation.num_elements() * sizeof(float));
 }
 
 // As a training step does it: everything is queued at once, over several megabytes.
-void ManyInTheQueue() {
+TEST_CASE("ManyInTheQueue") {
+  testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(3, 4));
   std::mt19937 random(7);
   std::vector<Operation> operations(120);
@@ -149,8 +154,8 @@ void ManyInTheQueue() {
       calls.back()->Start(engines[rank].get());
     }
     for (size_t i = 0; i < operations.size(); ++i) {
-      CHECK_OK(calls[i]->Wait());
-      CHECK_TRUE(calls[i]->Output() == Expected(operations[i], 3, static_cast<int>(i)));
+      CHECK_EQ(calls[i]->Wait(), testing::IsOk());
+      CHECK(calls[i]->Output() == Expected(operations[i], 3, static_cast<int>(i)));
       CHECK_EQ(calls[i]->times_done(), 1);
     }
     uint64_t dropped = 1;
@@ -166,14 +171,14 @@ void ManyInTheQueue() {
       CHECK_EQ(record.step, 17);
       CHECK_EQ(record.operation->group, static_cast<int>(i));
       CHECK_EQ(record.num_bytes, operations[i].num_elements() * ElementSize(operations[i].type));
-      CHECK_TRUE(record.enqueued_nanos > 0);
-      CHECK_TRUE(record.enqueued_nanos <= record.started_nanos);
-      CHECK_TRUE(record.started_nanos <= record.first_byte_nanos);
-      CHECK_TRUE(record.first_byte_nanos <= record.finished_nanos);
+      CHECK(record.enqueued_nanos > 0);
+      CHECK(record.enqueued_nanos <= record.started_nanos);
+      CHECK(record.started_nanos <= record.first_byte_nanos);
+      CHECK(record.first_byte_nanos <= record.finished_nanos);
       const OperationInfo& operation = *record.operation;
       for (int lane = 0; lane < operation.num_threads; ++lane) {
         int64_t& free_at = free_nanos[operation.first_lane + lane];
-        CHECK_TRUE(free_at <= record.started_nanos);
+        CHECK(free_at <= record.started_nanos);
         free_at = record.finished_nanos;
       }
     }
@@ -183,7 +188,8 @@ void ManyInTheQueue() {
 
 // One on lane 0 ends no sooner than those behind it on lane 1 have, in whatever order they end on
 // the other rank.
-void LanesOfTheirOwnRunAtOnce() {
+TEST_CASE("LanesOfTheirOwnRunAtOnce") {
+  testing::OverAll();
   std::promise<void> others_have_ended;
   const std::shared_future<void> end = others_have_ended.get_future().share();
   LaneEngineOptions options = Patient();
@@ -204,20 +210,22 @@ void LanesOfTheirOwnRunAtOnce() {
       calls[rank].push_back(std::make_unique<Call>(operations[i], rank, static_cast<int>(i)));
       calls[rank].back()->Start(engines[rank].get());
     }
-    for (size_t i = 1; i < operations.size(); ++i) CHECK_OK(calls[rank][i]->Wait());
+    for (size_t i = 1; i < operations.size(); ++i)
+      CHECK_EQ(calls[rank][i]->Wait(), testing::IsOk());
   });
   for (const auto& of_rank : calls) CHECK_EQ(of_rank[0]->times_done(), 0);
   others_have_ended.set_value();
   for (const auto& of_rank : calls) {
-    CHECK_OK(of_rank[0]->Wait());
+    CHECK_EQ(of_rank[0]->Wait(), testing::IsOk());
     for (size_t i = 0; i < operations.size(); ++i) {
-      CHECK_TRUE(of_rank[i]->Output() == Expected(operations[i], 2, static_cast<int>(i)));
+      CHECK(of_rank[i]->Output() == Expected(operations[i], 2, static_cast<int>(i)));
     }
   }
 }
 
 // From threads of its own, an AllReduce within `done`, control messages in between.
-void CallsFromAnywhere() {
+TEST_CASE("CallsFromAnywhere") {
+  testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(2, 2));
   OnEveryRank(2, [&](int rank) {
     Operation operation;
@@ -236,19 +244,21 @@ void CallsFromAnywhere() {
     };
     engine->AllReduce(std::move(request));
     std::vector<std::string> all;
-    CHECK_OK(engine->AllGather(std::string(1 << 20, static_cast<char>('a' + rank)), &all));
-    CHECK_TRUE(all.size() == 2 && all[1].size() == (1 << 20) && all[1][5] == 'b');
+    CHECK_EQ(engine->AllGather(std::string(1 << 20, static_cast<char>('a' + rank)), &all),
+             testing::IsOk());
+    CHECK((all.size() == 2 && all[1].size() == (1 << 20) && all[1][5] == 'b'));
     std::string message = rank == 0 ? "a plan" : "";
-    CHECK_OK(engine->Broadcast(0, &message));
+    CHECK_EQ(engine->Broadcast(0, &message), testing::IsOk());
     CHECK_EQ(message, "a plan");
-    CHECK_OK(first_done.get_future().get());
+    CHECK_EQ(first_done.get_future().get(), testing::IsOk());
     CHECK_EQ(values[999], 0.5f);
-    CHECK_OK(second.Wait());
-    CHECK_TRUE(second.Output() == Expected(operation, 2, 2));
+    CHECK_EQ(second.Wait(), testing::IsOk());
+    CHECK(second.Output() == Expected(operation, 2, 2));
   });
 }
 
-void ThreadsThatTheEngineDoesNotHave() {
+TEST_CASE("ThreadsThatTheEngineDoesNotHave") {
+  testing::OverAll();
   const Engines engines = MakeEngines(ConnectAll(2, 2));
   OnEveryRank(2, [&](int rank) {
     Operation operation;
@@ -256,25 +266,28 @@ void ThreadsThatTheEngineDoesNotHave() {
     for (const int num_threads : {0, -1, 3, 1 << 20}) {
       operation.num_threads = num_threads;
       const Status status = AllReduce(engines[rank].get(), operation);
-      CHECK_STATUS(status, StatusCode::kInvalidArgument, "got " + std::to_string(num_threads));
-      CHECK_CONTAINS(status.message(), "2 lane(s)");
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kInvalidArgument,
+                                         "got " + std::to_string(num_threads)));
+      CHECK_EQ(status.message(), testing::Contains("2 lane(s)"));
     }
     operation.num_threads = 1;
     for (const int first_lane : {-1, 2, 1 << 30}) {
       operation.first_lane = first_lane;
-      CHECK_STATUS(AllReduce(engines[rank].get(), operation), StatusCode::kInvalidArgument,
-                   "first_lane must be between 0 and 1 for 1 of 2 lane(s), got " +
-                       std::to_string(first_lane));
+      CHECK_EQ(AllReduce(engines[rank].get(), operation),
+               testing::StatusIs(StatusCode::kInvalidArgument,
+                                 "first_lane must be between 0 and 1 for 1 of 2 lane(s), got " +
+                                     std::to_string(first_lane)));
     }
     operation.first_lane = 0;
     operation.num_threads = 2;  // the engine is none the worse
-    CHECK_OK(AllReduce(engines[rank].get(), operation));
+    CHECK_EQ(AllReduce(engines[rank].get(), operation), testing::IsOk());
   });
 }
 
 // Whatever one of three ranks does differently, all end with an error that names that rank (it
 // itself: another), and no wrong sum gets anywhere.
-void RanksThatDisagree() {
+TEST_CASE("RanksThatDisagree") {
+  testing::OverAll();
   const auto changes = std::vector<void (*)(Operation*)>{
       [](Operation* operation) { operation->name = "another"; },
       [](Operation* operation) { operation->counts = {3000, 1001}; },
@@ -300,16 +313,17 @@ void RanksThatDisagree() {
       if (rank == odd) changes[i](&operation);
       std::vector<char> output;
       const Status status = AllReduce(engines[rank].get(), operation, 0, &output);
-      CHECK_TRUE(status.code() == StatusCode::kFailedPrecondition ||
-                 status.code() == StatusCode::kUnavailable);
-      CHECK_CONTAINS(status.message(), "rank " + std::to_string(odd));
-      CHECK_TRUE(output == std::vector<char>(output.size(), '\x55'));
+      CHECK((status.code() == StatusCode::kFailedPrecondition ||
+             status.code() == StatusCode::kUnavailable));
+      CHECK_EQ(status.message(), testing::Contains("rank " + std::to_string(odd)));
+      CHECK(output == std::vector<char>(output.size(), '\x55'));
       CHECK_EQ(AllReduce(engines[rank].get(), operation).message(), status.message());
     });
   }
 }
 
-void RankThatDoesNotArrive() {
+TEST_CASE("RankThatDoesNotArrive") {
+  testing::OverAll();
   std::mutex mutex;
   std::vector<std::string> warnings;
   LaneEngineOptions options;
@@ -331,21 +345,22 @@ void RankThatDoesNotArrive() {
     ends[rank] = AllReduce(engines[rank].get(), operation);
   });
   // One of them is the first to give up, and tells the other.
-  CHECK_TRUE(ends[0].code() == StatusCode::kDeadlineExceeded ||
-             ends[2].code() == StatusCode::kDeadlineExceeded);
+  CHECK((ends[0].code() == StatusCode::kDeadlineExceeded ||
+         ends[2].code() == StatusCode::kDeadlineExceeded));
   for (const int rank : {0, 2}) {
-    CHECK_TRUE(!ends[rank].ok());
-    CHECK_CONTAINS(ends[rank].message(), "for rank(s) 1");
-    CHECK_CONTAINS(ends[rank].message(), "group 3");
-    CHECK_CONTAINS(ends[rank].message(), "step 42 was not completed");
+    CHECK(!ends[rank].ok());
+    CHECK_EQ(ends[rank].message(), testing::Contains("for rank(s) 1"));
+    CHECK_EQ(ends[rank].message(), testing::Contains("group 3"));
+    CHECK_EQ(ends[rank].message(), testing::Contains("step 42 was not completed"));
   }
-  CHECK_TRUE(!warnings.empty());
+  CHECK(!warnings.empty());
   for (const std::string& warning : warnings) {
-    CHECK_CONTAINS(warning, "for rank(s) 1 in group 3");
-    CHECK_CONTAINS(warning, "step 42");
+    CHECK_EQ(warning, testing::Contains("for rank(s) 1 in group 3"));
+    CHECK_EQ(warning, testing::Contains("step 42"));
   }
   // The late one learns of it at once.
-  CHECK_STATUS(AllReduce(engines[1].get(), operation), StatusCode::kUnavailable, "for rank(s) 1");
+  CHECK_EQ(AllReduce(engines[1].get(), operation),
+           testing::StatusIs(StatusCode::kUnavailable, "for rank(s) 1"));
 }
 
 // Plays rank 1 of two on one lane, for a slice of `count` float32: sends `header` and its part,
@@ -354,17 +369,17 @@ void PlayRank1(const Connection& lane, const ExchangeHeader& header, size_t coun
                bool to_the_end) {
   const size_t rank0 = count / 2 * sizeof(float), rank1 = count * sizeof(float) - rank0;
   const std::string message = testing::HeaderBytes(lane, header) + std::string(rank0, '\0');
-  CHECK_OK(testing::Send(lane, message.data(), message.size()));
+  CHECK_EQ(testing::Send(lane, message.data(), message.size()), testing::IsOk());
   // Rank 0's header was read to find out what to say. What follows it: a part, and a sum.
   std::vector<char> part(rank1), sum(rank0);
-  CHECK_OK(testing::Receive(lane, part.data(), part.size()));
-  CHECK_OK(testing::ReceiveSum(lane, sum.data(), sum.size()));
-  if (to_the_end) CHECK_OK(testing::SendSum(lane, part.data(), part.size()));
+  CHECK_EQ(testing::Receive(lane, part.data(), part.size()), testing::IsOk());
+  CHECK_EQ(testing::ReceiveSum(lane, sum.data(), sum.size()), testing::IsOk());
+  if (to_the_end) CHECK_EQ(testing::SendSum(lane, part.data(), part.size()), testing::IsOk());
 }
 
 ExchangeHeader HeaderOfRank0(const Connection& lane) {
   ExchangeHeader header;
-  CHECK_OK(testing::ReceiveHeader(lane, &header));
+  CHECK_EQ(testing::ReceiveHeader(lane, &header), testing::IsOk());
   return header;
 }
 
@@ -376,7 +391,8 @@ Operation OnTwoLanes() {
 }
 
 // Lane 0 was through before the peer fell silent.
-void AnyLaneWarns() {
+TEST_CASE("AnyLaneWarns") {
+  testing::OverAll();
   std::vector<std::string> warnings;
   LaneEngineOptions options;
   options.timeout_seconds = 1;
@@ -388,12 +404,13 @@ void AnyLaneWarns() {
   call.Start(engine.get());
   const Connection& lane = meshes[1].lanes[0].column[0];
   PlayRank1(lane, HeaderOfRank0(lane), 1000, true);
-  CHECK_STATUS(call.Wait(), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  CHECK_EQ(call.Wait(), testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
   CHECK_EQ(warnings.size(), 1u);
 }
 
 // Lane 0 hears of the peer first and is through last.
-void FirstByteOfAnyLane() {
+TEST_CASE("FirstByteOfAnyLane") {
+  testing::OverAll();
   std::vector<Mesh> meshes = ConnectAll(2, 2);
   const auto engine = MakeEngine(Patient(), std::move(meshes[0]));
   Call call(OnTwoLanes(), 0, 0);
@@ -404,31 +421,14 @@ void FirstByteOfAnyLane() {
   const int64_t heard = WallClock().Nanos();
   PlayRank1(lane1, HeaderOfRank0(lane1), 1000, true);
   const std::vector<char> sum(500 * sizeof(float));
-  CHECK_OK(testing::SendSum(lane0, sum.data(), sum.size()));
-  CHECK_OK(call.Wait());
+  CHECK_EQ(testing::SendSum(lane0, sum.data(), sum.size()), testing::IsOk());
+  CHECK_EQ(call.Wait(), testing::IsOk());
   uint64_t dropped;
   const std::vector<AllReduceRecord> records = engine->telemetry()->Drain(&dropped);
   CHECK_EQ(records.size(), 1u);
-  CHECK_TRUE(records[0].started_nanos <= records[0].first_byte_nanos);
-  CHECK_TRUE(records[0].first_byte_nanos <= heard);
+  CHECK(records[0].started_nanos <= records[0].first_byte_nanos);
+  CHECK(records[0].first_byte_nanos <= heard);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"EqualsTheReference", EqualsTheReference},
-       {"GroupingAndThreadsChangeNothing", GroupingAndThreadsChangeNothing},
-       {"LanesTellWhatTheyDid", LanesTellWhatTheyDid},
-       {"ManyInTheQueue", ManyInTheQueue},
-       {"LanesOfTheirOwnRunAtOnce", LanesOfTheirOwnRunAtOnce},
-       {"CallsFromAnywhere", CallsFromAnywhere},
-       {"ThreadsThatTheEngineDoesNotHave", ThreadsThatTheEngineDoesNotHave},
-       {"RanksThatDisagree", RanksThatDisagree},
-       {"RankThatDoesNotArrive", RankThatDoesNotArrive},
-       {"AnyLaneWarns", AnyLaneWarns},
-       {"FirstByteOfAnyLane", FirstByteOfAnyLane}},
-      argc, argv);
-}

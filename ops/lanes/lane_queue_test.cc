@@ -27,7 +27,7 @@ struct Queue : LaneQueue<Job> {
   }
 };
 
-void LanesOfTheirOwnRunAtOnce() {
+TEST_CASE("LanesOfTheirOwnRunAtOnce") {
   Queue queue(3);
   CHECK_EQ(queue.Next(), -1);
   queue.Post(0, {0, 2});
@@ -38,11 +38,11 @@ void LanesOfTheirOwnRunAtOnce() {
   CHECK_EQ(queue.Next(), -1);
   queue.Free({0, 2});
   CHECK_EQ(queue.Next(), 1);
-  CHECK_TRUE(queue.empty());
+  CHECK(queue.empty());
 }
 
 // A wide one waits for one lane, and a narrow one behind it for the other, which is free.
-void NoneIsOvertaken() {
+TEST_CASE("NoneIsOvertaken") {
   Queue queue(2);
   queue.Post(0, {0, 1});
   queue.Post(1, {0, 2});
@@ -56,7 +56,7 @@ void NoneIsOvertaken() {
   CHECK_EQ(queue.Next(), 2);
 }
 
-void LanesAreAdded() {
+TEST_CASE("LanesAreAdded") {
   Queue queue(1);
   queue.Post(0, {0, 1});
   CHECK_EQ(queue.Next(), 0);
@@ -68,7 +68,7 @@ void LanesAreAdded() {
 }
 
 // Those that are taken out unrun keep nobody waiting.
-void TheFirstIsTakenWhateverItsLanes() {
+TEST_CASE("TheFirstIsTakenWhateverItsLanes") {
   Queue queue(2);
   queue.Post(0, {0, 2});
   queue.Post(1, {0, 2});
@@ -80,7 +80,7 @@ void TheFirstIsTakenWhateverItsLanes() {
 }
 
 // Beside a list that is looked through for the first whose lanes nobody has or wants before it.
-void EqualsTheRule() {
+TEST_CASE("EqualsTheRule") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     const int num_lanes = 1 + static_cast<int>(random() % 5);
@@ -122,13 +122,3 @@ void EqualsTheRule() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"LanesOfTheirOwnRunAtOnce", LanesOfTheirOwnRunAtOnce},
-                            {"NoneIsOvertaken", NoneIsOvertaken},
-                            {"LanesAreAdded", LanesAreAdded},
-                            {"TheFirstIsTakenWhateverItsLanes", TheFirstIsTakenWhateverItsLanes},
-                            {"EqualsTheRule", EqualsTheRule}},
-                           argc, argv);
-}

@@ -39,14 +39,15 @@ void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
         for (int peer = 0; peer < world_size; ++peer) {
           Socket& socket = lane < 0 ? mesh.control[peer] : mesh.lanes[lane].column[peer].socket;
           if (peer == rank || (lane < 0 && !mesh.tree.IsNeighbour(peer))) {
-            CHECK_TRUE(!socket.valid());
+            CHECK(!socket.valid());
             continue;
           }
           int said[2] = {rank, lane};
           if (sending) {
-            CHECK_OK(SendAll(socket, said, sizeof(said), After(kGenerousSeconds)));
+            CHECK_EQ(SendAll(socket, said, sizeof(said), After(kGenerousSeconds)), testing::IsOk());
           } else {
-            CHECK_OK(ReceiveAll(socket, said, sizeof(said), After(kGenerousSeconds)));
+            CHECK_EQ(ReceiveAll(socket, said, sizeof(said), After(kGenerousSeconds)),
+                     testing::IsOk());
             CHECK_EQ(said[0], peer);
             CHECK_EQ(said[1], lane);
           }
@@ -56,13 +57,18 @@ void CheckConnections(std::vector<Mesh>* meshes, int num_lanes) {
   });
 }
 
-void AllMeet() {
+void MeetInManyNumbers() {
   for (const int world_size : {1, 2, 3, 4, 7}) {
     for (const int num_lanes : {1, 2, 4}) {
       std::vector<Mesh> meshes = ConnectAll(world_size, num_lanes);
       CheckConnections(&meshes, num_lanes);
     }
   }
+}
+
+TEST_CASE("AllMeet") {
+  testing::OverAll();
+  MeetInManyNumbers();
 }
 
 // What a rank says first, as it goes over the wire.
@@ -76,7 +82,7 @@ std::string HelloBytes(int32_t rank, int32_t lane, int32_t world_size, int32_t n
 
 Socket ConnectedStranger(const Address& address, const std::string& says) {
   Socket socket;
-  CHECK_OK(Connect(address, After(kGenerousSeconds), &socket));
+  CHECK_EQ(Connect(address, After(kGenerousSeconds), &socket), testing::IsOk());
   // As much as is taken at once; a rank that hangs up in the middle is in its right.
   send(socket.fd(), says.data(), says.size(), MSG_NOSIGNAL);
   return socket;
@@ -105,7 +111,8 @@ std::vector<std::string> StrangeWords(const Meeting& meeting) {
   return words;
 }
 
-void StrangersBeforeAndDuring() {
+TEST_CASE("StrangersBeforeAndDuring") {
+  testing::OverAll();
   constexpr int kLanes = 2;
   for (int round = 0; round < 5; ++round) {
     Meeting meeting(3, kLanes);
@@ -128,7 +135,8 @@ void StrangersBeforeAndDuring() {
         if (late.size() > 100) late.clear();
       }
     });
-    OnEveryRank(3, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+    OnEveryRank(3,
+                [&](int rank) { CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk()); });
     up = true;
     crowd.join();
     CheckConnections(&meshes, kLanes);
@@ -136,20 +144,22 @@ void StrangersBeforeAndDuring() {
 }
 
 // A rank whose first attempt broke off comes again.
-void SecondAttemptTakesThePlaceOfTheFirst() {
+TEST_CASE("SecondAttemptTakesThePlaceOfTheFirst") {
+  testing::OverAll();
   Meeting meeting(2, 1);
   {
     Socket broken = ConnectedStranger(meeting.options.addresses[0], HelloBytes(1, -1, 2, 1));
   }
   std::vector<Mesh> meshes(2);
-  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
-  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  std::thread rank0([&] { CHECK_EQ(meeting.Connect(0, &meshes[0]), testing::IsOk()); });
+  CHECK_EQ(meeting.Connect(1, &meshes[1]), testing::IsOk());
   rank0.join();
   CheckConnections(&meshes, 1);
 }
 
 // A job's rank at the address of another job's.
-void WrongSecret() {
+TEST_CASE("WrongSecret") {
+  testing::OverAll();
   for (const size_t byte : {0, 63}) {
     Meeting meeting(2, 1, 2);  // within which the stranger comes
     Meeting stranger = Meeting(2, 1, kGenerousSeconds);
@@ -159,9 +169,10 @@ void WrongSecret() {
       Mesh mesh;
       const Status status = (rank == 0 ? meeting : stranger).Connect(rank, &mesh);
       if (rank == 0) {
-        CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank(s) 1");
+        CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "rank(s) 1"));
       } else {
-        CHECK_STATUS(status, StatusCode::kFailedPrecondition, "rank 0's port is held by another");
+        CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition,
+                                           "rank 0's port is held by another"));
       }
     });
   }
@@ -171,54 +182,57 @@ void WrongSecret() {
 Answer SayHello(const Socket& socket, Hello* hello) {
   const std::string bytes = HelloBytes(1, -1, 2, 1);
   std::memcpy(hello, bytes.data(), bytes.size());
-  CHECK_OK(SendAll(socket, hello, sizeof(*hello), After(kGenerousSeconds)));
+  CHECK_EQ(SendAll(socket, hello, sizeof(*hello), After(kGenerousSeconds)), testing::IsOk());
   Answer answer;
-  CHECK_OK(ReceiveAll(socket, &answer, sizeof(answer), After(kGenerousSeconds)));
+  CHECK_EQ(ReceiveAll(socket, &answer, sizeof(answer), After(kGenerousSeconds)), testing::IsOk());
   return answer;
 }
 
 // Whether rank 0 welcomes who shows this; else it hangs up.
 bool IsWelcome(const Socket& socket, const Digest& proof) {
-  CHECK_OK(SendAll(socket, proof.data(), proof.size(), After(kGenerousSeconds)));
+  CHECK_EQ(SendAll(socket, proof.data(), proof.size(), After(kGenerousSeconds)), testing::IsOk());
   uint8_t welcome;
   return ReceiveAll(socket, &welcome, 1, After(kGenerousSeconds)).ok();
 }
 
 // What somebody has seen on other connections, or what rank 0 itself has shown, opens none.
-void ProofsAreOfNoUseElsewhere() {
+TEST_CASE("ProofsAreOfNoUseElsewhere") {
+  testing::OverAll();
   Meeting meeting(2, 1);
   Mesh mesh;
-  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &mesh)); });
+  std::thread rank0([&] { CHECK_EQ(meeting.Connect(0, &mesh), testing::IsOk()); });
   const JobSecret& secret = meeting.options.secret;
   const auto stranger = [&](Hello* hello, Answer* answer) {
     Socket socket;
-    CHECK_OK(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket));
+    CHECK_EQ(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket),
+             testing::IsOk());
     *answer = SayHello(socket, hello);
     return socket;
   };
   Hello hello;
   Answer first, second;
   Socket one = stranger(&hello, &first), other = stranger(&hello, &second);
-  CHECK_TRUE(first.nonce != second.nonce);
-  CHECK_TRUE(first.proof == Proof(secret, Role::kCallee, hello, 0, first.nonce));
+  CHECK(first.nonce != second.nonce);
+  CHECK(first.proof == Proof(secret, Role::kCallee, hello, 0, first.nonce));
   const Digest seen = Proof(secret, Role::kCaller, hello, 0, first.nonce);
-  CHECK_TRUE(!IsWelcome(other, seen));  // that of another connection
-  CHECK_TRUE(IsWelcome(one, seen));
+  CHECK(!IsWelcome(other, seen));  // that of another connection
+  CHECK(IsWelcome(one, seen));
   Hello elsewhere = hello;
   elsewhere.lane = 0;
   Socket third = stranger(&hello, &first);
-  CHECK_TRUE(!IsWelcome(third, Proof(secret, Role::kCaller, elsewhere, 0, first.nonce)));
+  CHECK(!IsWelcome(third, Proof(secret, Role::kCaller, elsewhere, 0, first.nonce)));
   third = stranger(&hello, &first);
-  CHECK_TRUE(!IsWelcome(third, Proof(secret, Role::kCaller, hello, 1, first.nonce)));
+  CHECK(!IsWelcome(third, Proof(secret, Role::kCaller, hello, 1, first.nonce)));
   third = stranger(&hello, &first);
-  CHECK_TRUE(!IsWelcome(third, first.proof));
+  CHECK(!IsWelcome(third, first.proof));
   Mesh rank1;
-  CHECK_OK(meeting.Connect(1, &rank1));
+  CHECK_EQ(meeting.Connect(1, &rank1), testing::IsOk());
   rank0.join();
 }
 
 // Another user of the host, who even knows the secret.
-void AnotherUserIsAStranger() {
+TEST_CASE("AnotherUserIsAStranger") {
+  testing::OverAll();
   if (!IsUnix(testing::MeetingPlace()) || geteuid() != 0) return;
   Meeting meeting(2, 1);
   const int before = testing::Failures();
@@ -227,28 +241,31 @@ void AnotherUserIsAStranger() {
     alarm(60);
     CHECK_EQ(setuid(54321), 0);
     Mesh mesh;
-    CHECK_STATUS(meeting.Connect(1, &mesh), StatusCode::kFailedPrecondition,
-                 "rank 0's port is held by another program, of another user");
+    CHECK_EQ(meeting.Connect(1, &mesh),
+             testing::StatusIs(StatusCode::kFailedPrecondition,
+                               "rank 0's port is held by another program, of another user"));
     Socket socket;
-    CHECK_OK(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket));
+    CHECK_EQ(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket),
+             testing::IsOk());
     char byte;  // hung up, without a word
     const std::string hello = HelloBytes(1, -1, 2, 1);
     send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL);
-    CHECK_STATUS(ReceiveAll(socket, &byte, 1, After(kGenerousSeconds)), StatusCode::kUnavailable,
-                 "");
+    CHECK_EQ(ReceiveAll(socket, &byte, 1, After(kGenerousSeconds)),
+             testing::StatusIs(StatusCode::kUnavailable, ""));
     _exit(testing::Failures() == before ? 0 : 1);
   }
   std::vector<Mesh> meshes(2);
-  std::thread rank0([&] { CHECK_OK(meeting.Connect(0, &meshes[0])); });
+  std::thread rank0([&] { CHECK_EQ(meeting.Connect(0, &meshes[0]), testing::IsOk()); });
   int outcome = -1;
   CHECK_EQ(waitpid(child, &outcome, 0), child);
   CHECK_EQ(outcome, 0);
-  CHECK_OK(meeting.Connect(1, &meshes[1]));
+  CHECK_EQ(meeting.Connect(1, &meshes[1]), testing::IsOk());
   rank0.join();
 }
 
 // It listens and goes no further.
-void MissingRank() {
+TEST_CASE("MissingRank") {
+  testing::OverAll();
   for (int missing = 0; missing < 3; ++missing) {
     Meeting meeting(3, 2, kShortSeconds);
     std::vector<Mesh> meshes(3);
@@ -259,18 +276,18 @@ void MissingRank() {
     std::string said;
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == missing) continue;
-      CHECK_TRUE(!statuses[rank].ok());
-      CHECK_CONTAINS(statuses[rank].message(), "rank " + std::to_string(rank));
+      CHECK(!statuses[rank].ok());
+      CHECK_EQ(statuses[rank].message(), testing::Contains("rank " + std::to_string(rank)));
       // Who is the last to give up may find that the other one has.
       if (statuses[rank].code() == StatusCode::kDeadlineExceeded) {
-        CHECK_CONTAINS(
-            statuses[rank].message(),
-            (missing < rank ? "cannot reach rank " : "for rank(s) ") + std::to_string(missing));
+        CHECK_EQ(statuses[rank].message(),
+                 testing::Contains((missing < rank ? "cannot reach rank " : "for rank(s) ") +
+                                   std::to_string(missing)));
       }
       said += statuses[rank].message() + "\n";
     }
-    CHECK_CONTAINS(
-        said, (missing == 0 ? "cannot reach rank " : "for rank(s) ") + std::to_string(missing));
+    CHECK_EQ(said, testing::Contains((missing == 0 ? "cannot reach rank " : "for rank(s) ") +
+                                     std::to_string(missing)));
   }
 }
 
@@ -282,7 +299,8 @@ void AwaitConnection(const Socket& listener) {
 
 // A rank's process ends when it has listened, and before it connects to anybody: the others learn
 // of it long before they would give it up. Before they look at it for the first time, or after.
-void RankThatEndsBeforeItConnects() {
+TEST_CASE("RankThatEndsBeforeItConnects") {
+  testing::OverAll();
   for (const bool watched : {false, true}) {
     for (int lost = 0; lost < 3; ++lost) {
       Meeting meeting(3, 2, 1e4);
@@ -299,18 +317,21 @@ void RankThatEndsBeforeItConnects() {
       std::string said;
       for (int rank = 0; rank < 3; ++rank) {
         if (rank == lost) continue;
-        CHECK_STATUS(statuses[rank], StatusCode::kUnavailable, "rank " + std::to_string(rank));
+        CHECK_EQ(statuses[rank],
+                 testing::StatusIs(StatusCode::kUnavailable, "rank " + std::to_string(rank)));
         said += statuses[rank].message() + "\n";
       }
-      CHECK_CONTAINS(said, "nobody listens for rank " + std::to_string(lost) + " any more: ");
-      CHECK_CONTAINS(said, "(cannot connect to ");
+      CHECK_EQ(said, testing::Contains("nobody listens for rank " + std::to_string(lost) +
+                                       " any more: "));
+      CHECK_EQ(said, testing::Contains("(cannot connect to "));
     }
   }
 }
 
 // The look at a rank falls into the moment at which that ends, and its connection seems to stand:
 // the other end is forgotten without a word.
-void RankThatEndsAsItIsLookedAt() {
+TEST_CASE("RankThatEndsAsItIsLookedAt") {
+  testing::OverAll();
   Meeting meeting(2, 1, 1e4);
   std::vector<Status> statuses(2);
   Mesh mesh;
@@ -321,43 +342,49 @@ void RankThatEndsAsItIsLookedAt() {
     }
     AwaitConnection(meeting.listeners[1]);
     Socket look;
-    CHECK_OK(Accept(meeting.listeners[1], &look));
+    CHECK_EQ(Accept(meeting.listeners[1], &look), testing::IsOk());
     // Closed in this state it sends nothing. Without the right to it, as over Unix sockets, it
     // breaks at once, and that is found, too.
     const int on = 1;
     setsockopt(look.fd(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on));
     meeting.listeners[1] = Socket();
   });
-  CHECK_STATUS(statuses[0], StatusCode::kUnavailable, "nobody listens for rank 1 any more: ");
+  CHECK_EQ(statuses[0],
+           testing::StatusIs(StatusCode::kUnavailable, "nobody listens for rank 1 any more: "));
 }
 
 // Who is late finds those among the strangers at its listener who look after it.
-void LateRankIsWaitedFor() {
+TEST_CASE("LateRankIsWaitedFor") {
+  testing::OverAll();
   for (int late = 1; late < 3; ++late) {
     Meeting meeting(3, 2);
     std::vector<Mesh> meshes(3);
     OnEveryRank(3, [&](int rank) {
       if (rank == late) AwaitConnection(meeting.listeners[late]);
-      CHECK_OK(meeting.Connect(rank, &meshes[rank]));
+      CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk());
     });
     CheckConnections(&meshes, 2);
   }
 }
 
 // A rank that is slow, with so many strangers at its listener that it takes no more of them.
-void FullListenerIsNotTakenForADeadOne() {
+TEST_CASE("FullListenerIsNotTakenForADeadOne") {
+  testing::OverAll();
   Meeting meeting(2, 1, 3);  // time enough to look at it more than once
   CHECK_EQ(listen(meeting.listeners[1].fd(), 0), 0);
   std::vector<Socket> strangers(3);
   Status last;
   for (Socket& socket : strangers) last = BeginConnect(meeting.options.addresses[1], &socket);
-  if (IsUnix(testing::MeetingPlace())) CHECK_STATUS(last, StatusCode::kUnavailable, "unix:");
+  if (IsUnix(testing::MeetingPlace()))
+    CHECK_EQ(last, testing::StatusIs(StatusCode::kUnavailable, "unix:"));
   Mesh mesh;
-  CHECK_STATUS(meeting.Connect(0, &mesh), StatusCode::kDeadlineExceeded, "for rank(s) 1");
+  CHECK_EQ(meeting.Connect(0, &mesh),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
 }
 
 // Rank 0's address belongs to a program that answers what it likes.
-void PortHeldByAnotherProgram() {
+TEST_CASE("PortHeldByAnotherProgram") {
+  testing::OverAll();
   for (const std::string& answer : {std::string(8, 'x'), std::string(100, 'x'), std::string()}) {
     const bool answers = !answer.empty();
     Meeting meeting(2, 1, answers ? kGenerousSeconds : 2);
@@ -365,8 +392,9 @@ void PortHeldByAnotherProgram() {
       pollfd entry{meeting.listeners[0].fd(), POLLIN, 0};
       poll(&entry, 1, -1);
       Socket socket;
-      CHECK_OK(Accept(meeting.listeners[0], &socket));
-      CHECK_OK(SendAll(socket, answer.data(), answer.size(), After(kGenerousSeconds)));
+      CHECK_EQ(Accept(meeting.listeners[0], &socket), testing::IsOk());
+      CHECK_EQ(SendAll(socket, answer.data(), answer.size(), After(kGenerousSeconds)),
+               testing::IsOk());
       char byte;
       size_t count = 0;
       while (ReceiveAll(socket, &byte, 1, After(kGenerousSeconds)).ok()) ++count;
@@ -374,75 +402,62 @@ void PortHeldByAnotherProgram() {
     });
     Mesh mesh;
     const Status status = meeting.Connect(1, &mesh);
-    CHECK_STATUS(status, answers ? StatusCode::kFailedPrecondition : StatusCode::kDeadlineExceeded,
-                 "rank 0");
+    CHECK_EQ(status, testing::StatusIs(
+                         answers ? StatusCode::kFailedPrecondition : StatusCode::kDeadlineExceeded,
+                         "rank 0"));
     program.join();
   }
 }
 
 // Once beside each other way: a way of its own would only add to what tests take.
-void AllMeetOverIPv6() {
+TEST_CASE("AllMeetOverIPv6") {
+  testing::OverAll();
   Socket listener;
   Address bound;
   if (!Listen("::1", 0, &listener, &bound).ok()) return;  // a machine without it
   const std::string place = std::exchange(testing::MeetingPlace(), "::1");
-  AllMeet();
-  CHECK_STATUS(Listen(bound.host, bound.port, &listener, &bound), StatusCode::kFailedPrecondition,
-               "cannot bind to [::1]:" + std::to_string(bound.port));
+  MeetInManyNumbers();
+  CHECK_EQ(Listen(bound.host, bound.port, &listener, &bound),
+           testing::StatusIs(StatusCode::kFailedPrecondition,
+                             "cannot bind to [::1]:" + std::to_string(bound.port)));
   testing::MeetingPlace() = place;
 }
 
-void AddressThatIsNone() {
+TEST_CASE("AddressThatIsNone") {
+  testing::OverAll();
   Meeting meeting(2, 1);
   meeting.options.addresses[0].host = "rank-0.example";
   Mesh mesh;
-  CHECK_STATUS(meeting.Connect(1, &mesh), StatusCode::kInvalidArgument, "'rank-0.example'");
+  CHECK_EQ(meeting.Connect(1, &mesh),
+           testing::StatusIs(StatusCode::kInvalidArgument, "'rank-0.example'"));
 }
 
-void NobodyConnectsOnceTheMeshIsUp() {
+TEST_CASE("NobodyConnectsOnceTheMeshIsUp") {
+  testing::OverAll();
   Meeting meeting(3, 1);
   std::vector<Mesh> meshes(3);
-  OnEveryRank(3, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  OnEveryRank(3,
+              [&](int rank) { CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk()); });
   for (const Address& address : meeting.options.addresses) {
     Socket socket;
-    CHECK_STATUS(Connect(address, After(kGenerousSeconds), &socket),
-                 StatusCode::kFailedPrecondition, address.host);
+    CHECK_EQ(Connect(address, After(kGenerousSeconds), &socket),
+             testing::StatusIs(StatusCode::kFailedPrecondition, address.host));
   }
 }
 
 // More strangers than are waited for at a time, none of whom says a word.
-void ManySilentStrangers() {
+TEST_CASE("ManySilentStrangers") {
+  testing::OverAll();
   Meeting meeting(2, 1);
   std::vector<Socket> strangers;
   for (int i = 0; i < 400; ++i) {
     strangers.push_back(ConnectedStranger(meeting.options.addresses[0], ""));
   }
   std::vector<Mesh> meshes(2);
-  OnEveryRank(2, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  OnEveryRank(2,
+              [&](int rank) { CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk()); });
   CheckConnections(&meshes, 1);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"AllMeet", AllMeet},
-       {"StrangersBeforeAndDuring", StrangersBeforeAndDuring},
-       {"SecondAttemptTakesThePlaceOfTheFirst", SecondAttemptTakesThePlaceOfTheFirst},
-       {"WrongSecret", WrongSecret},
-       {"ProofsAreOfNoUseElsewhere", ProofsAreOfNoUseElsewhere},
-       {"AnotherUserIsAStranger", AnotherUserIsAStranger},
-       {"MissingRank", MissingRank},
-       {"RankThatEndsBeforeItConnects", RankThatEndsBeforeItConnects},
-       {"RankThatEndsAsItIsLookedAt", RankThatEndsAsItIsLookedAt},
-       {"LateRankIsWaitedFor", LateRankIsWaitedFor},
-       {"FullListenerIsNotTakenForADeadOne", FullListenerIsNotTakenForADeadOne},
-       {"PortHeldByAnotherProgram", PortHeldByAnotherProgram},
-       {"AllMeetOverIPv6", AllMeetOverIPv6},
-       {"AddressThatIsNone", AddressThatIsNone},
-       {"NobodyConnectsOnceTheMeshIsUp", NobodyConnectsOnceTheMeshIsUp},
-       {"ManySilentStrangers", ManySilentStrangers}},
-      argc, argv);
-}

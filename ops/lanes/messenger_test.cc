@@ -70,13 +70,13 @@ class Side {
   }
   Side(const Side&) = delete;
 
-  void Post(Node* node) { CHECK_OK(node->messenger->Post({transfer})); }
+  void Post(Node* node) { CHECK_EQ(node->messenger->Post({transfer}), testing::IsOk()); }
 
   Status Wait() {
     auto future = end.get_future();
     const bool ended = future.wait_for(std::chrono::duration<double>(kGenerousSeconds)) ==
                        std::future_status::ready;
-    CHECK_TRUE(ended);
+    CHECK(ended);
     return ended ? future.get() : Status();
   }
 
@@ -97,7 +97,8 @@ Side* Add(Sides* sides, Transfer::Way way, int peer, const std::string& name, si
 constexpr Transfer::Way kSend = Transfer::Way::kSend;
 constexpr Transfer::Way kReceive = Transfer::Way::kReceive;
 
-void WhicheverComesFirst() {
+TEST_CASE("WhicheverComesFirst") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{300'000}, size_t{5'000'001}}) {
     for (const bool send_first : {true, false}) {
@@ -105,15 +106,16 @@ void WhicheverComesFirst() {
       if (send_first) send.Post(nodes[0].get());
       receive.Post(nodes[1].get());
       if (!send_first) send.Post(nodes[0].get());
-      CHECK_OK(send.Wait());
-      CHECK_OK(receive.Wait());
-      CHECK_TRUE(send.bytes == receive.bytes);
+      CHECK_EQ(send.Wait(), testing::IsOk());
+      CHECK_EQ(receive.Wait(), testing::IsOk());
+      CHECK(send.bytes == receive.bytes);
     }
   }
 }
 
 // More than sockets hold, both ways at once, and nobody reads before everything is posted.
-void ManyLargeOnesInAnyOrder() {
+TEST_CASE("ManyLargeOnesInAnyOrder") {
+  testing::OverBoth();
   constexpr int kRanks = 3, kMessages = 12;
   constexpr size_t kBytes = 3 << 20;
   Nodes nodes = MakeNodes(kRanks);
@@ -132,7 +134,7 @@ void ManyLargeOnesInAnyOrder() {
     }
     std::shuffle(mine.begin(), mine.end(), random);
     for (Side* side : mine) side->Post(nodes[rank].get());
-    for (Side* side : mine) CHECK_OK(side->Wait());
+    for (Side* side : mine) CHECK_EQ(side->Wait(), testing::IsOk());
     for (Side* side : mine) {
       if (side->transfer->way == kSend) continue;
       const int i = std::stoi(side->transfer->name());
@@ -143,7 +145,8 @@ void ManyLargeOnesInAnyOrder() {
   });
 }
 
-void SameNameInTheOrderOfPosting() {
+TEST_CASE("SameNameInTheOrderOfPosting") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   Sides sends, receives;
   for (int i = 0; i < 50; ++i) {
@@ -154,32 +157,35 @@ void SameNameInTheOrderOfPosting() {
   for (auto& side : receives) side->Post(nodes[1].get());
   for (size_t i = 25; i < 50; ++i) sends[i]->Post(nodes[0].get());
   for (size_t i = 0; i < 50; ++i) {
-    CHECK_OK(receives[i]->Wait());
-    CHECK_OK(sends[i]->Wait());
+    CHECK_EQ(receives[i]->Wait(), testing::IsOk());
+    CHECK_EQ(sends[i]->Wait(), testing::IsOk());
     CHECK_EQ(static_cast<int>(receives[i]->bytes[999]), static_cast<int>(i));
   }
 }
 
-void SendThatIsNotReadyKeepsItsPlace() {
+TEST_CASE("SendThatIsNotReadyKeepsItsPlace") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   Side first(kSend, 1, "x", 10, '1'), second(kSend, 1, "x", 10, '2');
   Side other(kSend, 1, "y", 10, '3');
   Side a(kReceive, 0, "x", 10), b(kReceive, 0, "x", 10), c(kReceive, 0, "y", 10);
   first.transfer->is_ready = false;
-  CHECK_OK(nodes[0]->messenger->Post({first.transfer, second.transfer, other.transfer}));
-  CHECK_OK(nodes[1]->messenger->Post({a.transfer, b.transfer, c.transfer}));
-  CHECK_OK(c.Wait());
-  CHECK_OK(b.Wait());
+  CHECK_EQ(nodes[0]->messenger->Post({first.transfer, second.transfer, other.transfer}),
+           testing::IsOk());
+  CHECK_EQ(nodes[1]->messenger->Post({a.transfer, b.transfer, c.transfer}), testing::IsOk());
+  CHECK_EQ(c.Wait(), testing::IsOk());
+  CHECK_EQ(b.Wait(), testing::IsOk());
   CHECK_EQ(b.bytes[0], '2');
   CHECK_EQ(a.times_done.load(), 0);
   nodes[0]->messenger->Release(first.transfer);
-  CHECK_OK(a.Wait());
+  CHECK_EQ(a.Wait(), testing::IsOk());
   CHECK_EQ(a.bytes[0], '1');
-  for (Side* side : {&first, &second, &other}) CHECK_OK(side->Wait());
+  for (Side* side : {&first, &second, &other}) CHECK_EQ(side->Wait(), testing::IsOk());
 }
 
 // Both are told, and both are named.
-void WhatDiffersIsSaidOnBothSides() {
+TEST_CASE("WhatDiffersIsSaidOnBothSides") {
+  testing::OverBoth();
   for (const bool send_first : {true, false}) {
     Nodes nodes = MakeNodes(2);
     Side send(kSend, 1, "h", 16), receive(kReceive, 0, "h", 16);
@@ -194,16 +200,17 @@ void WhatDiffersIsSaidOnBothSides() {
                       at_receiver.code() == StatusCode::kFailedPrecondition;
     const bool one = at_sender.code() == StatusCode::kFailedPrecondition ||
                      at_receiver.code() == StatusCode::kFailedPrecondition;
-    CHECK_TRUE(both || one);
+    CHECK((both || one));
     const Status& failed =
         at_sender.code() == StatusCode::kFailedPrecondition ? at_sender : at_receiver;
     for (const char* part : {"'h' is ", "float32 [4]", "float64 [2]", "at rank "}) {
-      CHECK_CONTAINS(failed.message(), part);
+      CHECK_EQ(failed.message(), testing::Contains(part));
     }
   }
 }
 
-void DeadlineSaysWhatIsThereInstead() {
+TEST_CASE("DeadlineSaysWhatIsThereInstead") {
+  testing::OverBoth();
   MessengerOptions options = Patient();
   Nodes nodes;
   for (Mesh& mesh : ConnectAll(2, 1)) {
@@ -214,21 +221,27 @@ void DeadlineSaysWhatIsThereInstead() {
   send.Post(nodes[0].get());
   receive.Post(nodes[1].get());
   const Status status = receive.Wait();
-  CHECK_STATUS(status, StatusCode::kDeadlineExceeded, "rank 0 to send 'layer_2/output'");
-  CHECK_CONTAINS(status.message(), "which sends 'layer_1/output' (uint8 [16]) instead");
-  CHECK_STATUS(send.Wait(), StatusCode::kUnavailable, "rank 1 to receive 'layer_1/output'");
+  CHECK_EQ(status,
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "rank 0 to send 'layer_2/output'"));
+  CHECK_EQ(status.message(),
+           testing::Contains("which sends 'layer_1/output' (uint8 [16]) instead"));
+  CHECK_EQ(send.Wait(),
+           testing::StatusIs(StatusCode::kUnavailable, "rank 1 to receive 'layer_1/output'"));
 }
 
-void SendThatNobodyReceivesIsGivenUp() {
+TEST_CASE("SendThatNobodyReceivesIsGivenUp") {
+  testing::OverBoth();
   MessengerOptions options = Patient();
   options.timeout_seconds = kShortSeconds;
   Nodes nodes = MakeNodes(2, options);
   Side send(kSend, 1, "h", 1 << 20);
   send.Post(nodes[0].get());
-  CHECK_STATUS(send.Wait(), StatusCode::kDeadlineExceeded, "for rank 1 to receive 'h'");
+  CHECK_EQ(send.Wait(),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank 1 to receive 'h'"));
 }
 
-void StallIsWarnedAbout() {
+TEST_CASE("StallIsWarnedAbout") {
+  testing::OverBoth();
   std::promise<std::string> warned;
   std::atomic<bool> is_first{true};  // others may wait as long, once it is sent
   MessengerOptions options = Patient();
@@ -240,46 +253,50 @@ void StallIsWarnedAbout() {
   Side receive(kReceive, 0, "h", 16), send(kSend, 1, "h", 16);
   receive.Post(nodes[1].get());
   const std::string text = warned.get_future().get();
-  CHECK_CONTAINS(text, "rank 1 has waited 0.05 s for rank 0 to send 'h' (uint8 [16])");
+  CHECK_EQ(text, testing::Contains("rank 1 has waited 0.05 s for rank 0 to send 'h' (uint8 [16])"));
   send.Post(nodes[0].get());
-  CHECK_OK(receive.Wait());
-  CHECK_OK(send.Wait());
+  CHECK_EQ(receive.Wait(), testing::IsOk());
+  CHECK_EQ(send.Wait(), testing::IsOk());
 }
 
-void PeerThatLeavesIsNoticedByWhoeverNeedsIt() {
+TEST_CASE("PeerThatLeavesIsNoticedByWhoeverNeedsIt") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(3);
   Side before(kSend, 1, "x", 10), after(kReceive, 0, "x", 10);
   before.Post(nodes[0].get());
   after.Post(nodes[1].get());
-  CHECK_OK(before.Wait());
-  CHECK_OK(after.Wait());
+  CHECK_EQ(before.Wait(), testing::IsOk());
+  CHECK_EQ(after.Wait(), testing::IsOk());
   Side waiting(kReceive, 2, "y", 10);
   waiting.Post(nodes[0].get());
   nodes[2].reset();
-  CHECK_STATUS(waiting.Wait(), StatusCode::kUnavailable, "rank 2 is gone");
+  CHECK_EQ(waiting.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 is gone"));
   // Rank 1 has nothing to do with rank 2, and goes on until it wants to.
   Side late(kSend, 2, "z", 10);
   late.Post(nodes[1].get());
-  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "rank 2 to receive 'z'");
+  CHECK_EQ(late.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 2 to receive 'z'"));
 }
 
-void EndEndsWhatIsUnderWay() {
+TEST_CASE("EndEndsWhatIsUnderWay") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   Side receive(kReceive, 0, "x", 10), send(kSend, 0, "y", 10);
-  CHECK_OK(nodes[1]->messenger->Post({receive.transfer, send.transfer}));
+  CHECK_EQ(nodes[1]->messenger->Post({receive.transfer, send.transfer}), testing::IsOk());
   nodes[1]->messenger->End(Status(StatusCode::kUnavailable, "enough"));
-  CHECK_STATUS(receive.Wait(), StatusCode::kUnavailable, "enough");
-  CHECK_STATUS(send.Wait(), StatusCode::kUnavailable, "enough");
+  CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kUnavailable, "enough"));
+  CHECK_EQ(send.Wait(), testing::StatusIs(StatusCode::kUnavailable, "enough"));
   Side late(kReceive, 0, "x", 10);
   late.Post(nodes[1].get());
-  CHECK_STATUS(late.Wait(), StatusCode::kUnavailable, "enough");
+  CHECK_EQ(late.Wait(), testing::StatusIs(StatusCode::kUnavailable, "enough"));
 }
 
-void WhatCannotBePosted() {
+TEST_CASE("WhatCannotBePosted") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   const auto refused = [&](int peer, const std::string& name, const std::string& part) {
     Side side(kSend, peer, name, 1);
-    CHECK_STATUS(nodes[0]->messenger->Post({side.transfer}), StatusCode::kInvalidArgument, part);
+    CHECK_EQ(nodes[0]->messenger->Post({side.transfer}),
+             testing::StatusIs(StatusCode::kInvalidArgument, part));
     CHECK_EQ(side.times_done.load(), 0);
   };
   refused(0, "x", "another rank from 0 to 1, got 0");
@@ -291,12 +308,13 @@ void WhatCannotBePosted() {
   Side send(kSend, 1, "x", 1), receive(kReceive, 0, "x", 1);
   send.Post(nodes[0].get());
   receive.Post(nodes[1].get());
-  CHECK_OK(receive.Wait());
-  CHECK_OK(send.Wait());
+  CHECK_EQ(receive.Wait(), testing::IsOk());
+  CHECK_EQ(send.Wait(), testing::IsOk());
 }
 
 // What a peer sends that is no message, or that nobody asked for.
-void PeerThatMakesNoSense() {
+TEST_CASE("PeerThatMakesNoSense") {
+  testing::OverBoth();
   Frame data;
   data.kind = Frame::kData;
   data.id = 99;
@@ -311,12 +329,13 @@ void PeerThatMakesNoSense() {
     Node node(std::move(meshes[1]), Patient());
     Side receive(kReceive, 0, "x", 16);
     receive.Post(&node);
-    CHECK_OK(SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds)));
-    CHECK_STATUS(receive.Wait(), StatusCode::kFailedPrecondition, "rank 0 sent ");
+    CHECK_EQ(SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds)), testing::IsOk());
+    CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 sent "));
   }
 }
 
-void PeerThatAnnouncesWithoutEnd() {
+TEST_CASE("PeerThatAnnouncesWithoutEnd") {
+  testing::OverBoth();
   std::vector<Mesh> meshes = ConnectAll(2, 1);
   const Socket peer = std::move(meshes[0].messages[1]);
   Node node(std::move(meshes[1]), Patient());
@@ -327,11 +346,13 @@ void PeerThatAnnouncesWithoutEnd() {
   std::string bytes;
   for (int i = 0; i < (1 << 16) + 1; ++i) bytes += WithText(offer, "mx", "");
   const Status sent = SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds));
-  CHECK_TRUE(sent.ok() || sent.code() == StatusCode::kUnavailable);  // it may hang up before
-  CHECK_STATUS(receive.Wait(), StatusCode::kFailedPrecondition, "rank 0 has more than 65536");
+  CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));  // it may hang up before
+  CHECK_EQ(receive.Wait(),
+           testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 has more than 65536"));
 }
 
-void FlushWaitsForWhatWasSent() {
+TEST_CASE("FlushWaitsForWhatWasSent") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   CHECK_EQ(nodes[0]->messenger->Flush(kGenerousSeconds), std::string());  // nothing was
   Side send(kSend, 1, "h", 4 << 20, 'x'), receive(kReceive, 0, "h", 4 << 20);
@@ -339,50 +360,29 @@ void FlushWaitsForWhatWasSent() {
   // On a busy machine the messenger's thread comes to it late; never does it say that nothing is
   // left.
   std::string left = nodes[0]->messenger->Flush(0);
-  CHECK_TRUE(!left.empty());
+  CHECK(!left.empty());
   for (int i = 0; i < 3000 && left != "'h' to rank 1"; ++i) left = nodes[0]->messenger->Flush(0.01);
   CHECK_EQ(left, std::string("'h' to rank 1"));
   receive.Post(nodes[1].get());
   CHECK_EQ(nodes[0]->messenger->Flush(kGenerousSeconds), std::string());
-  CHECK_OK(send.Wait());
+  CHECK_EQ(send.Wait(), testing::IsOk());
   nodes[0].reset();  // what was sent is there
-  CHECK_OK(receive.Wait());
-  CHECK_TRUE(std::all_of(receive.bytes.begin(), receive.bytes.end(),
-                         [](char byte) { return byte == 'x'; }));
+  CHECK_EQ(receive.Wait(), testing::IsOk());
+  CHECK(std::all_of(receive.bytes.begin(), receive.bytes.end(),
+                    [](char byte) { return byte == 'x'; }));
 }
 
-void WhatFollowsMayThrow() {
+TEST_CASE("WhatFollowsMayThrow") {
+  testing::OverBoth();
   Nodes nodes = MakeNodes(2);
   Side send(kSend, 1, "x", 1), receive(kReceive, 0, "x", 1), next(kReceive, 0, "y", 1);
   receive.transfer->done = [](const Status&) { throw std::runtime_error("no"); };
   send.Post(nodes[0].get());
-  CHECK_OK(nodes[1]->messenger->Post({receive.transfer, next.transfer}));
-  CHECK_OK(send.Wait());
-  CHECK_STATUS(next.Wait(), StatusCode::kInternal, "what follows a message has failed: no");
+  CHECK_EQ(nodes[1]->messenger->Post({receive.transfer, next.transfer}), testing::IsOk());
+  CHECK_EQ(send.Wait(), testing::IsOk());
+  CHECK_EQ(next.Wait(),
+           testing::StatusIs(StatusCode::kInternal, "what follows a message has failed: no"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverBoth(
-      {
-          {"WhicheverComesFirst", WhicheverComesFirst},
-          {"ManyLargeOnesInAnyOrder", ManyLargeOnesInAnyOrder},
-          {"SameNameInTheOrderOfPosting", SameNameInTheOrderOfPosting},
-          {"SendThatIsNotReadyKeepsItsPlace", SendThatIsNotReadyKeepsItsPlace},
-          {"WhatDiffersIsSaidOnBothSides", WhatDiffersIsSaidOnBothSides},
-          {"DeadlineSaysWhatIsThereInstead", DeadlineSaysWhatIsThereInstead},
-          {"SendThatNobodyReceivesIsGivenUp", SendThatNobodyReceivesIsGivenUp},
-          {"StallIsWarnedAbout", StallIsWarnedAbout},
-          {"PeerThatLeavesIsNoticedByWhoeverNeedsIt", PeerThatLeavesIsNoticedByWhoeverNeedsIt},
-          {"EndEndsWhatIsUnderWay", EndEndsWhatIsUnderWay},
-          {"WhatCannotBePosted", WhatCannotBePosted},
-          {"PeerThatMakesNoSense", PeerThatMakesNoSense},
-          {"PeerThatAnnouncesWithoutEnd", PeerThatAnnouncesWithoutEnd},
-          {"FlushWaitsForWhatWasSent", FlushWaitsForWhatWasSent},
-          {"WhatFollowsMayThrow", WhatFollowsMayThrow},
-      },
-      argc, argv);
-}

@@ -50,7 +50,7 @@ std::map<uint64_t, std::string> Read(const std::string& bytes, std::vector<uint6
   for (size_t at = 0; at < bytes.size();) {
     Frame frame;
     size_t length = 0;
-    CHECK_OK(ReadFrame(bytes.data() + at, bytes.size() - at, &frame, &length));
+    CHECK_EQ(ReadFrame(bytes.data() + at, bytes.size() - at, &frame, &length), testing::IsOk());
     if (length == 0) break;
     at += length;
     if (frame.kind != Frame::kData) continue;
@@ -61,19 +61,19 @@ std::map<uint64_t, std::string> Read(const std::string& bytes, std::vector<uint6
   return messages;
 }
 
-void NothingIsNothing() {
+TEST_CASE("NothingIsNothing") {
   Outgoing outgoing;
   iovec runs[2];
-  CHECK_TRUE(!outgoing.Next(runs));
+  CHECK(!outgoing.Next(runs));
   outgoing.Add(FrameBytes(Frame::kConfirm));
-  CHECK_TRUE(outgoing.Next(runs));
+  CHECK(outgoing.Next(runs));
   CHECK_EQ(runs[0].iov_len, sizeof(Frame));
   CHECK_EQ(runs[1].iov_len, 0u);
-  CHECK_TRUE(outgoing.Sent(sizeof(Frame)) == nullptr);
-  CHECK_TRUE(!outgoing.Next(runs));
+  CHECK(outgoing.Sent(sizeof(Frame)) == nullptr);
+  CHECK(!outgoing.Next(runs));
 }
 
-void MessagesTakeTurns() {
+TEST_CASE("MessagesTakeTurns") {
   constexpr size_t kFragment = Outgoing::kFragmentBytes;
   for (const size_t most : {size_t{7919}, size_t{1} << 30}) {
     Outgoing outgoing;
@@ -84,14 +84,14 @@ void MessagesTakeTurns() {
     const std::string sent = SendAll(&outgoing, most, &through);
     std::vector<uint64_t> fragments;
     auto messages = Read(sent, &fragments);
-    CHECK_TRUE(fragments == std::vector<uint64_t>({1, 2, 3, 1, 1}));
-    CHECK_TRUE(messages[1] == large && messages[2] == small && messages[3].empty());
-    CHECK_TRUE(through == std::vector<TransferPtr>({sends[1], sends[2], sends[0]}));
+    CHECK(fragments == std::vector<uint64_t>({1, 2, 3, 1, 1}));
+    CHECK((messages[1] == large && messages[2] == small && messages[3].empty()));
+    CHECK(through == std::vector<TransferPtr>({sends[1], sends[2], sends[0]}));
   }
 }
 
 // However few bytes are taken at a time, and whatever is added in between.
-void FramesStandBetweenFragments() {
+TEST_CASE("FramesStandBetweenFragments") {
   std::mt19937 random(5);
   for (int round = 0; round < 20; ++round) {
     Outgoing outgoing;
@@ -116,20 +116,12 @@ void FramesStandBetweenFragments() {
       }
     }
     std::vector<uint64_t> fragments;
-    CHECK_TRUE(Read(sent, &fragments)[9] == data);
+    CHECK(Read(sent, &fragments)[9] == data);
     CHECK_EQ(fragments.size(), 2u);
     CHECK_EQ(sent.size(), data.size() + (2 + num_frames) * sizeof(Frame));
-    CHECK_TRUE(through == std::vector<TransferPtr>({send}));
+    CHECK(through == std::vector<TransferPtr>({send}));
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"NothingIsNothing", NothingIsNothing},
-                            {"MessagesTakeTurns", MessagesTakeTurns},
-                            {"FramesStandBetweenFragments", FramesStandBetweenFragments}},
-                           argc, argv);
-}

@@ -21,8 +21,8 @@ struct Sides {
 
   Sides() {
     Socket file;
-    CHECK_OK(SharedMemory::Make(kCapacity, &one, &file));
-    CHECK_OK(SharedMemory::Take(file, kCapacity, &other));
+    CHECK_EQ(SharedMemory::Make(kCapacity, &one, &file), testing::IsOk());
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &other), testing::IsOk());
     int fds[2];
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
     ours = Socket(fds[0]);
@@ -35,7 +35,7 @@ struct Sides {
   }
 };
 
-void TensorsGoThroughInParts() {
+TEST_CASE("TensorsGoThroughInParts") {
   const Sides sides;
   std::vector<char> input(100'000), output(input.size());
   for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i * 7);
@@ -53,88 +53,77 @@ void TensorsGoThroughInParts() {
         received, {0, output.size()}, output.size(), 7777, sides.theirs.fd(),
         sides.other->incoming_parts(), &num_received,
         [](const char*, char* to, char* place, size_t size) { std::memcpy(to, place, size); });
-    CHECK_TRUE(out == (num_sent < input.size() ? Step::kProgress : out));
-    CHECK_TRUE(in == Step::kProgress);
+    CHECK(out == (num_sent < input.size() ? Step::kProgress : out));
+    CHECK(in == Step::kProgress);
   }
-  CHECK_TRUE(output == input);
+  CHECK(output == input);
   size_t none = 0;
-  CHECK_TRUE(LookIntoRing(*sides.other->incoming_parts(), &none) == Step::kBlocked);
+  CHECK(LookIntoRing(*sides.other->incoming_parts(), &none) == Step::kBlocked);
 }
 
-void NothingBeyondTheLimit() {
+TEST_CASE("NothingBeyondTheLimit") {
   const Sides sides;
   std::vector<char> data(100);
   const Buffers buffers({{data.data(), data.data(), data.size()}});
   const auto copy = [](const char*, char*, char*, size_t) {};
   size_t moved = 0;
   RingEnd* const end = sides.one->outgoing_parts();
-  CHECK_TRUE(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
-             Step::kProgress);
+  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
+        Step::kProgress);
   CHECK_EQ(moved, 60u);
-  CHECK_TRUE(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
-             Step::kBlocked);
+  CHECK(CopyThroughRing(buffers, {0, 100}, 60, 1000, sides.ours.fd(), end, &moved, copy) ==
+        Step::kBlocked);
   CHECK_EQ(end->position(), 60u);
 }
 
-void HeadersComeWhole() {
+TEST_CASE("HeadersComeWhole") {
   const Sides sides;
   ExchangeHeader header, received;
   header.sequence = 11;
   size_t num_sent = 0, num_received = 0;
   const auto take = [&](char* place) { std::memcpy(&received, place, sizeof(received)); };
   RingEnd* const in = sides.other->incoming_parts();
-  CHECK_TRUE(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kBlocked);
+  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kBlocked);
   CHECK_EQ(num_received, 0u);
-  CHECK_TRUE(MoveHeaderThroughRing(sides.ours.fd(), sides.one->outgoing_parts(), &num_sent,
-                                   [&](char* place) {
-                                     std::memcpy(place, &header, sizeof(header));
-                                   }) == Step::kProgress);
-  CHECK_TRUE(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kProgress);
+  CHECK(MoveHeaderThroughRing(sides.ours.fd(), sides.one->outgoing_parts(), &num_sent,
+                              [&](char* place) { std::memcpy(place, &header, sizeof(header)); }) ==
+        Step::kProgress);
+  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &num_received, take) == Step::kProgress);
   CHECK_EQ(num_received, sizeof(ExchangeHeader));
   CHECK_EQ(received.sequence, 11u);
 }
 
-void WhoWaitsIsWoken() {
+TEST_CASE("WhoWaitsIsWoken") {
   const Sides sides;
   RingEnd* const in = sides.other->incoming_parts();
   RingEnd* const out = sides.one->outgoing_parts();
-  CHECK_TRUE(AwaitRing(in, 0) == Step::kBlocked);
+  CHECK(AwaitRing(in, 0) == Step::kBlocked);
   AdvanceRing(sides.ours.fd(), out, 10);
-  CHECK_TRUE(!sides.TheirsWasWoken());
-  CHECK_TRUE(AwaitRing(in, 10) == Step::kProgress);
-  CHECK_TRUE(AwaitRing(in, 30) == Step::kBlocked);
+  CHECK(!sides.TheirsWasWoken());
+  CHECK(AwaitRing(in, 10) == Step::kProgress);
+  CHECK(AwaitRing(in, 30) == Step::kBlocked);
   AdvanceRing(sides.ours.fd(), out, 10);
-  CHECK_TRUE(!sides.TheirsWasWoken());
+  CHECK(!sides.TheirsWasWoken());
   AdvanceRing(sides.ours.fd(), out, 10);
-  CHECK_TRUE(sides.TheirsWasWoken());
+  CHECK(sides.TheirsWasWoken());
   for (int i = 0; i < 200; ++i) CHECK_EQ(send(sides.ours.fd(), "", 1, 0), 1);
   DrainWakes(sides.theirs.fd());
-  CHECK_TRUE(!sides.TheirsWasWoken());
+  CHECK(!sides.TheirsWasWoken());
 }
 
-void WhatCannotBeIsAFailure() {
+TEST_CASE("WhatCannotBeIsAFailure") {
   const Sides sides;
   static_cast<void>(sides.one->outgoing_parts()->Advance(1u << 30));
   RingEnd* const in = sides.other->incoming_parts();
   size_t number = 0;
   const Buffers buffers;
-  CHECK_TRUE(LookIntoRing(*in, &number) == Step::kFailed);
-  CHECK_TRUE(AwaitRing(in, 10) == Step::kFailed);
-  CHECK_TRUE(MoveHeaderThroughRing(sides.theirs.fd(), in, &number, [](char*) {}) == Step::kFailed);
+  CHECK(LookIntoRing(*in, &number) == Step::kFailed);
+  CHECK(AwaitRing(in, 10) == Step::kFailed);
+  CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &number, [](char*) {}) == Step::kFailed);
   number = 0;
-  CHECK_TRUE(CopyThroughRing(buffers, {0, 10}, 10, 10, sides.theirs.fd(), in, &number,
-                             [](const char*, char*, char*, size_t) {}) == Step::kFailed);
+  CHECK(CopyThroughRing(buffers, {0, 10}, 10, 10, sides.theirs.fd(), in, &number,
+                        [](const char*, char*, char*, size_t) {}) == Step::kFailed);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TensorsGoThroughInParts", TensorsGoThroughInParts},
-                            {"NothingBeyondTheLimit", NothingBeyondTheLimit},
-                            {"HeadersComeWhole", HeadersComeWhole},
-                            {"WhoWaitsIsWoken", WhoWaitsIsWoken},
-                            {"WhatCannotBeIsAFailure", WhatCannotBeIsAFailure}},
-                           argc, argv);
-}

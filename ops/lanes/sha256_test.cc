@@ -28,7 +28,7 @@ std::string HashOf(const std::string& text, size_t piece) {
 }
 
 // The examples of FIPS 180-4, and a million times "a".
-void KnownDigests() {
+TEST_CASE("KnownDigests") {
   for (const size_t piece : {1u, 3u, 64u, 1000u}) {
     CHECK_EQ(HashOf("", piece), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     CHECK_EQ(HashOf("abc", piece),
@@ -41,7 +41,7 @@ void KnownDigests() {
 }
 
 // RFC 4231, cases 1, 2, 3 and 6.
-void KnownCodes() {
+TEST_CASE("KnownCodes") {
   CHECK_EQ(Hex(HmacSha256(std::string(20, '\x0b'), "Hi There")),
            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK_EQ(Hex(HmacSha256("Jefe", "what do ya want for nothing?")),
@@ -55,9 +55,3 @@ void KnownCodes() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"KnownDigests", KnownDigests}, {"KnownCodes", KnownCodes}}, argc,
-                           argv);
-}

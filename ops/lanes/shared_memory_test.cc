@@ -31,19 +31,19 @@ struct Pair {
 
   Pair() {
     Socket file;
-    CHECK_OK(SharedMemory::Make(kCapacity, &maker, &file));
-    CHECK_OK(SharedMemory::Take(file, kCapacity, &taker));
+    CHECK_EQ(SharedMemory::Make(kCapacity, &maker, &file), testing::IsOk());
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &taker), testing::IsOk());
   }
 };
 
 size_t There(const RingEnd& end) {
   size_t there = SIZE_MAX;
-  CHECK_TRUE(end.Look(&there));
+  CHECK(end.Look(&there));
   return there;
 }
 
 // Random amounts through both rings, by turns: as a queue of bytes would give them.
-void BytesComeAsTheyWent() {
+TEST_CASE("BytesComeAsTheyWent") {
   Pair pair;
   std::mt19937 random(7);
   for (const bool forth : {true, false}) {
@@ -55,60 +55,60 @@ void BytesComeAsTheyWent() {
     for (int turn = 0; turn < 2000; ++turn) {
       CHECK_EQ(There(*out), kCapacity - expected.size());
       CHECK_EQ(There(*in), expected.size());
-      CHECK_TRUE(std::memcmp(in->here(), expected.data(), expected.size()) == 0);
+      CHECK(std::memcmp(in->here(), expected.data(), expected.size()) == 0);
       const size_t put = random() % (There(*out) + 1);
       std::string bytes(put, ' ');
       for (char& byte : bytes) byte = static_cast<char>(sent++ * 31 >> 3);
       std::memcpy(out->here(), bytes.data(), put);
-      CHECK_TRUE(!out->Advance(put));  // nobody waits
+      CHECK(!out->Advance(put));  // nobody waits
       expected += bytes;
       const size_t take = random() % (expected.size() + 1);
-      CHECK_TRUE(!in->Advance(take));
+      CHECK(!in->Advance(take));
       expected.erase(0, take);
     }
-    CHECK_TRUE(sent > 10 * kCapacity);
+    CHECK(sent > 10 * kCapacity);
   }
 }
 
 // Exactly who waits is woken, once what it waits for is there, and once.
-void WokenWhenItIsWorthIt() {
+TEST_CASE("WokenWhenItIsWorthIt") {
   Pair pair;
   RingEnd* const out = pair.maker->outgoing_sums();
   RingEnd* const in = pair.taker->incoming_sums();
   in->Await(100);
-  CHECK_TRUE(!out->Advance(99));
-  CHECK_TRUE(out->Advance(1));
-  CHECK_TRUE(!out->Advance(1));
+  CHECK(!out->Advance(99));
+  CHECK(out->Advance(1));
+  CHECK(!out->Advance(1));
   in->Await(200);
   in->AwaitNothing();
-  CHECK_TRUE(!out->Advance(kCapacity - 101));
+  CHECK(!out->Advance(kCapacity - 101));
   CHECK_EQ(There(*out), 0u);
   out->Await(1000);
-  CHECK_TRUE(!in->Advance(999));
-  CHECK_TRUE(in->Advance(1));
-  CHECK_TRUE(!in->Advance(1));
+  CHECK(!in->Advance(999));
+  CHECK(in->Advance(1));
+  CHECK(!in->Advance(1));
 }
 
 // What the other process writes where it should not: noticed, and nothing beyond the ring is
 // touched.
-void PositionsThatCannotBe() {
+TEST_CASE("PositionsThatCannotBe") {
   Socket file;
   std::unique_ptr<SharedMemory> memory;
-  CHECK_OK(SharedMemory::Make(kCapacity, &memory, &file));
+  CHECK_EQ(SharedMemory::Make(kCapacity, &memory, &file), testing::IsOk());
   void* const mapped =
       mmap(nullptr, 4 * sizeof(RingState), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
-  CHECK_TRUE(mapped != MAP_FAILED);
+  CHECK(mapped != MAP_FAILED);
   RingState* const outgoing = static_cast<RingState*>(mapped);
   RingState* const incoming = outgoing + 2;
-  CHECK_TRUE(!memory->outgoing_parts()->Advance(1000));
+  CHECK(!memory->outgoing_parts()->Advance(1000));
   size_t there;
   for (const uint64_t odd : {uint64_t{kCapacity + 1}, uint64_t{1} << 63, UINT64_MAX}) {
     incoming->written = odd;
-    CHECK_TRUE(!memory->incoming_parts()->Look(&there));
+    CHECK(!memory->incoming_parts()->Look(&there));
   }
   for (const uint64_t odd : {uint64_t{1001}, uint64_t{1} << 63, uint64_t{1} << 40}) {
     outgoing->read = odd;
-    CHECK_TRUE(!memory->outgoing_parts()->Look(&there));
+    CHECK(!memory->outgoing_parts()->Look(&there));
   }
   // Its own positions, changed by the other: known better here.
   incoming->written = 10;
@@ -121,17 +121,17 @@ void PositionsThatCannotBe() {
 }
 
 // A file that could shrink would end who has mapped it; one of another size is no agreement.
-void FilesThatAreNotTaken() {
+TEST_CASE("FilesThatAreNotTaken") {
   std::unique_ptr<SharedMemory> memory;
   const auto refused = [&](const Socket& file) {
-    CHECK_STATUS(SharedMemory::Take(file, kCapacity, &memory), StatusCode::kFailedPrecondition,
-                 "not as agreed");
-    CHECK_TRUE(memory == nullptr);
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &memory),
+             testing::StatusIs(StatusCode::kFailedPrecondition, "not as agreed"));
+    CHECK(memory == nullptr);
   };
   Socket made;
   {
     std::unique_ptr<SharedMemory> maker;
-    CHECK_OK(SharedMemory::Make(2 * kCapacity, &maker, &made));
+    CHECK_EQ(SharedMemory::Make(2 * kCapacity, &maker, &made), testing::IsOk());
   }
   refused(made);
   refused(Socket(open("/dev/zero", O_RDWR | O_CLOEXEC)));
@@ -143,7 +143,7 @@ void FilesThatAreNotTaken() {
   }
   Socket own;
   std::unique_ptr<SharedMemory> maker;
-  CHECK_OK(SharedMemory::Make(kCapacity, &maker, &own));
+  CHECK_EQ(SharedMemory::Make(kCapacity, &maker, &own), testing::IsOk());
   CHECK_EQ(ftruncate(own.fd(), 0), -1);
   CHECK_EQ(ftruncate(own.fd(), 1 << 30), -1);
 }
@@ -167,27 +167,28 @@ void LimitTo(int resource, rlim_t bytes) {
 }
 
 // Refused by the system: an error, not a signal.
-void MemoryThatIsNotToBeHad() {
+TEST_CASE("MemoryThatIsNotToBeHad") {
   InAChild([] {
     signal(SIGXFSZ, SIG_IGN);
     LimitTo(RLIMIT_FSIZE, kCapacity);
     std::unique_ptr<SharedMemory> memory;
     Socket file;
-    CHECK_STATUS(SharedMemory::Make(kCapacity, &memory, &file), StatusCode::kUnavailable,
-                 "ftruncate: ");
-    CHECK_TRUE(memory == nullptr && !file.valid());
+    CHECK_EQ(SharedMemory::Make(kCapacity, &memory, &file),
+             testing::StatusIs(StatusCode::kUnavailable, "ftruncate: "));
+    CHECK((memory == nullptr && !file.valid()));
   });
   InAChild([] {
     std::unique_ptr<SharedMemory> memory;
     Socket file;
     LimitTo(RLIMIT_NOFILE, 3);
-    CHECK_STATUS(SharedMemory::Make(kCapacity, &memory, &file), StatusCode::kUnavailable,
-                 "memfd_create: ");
+    CHECK_EQ(SharedMemory::Make(kCapacity, &memory, &file),
+             testing::StatusIs(StatusCode::kUnavailable, "memfd_create: "));
   });
 }
 
 // Ranks that are let, and one that is not: who may share memory does, and all of them reduce.
-void RankThatMayNotShare() {
+TEST_CASE("RankThatMayNotShare") {
+  testing::MeetAt(kUnixHost, true);
   for (int without = 0; without < 3; ++without) {
     testing::Meeting meeting(3, 2);
     std::vector<Mesh> meshes(3);
@@ -197,10 +198,10 @@ void RankThatMayNotShare() {
       mine.listeners.resize(3);
       mine.listeners[rank] = std::move(meeting.listeners[rank]);
       mine.options.share_memory = rank != without;
-      CHECK_OK(mine.Connect(rank, &meshes[rank]));
+      CHECK_EQ(mine.Connect(rank, &meshes[rank]), testing::IsOk());
     });
     for (const Mesh& mesh : meshes) {
-      CHECK_OK(mesh.unshared);
+      CHECK_EQ(mesh.unshared, testing::IsOk());
       for (const auto& lane : mesh.lanes) {
         for (int peer = 0; peer < 3; ++peer) {
           const bool both = mesh.rank != without && peer != without && peer != mesh.rank;
@@ -220,39 +221,39 @@ void RankThatMayNotShare() {
       options.slice = {0, buffers.num_bytes()};
       options.timeout_seconds = testing::kGenerousSeconds;
       std::vector<char> scratch;
-      CHECK_OK(testing::RunWatched(options, &scratch).status);
+      CHECK_EQ(testing::RunWatched(options, &scratch).status, testing::IsOk());
       for (const float value : values) CHECK_EQ(value, 6.0f);
     });
   }
 }
 
 // A system that has no more memory of this kind: sockets instead, and the mesh says why.
-void SystemThatRefuses() {
+TEST_CASE("SystemThatRefuses") {
   InAChild([] {
-    testing::SharingMemory() = true;
-    testing::MeetingPlace() = kUnixHost;
+    testing::MeetAt(kUnixHost, true);
     signal(SIGXFSZ, SIG_IGN);
     LimitTo(RLIMIT_FSIZE, kCapacity);
     std::vector<Mesh> meshes = testing::ConnectAll(2, 3);
-    CHECK_STATUS(meshes[1].unshared, StatusCode::kUnavailable, "ftruncate: ");
+    CHECK_EQ(meshes[1].unshared, testing::StatusIs(StatusCode::kUnavailable, "ftruncate: "));
     for (const Mesh& mesh : meshes) {
       for (const auto& lane : mesh.lanes) {
-        CHECK_TRUE(lane.column[1 - mesh.rank].valid() &&
-                   lane.column[1 - mesh.rank].memory == nullptr);
+        CHECK((lane.column[1 - mesh.rank].valid() && lane.column[1 - mesh.rank].memory == nullptr));
       }
     }
     std::vector<std::string> warnings;
     LaneEngineOptions options;
     options.warn = [&](const std::string& text) { warnings.push_back(text); };
     std::shared_ptr<LaneEngine> engine;
-    CHECK_OK(LaneEngine::Start(options, std::move(meshes[1]), &engine));
+    CHECK_EQ(LaneEngine::Start(options, std::move(meshes[1]), &engine), testing::IsOk());
     CHECK_EQ(warnings.size(), 1u);
-    CHECK_CONTAINS(warnings[0], "rank 1 cannot share memory with ranks of its host (ftruncate: ");
+    CHECK_EQ(warnings[0],
+             testing::Contains("rank 1 cannot share memory with ranks of its host (ftruncate: "));
   });
 }
 
 // Nothing has a name, and no descriptor is kept.
-void NothingIsLeftOpen() {
+TEST_CASE("NothingIsLeftOpen") {
+  testing::MeetAt(kUnixHost, true);
   const auto num_open = [] {
     int count = 0;
     for (int fd = 0; fd < 1000; ++fd) count += fcntl(fd, F_GETFD) >= 0;
@@ -271,18 +272,3 @@ void NothingIsLeftOpen() {
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  testing::SharingMemory() = true;
-  testing::MeetingPlace() = kUnixHost;
-  return testing::RunTests({{"BytesComeAsTheyWent", BytesComeAsTheyWent},
-                            {"WokenWhenItIsWorthIt", WokenWhenItIsWorthIt},
-                            {"PositionsThatCannotBe", PositionsThatCannotBe},
-                            {"FilesThatAreNotTaken", FilesThatAreNotTaken},
-                            {"MemoryThatIsNotToBeHad", MemoryThatIsNotToBeHad},
-                            {"RankThatMayNotShare", RankThatMayNotShare},
-                            {"SystemThatRefuses", SystemThatRefuses},
-                            {"NothingIsLeftOpen", NothingIsLeftOpen}},
-                           argc, argv);
-}

@@ -21,11 +21,12 @@ int SocketOption(const Socket& socket, int level, int name) {
 }
 
 // From its last answer until a link counts as broken, as the kernel has it.
-void LinksAreProbedAsOftenAsIsAsked() {
+TEST_CASE("LinksAreProbedAsOftenAsIsAsked") {
+  testing::OverAll();
   Socket listener, idle;
   Address bound;
-  CHECK_OK(Listen("127.0.0.1", 0, &listener, &bound));
-  CHECK_OK(Connect(bound, After(5), &idle));
+  CHECK_EQ(Listen("127.0.0.1", 0, &listener, &bound), testing::IsOk());
+  CHECK_EQ(Connect(bound, After(5), &idle), testing::IsOk());
   for (const int seconds : {5, 7, 10, 13, 60, 3600}) {
     WatchLink(idle, seconds);
     CHECK_EQ(SocketOption(idle, SOL_SOCKET, SO_KEEPALIVE), 1);
@@ -35,54 +36,49 @@ void LinksAreProbedAsOftenAsIsAsked() {
   }
 }
 
-void AddressInUse() {
+TEST_CASE("AddressInUse") {
+  testing::OverAll();
   Socket first, second;
   Address bound;
-  CHECK_OK(Listen(testing::MeetingPlace(), 0, &first, &bound));
-  CHECK_STATUS(Listen(bound.host, bound.port, &second, &bound), StatusCode::kFailedPrecondition,
-               "cannot bind to " + bound.host);
-  CHECK_STATUS(Listen("localhost", 0, &second, &bound), StatusCode::kInvalidArgument, "localhost");
-  CHECK_STATUS(Listen(kUnixHost + std::string(200, 'x'), 0, &second, &bound),
-               StatusCode::kInvalidArgument, "too long");
+  CHECK_EQ(Listen(testing::MeetingPlace(), 0, &first, &bound), testing::IsOk());
+  CHECK_EQ(Listen(bound.host, bound.port, &second, &bound),
+           testing::StatusIs(StatusCode::kFailedPrecondition, "cannot bind to " + bound.host));
+  CHECK_EQ(Listen("localhost", 0, &second, &bound),
+           testing::StatusIs(StatusCode::kInvalidArgument, "localhost"));
+  CHECK_EQ(Listen(kUnixHost + std::string(200, 'x'), 0, &second, &bound),
+           testing::StatusIs(StatusCode::kInvalidArgument, "too long"));
 }
 
-void TheFirstFreePortIsTaken() {
+TEST_CASE("TheFirstFreePortIsTaken") {
+  testing::OverAll();
   Socket sockets[4];
   Address bounds[4];
-  CHECK_OK(Listen("127.0.0.1", 0, &sockets[0], &bounds[0]));
+  CHECK_EQ(Listen("127.0.0.1", 0, &sockets[0], &bounds[0]), testing::IsOk());
   const uint16_t taken = bounds[0].port;
-  CHECK_STATUS(ListenWithin("127.0.0.1", taken, taken, &sockets[1], &bounds[1]),
-               StatusCode::kUnavailable, "no port from " + std::to_string(taken) + " to");
+  CHECK_EQ(
+      ListenWithin("127.0.0.1", taken, taken, &sockets[1], &bounds[1]),
+      testing::StatusIs(StatusCode::kUnavailable, "no port from " + std::to_string(taken) + " to"));
   const uint16_t last = static_cast<uint16_t>(std::min(taken + 50, 65535));
   const uint16_t first = static_cast<uint16_t>(last - 50);
   for (int i = 1; i < 4; ++i) {
-    CHECK_OK(ListenWithin("127.0.0.1", first, last, &sockets[i], &bounds[i]));
-    CHECK_TRUE(first <= bounds[i].port && bounds[i].port <= last);
-    for (int j = 0; j < i; ++j) CHECK_TRUE(bounds[i].port != bounds[j].port);
+    CHECK_EQ(ListenWithin("127.0.0.1", first, last, &sockets[i], &bounds[i]), testing::IsOk());
+    CHECK((first <= bounds[i].port && bounds[i].port <= last));
+    for (int j = 0; j < i; ++j) CHECK(bounds[i].port != bounds[j].port);
   }
-  CHECK_OK(ListenWithin("127.0.0.1", 0, 0, &sockets[1], &bounds[1]));
-  CHECK_STATUS(ListenWithin("localhost", first, last, &sockets[1], &bounds[1]),
-               StatusCode::kInvalidArgument, "localhost");
+  CHECK_EQ(ListenWithin("127.0.0.1", 0, 0, &sockets[1], &bounds[1]), testing::IsOk());
+  CHECK_EQ(ListenWithin("localhost", first, last, &sockets[1], &bounds[1]),
+           testing::StatusIs(StatusCode::kInvalidArgument, "localhost"));
 }
 
-void InterfaceAddresses() {
+TEST_CASE("InterfaceAddresses") {
+  testing::OverAll();
   std::string host;
-  CHECK_OK(InterfaceAddress("lo", &host));
+  CHECK_EQ(InterfaceAddress("lo", &host), testing::IsOk());
   CHECK_EQ(host, "127.0.0.1");
   const Status status = InterfaceAddress("no-such-interface", &host);
-  CHECK_STATUS(status, StatusCode::kInvalidArgument, "'no-such-interface'");
-  CHECK_CONTAINS(status.message(), "lo");
+  CHECK_EQ(status, testing::StatusIs(StatusCode::kInvalidArgument, "'no-such-interface'"));
+  CHECK_EQ(status.message(), testing::Contains("lo"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverAll(
-      {{"LinksAreProbedAsOftenAsIsAsked", LinksAreProbedAsOftenAsIsAsked},
-       {"AddressInUse", AddressInUse},
-       {"TheFirstFreePortIsTaken", TheFirstFreePortIsTaken},
-       {"InterfaceAddresses", InterfaceAddresses}},
-      argc, argv);
-}

@@ -111,7 +111,7 @@ Engines MakeEngines() {
   LaneEngineOptions options;
   options.timeout_seconds = kGenerousSeconds;
   for (int rank = 0; rank < kWorld; ++rank) {
-    CHECK_OK(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]));
+    CHECK_EQ(LaneEngine::Start(options, std::move(meshes[rank]), &engines[rank]), testing::IsOk());
   }
   return engines;
 }
@@ -208,25 +208,26 @@ Status Exchange(int rank, LaneEngine* engine, size_t count) {
   };
   CHECK_EQ(said[1 - rank].size(), static_cast<size_t>(1001 - rank));
   CHECK_EQ(text.size(), 1000u);
-  CHECK_TRUE(is_all(*one, 3) && is_all(*two, 30) && is_all(*received, other));
-  CHECK_TRUE(is_all({gathered->begin(), gathered->begin() + count}, 2));
-  CHECK_TRUE(is_all({gathered->begin() + count, gathered->end()}, 1));
+  CHECK((is_all(*one, 3) && is_all(*two, 30) && is_all(*received, other)));
+  CHECK(is_all({gathered->begin(), gathered->begin() + count}, 2));
+  CHECK(is_all({gathered->begin() + count, gathered->end()}, 1));
   return first;
 }
 
-void MoveLessThanTheyAreAsked() {
+TEST_CASE("MoveLessThanTheyAreAsked") {
+  testing::OverBoth();
   const Engines engines = MakeEngines();
   const size_t before = num_shortened;
   moves_less = true;
   OnEveryRank(kWorld, [&](int rank) {
     for (const size_t count : {3, 1000, 100'000}) {
       for (int round = 0; round < 5; ++round) {
-        CHECK_OK(Exchange(rank, engines[rank].get(), count));
+        CHECK_EQ(Exchange(rank, engines[rank].get(), count), testing::IsOk());
       }
     }
   });
   moves_less = false;
-  CHECK_TRUE(num_shortened > before + 1000);  // else the hooks are none
+  CHECK(num_shortened > before + 1000);  // else the hooks are none
 }
 
 // Exit codes of a process in which one call was to fail.
@@ -239,7 +240,8 @@ Outcome FailAfter(int num_calls) {
     const Status status = Exchange(rank, engines[rank].get(), 20'000);
     // Nobody is left waiting for this one: that is what the other hears.
     if (!status.ok()) {
-      CHECK_STATUS(status, StatusCode::kUnavailable, "rank " + std::to_string(1 - rank));
+      CHECK_EQ(status,
+               testing::StatusIs(StatusCode::kUnavailable, "rank " + std::to_string(1 - rank)));
     }
   });
   const bool failed = has_failed;
@@ -251,7 +253,8 @@ Outcome FailAfter(int num_calls) {
 
 // The first, then the second, and so on, whoever makes it; each in a process of its own, since most
 // of what they do is to wait for what the other has to say.
-void FailAnywhere() {
+TEST_CASE("FailAnywhere") {
+  testing::OverBoth();
   constexpr int kAtOnce = 8;
   int num_calls = 0;
   for (bool failed = true; failed;) {
@@ -266,19 +269,12 @@ void FailAnywhere() {
     for (const pid_t child : children) {
       int outcome = -1;
       CHECK_EQ(waitpid(child, &outcome, 0), child);
-      CHECK_TRUE(WIFEXITED(outcome) && WEXITSTATUS(outcome) != kWrong);
+      CHECK((WIFEXITED(outcome) && WEXITSTATUS(outcome) != kWrong));
       failed = WIFEXITED(outcome) && WEXITSTATUS(outcome) == kEndedWell;
     }
   }
-  CHECK_TRUE(num_calls > 50);  // else the hooks are none
+  CHECK(num_calls > 50);  // else the hooks are none
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTestsOverBoth(
-      {{"MoveLessThanTheyAreAsked", MoveLessThanTheyAreAsked}, {"FailAnywhere", FailAnywhere}},
-      argc, argv);
-}

@@ -21,7 +21,7 @@ OperationInfo Info() {
 }
 
 // Each field counts, and names do not run into each other.
-void DigestsDiffer() {
+TEST_CASE("DigestsDiffer") {
   std::vector<OperationInfo> infos(10, Info());
   infos[9].function = "train_step";
   infos[1].plan = "1a2c";
@@ -41,7 +41,7 @@ void DigestsDiffer() {
   CHECK_EQ(Info().digest, infos[0].digest);
 }
 
-void Descriptions() {
+TEST_CASE("Descriptions") {
   OperationInfo info = Info();
   CHECK_EQ(info.Describe(), "group 2 (conv/kernel, conv/bias) of plan 1a2b");
   info.function = "train_step";
@@ -55,7 +55,7 @@ void Descriptions() {
 }
 
 // Memory stays bounded where nobody drains.
-void OldRecordsAreDropped() {
+TEST_CASE("OldRecordsAreDropped") {
   Telemetry telemetry;
   const auto operation = std::make_shared<const OperationInfo>(Info());
   for (uint64_t i = 0; i < Telemetry::kMaxRecords + 5; ++i) {
@@ -69,11 +69,11 @@ void OldRecordsAreDropped() {
   CHECK_EQ(dropped, 5u);
   CHECK_EQ(records.size(), Telemetry::kMaxRecords);
   CHECK_EQ(records.front().sequence, 5u);
-  CHECK_TRUE(telemetry.Drain(&dropped).empty());
+  CHECK(telemetry.Drain(&dropped).empty());
   CHECK_EQ(dropped, 0u);
 }
 
-void Json() {
+TEST_CASE("Json") {
   OperationInfo info = Info();
   info.tensor_names = {"a \"quoted\" \\ name", "line\nbreak"};
   info.digest = 0xab;
@@ -98,18 +98,9 @@ void Json() {
   record.first_byte_nanos = record.finished_nanos = INT64_MIN;
   record.sequence = record.num_bytes = UINT64_MAX;
   const std::string longest = TelemetryJson({record, record}, 0);
-  CHECK_CONTAINS(longest, "\"finished_ns\":-9223372036854775808},{\"operation\"");
-  CHECK_CONTAINS(longest, "\"finished_ns\":-9223372036854775808}]}");
+  CHECK_EQ(longest, testing::Contains("\"finished_ns\":-9223372036854775808},{\"operation\""));
+  CHECK_EQ(longest, testing::Contains("\"finished_ns\":-9223372036854775808}]}"));
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"DigestsDiffer", DigestsDiffer},
-                            {"Descriptions", Descriptions},
-                            {"OldRecordsAreDropped", OldRecordsAreDropped},
-                            {"Json", Json}},
-                           argc, argv);
-}

@@ -1,4 +1,5 @@
-// What the tests of the lanes share: checks that count, and ranks that are threads of one process.
+// What the tests of the lanes share: what a status is to be, and ranks that are threads of one
+// process.
 #ifndef TF_LIBRA_OPS_LANES_TESTING_H_
 #define TF_LIBRA_OPS_LANES_TESTING_H_
 
@@ -21,20 +22,15 @@
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
-
-// Each prints where it stands and what it saw; the program goes on and exits with 1.
-#define CHECK_TRUE(condition) \
-  tf_libra::testing::Check((condition), __FILE__, __LINE__, #condition, "true", "false")
-#define CHECK_EQ(left, right) \
-  tf_libra::testing::CheckEqual((left), (right), __FILE__, __LINE__, #left " == " #right)
-#define CHECK_CONTAINS(text, part) \
-  tf_libra::testing::CheckContains((text), (part), __FILE__, __LINE__)
-#define CHECK_OK(status) \
-  tf_libra::testing::CheckStatus((status), tf_libra::StatusCode::kOk, "", __FILE__, __LINE__)
-#define CHECK_STATUS(status, code, part) \
-  tf_libra::testing::CheckStatus((status), (code), (part), __FILE__, __LINE__)
+#include "ops/testing/checks.h"
 
 namespace tf_libra {
+
+inline doctest::String toString(const Status& status) {
+  return ("code " + std::to_string(static_cast<int>(status.code())) + ": " + status.message())
+      .c_str();
+}
+
 namespace testing {
 
 // Where success is expected, no machine is slow enough for this.
@@ -42,38 +38,21 @@ constexpr double kGenerousSeconds = 60;
 // Where a deadline is to pass.
 constexpr double kShortSeconds = 0.4;
 
-inline std::atomic<int>& Failures() {
-  static std::atomic<int> failures{0};
-  return failures;
+// What a status is to be: CHECK_EQ(status, StatusIs(code, "part of what it says")).
+struct StatusIs {
+  StatusCode code;
+  std::string part;
+  StatusIs(StatusCode code, std::string part) : code(code), part(std::move(part)) {}
+};
+
+inline StatusIs IsOk() { return StatusIs(StatusCode::kOk, ""); }
+
+inline bool operator==(const Status& status, const StatusIs& is) {
+  return status.code() == is.code && status.message().find(is.part) != std::string::npos;
 }
 
-template <typename Left, typename Right>
-void Check(bool passed, const char* file, int line, const char* what, const Left& left,
-           const Right& right) {
-  if (passed) return;
-  if (++Failures() > 50) return;  // the first ones tell the story
-  std::ostringstream text;
-  text << file << ":" << line << ": failed: " << what << "\n  left:  " << left
-       << "\n  right: " << right << "\n";
-  std::cerr << text.str() << std::flush;
-}
-
-template <typename Left, typename Right>
-void CheckEqual(const Left& left, const Right& right, const char* file, int line,
-                const char* what) {
-  Check(left == right, file, line, what, left, right);
-}
-
-inline void CheckContains(const std::string& text, const std::string& part, const char* file,
-                          int line) {
-  Check(text.find(part) != std::string::npos, file, line, "text contains part", text, part);
-}
-
-inline void CheckStatus(const Status& status, StatusCode code, const std::string& part,
-                        const char* file, int line) {
-  Check(status.code() == code, file, line, ("status: " + status.message()).c_str(),
-        static_cast<int>(status.code()), static_cast<int>(code));
-  CheckContains(status.message(), part, file, line);
+inline doctest::String toString(const StatusIs& is) {
+  return ("code " + std::to_string(static_cast<int>(is.code)) + " with '" + is.part + "'").c_str();
 }
 
 // Where the ranks of the running test meet: loopback, or a Unix socket.
@@ -88,27 +67,6 @@ inline bool& SharingMemory() {
   return sharing;
 }
 
-struct Test {
-  const char* name;
-  void (*run)();
-};
-
-// Runs `tests`, or those that the command line names. A test that hangs ends the program.
-inline int RunTests(const std::vector<Test>& tests, int argc, char** argv) {
-  alarm(800);
-  for (const Test& test : tests) {
-    bool chosen = argc < 2;
-    for (int i = 1; i < argc; ++i) chosen = chosen || std::string(argv[i]) == test.name;
-    if (!chosen) continue;
-    const int before = Failures();
-    const TimePoint start = Clock::now();
-    test.run();
-    std::cout << (Failures() == before ? "ok     " : "FAILED ") << test.name << " ("
-              << -SecondsUntil(start) << " s)" << std::endl;
-  }
-  return Failures() == 0 ? 0 : 1;
-}
-
 // Calls `body(rank)` in a thread per rank and waits for all.
 inline void OnEveryRank(int world_size, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
@@ -116,31 +74,21 @@ inline void OnEveryRank(int world_size, const std::function<void(int rank)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-struct Way {
-  const char* place;
-  bool sharing_memory;
-};
-
-inline int RunTestsOver(const std::vector<Way>& ways, const std::vector<Test>& tests, int argc,
-                        char** argv) {
-  for (const Way& way : ways) {
-    MeetingPlace() = way.place;
-    SharingMemory() = way.sharing_memory;
-    std::cout << "over " << way.place << (way.sharing_memory ? " in memory" : "") << std::endl;
-    RunTests(tests, argc, argv);
-  }
-  return Failures() == 0 ? 0 : 1;
+inline void MeetAt(const char* place, bool sharing_memory) {
+  MeetingPlace() = place;
+  SharingMemory() = sharing_memory;
 }
 
-// As RunTests, first over TCP, then over Unix sockets.
-inline int RunTestsOverBoth(const std::vector<Test>& tests, int argc, char** argv) {
-  return RunTestsOver({{"127.0.0.1", false}, {kUnixHost, false}}, tests, argc, argv);
+// The first thing that a test does which is to run over TCP, and again over Unix sockets.
+inline void OverBoth() {
+  SUBCASE("over TCP") { MeetAt("127.0.0.1", false); }
+  SUBCASE("over Unix sockets") { MeetAt(kUnixHost, false); }
 }
 
 // And then through shared memory: what lanes carry.
-inline int RunTestsOverAll(const std::vector<Test>& tests, int argc, char** argv) {
-  return RunTestsOver({{"127.0.0.1", false}, {kUnixHost, false}, {kUnixHost, true}}, tests, argc,
-                      argv);
+inline void OverAll() {
+  OverBoth();
+  SUBCASE("in memory") { MeetAt(kUnixHost, true); }
 }
 
 // What `world_size` ranks need to meet at the MeetingPlace.
@@ -152,7 +100,8 @@ struct Meeting {
       : listeners(world_size) {
     options.addresses.resize(world_size);
     for (int rank = 0; rank < world_size; ++rank) {
-      CHECK_OK(Listen(MeetingPlace(), 0, &listeners[rank], &options.addresses[rank]));
+      CHECK_EQ(Listen(MeetingPlace(), 0, &listeners[rank], &options.addresses[rank]),
+               testing::IsOk());
     }
     options.secret.fill(0xce);
     options.num_lanes = num_lanes;
@@ -171,7 +120,8 @@ struct Meeting {
 inline std::vector<Mesh> ConnectAll(int world_size, int num_lanes) {
   Meeting meeting(world_size, num_lanes);
   std::vector<Mesh> meshes(world_size);
-  OnEveryRank(world_size, [&](int rank) { CHECK_OK(meeting.Connect(rank, &meshes[rank])); });
+  OnEveryRank(world_size,
+              [&](int rank) { CHECK_EQ(meeting.Connect(rank, &meshes[rank]), testing::IsOk()); });
   return meshes;
 }
 
@@ -188,7 +138,7 @@ inline Status Move(const Connection& connection, RingEnd* end, bool sending, voi
   bool closed = false;
   while (size > 0) {
     size_t there = 0;
-    CHECK_TRUE(end->Look(&there));
+    CHECK(end->Look(&there));
     if (const size_t count = std::min(there, size); count > 0) {
       std::memcpy(sending ? end->here() : next, sending ? next : end->here(), count);
       if (end->Advance(count)) send(fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -198,7 +148,7 @@ inline Status Move(const Connection& connection, RingEnd* end, bool sending, voi
     }
     if (closed) return Status(StatusCode::kUnavailable, "closed");
     end->Await(1);
-    CHECK_TRUE(end->Look(&there));
+    CHECK(end->Look(&there));
     if (there > 0) continue;
     pollfd entry{fd, POLLIN, 0};
     if (poll(&entry, 1, PollMilliseconds(deadline)) == 0) {

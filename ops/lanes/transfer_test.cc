@@ -20,16 +20,19 @@ TransferPtr Made(int peer, const std::string& key, TimePoint last_progress = Tim
   return transfer;
 }
 
-void TransfersThatCannotBe() {
-  CHECK_OK(CheckTransfer(*Made(1, "mx"), 0, 2));
+TEST_CASE("TransfersThatCannotBe") {
+  CHECK_EQ(CheckTransfer(*Made(1, "mx"), 0, 2), testing::IsOk());
   for (const int peer : {-1, 0, 2}) {
-    CHECK_STATUS(CheckTransfer(*Made(peer, "mx"), 0, 2), StatusCode::kInvalidArgument,
-                 "another rank from 0 to 1, got " + std::to_string(peer) + " for 'x' at rank 0");
+    CHECK_EQ(CheckTransfer(*Made(peer, "mx"), 0, 2),
+             testing::StatusIs(
+                 StatusCode::kInvalidArgument,
+                 "another rank from 0 to 1, got " + std::to_string(peer) + " for 'x' at rank 0"));
   }
-  CHECK_STATUS(CheckTransfer(*Made(1, "m"), 0, 2), StatusCode::kInvalidArgument, "got ''");
+  CHECK_EQ(CheckTransfer(*Made(1, "m"), 0, 2),
+           testing::StatusIs(StatusCode::kInvalidArgument, "got ''"));
 }
 
-void WhoHasWaitedForHowLong() {
+TEST_CASE("WhoHasWaitedForHowLong") {
   const TimePoint now = Clock::now();
   const auto before = [now](int seconds) { return now - std::chrono::seconds(seconds); };
   const TransferPtr fresh = Made(1, "mfresh", before(4)), late = Made(1, "mlate", before(12)),
@@ -39,33 +42,25 @@ void WhoHasWaitedForHowLong() {
   const std::unordered_set<TransferPtr> all = {fresh, late, later, over, empty};
   Waits waits = LookForWaits(all, now, kTimeout, kWarning);
   CHECK_EQ(waits.overdue.size(), 1u);
-  CHECK_TRUE(waits.overdue[0] == over.get());
+  CHECK(waits.overdue[0] == over.get());
   CHECK_EQ(waits.late.size(), 2u);
-  CHECK_TRUE(waits.late[0] == later.get() && waits.late[1] == late.get());
-  CHECK_TRUE(late->warned && later->warned && !fresh->warned && !empty->warned);
+  CHECK((waits.late[0] == later.get() && waits.late[1] == late.get()));
+  CHECK((late->warned && later->warned && !fresh->warned && !empty->warned));
   // Once.
   waits = LookForWaits({fresh, late, later}, now, kTimeout, kWarning);
-  CHECK_TRUE(waits.overdue.empty() && waits.late.empty());
+  CHECK((waits.overdue.empty() && waits.late.empty()));
   CHECK_EQ(waits.next_look_seconds, kWarning - 4);
   waits = LookForWaits({late, later}, now, kTimeout, kWarning);
   CHECK_EQ(waits.next_look_seconds, kTimeout - 50);
 }
 
-void NobodyIsWarnedOfWhatIsOverBefore() {
+TEST_CASE("NobodyIsWarnedOfWhatIsOverBefore") {
   const TimePoint now = Clock::now();
   const Waits waits =
       LookForWaits({Made(1, "mx", now - std::chrono::seconds(99))}, now, kTimeout, kTimeout);
-  CHECK_TRUE(waits.overdue.empty() && waits.late.empty());
+  CHECK((waits.overdue.empty() && waits.late.empty()));
   CHECK_EQ(waits.next_look_seconds, 1.0);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"TransfersThatCannotBe", TransfersThatCannotBe},
-                            {"WhoHasWaitedForHowLong", WhoHasWaitedForHowLong},
-                            {"NobodyIsWarnedOfWhatIsOverBefore", NobodyIsWarnedOfWhatIsOverBefore}},
-                           argc, argv);
-}

@@ -30,7 +30,7 @@ std::vector<std::vector<int>> Hosts(int world_size) {
 }
 
 // Who walks from neighbour to neighbour comes to every rank on one way, the same back.
-void EveryRankIsReached() {
+TEST_CASE("EveryRankIsReached") {
   for (const int world_size : {1, 2, 3, 5, 6, 8, 33, 64}) {
     for (const std::vector<int>& hosts : Hosts(world_size)) {
       const std::vector<Tree> trees = AllTrees(world_size, hosts);
@@ -40,17 +40,17 @@ void EveryRankIsReached() {
         num_ends += tree.neighbours().size();
         CHECK_EQ(tree.rank(), rank);
         CHECK_EQ(tree.world_size(), world_size);
-        CHECK_TRUE(!tree.IsNeighbour(rank));
-        CHECK_TRUE(tree.Way(rank).empty());
+        CHECK(!tree.IsNeighbour(rank));
+        CHECK(tree.Way(rank).empty());
         for (int other = 0; other < world_size; ++other) {
           if (other == rank) continue;
           std::vector<int> walked;
           for (int at = rank; at != other && walked.size() < trees.size();) {
             const int next = trees[at].Toward(other);
-            CHECK_TRUE(trees[at].IsNeighbour(next) && trees[next].IsNeighbour(at));
+            CHECK((trees[at].IsNeighbour(next) && trees[next].IsNeighbour(at)));
             walked.push_back(at = next);
           }
-          CHECK_TRUE(walked == tree.Way(other));
+          CHECK(walked == tree.Way(other));
           CHECK_EQ(tree.Before(other), walked.size() < 2 ? rank : walked[walked.size() - 2]);
           const auto& near = tree.neighbours();
           CHECK_EQ(std::count(near.begin(), near.end(), other) == 1, tree.IsNeighbour(other));
@@ -61,14 +61,14 @@ void EveryRankIsReached() {
   }
 }
 
-void HostsHaveOneConnection() {
+TEST_CASE("HostsHaveOneConnection") {
   for (const std::vector<int>& hosts : Hosts(64)) {
     if (hosts.empty()) continue;
     std::set<std::pair<int, int>> joined;
     for (const Tree& tree : AllTrees(64, hosts)) {
       for (const int other : tree.neighbours()) {
         const int from = hosts[tree.rank()], to = hosts[other];
-        if (from != to) CHECK_TRUE(joined.insert({from, to}).second);
+        if (from != to) CHECK(joined.insert({from, to}).second);
       }
     }
   }
@@ -76,28 +76,20 @@ void HostsHaveOneConnection() {
 
 // Few neighbours, and short ways: for a power of the branches, from one leaf up and down to
 // another.
-void NobodyIsFar() {
+TEST_CASE("NobodyIsFar") {
   for (const int world_size : {5, 21, 85, 341}) {
     size_t levels = 0;
     for (int count = 1; count < world_size; count = count * Tree::kBranches + 1) ++levels;
     for (const Tree& tree : AllTrees(world_size, {})) {
-      CHECK_TRUE(tree.neighbours().size() <= Tree::kBranches + 1);
-      CHECK_TRUE(tree.Way(world_size - 1).size() <= 2 * levels);
+      CHECK(tree.neighbours().size() <= Tree::kBranches + 1);
+      CHECK(tree.Way(world_size - 1).size() <= 2 * levels);
     }
   }
   for (const Tree& tree : AllTrees(64, Hosts(64)[2])) {
-    CHECK_TRUE(tree.neighbours().size() <= 2 * Tree::kBranches + 1);
-    for (int rank = 0; rank < 64; ++rank) CHECK_TRUE(tree.Way(rank).size() <= 8);
+    CHECK(tree.neighbours().size() <= 2 * Tree::kBranches + 1);
+    for (int rank = 0; rank < 64; ++rank) CHECK(tree.Way(rank).size() <= 8);
   }
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"EveryRankIsReached", EveryRankIsReached},
-                            {"HostsHaveOneConnection", HostsHaveOneConnection},
-                            {"NobodyIsFar", NobodyIsFar}},
-                           argc, argv);
-}

@@ -15,53 +15,44 @@ bool IsAwake(const Waker& waker, int milliseconds = 0) {
   return poll(&entry, 1, milliseconds) == 1;
 }
 
-void WakesUntilItRests() {
+TEST_CASE("WakesUntilItRests") {
   Waker waker;
-  CHECK_OK(waker.Open());
-  CHECK_TRUE(!IsAwake(waker));
+  CHECK_EQ(waker.Open(), testing::IsOk());
+  CHECK(!IsAwake(waker));
   for (int round = 0; round < 3; ++round) {
     for (int time = 0; time <= round; ++time) waker.Wake();
-    CHECK_TRUE(IsAwake(waker));
-    CHECK_TRUE(IsAwake(waker));
+    CHECK(IsAwake(waker));
+    CHECK(IsAwake(waker));
     waker.Rest();
-    CHECK_TRUE(!IsAwake(waker));
+    CHECK(!IsAwake(waker));
     waker.Rest();  // waits for nobody
   }
 }
 
-void FromAnotherThread() {
+TEST_CASE("FromAnotherThread") {
   Waker waker;
-  CHECK_OK(waker.Open());
+  CHECK_EQ(waker.Open(), testing::IsOk());
   std::thread other([&waker] { waker.Wake(); });
-  CHECK_TRUE(IsAwake(waker, PollMilliseconds(After(testing::kGenerousSeconds))));
+  CHECK(IsAwake(waker, PollMilliseconds(After(testing::kGenerousSeconds))));
   other.join();
 }
 
-void NobodyBeforeItIsOpen() {
+TEST_CASE("NobodyBeforeItIsOpen") {
   Waker waker;
   waker.Wake();
   waker.Rest();
-  CHECK_TRUE(!waker.descriptor().valid());
+  CHECK(!waker.descriptor().valid());
 }
 
-void WithoutADescriptor() {
+TEST_CASE("WithoutADescriptor") {
   rlimit before;
   CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{0, before.rlim_max};
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   Waker waker;
-  CHECK_STATUS(waker.Open(), StatusCode::kResourceExhausted, "eventfd: ");
+  CHECK_EQ(waker.Open(), testing::StatusIs(StatusCode::kResourceExhausted, "eventfd: "));
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace
 }  // namespace tf_libra
-
-int main(int argc, char** argv) {
-  using namespace tf_libra;
-  return testing::RunTests({{"WakesUntilItRests", WakesUntilItRests},
-                            {"FromAnotherThread", FromAnotherThread},
-                            {"NobodyBeforeItIsOpen", NobodyBeforeItIsOpen},
-                            {"WithoutADescriptor", WithoutADescriptor}},
-                           argc, argv);
-}
