@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -15,8 +14,6 @@
 
 namespace tf_libra {
 namespace {
-
-constexpr int kLoop = -1;  // stands for the predicate
 
 bool IsSwitchOp(const tensorflow::NodeDef& node) {
   return tensorflow::grappler::IsSwitch(node) || node.op() == "_SwitchN";
@@ -97,9 +94,8 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
         return contexts[fanin.node];
       }
       const Fanin& predicate = fanins[fanin.node][1];
-      return interner.Union(
-          contexts[fanin.node],
-          interner.Intern({Condition(predicate.node, predicate.port, fanin.port, "")}));
+      return interner.Union(contexts[fanin.node],
+                            interner.Intern({Condition::Branch(predicate, fanin.port)}));
     };
     int context = 0;
     bool first = true;
@@ -122,7 +118,7 @@ ControlFlowContexts FindControlFlowContexts(const tensorflow::GraphDef& graph,
       int& outside = outside_of_frame.emplace(frame, context).first->second;
       outside = interner.Union(outside, context);
       frames[i] = frame;
-      context = interner.Union(context, interner.Intern({Condition(kLoop, kLoop, kLoop, frame)}));
+      context = interner.Union(context, interner.Intern({Condition::Loop(frame)}));
     } else if (tensorflow::grappler::IsExit(node)) {
       context = outside_of_frame[frames[i]];
       frames[i] = parent_of_frame[frames[i]];
@@ -141,18 +137,15 @@ Conditions Common(const Conditions& a, const Conditions& b) {
 
 bool Exclude(const Conditions& a, const Conditions& b) {
   return std::any_of(a.begin(), a.end(), [&b](const Condition& one) {
-    const auto& [node, port, branch, frame] = one;
-    return node != kLoop && std::any_of(b.begin(), b.end(), [&](const Condition& other) {
-             return std::get<0>(other) == node && std::get<1>(other) == port &&
-                    std::get<2>(other) != branch;
-           });
+    return std::any_of(b.begin(), b.end(),
+                       [&one](const Condition& other) { return one.Excludes(other); });
   });
 }
 
 bool IsBranchOf(const Conditions& inner, const Conditions& outer) {
   return std::includes(inner.begin(), inner.end(), outer.begin(), outer.end()) &&
          std::all_of(inner.begin(), inner.end(), [&outer](const Condition& one) {
-           return std::get<0>(one) != kLoop || outer.count(one) > 0;
+           return !one.is_loop() || outer.count(one) > 0;
          });
 }
 

@@ -21,8 +21,29 @@ struct Fanin {
   int port;
 };
 
-// A branch of a conditional (predicate's node, its port, branch taken) or a loop (frame's name).
-using Condition = std::tuple<int, int, int, std::string>;
+// What a node runs under: a branch of a conditional, or a loop.
+struct Condition {
+  static Condition Branch(Fanin predicate, int taken) {
+    return {predicate.node, predicate.port, taken, ""};
+  }
+  static Condition Loop(const std::string& frame) { return {kNone, kNone, kNone, frame}; }
+
+  bool is_loop() const { return node == kNone; }
+  // Another branch of the same conditional.
+  bool Excludes(const Condition& other) const {
+    return !is_loop() && node == other.node && port == other.port && taken != other.taken;
+  }
+  bool operator==(const Condition& other) const { return Key() == other.Key(); }
+  bool operator<(const Condition& other) const { return Key() < other.Key(); }
+
+  static constexpr int kNone = -1;
+  int node;  // that computes the predicate, and its port; kNone for a loop
+  int port;
+  int taken;          // which output of the Switch
+  std::string frame;  // the loop's; empty for a branch
+
+  std::tuple<int, int, int, const std::string&> Key() const { return {node, port, taken, frame}; }
+};
 using Conditions = std::set<Condition>;
 
 // Contexts, one per node, as small integers: 0 outside of all control flow. Two nodes with the same

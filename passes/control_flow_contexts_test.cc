@@ -58,11 +58,13 @@ DOCTEST_TEST_CASE("AFrameIsAContext") {
 }
 
 DOCTEST_TEST_CASE("ConditionsAreCompared") {
-  const Condition then(1, 0, 1, ""), otherwise(1, 0, 0, ""), other(2, 0, 1, "");
-  const Condition loop(-1, -1, -1, "loop");
+  const Condition then = Condition::Branch({1, 0}, 1), otherwise = Condition::Branch({1, 0}, 0);
+  const Condition other = Condition::Branch({2, 0}, 1), port = Condition::Branch({1, 1}, 0);
+  const Condition loop = Condition::Loop("loop");
   DOCTEST_CHECK(Exclude({then, other}, {loop, otherwise}));
   DOCTEST_CHECK(!Exclude({then}, {then, other}));
-  DOCTEST_CHECK(!Exclude({loop}, {Condition(-1, -1, -1, "another")}));
+  DOCTEST_CHECK(!Exclude({then}, {port}));  // of another value of the same node
+  DOCTEST_CHECK(!Exclude({loop}, {Condition::Loop("another")}));
   DOCTEST_CHECK(Common({then, loop}, {other, loop}) == Conditions{loop});
   DOCTEST_CHECK(IsBranchOf({then, loop}, {loop}));
   DOCTEST_CHECK(!IsBranchOf({then, loop}, {then}));
