@@ -199,7 +199,7 @@ sanitize: cc-run-asan cc-run-tsan
 # what strangers send. Exchanges have a thread each and share nothing but memory that the thread
 # sanitizer sees at two addresses. Grids and exhaustion take a minute of a core: `make sanitize`.
 SOME := $(foreach test,control messenger collective faults,build/cc/tsan/$(test)_test) \
-  $(foreach test,exchange shared_memory fuzz frame,build/cc/asan/$(test)_test)
+  $(foreach test,lane_exchange shared_memory fuzz frame,build/cc/asan/$(test)_test)
 sanitize-some: $(SOME)
 	@for program in $^; do echo "$$program" && $$program || exit 1; done
 

@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 
 namespace tf_libra {
 

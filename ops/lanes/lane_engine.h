@@ -1,4 +1,6 @@
-// The engine over TCP lanes: a persistent pool of threads, each with its own connections.
+// The engine over lanes: each lane is a thread with connections of its own, which runs its slice of
+// an all-reduce by RunOnGrid (grid.h), and that by RunExchange (lane_exchange.h), once or along
+// rows and columns. Messages and control have threads of their own (messenger.h, control.h).
 #ifndef TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 #define TF_LIBRA_OPS_LANES_LANE_ENGINE_H_
 
@@ -16,7 +18,7 @@
 #include "ops/lanes/all_reduce_job.h"
 #include "ops/lanes/control.h"
 #include "ops/lanes/engine.h"
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 #include "ops/lanes/lane_queue.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/messenger.h"

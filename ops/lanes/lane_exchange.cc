@@ -1,10 +1,10 @@
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 
 #include <algorithm>
 #include <sstream>
 #include <utility>
 
-#include "ops/lanes/exchange_moves.h"
+#include "ops/lanes/lane_exchange_moves.h"
 #include "ops/lanes/ring_moves.h"
 
 namespace tf_libra {

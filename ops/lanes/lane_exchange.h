@@ -11,8 +11,8 @@
 //
 // Each rank begins with the one behind it, so that not all turn to the same first. After a wait it
 // turns to those who have news, and to those who share memory, where a look costs no call.
-#ifndef TF_LIBRA_OPS_LANES_EXCHANGE_H_
-#define TF_LIBRA_OPS_LANES_EXCHANGE_H_
+#ifndef TF_LIBRA_OPS_LANES_LANE_EXCHANGE_H_
+#define TF_LIBRA_OPS_LANES_LANE_EXCHANGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/connection.h"
 #include "ops/lanes/element.h"
-#include "ops/lanes/exchange_header.h"
+#include "ops/lanes/lane_exchange_header.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/watch.h"
@@ -63,4 +63,4 @@ ExchangeResult RunExchange(const ExchangeOptions& options, std::vector<char>* sc
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_OPS_LANES_EXCHANGE_H_
+#endif  // TF_LIBRA_OPS_LANES_LANE_EXCHANGE_H_

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/exchange.h"
-#include "ops/lanes/exchange_testing.h"
+#include "ops/lanes/lane_exchange.h"
+#include "ops/lanes/lane_exchange_testing.h"
 
 namespace tf_libra {
 namespace {

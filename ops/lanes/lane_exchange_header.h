@@ -1,6 +1,6 @@
 // What two ranks compare on a lane's connection before they exchange anything else.
-#ifndef TF_LIBRA_OPS_LANES_EXCHANGE_HEADER_H_
-#define TF_LIBRA_OPS_LANES_EXCHANGE_HEADER_H_
+#ifndef TF_LIBRA_OPS_LANES_LANE_EXCHANGE_HEADER_H_
+#define TF_LIBRA_OPS_LANES_LANE_EXCHANGE_HEADER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -33,4 +33,4 @@ std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& min
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_OPS_LANES_EXCHANGE_HEADER_H_
+#endif  // TF_LIBRA_OPS_LANES_LANE_EXCHANGE_HEADER_H_

@@ -1,4 +1,4 @@
-#include "ops/lanes/exchange_header.h"
+#include "ops/lanes/lane_exchange_header.h"
 
 #include <string>
 

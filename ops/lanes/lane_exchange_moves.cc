@@ -1,4 +1,4 @@
-#include "ops/lanes/exchange_moves.h"
+#include "ops/lanes/lane_exchange_moves.h"
 
 #include <sys/socket.h>
 

@@ -1,8 +1,8 @@
-// What moves between one rank of an exchange (exchange.h) and each of its peers: a header, parts
-// and sums, over a socket or through memory that both share. When which of them has its turn, and
-// what is summed of what has come, is the exchange's.
-#ifndef TF_LIBRA_OPS_LANES_EXCHANGE_MOVES_H_
-#define TF_LIBRA_OPS_LANES_EXCHANGE_MOVES_H_
+// What moves between one rank of an exchange (lane_exchange.h) and each of its peers: a header,
+// parts and sums, over a socket or through memory that both share. When which of them has its turn,
+// and what is summed of what has come, is the exchange's.
+#ifndef TF_LIBRA_OPS_LANES_LANE_EXCHANGE_MOVES_H_
+#define TF_LIBRA_OPS_LANES_LANE_EXCHANGE_MOVES_H_
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ops/lanes/buffers.h"
-#include "ops/lanes/exchange.h"
-#include "ops/lanes/exchange_header.h"
+#include "ops/lanes/lane_exchange.h"
+#include "ops/lanes/lane_exchange_header.h"
 #include "ops/lanes/ring_moves.h"
 #include "ops/lanes/shared_memory.h"
 #include "ops/lanes/status.h"
@@ -117,4 +117,4 @@ class ExchangeMoves {
 
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_OPS_LANES_EXCHANGE_MOVES_H_
+#endif  // TF_LIBRA_OPS_LANES_LANE_EXCHANGE_MOVES_H_

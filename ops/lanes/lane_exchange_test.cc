@@ -1,4 +1,4 @@
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 
 #include <cstring>
 #include <random>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/exchange_testing.h"
+#include "ops/lanes/lane_exchange_testing.h"
 
 namespace tf_libra {
 namespace {

@@ -1,12 +1,12 @@
 // What the tests of the exchange share: tensors, and ranks that a test plays.
-#ifndef TF_LIBRA_OPS_LANES_EXCHANGE_TESTING_H_
-#define TF_LIBRA_OPS_LANES_EXCHANGE_TESTING_H_
+#ifndef TF_LIBRA_OPS_LANES_LANE_EXCHANGE_TESTING_H_
+#define TF_LIBRA_OPS_LANES_LANE_EXCHANGE_TESTING_H_
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 #include "ops/lanes/testing.h"
 
 namespace tf_libra {
@@ -115,4 +115,4 @@ struct Scripted {
 }  // namespace testing
 }  // namespace tf_libra
 
-#endif  // TF_LIBRA_OPS_LANES_EXCHANGE_TESTING_H_
+#endif  // TF_LIBRA_OPS_LANES_LANE_EXCHANGE_TESTING_H_

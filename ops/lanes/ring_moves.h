@@ -8,7 +8,7 @@
 #include <cstddef>
 
 #include "ops/lanes/buffers.h"
-#include "ops/lanes/exchange_header.h"
+#include "ops/lanes/lane_exchange_header.h"
 #include "ops/lanes/shared_memory.h"
 
 namespace tf_libra {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/lanes/exchange.h"
+#include "ops/lanes/lane_exchange.h"
 #include "ops/lanes/mesh.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"

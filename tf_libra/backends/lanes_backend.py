@@ -48,7 +48,7 @@ class Lanes:
     max_threads: ClassVar[int] = MAX_LANES
     leaves_records: ClassVar[bool] = True
     runs_streams: ClassVar[bool] = True
-    # A direct reduce-scatter and a direct all-gather (ops/lanes/exchange.h).
+    # A direct reduce-scatter and a direct all-gather (ops/lanes/lane_exchange.h).
     hops: ClassVar[int | None] = 2
 
     def check_plan(self, plan: Plan) -> None:
