@@ -256,8 +256,9 @@ assert "tensorflow" not in mapped and "libcuda" not in mapped and "libnccl.so" n
     assert done.returncode == 0, done.stderr
 
 
-def test_the_cpp_tests_pass() -> None:
-    program = Path("build") / "cc" / "plain" / "nccl_tuner_test"
+@pytest.mark.parametrize("name", sorted(p.stem for p in ROOT.glob("ops/nccl_tuner/*_test.cc")))
+def test_the_cpp_tests_pass(name: str) -> None:
+    program = Path("build") / "cc" / "plain" / name
     # This suite may itself run under make, whose job server is not ours to use.
     env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     subprocess.run(["make", "-j2", program], cwd=ROOT, env=env, check=True)
