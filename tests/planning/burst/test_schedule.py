@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tf_libra
 from tests.planning.burst import reference
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun
 from tf_libra.planning.burst.schedule import make_schedule, reschedule
@@ -33,9 +34,10 @@ def decided(draw, cases):
         widths, beside = [cap], []
         if chains:
             beside = draw(st.lists(st.sampled_from(chains), unique=True))[: len(link[1]) - 1]
-            drawn = draw(st.permutations(counts * (len(beside) + 1)))[: len(beside) + 1]
-            if sum(drawn) <= cap:
-                widths = drawn
+            possible = itertools.product(counts, repeat=len(beside) + 1)
+            fitting = [one for one in possible if sum(one) <= cap]
+            if beside and fitting:
+                widths = draw(st.sampled_from(fitting))
             else:
                 beside = []
         decision[id(link)] = tuple(beside)
@@ -63,7 +65,28 @@ def decided(draw, cases):
     return scaling, model, chain(model, [None, *layers, None], counts[-1]), decision
 
 
-every = decided(st.one_of(reference.chains(), reference.branching()))
+@st.composite
+def nested(draw):
+    """Lanes beside lanes, among them some of a block in a branch of another one."""
+
+    def chain(*layers, links=()):
+        return ("chain", [*links, *[None] * (len(layers) + 1 - len(links))], list(layers))
+
+    inner = ("block", [chain(3), chain(4, 5), None])
+    outer = ("block", [chain(1), chain(2, 6, links=[None, inner]), chain(7), None])
+    model = ("chain", [None, outer, None], [0, 8])
+    edges, counts = reference.model_edges(model), (1, 2, 3, 8)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def times(*shape):
+        return rng.integers(1, 5, shape) / 4
+
+    own = [times(9, len(counts)) for _ in range(2)]
+    between = [times(len(edges), len(counts), len(counts)) for _ in range(2)]
+    return tf_libra.ScalingProfile.graph(counts, *own, edges, *between), model
+
+
+every = decided(st.one_of(reference.chains(), reference.branching(), nested()))
 
 
 @settings(max_examples=150)
@@ -80,6 +103,22 @@ def test_a_decision_takes_what_it_is_defined_to_take(case):
     assert plan.profile_fingerprint == scaling.fingerprint
 
 
+def layers_of(run):
+    if isinstance(run, ChainRun):
+        return [*run.layers, *(layer for link in run.links for layer in layers_of(link))]
+    if isinstance(run, BlockRun):
+        return [layer for branch in (*run.main, *run.beside) for layer in layers_of(branch)]
+    return []
+
+
+def blocks_of(run):
+    if isinstance(run, ChainRun):
+        return [block for link in run.links for block in blocks_of(link)]
+    if isinstance(run, BlockRun):
+        return [run, *(block for one in (*run.main, *run.beside) for block in blocks_of(one))]
+    return []
+
+
 @settings(max_examples=150)
 @given(every)
 def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case):
@@ -92,6 +131,11 @@ def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case)
         )
     }
     assert set.union(*used.values()) <= set(range(scaling.device_counts[-1]))
+    for block in blocks_of(run):
+        main = [layer for branch in block.main for layer in layers_of(branch)]
+        lanes = [main, *map(layers_of, block.beside)]
+        devices = [set().union(*(used[layer] for layer in lane)) for lane in lanes]
+        assert len(set().union(*devices)) == sum(map(len, devices))
     spans = [span for span in plan.spans if span.seconds > 1e-9]
     for one, other in itertools.combinations(spans, 2):
         if max(one.start_seconds, other.start_seconds) < (
