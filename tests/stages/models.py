@@ -396,6 +396,23 @@ def tied() -> Trained:
     return Trained(call, _cross_entropy, variables, keras.optimizers.SGD(0.5))
 
 
+def permuted() -> Trained:
+    """Integers that the first layer reads, and the others take from it."""
+    order = tf.Variable(tf.random.shuffle(tf.range(16)), trainable=False, name="order")
+    weights = [
+        tf.Variable(0.3 * tf.random.stateless_normal([size, 16], [4, i]), name=f"weight{i}")
+        for i, size in enumerate((64, 16, 16))
+    ]
+
+    def call(images: Any) -> Any:
+        x = tf.reshape(images, [-1, 64])
+        for one in weights:
+            x = boundary(tf.tanh(tf.gather(x @ one, order, axis=1)))
+        return x[:, :10]
+
+    return Trained(call, _cross_entropy, weights, keras.optimizers.SGD(0.5), state=(order,))
+
+
 def recurrent() -> Trained:
     """Loops, whose gradients let them take lists that were not there when they were made."""
     layers = keras.layers
@@ -590,6 +607,6 @@ EVERY = {
     for one in (
         convolutional, normalized, dropping, branching, transformer, tied, recurrent, deep,
         two_optimizers, generating, conditional, embedded, dropping_twice, iterated, running_mean,
-        spectral, calling,
+        spectral, calling, permuted,
     )
 }  # fmt: skip

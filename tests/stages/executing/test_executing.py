@@ -270,6 +270,10 @@ def test_a_tensor_that_is_no_sample_goes_to_replicas():
     check("tied", (0, 2), (1, 2), 2)
 
 
+def test_integers_of_no_sample_come_from_replicas_once():
+    check("permuted", (0, 1), (2, 1), 2)
+
+
 def check_burst(model, num_devices, num_ranks, first_devices=None, batch=24):
     """Layers on as many ranks as they are given; the last number goes for all that are left."""
     steps = batches(2, batch)

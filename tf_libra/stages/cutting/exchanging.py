@@ -32,7 +32,7 @@ class Exchange(NamedTuple):
     Attributes:
         message: the tensor, and between which stages.
         axis: along which it is divided; None: every piece is all of it.
-        pieces: with whom.
+        pieces: with whom; what is received whole is added up.
     """
 
     message: Message
@@ -67,13 +67,17 @@ def exchange_of(
     is_gradient = message.source > message.target
     pieces = []
     for other in there:
-        common = own & shares.computed(there, other, 0)
+        theirs = shares.computed(there, other, 0)
+        common = own & theirs
         if not common.size:
             continue
         if axis is None:
-            # What is no average is the same everywhere.
-            share = common.size / shares.size_in(message.target)
-            pieces.append(Piece(other, Range(0, 0), share if _is_averaged(tensor) else 1.0))
+            wanted = theirs if sends else own
+            if _is_averaged(tensor):
+                pieces.append(Piece(other, Range(0, 0), common.size / wanted.size))
+            elif common.start == wanted.start:
+                # The same everywhere: from one of them, since what comes is added up.
+                pieces.append(Piece(other, Range(0, 0), 1.0))
             continue
         weight = 1.0
         if is_gradient and _is_averaged(tensor):
