@@ -256,11 +256,20 @@ assert "tensorflow" not in mapped and "libcuda" not in mapped and "libnccl.so" n
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in ROOT.glob("ops/nccl_tuner/*_test.cc")))
-def test_the_cpp_tests_pass(name: str) -> None:
-    program = Path("build") / "cc" / "plain" / name
+PROGRAMS = sorted(path.stem for path in ROOT.glob("ops/nccl_tuner/*_test.cc"))
+
+
+@pytest.fixture(scope="module")
+def built_programs() -> Path:
+    folder = Path("build") / "cc" / "plain"
     # This suite may itself run under make, whose job server is not ours to use.
     env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-    subprocess.run(["make", "-j2", program], cwd=ROOT, env=env, check=True)
-    done = subprocess.run([ROOT / program], capture_output=True, text=True)
+    make = ["make", "-j2", *(folder / name for name in PROGRAMS)]
+    subprocess.run(make, cwd=ROOT, env=env, check=True)
+    return ROOT / folder
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_cpp_tests_pass(built_programs: Path, name: str) -> None:
+    done = subprocess.run([built_programs / name], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

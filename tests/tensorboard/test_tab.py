@@ -18,7 +18,6 @@ from tests.tensorboard import examples
 from tests.tensorboard.conftest import HOSTILE_RUN, Trained, write
 from tf_libra import strategies, units
 from tf_libra.model.plan import Plan
-from tf_libra.planning.strategy import TUNING_SECONDS, TUNING_STEPS
 from tf_libra.records.burst import BurstRecord
 from tf_libra.records.writer import RecordWriter
 from tools import tensorboard_tab
@@ -502,12 +501,12 @@ def test_without_data_the_tab_says_what_to_add(browser: Tab, tmp_path: Path) -> 
         text = browser.one("#empty").text
         assert '@tf_libra.optimize("libra", logdir=' in text
         assert "tf-libra run -np 2 python train.py" in text
-        usual = (TUNING_STEPS, TUNING_SECONDS)
-        assert "by default at most {} steps or {:g} seconds (".format(*usual) in text
         limits = {
             name: (kind.tuning_steps, kind.tuning_seconds)
             for name, kind in strategies.BY_NAME.items()
         }
+        usual = limits["libra"]
+        assert "by default at most {} steps or {:g} seconds (".format(*usual) in text
         others = {name: limit for name, limit in limits.items() if limit != usual}
         for name, (steps, seconds) in others.items():
             assert f"{name} {steps} or {seconds:g}" in text
