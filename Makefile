@@ -189,7 +189,7 @@ cc-tests: $(CC_TESTS:%=build/cc/plain/%)
 # The lanes without TensorFlow, for the benchmarks that are C++ alone.
 cc-lanes: $(patsubst %,build/cc/plain/%,$(call cc_objects,ops/lanes))
 
-# Those of the passes are compiled against TensorFlow: setup.py knows how.
+# Those of passes and ops are compiled against TensorFlow: setup.py knows how.
 cc-test: cc-run-plain $(VENV)/.ready
 	@for program in $$($(BIN)/python setup.py --quiet cc_tests); do \
 	  echo "$$program" && $$program || exit 1; done

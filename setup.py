@@ -120,10 +120,10 @@ class Library(Extension):
         return "\n".join(lines) + "\n"
 
     def test_edges(self, objects: dict[str, str], link_flags: list[str]) -> list[str]:
-        """Each test is a program of its own, linked with the units of its folder.
+        """Each test is a program of its own, linked with the units it may need.
 
-        Most of a test's compilation would be TensorFlow's headers, so what the tests of a folder
-        share is compiled once, as a precompiled header. Their own code is not worth optimizing.
+        Most of a test's compilation would be TensorFlow's headers, so they are compiled once, as a
+        precompiled header. Their own code is not worth optimizing.
         """
         folders = [flag[2:] for flag in link_flags if flag.startswith("-L")]
         run_paths = [f"-Wl,-rpath,{folder}" for folder in folders]
@@ -134,18 +134,20 @@ class Library(Extension):
             "  command = $cxx $in $testflags -o $out",
             "  description = link $out",
         ]
-        for header in sorted({source.parent / "testing.h" for source in self.tests.values()}):
-            lines.append(f"build {self.build_dir / header}.gch: precompile {header}")
-            lines.append("  level = -O0")
-        runner = str(self.build_dir / "ops/testing/main.o")
+        shared, runner = "ops/testing/tensorflow.h", self.build_dir / "ops/testing/main.o"
         if self.tests:
+            lines.append(f"build {self.build_dir / shared}.gch: precompile {shared}")
+            lines.append("  level = -O0")
             lines.append(f"build {runner}: compile_test ops/testing/main.cc")
         for program, source in self.tests.items():
-            own, shared = f"{program}.o", program.with_name("testing.h")
-            units = [out for unit, out in objects.items() if Path(unit).parent == source.parent]
-            lines.append(f"build {own}: compile_test {source} | {shared}.gch")
-            lines.append(f"  include = -include {shared}")
-            lines.append(f"build {program}: link_test {own} {runner} {' '.join(units)}")
+            # Those of `passes` need nothing else.
+            within = "passes" if source.parent.name == "passes" else ""
+            units = [out for unit, out in objects.items() if unit.startswith(within)]
+            lines.append(
+                f"build {program}.o: compile_test {source} | {self.build_dir / shared}.gch"
+            )
+            lines.append(f"  include = -include {self.build_dir / shared}")
+            lines.append(f"build {program}: link_test {program}.o {runner} {' '.join(units)}")
         return lines
 
 
@@ -155,7 +157,10 @@ class TensorFlowLibrary(Library):
     def __init__(self, name: str, folder: str, version: str, patterns: tuple[str, ...]) -> None:
         key = hashlib.sha256(folder.encode()).hexdigest()[:8]
         super().__init__(name, Path("build") / f"tensorflow-{version}-{key}", patterns)
-        for source in sorted(Path("passes").glob("*_test.cc")):
+        for source in [
+            *sorted(Path("passes").glob("*_test.cc")),
+            *sorted(Path("ops").glob("*_test.cc")),
+        ]:
             self.tests[self.build_dir / source.with_suffix("")] = source
 
     def shared_header(self, source: Path) -> Path | None:

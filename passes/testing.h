@@ -1,5 +1,4 @@
-// What the tests of the passes share: graphs in a few words. TensorFlow has a CHECK of its own,
-// which ends the process, so doctest's names are the long ones here.
+// What the tests of the passes share: graphs in a few words.
 #ifndef TF_LIBRA_PASSES_TESTING_H_
 #define TF_LIBRA_PASSES_TESTING_H_
 
@@ -7,13 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "ops/testing/tensorflow.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"
-#define DOCTEST_CONFIG_NO_SHORT_MACRO_NAMES
-#include "ops/testing/checks.h"
 
 namespace tf_libra {
 namespace testing {

@@ -1,4 +1,4 @@
-"""The C++ tests of `passes`, which need TensorFlow's libraries but no Python, each as one test."""
+"""The C++ tests that need TensorFlow's libraries but no Python, each as one test."""
 
 import os
 import subprocess
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = sorted(path.stem for path in (ROOT / "passes").glob("*_test.cc"))
+FOLDERS = ("ops", "passes")
+PROGRAMS = sorted(
+    f"{folder}/{path.stem}" for folder in FOLDERS for path in (ROOT / folder).glob("*_test.cc")
+)
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +22,7 @@ def built_programs() -> dict[str, Path]:
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     paths = [ROOT / line for line in done.stdout.splitlines() if line.endswith("_test")]
-    return {path.name: path for path in paths}
+    return {f"{path.parent.name}/{path.name}": path for path in paths}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
