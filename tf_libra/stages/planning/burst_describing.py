@@ -6,6 +6,7 @@ from tf_libra import units
 from tf_libra.model.burst import BurstPlan
 from tf_libra.simulation.burst_gantt import layers_of, named, pictures, stages_of
 from tf_libra.stages.executing.executing import Execution
+from tf_libra.stages.planning.describing import beside
 from tf_libra.stages.planning.first_steps import Measured
 
 _BAR = 8
@@ -60,11 +61,11 @@ def explained(
     for one in layers_of(plan):
         bar = "#" * max(1, _BAR * one.num_devices // most)
         place = f"from rank {one.first_device} on: " if one.first_device else ""
-        lines.append(
+        columns = (
             f"{one.num_devices:>5}  {units.time(one.comes_in):>10}  {units.time(one.computes):>10}"
-            f"  {units.time(one.all_reduce):>10}  {one.amplification:>9.2f}"
-            f"  {bar:<{_BAR}}  {place}{one.name}"
+            f"  {units.time(one.all_reduce):>10}  {one.amplification:>9.2f}  {bar:<{_BAR}}  "
         )
+        lines += beside(columns, f"{place}{one.name}")
     lines += ["", "of the whole batch, forward and backward"]
     both = None if measured is None else (measured.bars, measured.seconds)
     for picture in pictures(plan, both):

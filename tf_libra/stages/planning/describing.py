@@ -87,17 +87,24 @@ def explained(
     return "\n".join(line[:_COLUMNS] for line in lines)
 
 
+def beside(columns: str, text: str) -> list[str]:
+    """A row whose last column is as many lines as it takes."""
+    found = textwrap.wrap(text, _COLUMNS - len(columns), break_on_hyphens=False)
+    return [columns + found[0], *(" " * len(columns) + one for one in found[1:])]
+
+
 def _table(plan: PipelinePlan, layers: LayerGraph) -> Iterator[str]:
     yield f"{'stage':>5}  {'forward':>9}  {'backward':>9}  {'parameters':>10}  {'sends':>9}  layers"
     for index, stage in enumerate(plan.stages):
         own = slice(stage.start, stage.stop)
         sends = 0.0 if stage.stop == len(layers.layers) else layers.activation_bytes[stage.stop - 1]
         forward, backward = stage_seconds(layers, stage)
-        yield (
+        columns = (
             f"{index:>5}  {units.time(forward):>9}  {units.time(backward):>9}"
             f"  {units.size(float(layers.parameter_bytes[own].sum())):>10}"
-            f"  {units.size(sends):>9}  {_stage(plan, index)}"
+            f"  {units.size(sends):>9}  "
         )
+        yield from beside(columns, _stage(plan, index))
     yield (
         "of one microbatch, divided among the stage's ranks; what is sent is of one microbatch, one"
         " way"
