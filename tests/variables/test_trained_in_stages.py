@@ -1,0 +1,170 @@
+"""Who is asked for variables that only some ranks have, by keepers that write down what they do."""
+
+import gc
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tf_libra.variables.held import Held
+from tf_libra.variables.trained_in_stages import TrainedInStages
+
+
+class Owner:
+    """What goes with a function."""
+
+
+class Keeps:
+    """Keeps some variables, all of them old."""
+
+    def __init__(self, said: list[str], name: str, *variables: tf.Variable) -> None:
+        self.said, self.name = said, name
+        self.variables = list(variables)
+        self.is_done = False
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self.variables)
+
+    def is_left(self) -> None:
+        self.said.append(f"{self.name} is left")
+
+    def warn(self) -> None:
+        self.said.append(f"{self.name} warns")
+
+    def brings_back(self, held: Mapping[int, Held]) -> set[int]:
+        self.said.append(f"{self.name} brings back")
+        brought = {one.key for one in self.old().values()} & held.keys()
+        self.variables = [one for one in self.variables if int(one.handle._id) not in brought]
+        return brought
+
+    def old(self) -> dict[int, Held]:
+        return {
+            number: Held(number, one.name, one.handle, one.dtype, one.shape)
+            for number, one in enumerate(self.variables)
+        }
+
+    def trained(self) -> dict[int, str]:
+        return {int(one.handle._id): one.name for one in self.variables}
+
+    def forget_ranks(self) -> None:
+        self.said.append(f"{self.name} forgets")
+
+
+class Rank:
+    """One of two ranks, the other of which has told its part beforehand."""
+
+    def __init__(self, *others: Any) -> None:
+        self.others = list(others)
+        self.told: list[Any] = []
+
+    def all_gather(self, message: Any) -> list[Any]:
+        self.told.append(message)
+        return [message, self.others.pop(0)]
+
+
+@pytest.fixture
+def every() -> Iterator[TrainedInStages]:
+    gc.disable()  # a collection at any other time would be told of
+    found = TrainedInStages()
+    yield found
+    found._end()
+    gc.enable()
+    assert found._collected not in gc.callbacks
+
+
+def variables(*names: str) -> list[tf.Variable]:
+    return [tf.Variable(0.0, name=name) for name in names]
+
+
+def held(*some: tf.Variable) -> dict[int, Held]:
+    every = (Held(0, one.name, one.handle, one.dtype, one.shape) for one in some)
+    return {one.key: one for one in every}
+
+
+def test_keepers_are_asked_in_the_order_that_all_ranks_have(every: TrainedInStages) -> None:
+    """Whatever the order in which functions were first called here."""
+    a, b, c, other = variables("a", "b", "c", "other")
+    said: list[str] = []
+    owner = Owner()
+    keepers = {name: Keeps(said, name, *own) for name, own in (("2", [b]), ("3", [c]), ("1", [a]))}
+    for name, keeper in keepers.items():
+        every.register(name, keeper, owner)
+    assert every.anybody()
+    assert every.trained_beside(held(b)) == ["a:0", "c:0"]
+    assert every.bring_back(held(a, c, other), but=keepers["3"]) == held(a).keys()
+    assert said == ["1 brings back", "2 brings back"]
+    assert every.bring_back(held(a, c)) == held(c).keys()
+    assert keepers["2"].is_behind
+    every.bring_back(held(b))
+    said.clear()
+    # Nothing is old any more, so nobody is asked.
+    assert not every.anybody() and every.bring_back(held(a, b, c)) == set() and not said
+
+
+def test_what_every_rank_still_has_is_brought_back_by_all(every: TrainedInStages) -> None:
+    """A variable, or a whole function, may have gone on one rank and not yet on another."""
+    a, b, c = variables("a", "b", "c")
+    said: list[str] = []
+    owner = Owner()
+    one, other = Keeps(said, "1", a, b), Keeps(said, "2", c)
+    for keeper in (other, one):
+        every.register(keeper.name, keeper, owner)
+    control: Any = Rank({"1": [1, 7]}, None)
+    every.stepped(control)
+    assert every.reach() is control
+    every.bring_everything_back(control)
+    assert control.told == [{"1": [0, 1], "2": [0]}, None]  # None: all of them have all
+    assert said == ["1 brings back", "2 brings back"]
+    assert one.variables == [a] and other.variables == [c]
+    assert every.reach() is None
+
+
+def test_a_keeper_stays_until_nobody_needs_it(every: TrainedInStages) -> None:
+    said: list[str] = []
+    owner = Owner()
+    keeper = Keeps(said, "1", *variables("a"))
+    every.register("1", keeper, owner)
+    del owner
+    assert said == ["1 is left"]
+    assert every.anybody()
+    gc.collect(0)
+    assert said == ["1 is left"]  # what nobody can reach may be there still
+    gc.collect()
+    assert said == ["1 is left", "1 warns"]
+    keeper.is_done = True
+    assert not every.anybody()
+    gc.collect()
+    assert said == ["1 is left", "1 warns"]
+
+
+def test_of_a_function_that_is_made_anew_the_keeper_before_is_not_told(
+    every: TrainedInStages,
+) -> None:
+    said: list[str] = []
+    owners = [Owner(), Owner()]
+    for number, owner in enumerate(owners):
+        every.register("1", Keeps(said, f"{number}th", *variables("a")), owner)
+    del owner
+    del owners[0]
+    assert not said
+    owners.clear()
+    assert said == ["1th is left"]
+
+
+def test_in_another_job_all_is_forgotten_that_ranks_had(every: TrainedInStages) -> None:
+    said: list[str] = []
+    owner = Owner()
+    every.register("1", Keeps(said, "1"), owner)
+    control: Any = Rank()
+    every.of_job(0)
+    every.stepped(control)
+    every.of_job(0)
+    assert not said and every.reach() is control
+    every.of_job(1)
+    assert said == ["1 forgets"] and every.reach() is None
+    every.of_job(1)
+    assert said == ["1 forgets"]
+    every.of_job(0)
+    assert said == ["1 forgets"] * 2
