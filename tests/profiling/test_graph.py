@@ -1,0 +1,100 @@
+"""Which nodes of executed graphs produce gradients: graphs made up by hand, and captured ones."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tf_libra.profiling.graph import GraphCapture, gradient_sources, placed_all_reduces
+
+
+def graph(*nodes: tuple[str, str, list[str], dict[str, object]]) -> graph_pb2.GraphDef:
+    """Of nodes with name, op, inputs and attributes: integers, or lists of these or of names."""
+    found = graph_pb2.GraphDef()
+    for name, op, inputs, attributes in nodes:
+        node = found.node.add(name=name, op=op, input=inputs)
+        for key, value in attributes.items():
+            if isinstance(value, int):
+                node.attr[key].i = value
+            elif key == "part_starts":
+                node.attr[key].list.i.extend(value)
+            else:
+                node.attr[key].list.s.extend(one.encode() for one in value)
+    return found
+
+
+def test_what_feeds_all_reduces_produces_gradients() -> None:
+    """By whole ones and by those that are started, of ours and of another library."""
+    of_other = {"_tf_libra_tensor_names": ["c"], "_tf_libra_group": 2, "_tf_libra_num_threads": 4}
+    one = graph(
+        ("x", "Placeholder", [], {}),
+        ("conv", "Conv2DBackpropFilter", ["x", "^before"], {}),
+        ("whole", "LibraAllReduce", ["conv:1", "conv", "^x"], {"tensor_names": ["a", "b"]}),
+        ("mul", "Mul", ["x", "conv:1"], {}),
+        ("other", "HorovodAllreduce", ["mul"], of_other),
+    )
+    apart = graph(
+        ("y", "MatMul", [], {}), ("start", "LibraAllReduceStart", ["y"], {"tensor_names": ["d"]})
+    )
+    forward = graph(("z", "MatMul", ["w"], {}))
+    found = gradient_sources([forward, one, apart])
+    assert found.producers == {"a": ("conv",), "b": ("conv",), "c": ("mul",), "d": ("y",)}
+    assert found.inputs["conv"] == ("x",) and found.inputs["mul"] == ("x", "conv")
+    assert "z" not in found.inputs  # there is no gradient around it
+    [placed] = placed_all_reduces([forward, one, apart])
+    assert (placed.node, placed.group, placed.num_threads) == ("other", 2, 4)
+    assert placed.tensor_names == ("c",)
+
+
+def test_a_gradient_in_parts_is_produced_once_and_one_of_a_choice_in_each_branch() -> None:
+    one = graph(
+        (
+            "first",
+            "LibraAllReduce",
+            ["a", "b"],
+            {"tensor_names": ["a", "b"], "part_starts": [0, 0]},
+        ),
+        ("second", "LibraAllReduce", ["b_rest"], {"tensor_names": ["b"], "part_starts": [512]}),
+        ("then", "LibraAllReduce", ["c_then"], {"tensor_names": ["c"]}),
+        ("else", "LibraAllReduce", ["c_else"], {"tensor_names": ["c"]}),
+    )
+    assert gradient_sources([one]).producers == {
+        "a": ("a",), "b": ("b",), "c": ("c_then", "c_else")
+    }  # fmt: skip
+
+
+def test_graphs_without_gradients_are_refused() -> None:
+    with pytest.raises(ValueError, match="graphs: none holds an all-reduce"):
+        gradient_sources([graph(("z", "MatMul", ["w"], {}))])
+
+
+def names_of(capture: GraphCapture) -> set[str]:
+    return {node.name for one in capture.graphs for node in one.node}
+
+
+def test_a_function_is_captured_by_its_first_call_alone() -> None:
+    @tf.function(autograph=False)
+    def other(x: tf.Tensor) -> tf.Tensor:
+        return tf.sin(x, name="of_the_other")
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(x, name="of_the_step")
+
+    other(tf.ones([2]))
+    with GraphCapture() as first:
+        step(tf.ones([2]))
+    assert any("of_the_step" in name for name in names_of(first))
+    assert not any("of_the_other" in name for name in names_of(first))
+    with GraphCapture() as again:
+        step(tf.ones([2]))
+    assert not again.unavailable and not any("of_the_step" in name for name in names_of(again))
+
+
+def test_where_the_user_collects_graphs_nothing_is_taken_away() -> None:
+    tf.summary.trace_on(graph=True)
+    try:
+        with GraphCapture() as capture:
+            tf.function(lambda x: x + 1)(tf.ones([2]))
+        assert "tf.summary.trace_on" in capture.unavailable and not capture.graphs
+    finally:
+        tf.summary.trace_off()

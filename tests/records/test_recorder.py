@@ -1,0 +1,147 @@
+"""What is written of a training function, on which rank and when; and that nothing ends with it."""
+
+import logging
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.records.test_writer import values
+from tests.tensorboard import examples
+from tf_libra.model.background import Got
+from tf_libra.records import history, recorder
+from tf_libra.records.recorder import Recorder
+from tf_libra.records.step import StepRecord
+from tf_libra.records.writer import run_folder
+
+RECORD = examples.plan_record()
+LOG = logging.getLogger("test")
+
+
+def made(folder: Path, rank: int = 0, **options: Any) -> Recorder:
+    return Recorder(folder, rank, "step", LOG, **options)
+
+
+def series(folder: Path, rank: int = 0) -> dict[str, list[tuple[int, Any]]]:
+    """By tag, without the function's name, steps and values of what was written."""
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for step, value in values(run_folder(folder, rank)):
+        tag = value.tag.partition("/")[2]
+        array = tf.make_ndarray(value.tensor).item()
+        found.setdefault(tag, []).append((step, array))
+    return found
+
+
+def test_steps_are_written_one_by_one_and_then_as_medians(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    single = recorder._SINGLE_STEPS
+    # Binary fractions, whose sums are exact: the last is the one with which five seconds are over.
+    seconds = [0.25] * single + [0.5, 1.0, 2.0, 1.0, 0.5] + [0.5] * 9
+    for step, took in enumerate(seconds, 1):
+        one.took(step, took, usual=True)
+    one.took(len(seconds) + 1, 7.0, usual=False)
+    one.close()
+    found = series(tmp_path)
+    steps = found[history.STEP_SECONDS]
+    assert [step for step, _ in steps] == [*range(1, single + 1), single + 5]
+    assert steps[-1][1] == statistics.median((0.5, 1.0, 2.0, 1.0, 0.5))
+    assert found[history.DISTURBED_STEP_SECONDS] == [(len(seconds) + 1, 7.0)]
+
+
+def test_how_long_a_plan_may_be_waited_for_is_written_once(tmp_path: Path) -> None:
+    waits, has = (made(tmp_path / name, max_tuning_steps=40) for name in ("w", "h"))
+    has.in_force(RECORD)
+    for one in (waits, has):
+        for step in (1, 2):
+            one.took(step, 0.5, usual=True)
+        one.close()
+    assert series(tmp_path / "w")[history.MAX_TUNING_STEPS] == [(1, 40)]
+    assert history.MAX_TUNING_STEPS not in series(tmp_path / "h")
+
+
+def test_other_ranks_write_what_only_they_know(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        one = made(tmp_path, rank)
+        one.executed(1, (0, 10), ())  # there is no plan yet, so nothing to write
+        one.in_force(RECORD)
+        one.took(2, 0.5, usual=True)
+        one.drifted(3, 0.5, 0.25, is_back=False)
+        one.drifted(4, 0.25, 0.25, is_back=True)
+        one.clocks(((1, 2), (3, 4)))
+        for step in (5, 6):
+            one.executed(step, (10 * step, 10 * step + 5), ())
+        one.background(Got(7, "other", 0.5, 0.25, 0.5, 2, 1.0, 3))
+        one.close()
+    first, second = series(tmp_path), series(tmp_path, 1)
+    assert first[history.DRIFTED_STEP_SECONDS] == [(3, 0.5)]
+    assert first[history.RETURNED_STEP_SECONDS] == [(4, 0.25)]
+    assert first[history.EXPECTED_STEP_SECONDS] == [(3, 0.25), (4, 0.25)]
+    own = {RECORD.tag.partition("/")[2]} | {
+        name for name in first if name in (*history.HISTORY, history.MAX_TUNING_STEPS)
+    }
+    assert first.keys() - own == second.keys() and len(second) == 2
+    for rank, found in enumerate((first, second)):
+        [texts] = [some for tag, some in found.items() if tag.startswith("step/")]
+        steps = [StepRecord.from_json(text.decode()) for _, text in texts]
+        assert [(one.step, one.rank) for one in steps] == [(5, rank), (6, rank)]
+        # When messages were exchanged goes with one record.
+        assert [one.exchanges_ns for one in steps] == [((1, 2), (3, 4)), ()]
+
+
+def test_a_traced_step_says_how_long_backward_took(tmp_path: Path) -> None:
+    one = made(tmp_path)
+    one.in_force(RECORD)
+    timeline = examples.measured(RECORD)
+    one.executed(8, (0, 10**9), (), timeline=timeline)
+    one.close()
+    found = series(tmp_path)
+    [(_, whole)] = found[history.BACKWARD_SECONDS]
+    [(step, rest)] = found[history.RESIDUAL_SECONDS]
+    assert step == 8 and whole == pytest.approx(timeline.backward_seconds, rel=1e-6)
+    assert rest == pytest.approx(timeline.backward_seconds - timeline.compute_seconds, rel=1e-5)
+
+
+class Full:
+    """A file on a disk that is full."""
+
+    def close(self) -> None:
+        raise OSError("no space left")
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.close()
+
+
+def test_what_cannot_be_written_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    without, full = made(tmp_path / "file"), made(tmp_path)
+    disk: Any = Full()
+    full._writer = disk
+    for one in (without, full):
+        one.in_force(RECORD)
+        one.took(1, 0.5, usual=True)
+        one.graph(1, tf.Graph().as_graph_def)
+        one.executed(2, (0, 10), ())
+        one.close()
+    assert [one.getMessage().partition(": ")[2].partition(": ")[0] for one in caplog.records] == [
+        "TensorBoard is not written to any more"
+    ] * 2
+    assert "no space left" in caplog.text
+
+
+def test_a_graph_that_cannot_be_drawn_is_left_out_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = made(tmp_path)
+
+    def draw() -> Any:
+        raise ValueError("over 2 GB")
+
+    one.graph(1, draw)
+    one.took(1, 0.5, usual=True)
+    one.close()
+    assert "the graph of the step is not written: over 2 GB" in caplog.text
+    assert series(tmp_path)[history.STEP_SECONDS] == [(1, 0.5)]
