@@ -1,0 +1,74 @@
+"""What callbacks do without another rank, or by what one says; jobs are those of `test_fit.py`."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tf_libra.keras.callbacks import AverageMetrics, BroadcastVariables
+from tf_libra.ranks import control as control_lib
+
+
+class Ranks:
+    """This is rank 1 of two, of which the other has other metrics."""
+
+    rank, world_size = 1, 2
+
+    def __init__(self, theirs: dict[str, Any]) -> None:
+        self.theirs = theirs
+
+    def all_gather(self, message: Any) -> list[Any]:
+        return [self.theirs, message]
+
+
+def averaged(logs: dict[str, Any] | None) -> dict[str, Any] | None:
+    AverageMetrics().on_epoch_end(0, logs)
+    return logs
+
+
+def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks({"of_classes": [1.0, 3.0], "loss": 0.5})
+    monkeypatch.setattr(control_lib, "running", lambda: [ranks])
+    logs = averaged({"loss": np.float32(1.5), "of_classes": np.array([3.0, 4.0])})
+    assert logs is not None
+    assert logs["loss"] == 1.0 and type(logs["loss"]) is float
+    np.testing.assert_array_equal(logs["of_classes"], [2.0, 3.5])
+
+
+def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_lib, "running", lambda: [Ranks({"accuracy": 0.5, "loss": 1.0})])
+    logs: dict[str, Any] = {"loss": 1.0}
+    with pytest.raises(ValueError, match=r"rank 0 has \['accuracy', 'loss'\], rank 1 \['loss'\]"):
+        averaged(logs)
+    assert logs == {"loss": 1.0}
+
+
+def test_a_process_alone_keeps_its_metrics() -> None:
+    assert averaged({"loss": 1}) == {"loss": 1}
+    assert averaged(None) is None
+
+
+def broadcasts(model: keras.Model) -> None:
+    callback = BroadcastVariables()
+    callback.set_model(model)
+    callback.on_train_begin()
+
+
+def test_a_model_without_variables_is_told_what_it_lacks() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)], name="late")
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"'late' has no variables yet .* keras.Input, or call bu"):
+        broadcasts(model)
+
+
+def test_variables_are_the_same_where_nobody_else_is(horovod: None) -> None:
+    """The optimizer's are there from now on, as they have to be everywhere."""
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
+    model.compile("adam", "mse")
+    before = [one.numpy() for one in model.variables]
+    assert not model.optimizer.built
+    broadcasts(model)
+    assert model.optimizer.built
+    for one, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(one.numpy(), value)

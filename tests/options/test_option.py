@@ -1,0 +1,51 @@
+"""How options are declared, and checked all at once."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tf_libra.options.option import BURSTS, DATA_PARALLELISM, PIPELINES, Option, check_all, option
+
+
+def positive(name: str, value: Any) -> int:
+    if value <= 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    first: int = option(
+        1,
+        "int",
+        positive,
+        """What it does,
+           on two lines.""",
+    )
+    second: int = option(
+        2, "int", positive, "More.", agreed=True, alone="two", of=(PIPELINES, BURSTS)
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+
+def test_what_is_declared_is_known_of_each_field() -> None:
+    first, second = (one.metadata for one in dataclasses.fields(Declared))
+    assert first["doc"] == "What it does, on two lines."
+    assert (first["agreed"], first["alone"], first["of"]) == (False, "", (DATA_PARALLELISM,))
+    assert (second["agreed"], second["alone"], second["of"]) == (True, "two", (PIPELINES, BURSTS))
+    for field in dataclasses.fields(Declared):
+        metadata: Any = field.metadata
+        one = Option(field.name, field.default, **metadata)
+        assert one.given_as == (field.metadata["alone"] or field.name)
+
+
+def test_every_field_is_what_its_check_makes_of_it() -> None:
+    given: Any = (1.0, 7.0)
+    made = Declared(*given)
+    assert made == Declared(1, 7) and type(made.second) is int
+    assert Declared() == Declared(1, 2)
+    with pytest.raises(ValueError, match="second must be positive, got 0"):
+        Declared(1, 0)
