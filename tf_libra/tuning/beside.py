@@ -81,28 +81,34 @@ def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Sta
     """
     of_plan = np.eye(count)[np.asarray(plans, dtype=int)]
     logarithms = np.log(np.asarray(seconds, dtype=float))
-    steps = np.eye(len(plans))
-    between = np.concatenate([steps[lag:] - steps[:-lag] for lag in _LAGS])
-    rows = between @ of_plan
+    before, after = np.concatenate(
+        [np.stack([np.arange(len(plans) - lag), np.arange(lag, len(plans))]) for lag in _LAGS],
+        axis=1,
+    )
     # Two steps of one plan say nothing of another.
-    between, rows = (one[rows.any(axis=1)] for one in (between, rows))
+    apart = np.any(of_plan[after] != of_plan[before], axis=1)
+    before, after = before[apart], after[apart]
+    rows = of_plan[after] - of_plan[before]
     if not len(rows):
         return Standings(np.zeros(count), np.zeros((count, count)), 0)
-    measured = between @ logarithms
+    measured = logarithms[after] - logarithms[before]
     weights = np.ones(len(rows))
-    before = np.full(count, np.inf)
+    previous = np.full(count, np.inf)
     for _ in range(_ITERATIONS):
         weighted = rows.T * weights
         inverse = np.linalg.pinv(weighted @ rows)
         found = inverse @ weighted @ measured
-        if np.abs(found - before).max() < _LEAST_NOISE:
+        if np.abs(found - previous).max() < _LEAST_NOISE:
             break
-        before = found
+        previous = found
         off = np.abs(measured - rows @ found)
         deviation = max(float(np.median(off)) / _MEDIAN_OF_NORMAL, _LEAST_NOISE)
         weights = 1 / (1 + (off / (_FAR_OFF * deviation)) ** 2) ** 2
     # A step is in several differences: what is independent is the noise of steps.
-    by_step = inverse @ weighted @ between
+    by_difference = inverse @ weighted
+    by_step = np.zeros((count, len(plans)))
+    np.add.at(by_step, (slice(None), after), by_difference)
+    np.subtract.at(by_step, (slice(None), before), by_difference)
     freedom = len(plans) - count
     noise = deviation**2 / 2 * len(plans) / max(freedom, 1)
     return Standings(found - found.mean(), by_step @ by_step.T * noise, freedom)
