@@ -105,10 +105,10 @@ def standings(plans: Sequence[int], seconds: Sequence[float], count: int) -> Sta
         deviation = max(float(np.median(off)) / _MEDIAN_OF_NORMAL, _LEAST_NOISE)
         weights = 1 / (1 + (off / (_FAR_OFF * deviation)) ** 2) ** 2
     # A step is in several differences: what is independent is the noise of steps.
-    by_difference = inverse @ weighted
-    by_step = np.zeros((count, len(plans)))
-    np.add.at(by_step, (slice(None), after), by_difference)
-    np.subtract.at(by_step, (slice(None), before), by_difference)
+    by_difference = (inverse @ weighted).T
+    by_step = np.zeros((len(plans), count))
+    np.add.at(by_step, after, by_difference)
+    np.subtract.at(by_step, before, by_difference)
     freedom = len(plans) - count
     noise = deviation**2 / 2 * len(plans) / max(freedom, 1)
-    return Standings(found - found.mean(), by_step @ by_step.T * noise, freedom)
+    return Standings(found - found.mean(), by_step.T @ by_step * noise, freedom)
