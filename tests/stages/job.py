@@ -31,6 +31,43 @@ from tf_libra.stages.recording.recording import Recorder
 from tf_libra.stages.recording.step_graph import StepGraph
 
 
+@dataclass(frozen=True)
+class Made:
+    """A model that tests use one after another, which takes less than to make it anew.
+
+    Attributes:
+        trained: it.
+        variables: all that were made for it, in order.
+        values: theirs at first.
+        recorder: of its step, which keeps its traces.
+    """
+
+    trained: Trained
+    variables: Sequence[tf.Variable]
+    values: Sequence[Any]
+    recorder: Recorder
+
+    def handles(self, other: "Made") -> dict[int, Any]:
+        """By the id of each handle that another such model has, this one's."""
+        pairs = zip(other.variables, self.variables, strict=True)
+        return {id(theirs.handle): own.handle for theirs, own in pairs}
+
+
+def made(make: Callable[[], Trained], number: int) -> Made:
+    """The model of this number, as it was at first; whoever had it before has it so, too."""
+    one = _made(make, number)
+    for variable, value in zip(one.variables, one.values, strict=True):
+        variable.assign(value)
+    return one
+
+
+@functools.cache
+def _made(make: Callable[[], Trained], number: int) -> Made:
+    trained, variables = _created(make)
+    values = [tf.identity(one) for one in variables]
+    return Made(trained, variables, values, Recorder(tf.function(trained.step)))
+
+
 def fresh(make: Callable[[], Trained]) -> Trained:
     """A model that is the same every time, with the same names."""
     return _created(make)[0]
@@ -61,7 +98,7 @@ def trained_alone(
     Returns:
         What every step returns; and by number and name variables, state and optimizer's variables.
     """
-    alone = fresh(make)
+    alone = made(make, -1).trained
     returned = [
         {name: value.numpy() for name, value in alone.accumulated(*step, num_microbatches).items()}
         for step in batches(num_steps, samples)
@@ -131,19 +168,17 @@ def train_laid_out(
 ) -> list[Rank]:
     """Trains on joint batches, with the layout for layers of these names.
 
-    Tracing takes longest, so the step is traced once and not by every rank, as processes have to:
-    the other ranks have the same trace, with variables of their own.
+    Tracing takes longest, so the step is traced once and not by every rank, as processes have to,
+    nor by every test: the ranks have the same trace, with variables of their own.
     """
     threads = Threads(num_ranks)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups, has_branches)
-    trained, variables = _created(make)
-    traces, layout = _planned(trained, *how)
-    ranks = [_rank(trained, traces, layout, threads.of(0), batches)]
-    for number in range(1, num_ranks):
-        trained, own = _created(make)
-        pairs = zip(variables, own, strict=True)
-        handles = {id(one.handle): other.handle for one, other in pairs}
-        ranks.append(_rank(trained, traces, layout, threads.of(number), batches, handles))
+    models = [made(make, number) for number in range(num_ranks)]
+    traces, layout = _planned(models[0].recorder, *how)
+    ranks = [
+        _rank(one.trained, traces, layout, threads.of(number), batches, one.handles(models[0]))
+        for number, one in enumerate(models)
+    ]
     with concurrent.futures.ThreadPoolExecutor(num_ranks) as pool:
         for future in [pool.submit(run, one, number) for number, one in enumerate(ranks)]:
             future.result()
@@ -162,11 +197,12 @@ def rank_of(
     """What one rank, a process of its own, has before the first step; see `train_laid_out`."""
     trained = fresh(make)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups)
-    return _rank(trained, *_planned(trained, *how), transport, batches)
+    recorder = Recorder(tf.function(trained.step))
+    return _rank(trained, *_planned(recorder, *how), transport, batches)
 
 
 def _planned(
-    trained: Trained,
+    recorder: Recorder,
     layout_of: Callable[[Sequence[str]], Layout],
     num_ranks: int,
     num_microbatches: int,
@@ -177,7 +213,6 @@ def _planned(
     """The traces of a model's step, and its layout."""
     images, labels = batches[0]
     share = images.shape[0] // num_ranks
-    recorder = Recorder(tf.function(trained.step))
     given = ((images, labels), {})
     size = images.shape[0] // num_microbatches
     options = {"num_ranks": num_ranks, "has_branches": has_branches}
@@ -205,13 +240,13 @@ def _rank(
     sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
     traced = {size: traces.traced(size, layout.starts) for size in sizes}
     if handles is not None:
-        traced = {size: _with_handles(one, handles) for size, one in traced.items()}
+        traced = {size: with_handles(one, handles) for size, one in traced.items()}
     execution = Execution(layout, traced, traces.samples_per_rank, transport)
     cut = next(iter(traced.values())).cut
     return Rank(trained, cut.graph, cut, execution, batches, [])
 
 
-def _with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
+def with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
     """The same trace of other variables."""
 
     def other(captured: Any) -> Any:

@@ -133,7 +133,7 @@ def convolutional() -> Trained:
             layers.Dense(10),
         ]
     )
-    optimizer = keras.optimizers.Adam(1e-2, global_clipnorm=0.5)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
     norms = keras.metrics.Mean("norms")
     trained = _of_keras(
         model, optimizer, metric=keras.metrics.SparseCategoricalAccuracy(), norms=norms
@@ -249,7 +249,7 @@ def conditional() -> Trained:
     Its loss is scaled, by more and more.
     """
     layers = keras.layers
-    dense = [layers.Dense(16, activation="relu") for _ in range(3)]
+    dense = [layers.Dense(16, activation="relu") for _ in range(2)]
     model = keras.Sequential([layers.Input([8, 8, 1]), layers.Flatten(), *dense, layers.Dense(10)])
     every = {"gradient_accumulation_steps": 2, "use_ema": True, "ema_overwrite_frequency": 3}
     inner = keras.optimizers.Adam(1e-2, global_clipnorm=0.5, ema_momentum=0.5, **every)

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_libra
-from tests.stages.job import batches, fresh, plan_of, traced
-from tests.stages.models import EVERY
+from tests.stages.job import batches, plan_of, traced
 from tf_libra.stages.cutting.cutting import Cut
 from tf_libra.stages.cutting.exchanging import check_exchanges
 from tf_libra.stages.cutting.layout import Layout
@@ -562,10 +561,3 @@ def test_data_parallelism_lets_no_variables_go():
         tf_libra.optimize("libra", memory_bytes=1e9)
     with pytest.raises(ValueError, match=r"^memory_bytes must be"):
         tf_libra.optimize(Spp(num_microbatches=2), memory_bytes=0)
-
-
-def test_every_model_has_cuts():
-    for make in EVERY.values():
-        trained = fresh(make)
-        graph = traced(Recorder(tf.function(trained.step)), IMAGES, LABELS, 8)
-        assert len(graph.layers) > 2

@@ -11,12 +11,14 @@ import tensorflow as tf
 from tests.stages.job import (
     batches,
     fresh,
+    made,
     names_of,
     plan_of,
     traced,
     train,
     train_laid_out,
     trained_alone,
+    with_handles,
 )
 from tests.stages.models import BURSTS, COUNTED, EVERY, Trained
 from tests.stages.threads import Threads
@@ -92,39 +94,38 @@ def test_metrics_are_of_what_all_replicas_have_seen(starts, replicas):
 def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, replicas):
     """What it returns is of all samples, and no variable is trained."""
     make, [(images, labels)] = (EVERY | COUNTED)[model], batches(1, 12)
-    alone = fresh(make)
+    alone = made(make, -1).trained
     wanted = alone.flagged(images, labels, False)
-    threads = Threads(sum(replicas))
+    threads, models = Threads(3), [made(make, number) for number in range(3)]
+    recorder = Recorder(tf.function(models[0].trained.flagged))
+    training = Traces(recorder, ((images, labels), {}), 4, 6, num_ranks=3)
+    given = ((images, labels), {"training": False})
+    traces = Traces(recorder, given, 4, 6, num_ranks=3, trained=training.whole)
+    traces.check_layers(training)
+    names = [one.name for one in traces.whole.layers]
+    layout = Layout.of_pipeline(plan_of(names, starts, replicas, 2)).forward()
 
-    def evaluated(number: int, trained: Trained, traces: Traces, layout: Layout) -> list[Any]:
+    def execution(number: int) -> Execution:
         sizes = {Shares(layout, 4).size_in(stage) for stage in layout.stages_of(number)}
-        cuts = {size: traces.traced(size, layout.starts) for size in sizes}
-        execution = Execution(layout, cuts, 4, threads.of(number))
+        handles = models[number].handles(models[0])
+        cuts = {size: with_handles(traces.traced(size, layout.starts), handles) for size in sizes}
+        return Execution(layout, cuts, 4, threads.of(number))
+
+    def evaluated(number: int) -> list[Any]:
         own = slice(4 * number, 4 * number + 4)
-        flat = execution.step([images[own], labels[own]])
-        assert {one.kind for one in execution.executed} == {"forward"}
+        flat = executions[number].step([images[own], labels[own]])
+        assert {one.kind for one in executions[number].executed} == {"forward"}
         return flat
 
-    ranks = []
-    for number in range(3):
-        trained = fresh(make)
-        recorder = Recorder(tf.function(trained.flagged))
-        how = (4, 6)
-        training = Traces(recorder, ((images, labels), {}), *how, num_ranks=3)
-        given = ((images, labels), {"training": False})
-        traces = Traces(recorder, given, *how, num_ranks=3, trained=training.whole)
-        traces.check_layers(training)
-        names = [one.name for one in traces.whole.layers]
-        layout = Layout.of_pipeline(plan_of(names, starts, replicas, 2)).forward()
-        ranks.append((number, trained, traces, layout))
+    executions = [execution(number) for number in range(3)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda one: evaluated(*one), ranks))
-    for flat, (_, trained, traces, _) in zip(found, ranks, strict=True):
+        found = list(pool.map(evaluated, range(3)))
+    for flat, one in zip(found, models, strict=True):
         returned = traces.whole.recording.concrete.function_type.pack_output(flat)
         assert returned.keys() == wanted.keys()
         for name, want in wanted.items():
             close(returned[name], want)
-        for got, want in zip(trained.variables, alone.variables, strict=True):
+        for got, want in zip(one.trained.variables, alone.variables, strict=True):
             np.testing.assert_array_equal(read(got), read(want))
 
 
@@ -248,7 +249,7 @@ def test_no_stage_updates_where_a_gradient_is_not_finite():
     """Nor any other: what scales the loss is halved on every rank."""
     steps = batches(4, 24)
     steps[2] = (tf.where(steps[2][0] > 2, np.inf, steps[2][0]), steps[2][1])
-    alone = fresh(EVERY["conditional"])
+    alone = made(EVERY["conditional"], -1).trained
     for step in steps:
         alone.accumulated(*step, 4)
     ranks = train(EVERY["conditional"], (0, 1, 2), (1, 2, 1), 4, steps)
@@ -387,7 +388,7 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
 
 @pytest.mark.parametrize("model", ["deep", "convolutional"])
 def test_an_optimizer_may_be_built_by_the_first_trace(model):
-    """Which then has other ops than later ones: plain descent has no slots, Adam has."""
+    """Which then has other ops than later ones: plain descent has no slots, momentum is one."""
     trained = EVERY[model]()
     images, labels = batches(1, 8)[0]
     traces = Traces(Recorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
