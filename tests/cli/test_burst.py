@@ -106,6 +106,8 @@ def test_compare_has_every_scale_and_limit(profile, tmp_path, capsys):
             "background_seconds must be numbers",
         ),
         (["compare", "PROFILE", "--max_amplification=x"], 2, "max_amplification must be numbers"),
+        (["compare", "PROFILE", "--max_amplification=2,0.5"], 2, "must be at least 1, got 0.5"),
+        (["compare", "PROFILE", "--max_amplification=nan"], 2, "must be a finite number, got nan"),
         (["fly"], 2, "no command 'fly'"),
         ([], 2, ""),
     ],

@@ -118,6 +118,8 @@ def test_seconds_that_are_too_many_for_all_plans_but_one(inputs, tmp_path, capsy
         (["simulate"], 2, "plan or strategy must be given"),
         (["simulate", "--strategy=spp", "--num_microbatches=1,x"], 2, "must be integers"),
         (["compare"], 2, "num_microbatches must be given"),
+        (["compare", "--num_microbatches=0"], 2, "num_microbatches must be from 1"),
+        (["compare", "--num_microbatches=1", "--num_stages=5"], 2, "devices, 4, got 5"),
         (["compare", "more", "--num_microbatches=1"], 2, "no arguments are taken"),
         (["compare", "--speed=1"], 2, "speed"),
         (["draw"], 2, "no command 'draw'"),

@@ -70,3 +70,9 @@ def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
     assert "takes a chain of layers" in rows[-1].problem
     with pytest.raises(ValueError, match="takes a chain of layers"):
         compare(forked, {"search-linear": SearchLinear()}, [2.0])
+
+
+def test_a_limit_that_allows_no_plan_is_refused() -> None:
+    """Also where data parallelism, which is given its devices, could plan."""
+    with pytest.raises(ValueError, match=r"max_amplification must be at least 1, got 0\.5"):
+        compare(SCALING, {name: kind() for name, kind in BY_NAME.items()}, [2.0, 0.5])

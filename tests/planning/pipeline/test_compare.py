@@ -22,11 +22,22 @@ def test_rows_are_what_each_plans() -> None:
 
 
 def test_who_has_no_plan_says_why_and_all_together_raise() -> None:
-    few = strategies.GPipe(num_stages=3)
-    first, second = compare(LAYERS, CLUSTER, {"few": few, "spp": strategies.Spp()}, 4)
+    """In a row of devices there is no all-reduce over all."""
+    row = tf_libra.Cluster.from_bandwidth(np.eye(3, k=1) + np.eye(3, k=-1))
+    kinds = {name: BY_NAME[name]() for name in ("data-parallel", "gpipe")}
+    first, second = compare(LAYERS, row, kinds, 4)
     assert first.plan is None and first.timeline is None
-    assert "num_stages must be at most the number of devices" in first.problem
+    assert "bytes_per_second of cluster must" in first.problem
     assert second.plan is not None
     apart = tf_libra.Cluster.from_bandwidth(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="bytes_per_second of cluster must"):
         compare(LAYERS, apart, {name: kind() for name, kind in BY_NAME.items()}, 4)
+
+
+def test_arguments_that_allow_no_plan_are_refused() -> None:
+    """Also where other strategies could plan."""
+    both = {"spp": strategies.Spp(), "few": strategies.GPipe(num_stages=3)}
+    with pytest.raises(ValueError, match="num_stages must be at most the number of devices, 2"):
+        compare(LAYERS, CLUSTER, both, 4)
+    with pytest.raises(ValueError, match="num_microbatches must be from 1"):
+        compare(LAYERS, CLUSTER, both, 0)

@@ -1,7 +1,7 @@
 """All strategies of bursts side by side: what each plans, at every scale or under each limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tf_libra.model.burst import BurstPlan
 from tf_libra.model.scaling import ScalingProfile
@@ -36,27 +36,30 @@ def compare(
     limit on amplification and under none; as it is a strategy that takes neither.
 
     Raises:
-      ValueError: none has a plan; says why the first has none.
+      ValueError: a limit that a strategy refuses, before anything is planned; or none has a plan:
+        says why the first has none.
     """
     names = sorted(strategies, key=lambda name: not _takes(strategies[name], "num_devices"))
-    rows = [row for name in names for row in _rows(scaling, name, strategies[name], limits)]
+    asked = [one for name in names for one in _asked(scaling, name, strategies[name], limits)]
+    rows = [_compared(scaling, *one) for one in asked]
     if rows and all(row.plan is None for row in rows):
         raise ValueError(rows[0].problem)
     return tuple(rows)
 
 
-def _rows(
+def _asked(
     scaling: ScalingProfile, name: str, strategy: BurstStrategy, limits: Sequence[float]
-) -> Iterator[Compared]:
+) -> Iterator[tuple[str, BurstStrategy, int | None]]:
+    """What is planned for each row: its name, the strategy, and a number of devices."""
     if _takes(strategy, "num_devices"):
         for count in scaling.device_counts:
-            yield _compared(scaling, f"{name}, {count}", strategy, num_devices=count)
+            yield f"{name}, {count}", strategy, count
     elif _takes(strategy, "max_amplification"):
         for limit in limits:
-            yield _compared(scaling, f"{name}, {limit:g}", strategy, max_amplification=limit)
-        yield _compared(scaling, f"{name}, no limit", strategy)
+            yield f"{name}, {limit:g}", replace(strategy, max_amplification=limit), None
+        yield f"{name}, no limit", strategy, None
     else:
-        yield _compared(scaling, name, strategy)
+        yield name, strategy, None
 
 
 def _takes(strategy: BurstStrategy, name: str) -> bool:
@@ -64,16 +67,10 @@ def _takes(strategy: BurstStrategy, name: str) -> bool:
 
 
 def _compared(
-    scaling: ScalingProfile,
-    name: str,
-    strategy: BurstStrategy,
-    max_amplification: float | None = None,
-    num_devices: int | None = None,
+    scaling: ScalingProfile, name: str, strategy: BurstStrategy, num_devices: int | None
 ) -> Compared:
     try:
-        plan = make_burst_plan(
-            scaling, strategy, max_amplification=max_amplification, num_devices=num_devices
-        )
+        plan = make_burst_plan(scaling, strategy, num_devices=num_devices)
         return Compared(name, plan, num_devices)
     except ValueError as error:  # such as branches, which it does not take
         return Compared(name, None, num_devices, str(error))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tf_libra.model.cluster import Cluster
 from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelinePlan
-from tf_libra.planning.pipeline.planner import make_pipeline_plan
+from tf_libra.planning.pipeline.planner import checked, make_pipeline_plan
 from tf_libra.planning.pipeline.strategy import PipelineStrategy
 from tf_libra.simulation.pipeline import PipelineTimeline, simulate_pipeline
 
@@ -37,8 +37,11 @@ def compare(
     """Returns what each strategy plans, by the name it is given under, in that order.
 
     Raises:
-      ValueError: none has a plan; says why the first has none.
+      ValueError: an argument that allows a strategy no plan, before anything is planned; or none
+        has a plan: says why the first has none.
     """
+    for one in strategies.values():
+        checked(layers, cluster, one, num_microbatches)
     rows = []
     for name, one in strategies.items():
         try:

@@ -10,6 +10,7 @@ from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
     PipelineStrategy,
+    check_stages,
     resolve,
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
@@ -39,7 +40,7 @@ def make_pipeline_plan(
       ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
         devices, a layer or stage that fits no device, or a link that the plan needs is missing.
     """
-    strategy, count = _checked(layers, cluster, strategy, num_microbatches)
+    strategy, count = checked(layers, cluster, strategy, num_microbatches)
     return _planned(layers, cluster, strategy, strategy.draft(layers, cluster, count))
 
 
@@ -55,19 +56,23 @@ def make_pipeline_plans(
     SPP chooses among numbers of stages, most others among nothing. Arguments and errors
     are those of `make_pipeline_plan`, whose plan is the first.
     """
-    strategy, count = _checked(layers, cluster, strategy, num_microbatches)
+    strategy, count = checked(layers, cluster, strategy, num_microbatches)
     drafts = strategy.drafts(layers, cluster, count)
     plans = [_planned(layers, cluster, strategy, draft) for draft in drafts]
     return tuple(sorted(plans, key=lambda plan: plan.predicted_seconds or 0.0))
 
 
-def _checked(
+def checked(
     layers: LayerGraph,
     cluster: Cluster,
     strategy: PipelineStrategy | str,
     num_microbatches: int | None,
 ) -> tuple[PipelineStrategy, int]:
-    """Returns the strategy and M; `ValueError` for what no plan can be made of."""
+    """Returns the strategy and M of `make_pipeline_plan`'s arguments.
+
+    Raises:
+      ValueError: no plan can be made of them, whatever the links and the planner.
+    """
     checks.instance("layers", layers, LayerGraph)
     checks.instance("cluster", cluster, Cluster)
     strategy = resolve(strategy)
@@ -77,6 +82,8 @@ def _checked(
         raise ValueError("num_microbatches must be given, at least 1, got None")
     count = checks.integer("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     check_layers_fit(layers, cluster)
+    if strategy.num_stages is not None:
+        check_stages(strategy.num_stages, layers, cluster)
     return strategy, count
 
 
