@@ -9,7 +9,7 @@ import models
 import numpy as np
 import tensorflow as tf
 from halves import Halves
-from harness import RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases
 
 import tf_libra
 from tf_libra import strategies
@@ -19,6 +19,7 @@ from tf_libra.profiling.graph import GraphCapture
 from tf_libra.ranks import horovod
 from tf_libra.ranks.control import Terms
 from tf_libra.session import grappler
+from tf_libra.session.checking import Checking
 from tf_libra.tracing import marked_function
 
 cases = Cases()
@@ -317,6 +318,34 @@ class Looping(models.HandWritten):
         for _ in tf.range(3):
             super().step(inputs, labels)
         return tf.zeros([])
+
+
+@cases
+def closed() -> Any:
+    """Whether each call was judged as one that something is written of, by when training closed."""
+    judged: list[bool] = []
+    usual = Checking.wants
+
+    def wants(self: Checking, steps_of_plan: int, is_written: bool) -> bool:
+        judged.append(is_written)
+        return usual(self, steps_of_plan, is_written)
+
+    Checking.wants = wants  # type: ignore[method-assign]
+    found = {}
+    try:
+        for closed_before in (0, 1, 3):
+            model = models.HandWritten("float32", "sgd")
+            logdir = FOLDER / f"closed_before_{closed_before}"
+            step = tf_libra.optimize(plan=PLAN_FILE, logdir=logdir)(tf.function(model.step))
+            for number in range(3):
+                if number == closed_before:
+                    step.close()
+                step(*shard(number))
+            found[closed_before] = list(judged)
+            judged.clear()
+    finally:
+        Checking.wants = usual  # type: ignore[method-assign]
+    return found
 
 
 @cases

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl.api import is_autograph_artifact
 
 import tf_libra
+from tests.launching import Job
 from tf_libra import options
 from tf_libra.session import identity
 from tf_libra.session.state import State
@@ -72,6 +73,15 @@ def test_step_under_a_strategy_of_tensorflow_is_refused() -> None:
 
 def test_functions_of_one_name_have_identities_of_their_own() -> None:
     assert [training()._identity for _ in range(2)] == ["step", "step#1"]
+
+
+def test_once_it_is_closed_no_step_is_looked_at_for_what_nobody_writes(plans: Job) -> None:
+    """Also where it is closed before its gradients are known."""
+    assert plans.value("closed", 0) == {
+        "0": [False, False, False],
+        "1": [True, False, False],
+        "3": [True, True, True],
+    }
 
 
 def test_what_a_tf_function_has_beside_is_looked_for_in_vain_and_told_where() -> None:

@@ -329,6 +329,10 @@ class Session:
             self._tries_next = False
             self.state = replace(self.state, phase=Phase.MEASURE)
 
+    def stop_writing(self) -> None:
+        """From now on nothing is written down: nothing is traced or kept for that alone."""
+        self._is_written = False
+
     def close(self) -> None:
         """Forgets its plans; no step may follow."""
         self._applying.release(all_but=None)
