@@ -123,3 +123,42 @@ def test_what_the_protocol_says_and_a_kind_lacks_is_named() -> None:
         def grow(self) -> None: ...
 
     assert list(made.by_name) == ["whole"]
+
+
+def test_who_brings_what_is_missing_is_named() -> None:
+    @dataclass(frozen=True)
+    class InMetres:
+        unit: ClassVar[str] = "m"
+
+        def grow(self) -> None: ...
+
+    @dataclass(frozen=True)
+    class Of:
+        sizes: list[int] = field(default_factory=list)
+
+    made: Registry[Sized] = Registry("the tests", "kind", Sized, usual=(InMetres, Of))
+
+    @dataclass(frozen=True)
+    class Bare:
+        name: ClassVar[str] = "bare"
+
+    @dataclass(frozen=True)
+    class Growing(Of):
+        name: ClassVar[str] = "growing"
+
+        def grow(self) -> None: ...
+
+    @dataclass(frozen=True)
+    class Still(Of):
+        name: ClassVar[str] = "still"
+        unit: ClassVar[str] = "s"
+
+    told = r"; inherit \S+\.InMetres or \S+\.Of to have what is usual$"
+    with pytest.raises(ValueError, match=told):
+        made.register(Bare)
+    for one in (Growing, Still):
+        with pytest.raises(ValueError, match=r"; inherit \S+\.InMetres to have what is usual$"):
+            made.register(one)
+    nobody: Registry[Sized] = Registry("the tests", "kind", Sized, usual=(Of,))
+    with pytest.raises(ValueError, match=r"says what they are$"):
+        nobody.register(Growing)

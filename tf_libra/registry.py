@@ -1,7 +1,7 @@
 """Who is known by which name: planners and backends register themselves, nobody lists them."""
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 _Member = TypeVar("_Member")
@@ -16,7 +16,11 @@ class Registry(Generic[_Member]):
     """
 
     def __init__(
-        self, described: str, field: str = "strategy", protocol: type[Any] = object
+        self,
+        described: str,
+        field: str = "strategy",
+        protocol: type[Any] = object,
+        usual: Sequence[type[Any]] = (),
     ) -> None:
         """Begins empty.
 
@@ -24,10 +28,12 @@ class Registry(Generic[_Member]):
           described: what objects of it are, for messages.
           field: the argument by which users choose one, for messages.
           protocol: whose members they have to have.
+          usual: classes that bring some of them to those who inherit one, for messages.
         """
         self._described = described
         self._field = field
         self._protocol = protocol
+        self._usual = usual
         self._kinds: dict[str, type[_Member]] = {}
         self.by_name: Mapping[str, type[_Member]] = types.MappingProxyType(self._kinds)
 
@@ -56,10 +62,16 @@ class Registry(Generic[_Member]):
         if missing:
             raise ValueError(
                 f"{self._field} {name!r} must have {', '.join(missing)}:"
-                f" {self._protocol.__module__}.{self._protocol.__name__} says what they are"
+                f" {_dotted(self._protocol)} says what they are{self._who_brings(missing)}"
             )
         self._kinds[name] = kind
         return kind
+
+    def _who_brings(self, missing: list[str]) -> str:
+        found = [
+            _dotted(one) for one in self._usual if set(missing) - set(lacking(one, self._protocol))
+        ]
+        return f"; inherit {' or '.join(found)} to have what is usual" if found else ""
 
     def forget(self, name: str) -> None:
         """Makes one unknown again; `ValueError` where none has the name."""
@@ -89,6 +101,10 @@ class Registry(Generic[_Member]):
 
     def _unknown(self, name: str) -> ValueError:
         return ValueError(f"{self._field} must be one of {', '.join(self._kinds)}, got {name!r}")
+
+
+def _dotted(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:

@@ -68,12 +68,6 @@ class Strategy(Protocol):
         ...
 
 
-REGISTRY: Registry[Strategy] = Registry("tf_libra.strategies", protocol=Strategy)
-BY_NAME = REGISTRY.by_name
-register = REGISTRY.register
-resolve = REGISTRY.resolve
-
-
 def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `given` that are arguments of a strategy."""
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -174,3 +168,11 @@ class ChosenThreads(Usual):
     def with_threads(self, threads: tuple[int, ...]) -> Self:
         """The same strategy with another R."""
         return dataclasses.replace(self, threads=threads)
+
+
+REGISTRY: Registry[Strategy] = Registry(
+    "tf_libra.strategies", protocol=Strategy, usual=(FixedThreads, ChosenThreads)
+)
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+resolve = REGISTRY.resolve

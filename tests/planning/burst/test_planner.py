@@ -75,7 +75,7 @@ def test_a_planner_from_outside(tmp_path, capsys):
 
 def test_what_a_planner_lacks_is_named():
     bare = dataclasses.make_dataclass("Bare", [], namespace={"name": "bare"}, frozen=True)
-    told = "must have max_amplification, device_counts, num_devices, draft"
+    told = "must have max_amplification, device_counts, num_devices, draft.* inherit .*Limited"
     with pytest.raises(ValueError, match=told):
         burst.register(bare)
 

@@ -52,15 +52,6 @@ class BurstStrategy(Protocol):
         ...
 
 
-REGISTRY: Registry[BurstStrategy] = Registry(
-    "a burst strategy of tf_libra.strategies", protocol=BurstStrategy
-)
-BY_NAME = REGISTRY.by_name
-register = REGISTRY.register
-find = REGISTRY.find
-resolve = REGISTRY.resolve
-
-
 @dataclass(frozen=True, kw_only=True)
 class Limited:
     """What strategies have in common that keep a limit on amplification.
@@ -85,3 +76,12 @@ class Limited:
     def num_devices(self) -> int | None:
         """Each layer has its own."""
         return None
+
+
+REGISTRY: Registry[BurstStrategy] = Registry(
+    "a burst strategy of tf_libra.strategies", protocol=BurstStrategy, usual=(Limited,)
+)
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+find = REGISTRY.find
+resolve = REGISTRY.resolve

@@ -57,15 +57,6 @@ class PipelineStrategy(Protocol):
         ...
 
 
-REGISTRY: Registry[PipelineStrategy] = Registry(
-    "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy
-)
-BY_NAME = REGISTRY.by_name
-register = REGISTRY.register
-find = REGISTRY.find
-resolve = REGISTRY.resolve
-
-
 @dataclass(frozen=True, kw_only=True)
 class Microbatches:
     """What strategies have in common: microbatches, and one draft unless they say more.
@@ -101,3 +92,12 @@ def check_stages(num_stages: int, layers: LayerGraph, cluster: Cluster) -> int:
                 f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
             )
     return num_stages
+
+
+REGISTRY: Registry[PipelineStrategy] = Registry(
+    "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy, usual=(Microbatches,)
+)
+BY_NAME = REGISTRY.by_name
+register = REGISTRY.register
+find = REGISTRY.find
+resolve = REGISTRY.resolve
