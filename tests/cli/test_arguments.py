@@ -1,6 +1,6 @@
 """Flags of the arguments of strategies that take them differently."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from tf_libra.cli.arguments import (
     given_arguments,
     named_strategy,
 )
+from tf_libra.planning.arguments import IN_TRAINING
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,30 @@ def test_what_the_command_has_itself_is_its_own() -> None:
     assert named_strategy(values, KINDS) == One()
     assert values["out"].help == "the command's own"
     assert "sure" not in values and "table" not in values
+
+
+def test_what_is_of_use_in_training_alone_is_no_flag_of_it() -> None:
+    @dataclass(frozen=True)
+    class Trained:
+        seed: int = field(default=1, metadata=IN_TRAINING)
+        size: int = 1
+
+    @dataclass(frozen=True)
+    class Drawn:
+        seed: int = 2
+
+    values = flags.FlagValues()
+    define_arguments(values, {"trained": Trained})
+    assert "size" in values and "seed" not in values
+    both = {"trained": Trained, "drawn": Drawn}
+    values = flags.FlagValues()
+    define_strategy(values, both, "trained")
+    define_arguments(values, both)
+    assert values["seed"].help == "(drawn); by default 2"
+    values(["prog", "--seed=5"])
+    assert given_arguments(values, Trained) == {} and given_arguments(values, Drawn) == {"seed": 5}
+    with pytest.raises(ValueError, match="seed is no argument of trained; it takes size"):
+        named_strategy(values, both)
 
 
 def test_help_has_a_line_for_those_that_say_the_same() -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -346,3 +347,12 @@ def test_planning_imports_neither_tensorflow_nor_horovod():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("family", [(), ("burst",)])
+@pytest.mark.parametrize("command", ["plan", "simulate", "compare"])
+def test_what_means_something_in_training_alone_is_no_flag(family, command, capsys):
+    assert main([*family, command, "--help"]) == 0
+    flags = set(re.findall(r"^  --(?:\[no\])?(\w+)", capsys.readouterr().out, re.MULTILINE))
+    assert "profile" in flags
+    assert not flags & {"race", "seed", "exploration", "device_counts"}

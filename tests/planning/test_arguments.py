@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Optional
 import pytest
 
 from tf_libra import strategies
-from tf_libra.planning.arguments import Argument, arguments_of
+from tf_libra.planning.arguments import IN_TRAINING, Argument, arguments_of
 from tf_libra.planning.burst import BY_NAME as BURSTS
 from tf_libra.planning.pipeline import BY_NAME as PIPELINES
 
@@ -64,6 +64,18 @@ def test_what_no_text_can_say_has_no_kind() -> None:
         Argument("table", None, False, None, ""),
         Argument("pair", None, False, (1, 2), ""),
         Argument("either", None, False, 0, ""),
+    )
+
+
+def test_what_is_of_use_in_training_alone_says_so() -> None:
+    @dataclass(frozen=True)
+    class Trained:
+        size: int = 1
+        seed: int = field(default=3, metadata=IN_TRAINING)
+
+    assert arguments_of(Trained) == (
+        Argument("size", int, False, 1, ""),
+        Argument("seed", int, False, 3, "", in_training=True),
     )
 
 

@@ -1,4 +1,4 @@
-"""Flags that are arguments of strategies: every field that a flag can hold is one."""
+"""Flags that are arguments of strategies: what a flag can hold and planning has a use for."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def define_arguments(
     """
     found: dict[str, dict[str, Argument]] = {}
     for strategy, its_class in by_name.items():
-        for argument in arguments_of(its_class):
+        for argument in _of_use(its_class):
             is_own = argument.name in values or argument.name in without
             if argument.kind is not None and not is_own:
                 found.setdefault(argument.name, {})[strategy] = argument
@@ -80,7 +80,7 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
     name = given(values, "strategy")
     if name not in by_name:
         raise ValueError(f"strategy must be one of {', '.join(by_name)}, got {name!r}")
-    known = [one.name for one in arguments_of(by_name[name])]
+    known = [one.name for one in _of_use(by_name[name])]
     for argument in _given(values):
         if argument not in known:
             raise ValueError(f"{argument} is no argument of {name}; it takes {', '.join(known)}")
@@ -90,9 +90,12 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
 def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
     """Those of a strategy's arguments that are given, as it takes them."""
     found = _given(values)
-    return {
-        one.name: _read(one, found[one.name]) for one in arguments_of(kind) if one.name in found
-    }
+    return {one.name: _read(one, found[one.name]) for one in _of_use(kind) if one.name in found}
+
+
+def _of_use(kind: type[Any]) -> list[Argument]:
+    """A strategy's arguments but for those that mean something in training alone."""
+    return [one for one in arguments_of(kind) if not one.in_training]
 
 
 def _given(values: flags.FlagValues) -> dict[str, Any]:

@@ -5,8 +5,12 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# A field's `metadata`, where planning from files has no use for it: it is no flag of a command.
+IN_TRAINING: Mapping[str, bool] = types.MappingProxyType({"in_training": True})
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class Argument:
       several: whether it holds any number of them, as a tuple.
       default: where it is not given; None also where only the strategy knows it.
       doc: what the class's docstring says of it; empty: nothing.
+      in_training: whether it is of use in training alone.
     """
 
     name: str
@@ -26,6 +31,7 @@ class Argument:
     several: bool
     default: Any
     doc: str
+    in_training: bool = False
 
 
 def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
@@ -41,6 +47,7 @@ def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
             *_kind(hints.get(field.name)),
             None if field.default is dataclasses.MISSING else field.default,
             docs.get(field.name, ""),
+            field.metadata.get("in_training", False),
         )
         for field in dataclasses.fields(strategy)
         if field.init

@@ -1,12 +1,13 @@
 """DeepPool: the quickest plan within a limit on amplification (section 4)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from tf_libra.model.scaling import ScalingProfile, check_device_counts
+from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import ChainRun
 from tf_libra.planning.burst.schedule import make_schedule
@@ -30,7 +31,7 @@ class DeepPool(Limited):
     """
 
     name: ClassVar[str] = "deeppool"
-    device_counts: tuple[int, ...] | None = None
+    device_counts: tuple[int, ...] | None = field(default=None, metadata=IN_TRAINING)
 
     def __post_init__(self) -> None:
         super().__post_init__()

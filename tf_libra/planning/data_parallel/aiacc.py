@@ -5,7 +5,7 @@ Sections V-B and VI. Which units, streams and threads is tuned: in training by m
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tf_libra import checks
@@ -13,6 +13,7 @@ from tf_libra.cost_model import CostModel
 from tf_libra.model.dtypes import item_bytes
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.data_parallel.asc_wfbp import USUAL_CONTENTION
 from tf_libra.planning.draft import Draft
 from tf_libra.planning.setting import Setting
@@ -137,8 +138,8 @@ class Aiacc(ChosenThreads):
     streams: tuple[int, ...] = (1, 2, 4)
     unit_bytes: int | None = None
     contention: float | None = None
-    exploration: float = 0.2
-    seed: int = 0
+    exploration: float = field(default=0.2, metadata=IN_TRAINING)
+    seed: int = field(default=0, metadata=IN_TRAINING)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,11 +1,12 @@
 """LIBRA: tensor fusion and communication threads chosen together (section IV-B, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tf_libra import checks
 from tf_libra.cost_model import CostModel
 from tf_libra.model.profile import BackwardProfile
+from tf_libra.planning.arguments import IN_TRAINING
 from tf_libra.planning.data_parallel.chunks import MOST_CHUNKS, ChunkedCosts
 from tf_libra.planning.data_parallel.dynamic_program import solve
 from tf_libra.planning.data_parallel.libra_exact import plan_libra_exact
@@ -61,7 +62,7 @@ class Libra(ChosenThreads):
     max_groups: int = 10
     chunks: int = 150
     exact: bool = False
-    race: bool = True
+    race: bool = field(default=True, metadata=IN_TRAINING)
 
     def __post_init__(self) -> None:
         super().__post_init__()
