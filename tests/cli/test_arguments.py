@@ -51,7 +51,7 @@ def values_of(*arguments: str) -> flags.FlagValues:
     values = flags.FlagValues()
     define_strategy(values, KINDS, "one")
     flags.DEFINE_string("out", None, "the command's own", flag_values=values)
-    define_arguments(values, KINDS, without=("sure",))
+    define_arguments(values, KINDS, without=("out", "sure"))
     values(["prog", *arguments])
     return values
 
@@ -73,6 +73,13 @@ def test_what_the_command_has_itself_is_its_own() -> None:
     assert named_strategy(values, KINDS) == One()
     assert values["out"].help == "the command's own"
     assert "sure" not in values and "table" not in values
+
+
+def test_a_name_that_the_command_uses_for_something_else_is_refused() -> None:
+    values = flags.FlagValues()
+    flags.DEFINE_string("out", None, "the command's own", flag_values=values)
+    with pytest.raises(ValueError, match=r"^out of strategy 'one' must have a name .* got 'out'$"):
+        define_arguments(values, KINDS)
 
 
 def test_what_is_of_use_in_training_alone_is_no_flag_of_it() -> None:

@@ -66,6 +66,23 @@ def test_its_own_argument_is_a_flag(halves, tmp_path, capsys):
         assert told in capsys.readouterr().err
 
 
+def test_its_argument_has_no_name_that_a_command_uses(capsys):
+    """It would be a strategy's in training, and the command's own where it is a flag."""
+
+    @strategies.register
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Shared(Halves):
+        name: ClassVar[str] = "shared"
+        workers: int = 1
+
+    try:
+        assert main(["plan", "--help"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("tf-libra plan: workers of strategy 'shared' must have a name that")
+    finally:
+        REGISTRY.forget("shared")
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_it_trains(plans: Job, rank: int) -> None:
     found = plans.value("planner_from_outside", rank)

@@ -50,13 +50,22 @@ def define_arguments(
       values: where to define them.
       by_name: the strategies.
       without: arguments that the command gives itself.
+
+    Raises:
+      ValueError: a strategy's argument has the name of a flag of the command's own, and is none
+        that it gives itself.
     """
     found: dict[str, dict[str, Argument]] = {}
     for strategy, its_class in by_name.items():
         for argument in _of_use(its_class):
-            is_own = argument.name in values or argument.name in without
-            if argument.kind is not None and not is_own:
-                found.setdefault(argument.name, {})[strategy] = argument
+            if argument.kind is None or argument.name in without:
+                continue
+            if argument.name in values:
+                raise ValueError(
+                    f"{argument.name} of strategy {strategy!r} must have a name that is no flag of"
+                    f" the command's own, got {argument.name!r}"
+                )
+            found.setdefault(argument.name, {})[strategy] = argument
     for name, of_strategies in found.items():
         kinds = {(one.kind, one.several) for one in of_strategies.values()}
         # What strategies do not take alike is text until it is known which of them it is for.

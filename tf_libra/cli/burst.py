@@ -75,7 +75,7 @@ def _define_compare(values: flags.FlagValues) -> None:
         "max_amplification", ["1.5", "2", "4"], "limits of bursts", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
-    define_arguments(values, BY_NAME, without=("num_devices",))
+    define_arguments(values, BY_NAME, without=("max_amplification", "num_devices"))
 
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:

@@ -82,9 +82,9 @@ def carry_out(program: str, command: Command, arguments: Sequence[str]) -> int:
     """
     values = flags.FlagValues()
     flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
-    command.define(values)
     called = " ".join(("usage:", program, *command.positionals, "[flags]"))
     try:
+        command.define(values)
         rest = values([program, *arguments])[1:]
         if values["help"].value:
             # Without the headings, which are the names of modules.

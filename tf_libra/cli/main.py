@@ -130,7 +130,7 @@ def _define_compare(values: flags.FlagValues) -> None:
     exact = [name for name, kind in strategies.BY_NAME.items() if _has_optimum(kind)]
     flags.DEFINE_bool("exact", False, f"also the optimum of {', '.join(exact)}", flag_values=values)
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
-    define_arguments(values, compared_kinds())
+    define_arguments(values, compared_kinds(), without=("exact",))
 
 
 def _define_explain(values: flags.FlagValues) -> None:

@@ -51,7 +51,7 @@ def _define_plan(values: flags.FlagValues) -> None:
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
     )
     flags.DEFINE_string("out", None, "write the plan there, not to stdout", flag_values=values)
-    define_arguments(values, BY_NAME)
+    define_arguments(values, BY_NAME, without=("num_microbatches",))
 
 
 def _define_simulate(values: flags.FlagValues) -> None:
@@ -62,7 +62,7 @@ def _define_simulate(values: flags.FlagValues) -> None:
         "num_microbatches", None, "numbers of microbatches, for a strategy", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
-    define_arguments(values, BY_NAME)
+    define_arguments(values, BY_NAME, without=("num_microbatches",))
 
 
 def _define_compare(values: flags.FlagValues) -> None:
@@ -71,7 +71,7 @@ def _define_compare(values: flags.FlagValues) -> None:
         "num_microbatches", None, "M, microbatches per iteration (required)", flag_values=values
     )
     flags.DEFINE_bool("json", False, "print JSON instead of a table", flag_values=values)
-    define_arguments(values, BY_NAME)
+    define_arguments(values, BY_NAME, without=("num_microbatches",))
 
 
 def _plan(values: flags.FlagValues, _: list[str]) -> None:
