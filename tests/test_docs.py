@@ -1,13 +1,20 @@
-"""The page that says what is tested where names what there is; no other page has such tables."""
+"""What pages name is there: tests, where the page of tests says so, modules and what they have."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
+from tf_libra import options
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FOLDERS = ("tests", "ops", "passes", "benchmarks")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PACKAGE = ROOT / "tf_libra"
+# By these names pages mean Keras' and users' own.
+NO_ROOMS = ("keras", "model")
 QUOTED = re.compile(r"`([^`\n]+)`")
 TEST_COLUMN = re.compile(r"^\|.*\| (test|test case|case)[^|]*\|$", re.MULTILINE)
 
@@ -68,3 +75,71 @@ def test_symptoms_are_words_of_the_program() -> None:
     known = messages()
     parts = [part for one in quoted for part in re.split(r"\.\.\.|\b[NM]\b|\[|: ", one)]
     assert [part for part in parts if part.strip() and part.strip() not in known] == []
+
+
+def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """What a module or a class has, by name; of a class the body."""
+    found: dict[str, list[ast.stmt]] = {}
+    for one in body:
+        match one:
+            case ast.ClassDef():
+                found[one.name] = one.body
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found[one.name] = []
+            case ast.Import() | ast.ImportFrom():
+                found |= {alias.asname or alias.name: [] for alias in one.names}
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=listed)):
+                # Some are imported when they are asked for.
+                found |= {name.value: [] for name in listed if isinstance(name, ast.Constant)}
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                found[name] = []
+    return found
+
+
+def resolves(dotted: str) -> bool:
+    """Whether a name below the package is a module or stands in one; nothing is imported."""
+    place, parts = PACKAGE, dotted.split(".")
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    file = place / f"{parts[0]}.py" if parts else place / "__init__.py"
+    if parts and file.is_file():
+        parts.pop(0)
+    else:
+        file = place / "__init__.py"
+    if not file.is_file():
+        return False
+    names = names_in(ast.parse(file.read_text()).body)
+    for part in parts:
+        if part not in names:
+            return False
+        names = names_in(names[part])
+    return True
+
+
+def dotted_names(page: Path) -> list[str]:
+    """Those in code of a line: after `tf_libra` anywhere, after a room where they are all of it."""
+    rooms = [one.parent.name for one in PACKAGE.glob("*/__init__.py")]
+    room = "|".join(sorted(set(rooms) - set(NO_ROOMS)))
+    fields = {f"{option.group}.{option.name}" for option in options.declared()}
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = []
+    for code in QUOTED.findall(text):
+        found += re.findall(r"(?<![\w./])tf_libra((?:\.[A-Za-z_]\w*)+)(?!\w*/)", code)
+        whole = re.fullmatch(rf"((?:{room})(?:\.[A-Za-z_]\w*)+)(?:\(.*\))?", code)
+        is_file = code.endswith((".py", ".json"))
+        found += [f".{whole[1]}"] if whole and not is_file and code not in fields else []
+    return [one.removeprefix(".") for one in found]
+
+
+def test_dotted_names_are_there() -> None:
+    found = {(page.name, name) for page in PAGES for name in dotted_names(page)}
+    assert len(found) > 80
+    assert sorted((page, name) for page, name in found if not resolves(name)) == []
+
+
+def test_a_name_that_is_gone_is_noticed() -> None:
+    """Of a module, of what it has, of what a class has; and names that packages hand on."""
+    there = ("tuning.by_search.BySearch", "stages.cutting.layout.Layout.of_burst", "optimize")
+    assert all(map(resolves, (*there, "keras.optimize", "planning.burst", "strategies.Libra")))
+    gone = ("tuning.by_search.tune", "tuning.by_magic", "stages.cutting.layout.Layout.of", "magic")
+    assert not any(map(resolves, gone))
