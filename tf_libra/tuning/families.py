@@ -49,7 +49,8 @@ class Family(Protocol):
           threads: likewise.
 
         Raises:
-          ValueError: by a model computation would not go on beside so many threads.
+          ValueError: what all models have in common says that computation would not go on beside
+            so many threads. What they differ in is taken as it is.
         """
 
 
@@ -76,7 +77,7 @@ class Processors:
         )
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> Costs:
-        """See `Family`."""
+        """See `Family`: nothing is refused, and what rounding leaves nothing of has the rate 0."""
         by_model = parameters.T.reshape(-1, len(parameters), *(1,) * num_bytes.ndim)
         startup, work, wire, weight, gap = by_model
         overlapped, exclusive = seconds_per_byte(work, wire, weight, gap, threads)
@@ -105,7 +106,7 @@ class Slowed:
         return self.by.slowed(waiting, transmission)
 
     def costs(self, parameters: _Array, num_bytes: _Integers, threads: _Integers) -> Costs:
-        """See `Family`."""
+        """See `Family`: `by` says at how many threads."""
         waiting, transmission = parameters.T.reshape(2, -1, *(1,) * num_bytes.ndim)
         model, launched = self.by, num_bytes > 0
         rates = model.compute_rate(threads)
