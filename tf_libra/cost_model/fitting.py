@@ -9,13 +9,13 @@ keeps LIBRA's Assumptions 2 and 3 whatever the samples say: planners rely on the
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra import checks, units
+from tf_libra.cost_model.asked_apart import asked_apart
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
 from tf_libra.cost_model.cost import CostModel
 
@@ -514,13 +514,13 @@ def _minimise(
     def named(vector: _Array) -> dict[str, float]:
         return dict(zip(names, vector.tolist(), strict=True)) | fixed
 
-    @lru_cache(maxsize=1)  # the search asks for the derivatives where it has just been
     def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
         found, slopes = residuals(dict(zip(names, point, strict=True)) | fixed)
         return found, np.stack([slopes[name] for name in names], axis=1)
 
+    missed, missed_slopes = asked_apart(around)
     with np.errstate(all="ignore"):
-        if not np.isfinite(around(tuple(np.clip(start, lower, upper).tolist()))[0]).all():
+        if not np.isfinite(missed(np.clip(start, lower, upper))).all():
             raise ValueError(
                 "samples must be of times, sizes and numbers of threads to the power of exponent"
                 " that are finite, and no more than some hundred orders of magnitude apart"
@@ -530,9 +530,9 @@ def _minimise(
         shifted = start + startup_shift * np.array([name.endswith("startup") for name in names])
         solutions.append(
             optimize.least_squares(
-                lambda vector: around(tuple(vector.tolist()))[0],
+                missed,
                 np.clip(shifted, lower + 1e-9, upper - 1e-9),
-                lambda vector: around(tuple(vector.tolist()))[1],
+                missed_slopes,
                 bounds=(lower, upper),
                 loss="soft_l1",
                 f_scale=_OUTLIER,

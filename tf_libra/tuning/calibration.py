@@ -8,13 +8,13 @@ end, when the measured ones did.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra.cost_model import ContentionModel, CostModel
+from tf_libra.cost_model.asked_apart import asked_apart
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -185,7 +185,6 @@ def _fitted(
         )
         return np.concatenate([measured.missed(candidates), known * (many - start)], axis=1)
 
-    @lru_cache(maxsize=1)  # the search asks for the derivatives where it has just been
     def around(point: tuple[float, ...]) -> tuple[_Array, _Array]:
         """Residuals, and their derivatives by differences: of all parameters at once."""
         found = np.array(point)
@@ -196,10 +195,11 @@ def _fitted(
         residuals = many_residuals(np.stack([found, *rows]))
         return residuals[0], (residuals[1:] - residuals[0]).T / (moved - found)
 
+    missed, missed_slopes = asked_apart(around)
     found = optimize.least_squares(
-        lambda point: around(tuple(point))[0],
+        missed,
         start,
-        lambda point: around(tuple(point))[1],
+        missed_slopes,
         bounds=(low, high),
         loss="soft_l1",
         ftol=_WORTHWHILE,
