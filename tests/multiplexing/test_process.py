@@ -122,7 +122,11 @@ def test_is_not_reached_by_what_a_terminal_sends_us(tmp_path: Path) -> None:
         process.end()
 
 
-def test_one_that_is_paused_or_does_not_listen_ends_too(tmp_path: Path) -> None:
+def test_one_that_is_paused_or_does_not_listen_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By force, in the end: after a shorter while here."""
+    monkeypatch.setattr("tf_libra.multiplexing.process._GRACE_SECONDS", 0.5)
     path = tmp_path / "count"
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
     process = BackgroundProcess([sys.executable, "-c", deaf, str(path)])
