@@ -101,6 +101,11 @@ def test_compare_has_every_scale_and_limit(profile, tmp_path, capsys):
         (["plan", "PROFILE", "--limit=2"], 2, "limit"),
         (["simulate", "PROFILE"], 2, "plan or strategy must be given, and not both"),
         (
+            ["simulate", "PROFILE", "--plan=x", "--max_amplification=2"],
+            2,
+            "max_amplification must be given with a strategy",
+        ),
+        (
             ["simulate", "PROFILE", "--strategy=deeppool", "--background_seconds=a"],
             2,
             "background_seconds must be numbers",

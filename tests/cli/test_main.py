@@ -138,6 +138,7 @@ def test_plot_draws_every_all_reduce(inputs, tmp_path, capsys, strategy):
         (["plan", "extra"], 2, "no arguments are taken"),
         (["plan", "--unknown=1"], 2, "unknown"),
         (["simulate"], 2, "plan or strategy must be given"),
+        (["simulate", "--plan=x", "--max_groups=3"], 2, "max_groups must be given with a strategy"),
         (["simulate", "--strategy=wfbp", "--workers=8,0"], 2, "workers must be from 1"),
         (["explain"], 2, "takes PLAN.json|LOGDIR beside the flags, got 0 arguments"),
     ],

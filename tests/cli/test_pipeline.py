@@ -116,6 +116,7 @@ def test_seconds_that_are_too_many_for_all_plans_but_one(inputs, tmp_path, capsy
         ),
         (["plan", "--num_stages=5", "--num_microbatches=1"], 2, "number of devices, 4, got 5"),
         (["simulate"], 2, "plan or strategy must be given"),
+        (["simulate", "--plan=x", "--num_stages=2"], 2, "num_stages must be given with a strategy"),
         (["simulate", "--strategy=spp", "--num_microbatches=1,x"], 2, "must be integers"),
         (["compare"], 2, "num_microbatches must be given"),
         (["compare", "--num_microbatches=0"], 2, "num_microbatches must be from 1"),

@@ -96,6 +96,23 @@ def named_strategy(values: flags.FlagValues, by_name: Mapping[str, type[_Strateg
     return by_name[name](**given_arguments(values, by_name[name]))
 
 
+def is_plan_given(values: flags.FlagValues) -> bool:
+    """Whether what is asked about is a plan from a file, and not one that a strategy makes.
+
+    Raises:
+      ValueError: both are given, or neither, or arguments of strategies beside a plan.
+    """
+    if (given(values, "plan") is None) == (given(values, "strategy") is None):
+        raise ValueError("plan or strategy must be given, and not both")
+    if given(values, "plan") is None:
+        return False
+    for name, value in _given(values).items():
+        raise ValueError(
+            f"{name} must be given with a strategy, and not with a plan, got {value!r}"
+        )
+    return True
+
+
 def given_arguments(values: flags.FlagValues, kind: type[Any]) -> dict[str, Any]:
     """Those of a strategy's arguments that are given, as it takes them."""
     found = _given(values)

@@ -10,6 +10,7 @@ from tf_libra.cli.arguments import (
     define_arguments,
     define_strategy,
     given_arguments,
+    is_plan_given,
     named_strategy,
 )
 from tf_libra.cli.command import Command, define_plot, given, print_json, read_flag, write
@@ -86,9 +87,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     scaling = _profile(values)
-    if (given(values, "plan") is None) == (given(values, "strategy") is None):
-        raise ValueError("plan or strategy must be given, and not both")
-    if given(values, "strategy") is None:
+    if is_plan_given(values):
         plan = reschedule(scaling, read_flag(values, "plan", BurstPlan.from_json))
     else:
         plan = _planned(scaling, values)

@@ -19,6 +19,7 @@ from tf_libra.cli.arguments import (
     define_arguments,
     define_strategy,
     given_arguments,
+    is_plan_given,
     named_strategy,
 )
 from tf_libra.cli.command import (
@@ -149,11 +150,7 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     profile, cost, evidence = _inputs(values)
-    if (values["plan"].value is None) == (values["strategy"].value is None):
-        raise ValueError("plan or strategy must be given, and not both")
-    strategy = (
-        None if values["strategy"].value is None else named_strategy(values, strategies.BY_NAME)
-    )
+    strategy = None if is_plan_given(values) else named_strategy(values, strategies.BY_NAME)
     fixed = None
     if strategy is None:
         fixed = read_flag(values, "plan", Plan.from_json, in_folder="plan.json")

@@ -10,6 +10,7 @@ from tf_libra.cli.arguments import (
     define_arguments,
     define_strategy,
     given_arguments,
+    is_plan_given,
     named_strategy,
 )
 from tf_libra.cli.command import (
@@ -83,10 +84,8 @@ def _plan(values: flags.FlagValues, _: list[str]) -> None:
 
 def _simulate(values: flags.FlagValues, _: list[str]) -> None:
     layers, cluster = _inputs(values)
-    if (given(values, "plan") is None) == (given(values, "strategy") is None):
-        raise ValueError("plan or strategy must be given, and not both")
     counts = given(values, "num_microbatches")
-    if given(values, "plan") is not None:
+    if is_plan_given(values):
         if counts:
             raise ValueError(
                 "num_microbatches must be those of the plan, and so not given, got "
