@@ -65,6 +65,7 @@ def test_plan_is_in_the_order_of_production_not_of_tracing() -> None:
     assert tuned.race is not None
 
 
+@pytest.mark.usefixtures("anew")
 def test_same_observations_give_the_same_plan() -> None:
     first, second = (drive(Machine(noise=0.3))[0] for _ in range(2))
     assert first.plan == second.plan

@@ -52,6 +52,12 @@ class Odd(FixedThreads):
         return Draft(groups_from_stops([len(profile.tensors)], [1]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Patient(strategies.Libra):
+    name: ClassVar[str] = "patient"
+    tuned_by: ClassVar[str] = "patience"
+
+
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     kinds = (Thirds, Odd)
@@ -120,18 +126,11 @@ def test_a_way_from_outside() -> None:
         def tune(self, task: Task) -> Tuner:
             return concluded(task)
 
-    patient = dataclasses.make_dataclass(
-        "Patient",
-        [],
-        bases=(strategies.Libra,),
-        namespace={"name": "patient", "tuned_by": "patience"},
-        frozen=True,
-    )
-    strategies.register(patient)
+    strategies.register(Patient)
     try:
         tuned, _ = drive(Machine(), "patient", HUNDRED)
         assert tuned.race is None and tuned.plan.strategy == "patient"
-        assert not asks_for_a_start(patient())
+        assert not asks_for_a_start(Patient())
     finally:
         REGISTRY.forget("patient")
         ways.REGISTRY.forget("patience")

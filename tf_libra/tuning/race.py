@@ -259,8 +259,9 @@ def race(
             running, slower = _judge(running, found)
             gone = slower + gone
             over = num_rounds >= MAX_ROUNDS or _is_settled(running, found)
-    if num_rounds:
+    if 0 < num_rounds < LEAST_ROUNDS:  # later ones have been asked
         found = _standings_of(steps, len(proposed))
+    if num_rounds:
         running = _chosen(running, found, predicted, error if num_rounds >= FEWEST_ROUNDS else None)
     return Race(tuple(_contender(index, proposed[index], steps) for index in [*running, *gone]))
 

@@ -1,0 +1,53 @@
+"""What the tests of tuning share."""
+
+import functools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from tf_libra.tuning import by_all, contenders, fit_and_plan, race
+
+_Found = TypeVar("_Found")
+
+
+def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
+    """The same, asked once with the same arguments, to the last bit."""
+    found: dict[bytes, _Found] = {}
+
+    @functools.wraps(function)
+    def asked(*args: Any, **options: Any) -> _Found:
+        key = pickle.dumps((args, options))
+        if key not in found:
+            found[key] = function(*args, **options)
+        return found[key]
+
+    return asked
+
+
+_COMPUTED_ONCE = (
+    (fit_and_plan, "fit_model"),
+    (fit_and_plan, "judged_forms"),
+    *((module, "make_plan") for module in (fit_and_plan, contenders, by_all)),
+    (race, "standings"),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def computed_once() -> Iterator[None]:
+    """What takes longest in tuning is computed once for the same arguments, and these decide it.
+
+    Most machines here do the same until a model is fitted, and many until the end of a race.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in _COMPUTED_ONCE:
+            patch.setattr(module, name, _once(getattr(module, name)))
+        yield
+
+
+@pytest.fixture
+def anew(computed_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For this test all is computed as often as it is asked for."""
+    for module, name in _COMPUTED_ONCE:
+        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
