@@ -11,6 +11,7 @@ import pytest
 
 from tests.launching import Job, run_under_horovodrun
 from tf_libra.cli import run as launcher
+from tf_libra.launch.__main__ import main as launch_main
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,22 @@ def test_ctrl_c_in_a_step_that_waits_for_another_rank_ends_with_the_summary(tmp_
         (["-np", "3", "-H", "localhost:2", "true"], "-np 3 is more than -H localhost:2 has slots"),
     ],
 )
-def test_what_is_wrong_on_the_command_line_is_said(arguments: list[str], words: str) -> None:
-    done = subprocess.run([PROGRAM, "run", *arguments], capture_output=True, text=True, timeout=300)
+def test_what_is_wrong_on_the_command_line_is_said(
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["launch", *arguments])
+    try:
+        status = launch_main([])
+    except SystemExit as ended:  # Horovod's parser has told
+        status = ended.code
+    assert status == 2
+    assert words in capsys.readouterr().err
+
+
+def test_what_the_launcher_says_of_the_command_line_is_what_the_program_says() -> None:
+    done = subprocess.run([PROGRAM, "run", "-np", "2"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert "say what to start" in done.stderr
