@@ -1,5 +1,6 @@
 """Reports in one file: what is in them, and how they look in a browser without a network."""
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -17,8 +18,9 @@ from tf_libra.model.plan import Plan
 from tf_libra.planning import explain, make_plan
 from tf_libra.records.plan import PlanRecord
 from tf_libra.records.writer import RecordWriter
-from tf_libra.report.answers import answers_about
+from tf_libra.report.answers import Answers, answers_about
 from tf_libra.report.pictures import draw_all
+from tf_libra.tuning import Conclusion
 from tf_libra.tuning.race import Contender, Race
 from tools.tensorboard_tab import VIEWS, Tab
 
@@ -46,6 +48,16 @@ def written(logdir: Path, record: PlanRecord = RECORD) -> Path:
         writer.history(step, record.function, {"step_seconds": 0.05 + 1e-4 * step})
     writer.close()
     return logdir
+
+
+def traced(logdir: Path, function: str) -> None:
+    """Adds a plan that rests on nothing, of whose steps the timeline alone can be drawn."""
+    record = replace(RECORD, function=function)
+    writer = RecordWriter(logdir, 0)
+    writer.record(record.step, replace(record, conclusion=Conclusion(record.plan)))
+    for one in examples.traced_steps(record):
+        writer.record(one.step, one)
+    writer.close()
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +167,17 @@ def test_pictures(tmp_path: Path, kind: str) -> None:
         assert len(content) > 10_000
 
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """All that there is to draw of a run."""
+    return answers_about(written(tmp_path_factory.mktemp("found")))
+
+
 @pytest.mark.parametrize("sizes", [1, None], ids=["at one world size", "at all of them"])
-def test_pictures_where_the_model_says_nothing_of_libra(tmp_path: Path, sizes: int | None) -> None:
-    found = answers_about(written(tmp_path / "run"))
+def test_pictures_where_the_model_says_nothing_of_libra(
+    tmp_path: Path, found: Answers, sizes: int | None
+) -> None:
+    found = copy.deepcopy(found)
     studies = [
         answer["value"]
         for route, parameters, answer in found
@@ -178,8 +198,8 @@ def test_each_of_several_runs_has_pictures_of_its_own(
     """Of a run, of one with two functions, and of one of which there is nothing to draw."""
     logdir, pictures = tmp_path / "runs", tmp_path / "pictures"
     written(logdir / "first")
-    written(logdir / "two")
-    written(logdir / "two", examples.plan_record(function="../other/step"))
+    for function in ("train_step", "../other/step"):
+        traced(logdir / "two", function)
     writer = RecordWriter(logdir / "bare", 0)
     writer.record(1, examples.given_record(RECORD.plan, RECORD.strategy))
     writer.close()
