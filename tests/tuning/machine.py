@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Machine:
     On the clock a step takes `step_seconds`, and `first_seconds` more where its plan is new.
     """
 
+    _kept: ClassVar[dict[Any, Any]] = {}  # of all machines
+
     def __init__(
         self,
         profile: BackwardProfile = PROFILE,
@@ -59,7 +61,6 @@ class Machine:
         self.step_seconds = step_seconds
         self._first_seconds = first_seconds
         self._known: set[str] = set()
-        self._kept: dict[Any, Any] = {}
         self._noise = noise
         self._gamma = gamma
         self._waiting = waiting
@@ -123,9 +124,10 @@ class Machine:
     def _simulated(self, plan: Plan) -> tuple[Sequence[GroupSpan], np.ndarray]:
         """Without noise: when its groups run, and when tensors are there, in seconds.
 
-        Plans run for hundreds of steps on the same machine, and simulating took longest.
+        Plans run for hundreds of steps on the same machine, and on others like it; simulating took
+        longest.
         """
-        key = plan, id(self.profile), id(self.model)
+        key = plan, id(self.profile), id(self.model), self._gamma, self._waiting
         if key not in self._kept:
             found = self._simulate(plan)
             self._kept[key] = *found, self.profile, self.model  # so that these ids stay theirs

@@ -30,9 +30,10 @@ def test_reads_what_it_wrote(steps) -> None:
 
 @given(steps)
 def test_new_bests_are_the_shortest_medians_so_far(steps) -> None:
-    least = float("inf")
-    for index, trial in enumerate(made(steps).trials):
-        medians = made(steps[: index + 1]).seconds
+    least, so_far = float("inf"), Search()
+    for step, trial in zip(steps, made(steps).trials, strict=True):
+        so_far = so_far.after(*step)
+        medians = so_far.seconds
         assert trial.found_best == (medians[trial.setting] < least)
         least = min(medians.values())
 
