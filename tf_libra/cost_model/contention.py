@@ -229,7 +229,7 @@ class OverlapSample:
 def _positive(
     formula: str, rate: NDArray[np.float64], num_threads: ArrayLike
 ) -> NDArray[np.float64]:
-    if not np.all(rate > 0):
+    if not (rate > 0).all():
         threads = np.broadcast_to(np.asarray(num_threads), rate.shape)[~(rate > 0)].flat[0]
         raise ValueError(f"{formula} must be positive at r = {threads}, got {rate.min():.6g}")
     return rate
