@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Search:
 
     trials: tuple[Trial, ...] = ()
 
-    @property
+    @cached_property
     def seconds(self) -> dict[Setting, float]:
         """Median seconds of each setting's steps, the best first."""
         steps: dict[Setting, list[float]] = {}
