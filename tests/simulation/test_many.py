@@ -1,5 +1,7 @@
 """Steps of many plans at once against `simulate`, plan by plan."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from tf_libra.planning.draft import groups_from_stops
 from tf_libra.simulation.many import steps_of_many
 
 THREADS = (1, 2, 5)
+THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -20,9 +23,10 @@ def test_says_what_simulate_says_of_each(data, profile, cost, by_work):
     if by_work:
         cost = ProcessorModel(cost.num_workers, 1e-4, 6e-10, 2e-9, lane_gap=0.1)
     count = len(profile.tensors)
-    plans = st.sets(st.integers(1, count), max_size=count).map(lambda s: sorted({*s, count}))
-    stops = data.draw(st.lists(plans, min_size=1, max_size=5))
-    threads = [[data.draw(st.sampled_from(THREADS)) for _ in one] for one in stops]
+    plans = st.tuples(st.sampled_from(list(reference.all_stops(count, count))), THREADS_OF_ALL)
+    drawn = data.draw(st.lists(plans, min_size=1, max_size=5))
+    stops = [ends for ends, _ in drawn]
+    threads = [list(lanes[: len(ends)]) for ends, lanes in drawn]
     steps = steps_of_many(profile, cost, stops, threads)
     for found, ends, lanes in zip(steps.tolist(), stops, threads, strict=True):
         plan = Plan.for_profile(profile, groups_from_stops(ends, lanes), cost.num_workers, "x")

@@ -20,18 +20,22 @@ def plan_of(profile, stops, threads, streams=None, **kwargs):
     return Plan.for_profile(profile, groups, 2, "by hand", **kwargs)
 
 
+_STOPS = {n: st.sampled_from(list(reference.all_stops(n, n))) for n in range(1, 6)}
+_THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
+
+
 @st.composite
-def plans(draw, profile):
-    count = len(profile.tensors)
-    inner = draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
-    stops = [*sorted(inner), count]
-    return plan_of(profile, stops, [draw(st.sampled_from(THREADS)) for _ in stops])
+def planned(draw, profiles):
+    """A profile with a plan of its tensors."""
+    profile = draw(profiles)
+    stops, threads = draw(_STOPS[len(profile.tensors)]), draw(_THREADS_OF_ALL)
+    return profile, plan_of(profile, stops, threads[: len(stops)])
 
 
 @many
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
-def test_is_equations_8_to_15(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.any_costs(THREADS))
+def test_is_equations_8_to_15(case, cost):
+    profile, plan = case
     timeline = tf_libra.simulate(profile, plan, cost)
     expected = reference.simulate(
         profile, cost, [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
@@ -40,9 +44,9 @@ def test_is_equations_8_to_15(data, profile, cost):
 
 
 @many
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
-def test_stages_and_spans_follow_each_other(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.any_costs(THREADS))
+def test_stages_and_spans_follow_each_other(case, cost):
+    profile, plan = case
     timeline = tf_libra.simulate(profile, plan, cost)
     assert len(timeline.stages) == len(plan.groups) + 1
     tolerance = 1e-9 * timeline.backward_seconds
@@ -62,22 +66,21 @@ def test_stages_and_spans_follow_each_other(data, profile, cost):
 
 
 @many
-@given(st.data(), reference.profiles(), reference.lawful_costs(THREADS))
-def test_lemma_3_more_computation_never_shortens_the_rest(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.lawful_costs(THREADS), st.floats(0, 1e-2))
+def test_lemma_3_more_computation_never_shortens_the_rest(case, cost, alone):
+    profile, plan = case
     longer = list(profile.compute_seconds)
-    longer[-1] += data.draw(st.floats(0, 1e-2))
+    longer[-1] += alone
     more = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, longer)
     before = tf_libra.simulate(profile, plan, cost).backward_seconds
     assert tf_libra.simulate(more, plan, cost).backward_seconds >= before * (1 - 1e-9)
 
 
 @many
-@given(st.data(), reference.profiles(), reference.lawful_costs(THREADS))
-def test_lemma_4_forced_serial_execution_is_never_faster(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.lawful_costs(THREADS), st.floats(0, 1e-2))
+def test_lemma_4_forced_serial_execution_is_never_faster(case, cost, alone):
+    profile, plan = case
     longer = list(profile.compute_seconds)
-    alone = data.draw(st.floats(0, 1e-2))
     longer[-1] += alone
     more = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, longer)
     overlapped = tf_libra.simulate(more, plan, cost).backward_seconds
@@ -86,9 +89,9 @@ def test_lemma_4_forced_serial_execution_is_never_faster(data, profile, cost):
 
 
 @many
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
-def test_after_backward_is_computation_then_communication(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.any_costs(THREADS))
+def test_after_backward_is_computation_then_communication(case, cost):
+    profile, plan = case
     after = plan_of(
         profile,
         [g.stop for g in plan.groups],
@@ -106,9 +109,9 @@ def test_after_backward_is_computation_then_communication(data, profile, cost):
 
 
 @many
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
-def test_streams_without_a_meeting_are_one_stream(data, profile, cost):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles()), reference.any_costs(THREADS))
+def test_streams_without_a_meeting_are_one_stream(case, cost):
+    profile, plan = case
     count = len(plan.groups)
     stops, threads = [g.stop for g in plan.groups], [g.num_threads for g in plan.groups]
     # Every group on stream 1 but a last one of 0 bytes and 0 seconds, which meets nothing.
@@ -123,10 +126,10 @@ def test_streams_without_a_meeting_are_one_stream(data, profile, cost):
 
 
 @many
-@given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
-def test_updates_wait_for_their_group_and_for_backward(data, profile, cost, after_backward):
+@given(planned(reference.profiles(updates=True)), reference.any_costs(THREADS), st.booleans())
+def test_updates_wait_for_their_group_and_for_backward(case, cost, after_backward):
     """Without contention: Johnson's two machines, the link and the processor, in one order."""
-    plan = replace(data.draw(plans(profile)), after_backward=after_backward)
+    profile, plan = case[0], replace(case[1], after_backward=after_backward)
     free = cost.contention_free()
     timeline = tf_libra.simulate(profile, plan, free)
     without = tf_libra.BackwardProfile.from_arrays(profile.num_bytes, profile.compute_seconds)
@@ -142,9 +145,9 @@ def test_updates_wait_for_their_group_and_for_backward(data, profile, cost, afte
 
 
 @many
-@given(st.data(), reference.profiles(), reference.any_costs(THREADS))
-def test_without_updates_the_step_ends_with_backward(data, profile, cost):
-    timeline = tf_libra.simulate(profile, data.draw(plans(profile)), cost)
+@given(planned(reference.profiles()), reference.any_costs(THREADS))
+def test_without_updates_the_step_ends_with_backward(case, cost):
+    timeline = tf_libra.simulate(*case, cost)
     assert timeline.step_seconds == timeline.backward_seconds
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import tf_libra
 from tests.planning.data_parallel import reference
-from tests.simulation.test_simulator import THREADS, plan_of, plans
+from tests.simulation.test_simulator import THREADS, plan_of, planned
 from tf_libra.model.plan import Plan, TensorGroup
 from tf_libra.simulation.sequential import simulate_sequential
 from tf_libra.simulation.simultaneous import simulate_streams
@@ -159,9 +159,9 @@ def test_computation_without_resources_is_refused():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data(), reference.profiles(updates=True), reference.any_costs(THREADS), st.booleans())
-def test_one_stream_as_tasks_is_the_sequential_simulator(data, profile, cost, after_backward):
-    plan = data.draw(plans(profile))
+@given(planned(reference.profiles(updates=True)), reference.any_costs(THREADS), st.booleans())
+def test_one_stream_as_tasks_is_the_sequential_simulator(case, cost, after_backward):
+    profile, plan = case
     plan = plan_of(
         profile,
         [g.stop for g in plan.groups],

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 
+import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
@@ -189,60 +190,85 @@ def stage_time(cost, c, z, began, Z, w, r):
     return t_o + t_b + t_c
 
 
+@functools.cache
+def _bytes(count):
+    return st.binary(min_size=count, max_size=count)
+
+
+def fractions(draw, count):
+    """As many numbers from 0 to 1, one of 16 at either end: drawn as one, which is quicker."""
+    drawn = np.frombuffer(draw(_bytes(2 * count)), ">u2")
+    return np.clip((drawn - 2.0**12) / (2**16 - 2**13), 0, 1)
+
+
 @st.composite
 def profiles(draw, max_tensors=5, updates=False):
     """Profiles with tensors of 0 bytes and of 0 seconds among others."""
-    count = draw(st.integers(1, max_tensors))
-    sizes = st.one_of(st.just(0), st.integers(1, 100), st.integers(1, 5_000_000))
-    seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e-2))
+    drawn = fractions(draw, 1 + 3 * max_tensors)
+    count = 1 + round(drawn[0] * (max_tensors - 1))
+    size, *seconds = drawn[1:].reshape(3, max_tensors)[:, :count]
+    # Of the sizes a third are 0 and a third up to 100, of the times half are 0.
+    size = np.interp(size, (0, 1 / 3, 2 / 3, 1), (0, 0, 100, 5_000_000)).astype(int).tolist()
+    compute, update = (
+        np.where(one < 0.5, 0, np.interp(one, (0.5, 1), (1e-4, 1e-2))).tolist() for one in seconds
+    )
     return tf_libra.BackwardProfile.from_arrays(
-        draw(st.lists(sizes, min_size=count, max_size=count)),
-        draw(st.lists(seconds, min_size=count, max_size=count)),
-        update_seconds=draw(st.lists(seconds, min_size=count, max_size=count)) if updates else None,
+        size, compute, update_seconds=update if updates else None
     )
 
 
 @st.composite
 def part_plans(draw, profile, threads=(1, 2, 5), streams=(0,)):
     """Plans that cut tensors anywhere, some of them in several places."""
-    bytes_before = profile.bytes_before.tolist()
-    ends = [(tensor + 1, None) for tensor in range(len(profile.tensors))]
-    for _ in range(draw(st.integers(0, 6))):
-        tensor = draw(st.integers(0, len(profile.tensors) - 1))
-        num_bytes = bytes_before[tensor + 1] - bytes_before[tensor]
+    count, most = len(profile.tensors), 6
+    # How many cuts, each one's tensor and byte, and whether and how a group ends at each end.
+    many, *drawn = fractions(draw, 1 + 2 * most + 3 * (count + most))
+    cuts, hows = np.reshape(drawn[: 2 * most], (-1, 2)), np.reshape(drawn[2 * most :], (-1, 3))
+    ends = [(tensor + 1, None) for tensor in range(count)]
+    for where, byte in cuts[: round(many * most)].tolist():
+        tensor = round(where * (count - 1))
+        num_bytes = profile.tensors[tensor].num_bytes
         if num_bytes > 1:
-            ends.append((tensor + 1, draw(st.integers(1, num_bytes - 1))))
+            ends.append((tensor + 1, 1 + round(byte * (num_bytes - 2))))
     ends = sorted(set(ends), key=lambda end: (end[0], math.inf if end[1] is None else end[1]))
-    kept = [end for end in ends[:-1] if draw(st.booleans())]
     groups, start, start_byte = [], 0, 0
-    for stop, stop_byte in [*kept, ends[-1]]:
-        r, stream = draw(st.sampled_from(threads)), draw(st.sampled_from(streams))
-        groups.append(TensorGroup(start, stop, r, stream, start_byte, stop_byte))
-        start, start_byte = (stop, 0) if stop_byte is None else (stop - 1, stop_byte)
+    for (stop, stop_byte), (ending, *which) in zip(ends, hows.tolist(), strict=False):
+        if ending >= 0.5 or (stop, stop_byte) == ends[-1]:
+            r, stream = (
+                some[round(one * (len(some) - 1))]
+                for some, one in zip((threads, streams), which, strict=True)
+            )
+            groups.append(TensorGroup(start, stop, r, stream, start_byte, stop_byte))
+            start, start_byte = (stop, 0) if stop_byte is None else (stop - 1, stop_byte)
     return Plan.for_profile(profile, tuple(groups), 2, "by hand")
+
+
+# Exponent, workers, latency of a hop, and of one that is alone.
+_SETTINGS = st.sampled_from(
+    list(itertools.product((0.6, 1.0), (1, 2, 3, 8), (0.0, 1e-6, 1e-4, 1e-3), (None, 1e-5, 5e-4)))
+)
 
 
 @st.composite
 def any_costs(draw, threads):
     """Cost models with positive rates at these threads, whatever else they imply."""
-    exponent = draw(st.sampled_from([0.6, 1.0]))
-    alpha1 = draw(st.floats(0.2, 1.3))
-    alpha2 = draw(st.floats(0, 0.95)) * alpha1 / max(threads)
-
-    def gammas():
-        gamma1 = draw(st.floats(1e8, 5e9))
-        gamma3 = draw(st.floats(0, 2))
-        return gamma1, draw(st.floats(0, 0.95)) * gamma1, gamma3
-
+    exponent, workers, latency, alone = draw(_SETTINGS)
+    drawn = fractions(draw, 8).tolist()
+    alpha1 = 0.2 + 1.1 * drawn[0]
     return tf_libra.ContentionModel(
-        num_workers=draw(st.sampled_from([1, 2, 3, 8])),
-        hop_latency=draw(st.sampled_from([0.0, 1e-6, 1e-4, 1e-3])),
-        compute=(alpha1, alpha2),
-        overlapped=gammas(),
-        exclusive=gammas(),
+        num_workers=workers,
+        hop_latency=latency,
+        compute=(alpha1, 0.95 * drawn[1] * alpha1 / max(threads)),
+        overlapped=_gammas(*drawn[2:5]),
+        exclusive=_gammas(*drawn[5:]),
         exponent=exponent,
-        exclusive_hop_latency=draw(st.sampled_from([None, 1e-5, 5e-4])),
+        exclusive_hop_latency=alone,
     )
+
+
+def _gammas(first, second, third):
+    gamma1 = 1e8 + 4.9e9 * first
+    return gamma1, 0.95 * second * gamma1, 2 * third
 
 
 def obeys_assumptions(cost, threads):
@@ -262,16 +288,15 @@ def obeys_assumptions(cost, threads):
 @st.composite
 def lawful_costs(draw, threads):
     """Cost models that satisfy LIBRA's Assumptions 2 and 3 at these threads."""
-    workers = draw(st.sampled_from([1, 2, 3, 8]))
-    alpha1 = draw(st.floats(0.3, 1))
-    alpha2 = draw(st.floats(0, 0.95)) * alpha1 / max(threads)
-    gamma1, gamma3 = draw(st.floats(1e8, 5e9)), draw(st.floats(0, 2))
-    gamma2 = draw(st.floats(0, 0.95)) * gamma1
+    _, workers, latency, _ = draw(_SETTINGS)
+    drawn = fractions(draw, 6).tolist()
+    alpha1 = 0.3 + 0.7 * drawn[0]
+    alpha2 = 0.95 * drawn[1] * alpha1 / max(threads)
+    gamma1, gamma2, gamma3 = _gammas(*drawn[2:5])
     # p = slower·q for all r, with slower·(1 - rate) <= 1.
     least_rate = alpha1 - alpha2 * max(threads)
     most = 1 / max(1 - least_rate, 1 / 3)
-    slower = 1 + draw(st.floats(0, 0.99)) * (most - 1)
-    latency = draw(st.sampled_from([0.0, 1e-6, 1e-4, 1e-3]))
+    slower = 1 + 0.99 * drawn[5] * (most - 1)
     cost = tf_libra.ContentionModel(
         num_workers=workers,
         hop_latency=latency,
