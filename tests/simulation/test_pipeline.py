@@ -1,10 +1,12 @@
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import fractions, pick
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline.pe import execution_orders
 
@@ -14,16 +16,17 @@ many = settings(max_examples=200, deadline=None)
 @st.composite
 def plans(draw, layers, cluster):
     """Any stages on any devices, in any order that waits for nothing that waits for it."""
-    M = draw(st.integers(1, 4))
-    count = draw(st.integers(1, min(len(layers.layers), cluster.num_devices)))
-    ranges = draw(st.sampled_from(list(reference.partitions(len(layers.layers), count))))
-    devices = draw(st.permutations(range(cluster.num_devices)))
-    used = draw(st.integers(count, cluster.num_devices))
-    sets = draw(st.sampled_from(list(reference.replications(devices[:used], count))))
+    one, two, three, four, five, six, *drawn = fractions(draw, 6 + cluster.num_devices + 4)
+    M = pick(range(1, 5), one)
+    count = pick(range(1, min(len(layers.layers), cluster.num_devices) + 1), two)
+    ranges = pick(list(reference.partitions(len(layers.layers), count)), three)
+    devices = np.argsort(drawn[4:], kind="stable").tolist()
+    used = pick(range(count, cluster.num_devices + 1), four)
+    sets = pick(list(reference.replications(devices[:used], count)), five)
     stages = [(a, b, s) for (a, b), s in zip(ranges, sets, strict=True)]
     orders = execution_orders(count, M)
-    if draw(st.booleans()):
-        numbers = draw(st.permutations(range(M)))
+    if six >= 0.5:
+        numbers = np.argsort(drawn[:M], kind="stable").tolist()
         forward = [("forward", m) for m in numbers]
         orders = [tuple(forward + [("backward", m) for m in reversed(numbers)])] * count
     return reference.plan_of(layers, cluster, stages, orders)

@@ -1,32 +1,41 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.planning.drawing import between, fractions, mixed, pick
 from tf_libra.simulation.tasks import Task, simulate_tasks
 
 many = settings(max_examples=300, deadline=None)
-seconds = st.one_of(st.just(0.0), st.integers(0, 6).map(float), st.floats(1e-6, 10))
+SECONDS = mixed([0.0], range(7), between(1e-6, 10)).tolist()
 
 
 @st.composite
 def graphs(draw, resources=3):
+    """Up to 12 tasks, each after and beside up to 3 earlier ones, on up to 2 resources."""
+    used = [some for count in range(3) for some in itertools.combinations(range(resources), count)]
+    how_many, *drawn = fractions(draw, 1 + 12 * 11)
     tasks = []
-    for index in range(draw(st.integers(1, 12))):
-        earlier = st.sets(st.integers(0, index - 1), max_size=3) if index else st.just(set())
+    for index, row in enumerate(np.reshape(drawn, (12, 11)).tolist()):
+        work, using, priority, *earlier = row
+        after, after_start = (
+            {pick(range(index), one) for one in some[: pick(range(4), many)]} if index else ()
+            for many, *some in (earlier[:4], earlier[4:])
+        )
         tasks.append(
             Task(
                 "work",
-                draw(seconds),
-                tuple(draw(st.sets(st.integers(0, resources - 1), max_size=2))),
-                after=tuple(draw(earlier)),
-                after_start=tuple(draw(earlier)),
-                priority=draw(st.integers(0, 2)),
+                pick(SECONDS, work),
+                pick(used, using),
+                after=tuple(after),
+                after_start=tuple(after_start),
+                priority=pick(range(3), priority),
             )
         )
-    return tasks
+    return tasks[: pick(range(1, 13), how_many)]
 
 
 def check(tasks, spans):

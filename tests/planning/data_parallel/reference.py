@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import fractions, pick
 from tf_libra.model.plan import Plan, TensorGroup
 
 
@@ -190,22 +191,11 @@ def stage_time(cost, c, z, began, Z, w, r):
     return t_o + t_b + t_c
 
 
-@functools.cache
-def _bytes(count):
-    return st.binary(min_size=count, max_size=count)
-
-
-def fractions(draw, count):
-    """As many numbers from 0 to 1, one of 16 at either end: drawn as one, which is quicker."""
-    drawn = np.frombuffer(draw(_bytes(2 * count)), ">u2")
-    return np.clip((drawn - 2.0**12) / (2**16 - 2**13), 0, 1)
-
-
 @st.composite
 def profiles(draw, max_tensors=5, updates=False):
     """Profiles with tensors of 0 bytes and of 0 seconds among others."""
     drawn = fractions(draw, 1 + 3 * max_tensors)
-    count = 1 + round(drawn[0] * (max_tensors - 1))
+    count = pick(range(1, max_tensors + 1), drawn[0])
     size, *seconds = drawn[1:].reshape(3, max_tensors)[:, :count]
     # Of the sizes a third are 0 and a third up to 100, of the times half are 0.
     size = np.interp(size, (0, 1 / 3, 2 / 3, 1), (0, 0, 100, 5_000_000)).astype(int).tolist()
@@ -225,19 +215,16 @@ def part_plans(draw, profile, threads=(1, 2, 5), streams=(0,)):
     many, *drawn = fractions(draw, 1 + 2 * most + 3 * (count + most))
     cuts, hows = np.reshape(drawn[: 2 * most], (-1, 2)), np.reshape(drawn[2 * most :], (-1, 3))
     ends = [(tensor + 1, None) for tensor in range(count)]
-    for where, byte in cuts[: round(many * most)].tolist():
-        tensor = round(where * (count - 1))
+    for where, byte in cuts[: pick(range(most + 1), many)].tolist():
+        tensor = pick(range(count), where)
         num_bytes = profile.tensors[tensor].num_bytes
         if num_bytes > 1:
-            ends.append((tensor + 1, 1 + round(byte * (num_bytes - 2))))
+            ends.append((tensor + 1, pick(range(1, num_bytes), byte)))
     ends = sorted(set(ends), key=lambda end: (end[0], math.inf if end[1] is None else end[1]))
     groups, start, start_byte = [], 0, 0
     for (stop, stop_byte), (ending, *which) in zip(ends, hows.tolist(), strict=False):
         if ending >= 0.5 or (stop, stop_byte) == ends[-1]:
-            r, stream = (
-                some[round(one * (len(some) - 1))]
-                for some, one in zip((threads, streams), which, strict=True)
-            )
+            r, stream = map(pick, (threads, streams), which)
             groups.append(TensorGroup(start, stop, r, stream, start_byte, stop_byte))
             start, start_byte = (stop, 0) if stop_byte is None else (stop - 1, stop_byte)
     return Plan.for_profile(profile, tuple(groups), 2, "by hand")

@@ -8,41 +8,43 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import between, fractions, mixed, pick, picks
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 
-_SECONDS = st.one_of(st.just(0.0), st.integers(1, 4).map(float), st.floats(1e-3, 10))
-_BYTES = st.one_of(st.just(0), st.integers(1, 100))
-_RATES = st.one_of(st.integers(1, 3).map(float), st.floats(0.5, 50))
+_SECONDS = mixed([0.0], [1.0, 2.0, 3.0, 4.0], between(1e-3, 10))
+_BYTES = mixed([0], range(1, 101))
+_RATES = mixed([1.0, 2.0, 3.0], between(0.5, 50))
 
 
 @st.composite
 def layer_graphs(draw, max_layers=5, seconds=_SECONDS, num_bytes=_BYTES, shares=False):
-    count = draw(st.integers(1, max_layers))
-
-    def column(values, length=count):
-        return draw(st.lists(values, min_size=length, max_size=length))
-
-    if shares:
-        rows = [sorted(column(seconds, 3)) for _ in range(2 * count)]
-        return tf_libra.LayerGraph.chain(
-            rows[:count],
-            rows[count:],
-            column(num_bytes),
-            column(num_bytes, count - 1),
-            input_shares=(0.25, 0.5, 1),
-        )
+    """Chains of layers; `seconds` and `num_bytes`: arrays that these are picked from."""
+    measured = 3 if shares else 1
+    how_many, *drawn = fractions(draw, 1 + (2 * measured + 2) * max_layers)
+    count = pick(range(1, max_layers + 1), how_many)
+    columns = np.reshape(drawn, (-1, max_layers))[:, :count]
+    times = picks(seconds, columns[:-2])
+    forward, backward = (np.sort(each, axis=0).T for each in np.split(times, 2))
+    parameters, activations = picks(num_bytes, columns[-2:]).tolist()
+    if not shares:
+        forward, backward = forward[:, 0], backward[:, 0]
     return tf_libra.LayerGraph.chain(
-        column(seconds), column(seconds), column(num_bytes), column(num_bytes, count - 1)
+        forward.tolist(),
+        backward.tolist(),
+        parameters,
+        activations[:-1],
+        input_shares=(0.25, 0.5, 1) if shares else (),
     )
 
 
 @st.composite
 def clusters(draw, max_devices=4, rates=_RATES, min_devices=1):
-    count = draw(st.integers(min_devices, max_devices))
-    matrix = [[0.0] * count for _ in range(count)]
-    for a, b in itertools.combinations(range(count), 2):
-        matrix[a][b] = matrix[b][a] = draw(rates)
-    return tf_libra.Cluster.from_bandwidth(matrix)
+    """Clusters; `rates`: an array that those of links are picked from."""
+    how_many, *drawn = fractions(draw, 1 + math.comb(max_devices, 2))
+    count = pick(range(min_devices, max_devices + 1), how_many)
+    matrix = np.zeros((count, count))
+    matrix[np.triu_indices(count, 1)] = picks(rates, np.array(drawn[: math.comb(count, 2)]))
+    return tf_libra.Cluster.from_bandwidth((matrix + matrix.T).tolist())
 
 
 def drawn(rng, max_layers, max_devices, working=False):

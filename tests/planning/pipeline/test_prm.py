@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline.prm import Partitions
 from tf_libra.planning.pipeline.rdo import device_order
 
 many = settings(max_examples=300, deadline=None)
-sparse = st.one_of(st.just(0.0), st.floats(0.5, 50))
+sparse = mixed([0.0], between(0.5, 50))
 
 
 def brute_force(layers, cluster, order, M, num_stages):

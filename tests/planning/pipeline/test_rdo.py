@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline.rdo import device_order, min_cut
 
 many = settings(max_examples=200, deadline=None)
-rates = st.one_of(st.just(0.0), st.integers(1, 3).map(float), st.floats(0.1, 50))
+rates = mixed([0.0], [1.0, 2.0, 3.0], between(0.1, 50))
 
 
 def cut_of(matrix, side):

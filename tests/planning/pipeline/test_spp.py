@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline import Spp
 from tf_libra.planning.pipeline.pe import execution_orders
@@ -14,7 +15,7 @@ from tf_libra.planning.pipeline.rdo import device_order
 
 many = settings(max_examples=300, deadline=None)
 few = settings(max_examples=60, deadline=None)
-working = st.one_of(st.integers(1, 4).map(float), st.floats(1e-3, 10))
+working = mixed([1.0, 2.0, 3.0, 4.0], between(1e-3, 10))
 
 
 def stages_of(plan):
@@ -165,7 +166,7 @@ def test_stages_that_cannot_be(stages, layers, devices, message):
 @few
 @given(
     reference.layer_graphs(max_layers=4, seconds=working),
-    reference.clusters(rates=st.sampled_from([0.0, 0.0, 1.0, 9.0])),
+    reference.clusters(rates=np.array([0.0, 0.0, 1.0, 9.0])),
     st.integers(1, 3),
 )
 def test_links_may_be_missing_wherever_a_plan_needs_none(layers, cluster, M):

@@ -1,0 +1,41 @@
+"""Many numbers drawn as one: quicker than hypothesis draws, and keeps track of, each by itself."""
+
+import functools
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+
+@functools.cache
+def _bytes(count):
+    return st.binary(min_size=count, max_size=count)
+
+
+def fractions(draw, count):
+    """As many numbers from 0 to 1, of which one of 16 is at either end."""
+    drawn = np.frombuffer(draw(_bytes(2 * count)), ">u2")
+    return np.clip((drawn - 2.0**12) / (2**16 - 2**13), 0, 1)
+
+
+def pick(some, fraction):
+    """One of these, by a fraction."""
+    return some[round(fraction * (len(some) - 1))]
+
+
+def picks(some, fractions):
+    """Of an array, as many as there are fractions."""
+    return some[np.rint(fractions * (len(some) - 1)).astype(int)]
+
+
+def mixed(*kinds):
+    """An array to pick from in which each kind is as likely as the others."""
+    size = math.lcm(*map(len, kinds))
+    return np.concatenate([np.repeat(kind, size // len(kind)) for kind in kinds])
+
+
+def between(low, high):
+    """Numbers of which no sums are equal by chance, with both ends."""
+    numbers = np.sort(np.random.default_rng(0).uniform(low, high, 2000))
+    numbers[[0, -1]] = low, high
+    return numbers
