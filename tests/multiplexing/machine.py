@@ -27,8 +27,9 @@ class Machine:
     def steps(self, count: int, random: np.random.Generator) -> list[float]:
         """What steps take without a background."""
         work = self.step_seconds * np.exp(self.noise * random.standard_normal(count))
+        work = work.tolist()  # one by one, Python's numbers are quicker
         if not self.pace_seconds:
-            return list(work)
+            return work
         taken, left, is_slow = [], 0.0, False
         for to_do in work:
             seconds = 0.0
@@ -77,15 +78,18 @@ def paced(
     random = np.random.default_rng(seed)
     count = num_cycles * CYCLE
     alone = (machine or Machine()).steps(count, random)
-    lost, beside, runs = 0.0, np.zeros(len(ranks)), []
+    lost, beside, runs = 0.0, [0] * len(ranks), []
     for number, seconds in enumerate(alone):
-        now = np.array([rank.runs for rank in ranks])
-        each = (cost(number) if callable(cost) else cost) / len(ranks)
-        more = seconds * each * now.sum()
-        lost += more
-        beside += now
+        now = [rank.runs for rank in ranks]
+        if any(now):
+            each = (cost(number) if callable(cost) else cost) / len(ranks)
+            more = seconds * each * sum(now)
+            lost += more
+            beside = [steps + is_one for steps, is_one in zip(beside, now, strict=True)]
+        else:
+            more = 0.0
         for rank in ranks:
             rank.took(seconds + more)
         if number % CYCLE == ALONE:
             runs.append(round(ranks[0].duty * (CYCLE - ALONE)))
-    return Paced(lost / sum(alone), tuple(beside / count), tuple(runs))
+    return Paced(lost / sum(alone), tuple(steps / count for steps in beside), tuple(runs))

@@ -1,5 +1,6 @@
 """Links of one shape are looked at together, and each is what it would be by itself."""
 
+import math
 from unittest import mock
 
 import numpy as np
@@ -99,10 +100,13 @@ def repeated(draw):
 
 @pytest.mark.parametrize("few", [0, branches._FEW])
 @settings(max_examples=40, deadline=None)
-@given(repeated(), st.sampled_from([None, 1.0, 1.5, 2.5]))
-def test_each_link_is_planned_as_by_itself(few, scaling, limit):
+@given(repeated())
+def test_each_link_is_planned_as_by_itself(few, scaling):
+    """For any limit, also one that no plan keeps."""
+    together = search.Search(scaling)
+    with mock.patch.object(search, "_PLACES", 1):
+        apart = search.Search(scaling)
     with mock.patch.object(branches, "_FEW", few):
-        together = tf_libra.make_burst_plan(scaling, max_amplification=limit)
-        with mock.patch.object(search, "_PLACES", 1):
-            apart = tf_libra.make_burst_plan(scaling, max_amplification=limit)
-    assert together == apart
+        for limit in (1.0, 1.5, 2.0, 2.5, 4.0, math.inf):
+            assert together.solve(limit) == apart.solve(limit)
+            assert together.notes == apart.notes
