@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
+from tests.planning.drawing import fractions, pick
 
 
 def edges_of(link, source, target):
@@ -162,6 +163,9 @@ def best(scaling, model, limits):
     return found
 
 
+_SEEDS = st.integers(0, 2**32 - 1)
+
+
 @st.composite
 def chains(draw, max_layers=4):
     """A chain's profile, with the model in the form above."""
@@ -173,8 +177,12 @@ def chains(draw, max_layers=4):
 @st.composite
 def branching(draw):
     """A small model with branches, nested ones included, and its profile."""
-    budget = [draw(st.integers(2, 5))]
+    drawn = iter(fractions(draw, 32).tolist())  # more than any model takes
+    budget = [pick(range(2, 6), next(drawn))]
     layers = [0]
+
+    def either():
+        return next(drawn) >= 0.5
 
     def layer():
         budget[0] -= 1
@@ -182,20 +190,20 @@ def branching(draw):
         return layers[0] - 1
 
     def link(depth):
-        if depth == 0 or budget[0] < 1 or draw(st.booleans()):
+        if depth == 0 or budget[0] < 1 or either():
             return None
         branches = [chain(depth - 1)]
-        for _ in range(draw(st.integers(0, 2))):
+        for _ in range(pick(range(3), next(drawn))):
             if budget[0] > 0:
                 branches.append(chain(depth - 1))
-        if len(branches) == 1 or draw(st.booleans()):
+        if len(branches) == 1 or either():
             branches.append(None)
         return ("block", branches)
 
     def chain(depth):
         inner = [layer()]
         links = [link(depth), link(depth)]
-        while budget[0] > 0 and draw(st.booleans()):
+        while budget[0] > 0 and either():
             inner.append(layer())
             links.append(link(depth))
         return ("chain", links, inner)
@@ -204,7 +212,7 @@ def branching(draw):
     branches = [chain(1)]
     while budget[0] > 0 and len(branches) < 3:
         branches.append(chain(1))
-    if len(branches) == 1 or draw(st.booleans()):
+    if len(branches) == 1 or either():
         branches.append(None)
     model = ("chain", [None, ("block", branches), None], [first, last])
     return draw(profiles(model, branching=True)), model
@@ -214,29 +222,34 @@ def branching(draw):
 def profiles(draw, model, branching):
     layers = len(layers_of(model))
     most = 3 if layers <= 4 else 2
-    counts = draw(st.sampled_from([(1,), (1, 2), (1, 3), (1, 2, 4), (1, 2, 3), (1, 3, 4)]))[:most]
+    drawn = iter(fractions(draw, 9).tolist())
+
+    def one_of(*some):
+        return pick(some, next(drawn))
+
+    counts = one_of((1,), (1, 2), (1, 3), (1, 2, 4), (1, 2, 3), (1, 3, 4))[:most]
     G = len(counts)
     edges = model_edges(model)
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    grain = draw(st.sampled_from([0, 4, 16]))  # 0: any number; else few, so that ties are common
+    rng = np.random.default_rng(draw(_SEEDS))
+    grain = one_of(0, 4, 16)  # 0: any number; else few, so that ties are common
 
     def times(*shape, scale=1.0, none=0.0):
         drawn = rng.integers(0, grain + 1, shape) / grain if grain else rng.random(shape)
         return scale * np.where(rng.random(shape) < none, 0.0, drawn)
 
-    alone = times(layers, 1, scale=4.0) + draw(st.sampled_from([0.0, 0.25]))
+    alone = times(layers, 1, scale=4.0) + one_of(0.0, 0.25)
     compute = alone / np.array(counts) ** times(layers, 1)
     compute[:, 1:] *= 0.5 + times(layers, G - 1)
-    synchronize = times(layers, G, scale=draw(st.sampled_from([0.0, 0.3, 2.0])))
-    if draw(st.booleans()):
+    synchronize = times(layers, G, scale=one_of(0.0, 0.3, 2.0))
+    if one_of(False, True):
         synchronize[:, 0] = 0
-    transition = times(len(edges), G, G, scale=draw(st.sampled_from([0.0, 0.5, 3.0])), none=0.3)
-    if draw(st.booleans()):
+    transition = times(len(edges), G, G, scale=one_of(0.0, 0.5, 3.0), none=0.3)
+    if one_of(False, True):
         transition[:, range(G), range(G)] = 0
     move = None
-    if branching and draw(st.integers(0, 4)):
-        move = times(len(edges), G, G, scale=draw(st.sampled_from([0.0, 0.5])))
-    order = draw(st.permutations(range(len(edges)))) if branching else range(len(edges))
+    if branching and one_of(*range(5)):
+        move = times(len(edges), G, G, scale=one_of(0.0, 0.5))
+    order = rng.permutation(len(edges)).tolist() if branching else range(len(edges))
     return tf_libra.ScalingProfile.graph(
         counts,
         compute,
