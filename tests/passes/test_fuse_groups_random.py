@@ -7,6 +7,7 @@ for itself, also after what TensorFlow merges later; and no two that could be on
 import itertools
 
 import networkx as nx
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
@@ -26,16 +27,23 @@ from tests.passes.graphs import (
 )
 from tests.passes.later_merges import closes_no_cycle, siblings, whole_loops
 from tests.passes.training_graphs import cases_of
+from tests.planning.drawing import fractions, pick
 
 
 @st.composite
 def plans(draw: st.DrawFn, tensors: list[str]) -> list[Group]:
     """Plans of all tensors, and of one more, or of all but one."""
-    order = draw(st.permutations(sorted({*tensors, "missing"})))
-    order = order[draw(st.integers(0, 1)) :]  # the graph may have one that the plan lacks
-    cuts = sorted(draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=3)))
+    names = sorted({*tensors, "missing"})
+    lacks, how_many, *drawn = fractions(draw, 2 + 3 + 4 + len(names)).tolist()
+    order = [names[i] for i in np.argsort(drawn[7:], kind="stable").tolist()]
+    order = order[pick(range(2), lacks) :]  # the graph may have one that the plan lacks
+    places = range(1, max(2, len(order)))
+    cuts = sorted({pick(places, one) for one in drawn[: pick(range(4), how_many)]})
     parts = [order[a:b] for a, b in itertools.pairwise([0, *cuts, len(order)])]
-    return [Group(part, draw(st.integers(1, 4))) for part in parts if part] or [Group(["missing"])]
+    threads = [pick(range(1, 5), one) for one in drawn[3:7]]
+    return [Group(*each) for each in zip(parts, threads, strict=False) if each[0]] or [
+        Group(["missing"])
+    ]
 
 
 def dependencies(

@@ -1,12 +1,15 @@
 """Random graphs of whole pieces of real ones, in the ops that TensorFlow writes them in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
 from tests.passes.graphs import GraphBuilder, Group, tensor_names
+from tests.planning.drawing import fractions, pick
 
 FLOAT = tf.float32.as_datatype_enum
 BOTH = ("/device:CPU:0", "/device:CPU:1")
@@ -136,40 +139,48 @@ def marked_graphs(draw: st.DrawFn) -> graph_pb2.GraphDef:
     Some tensors are all-reduced more than once, as by copies of a step; some all-reduces are on
     another device; some have a control edge from one before, as a trace has.
     """
+    drawn = iter(fractions(draw, 1 + 12 * 6).tolist())  # no piece takes more
+
+    def one_of(some: Sequence) -> Any:
+        return pick(some, next(drawn))
+
+    def some_of(values: Sequence[str]) -> list[str]:
+        return [one_of(values) for _ in range(one_of((1, 2)))]
+
     builder = TrainingGraph()
     builder.source("x")
     values, reduced = ["x"], [""]
     pieces = ("add", "reduce", "reduce", "reduce", "cast", "const", "convolution", "if", "loop")
-    for i in range(draw(st.integers(2, 12))):
+    for i in range(one_of(range(2, 13))):
         name = f"n{i}"
-        one = st.sampled_from(values)
-        piece = draw(st.sampled_from(pieces))
+        piece = one_of(pieces)
         if piece == "add":
-            some = draw(st.lists(one, min_size=1, max_size=2))
-            controls = {draw(one)} - set(some) if draw(st.booleans()) else set()
+            some = some_of(values)
+            controls = {one_of(values)} - set(some) if one_of((False, True)) else set()
             values.append(builder.add(name, *some, *(f"^{v}" for v in controls)))
         elif piece == "cast":
-            values.append(builder.cast(name, draw(one)))
+            values.append(builder.cast(name, one_of(values)))
         elif piece == "const":
-            values.append(builder.source(name, f"^{draw(one)}"))
+            values.append(builder.source(name, f"^{one_of(values)}"))
         elif piece == "convolution":
-            values += builder.convolution(name, draw(one), draw(one))
+            values += builder.convolution(name, one_of(values), one_of(values))
         elif piece == "if":
-            reduces = draw(st.sampled_from(("", "", "then", "then and else")))
-            values.append(builder.conditional(name, draw(one), reduces))
+            reduces = one_of(("", "", "then", "then and else"))
+            values.append(builder.conditional(name, one_of(values), reduces))
         elif piece == "loop":
-            sources = draw(st.lists(one, min_size=1, max_size=2))
-            values += builder.loop(name, *sources, reduces=draw(st.integers(0, 3)) == 0)
+            sources = some_of(values)
+            values += builder.loop(name, *sources, reduces=one_of(range(4)) == 0)
         else:
-            tensor = f"t{draw(st.integers(0, 2)) if draw(st.integers(0, 5)) == 0 else i}"
-            before = draw(st.sampled_from(reduced))
-            device = draw(st.sampled_from((*BOTH[:1] * 4, BOTH[1])))
+            tensor = f"t{one_of(range(3)) if one_of(range(6)) == 0 else i}"
+            before = one_of(reduced)
+            device = one_of((*BOTH[:1] * 4, BOTH[1]))
             traced = [f"^{before}"] if before else []
-            builder.reduce(name, draw(one), *traced, tensor=tensor, device=device)
+            builder.reduce(name, one_of(values), *traced, tensor=tensor, device=device)
             values.append(name)
             reduced.append(name)
+    order = np.argsort(fractions(draw, len(builder.graph.node)), kind="stable")
     shuffled = graph_pb2.GraphDef(versions=builder.graph.versions)
-    shuffled.node.extend(draw(st.permutations(builder.graph.node)))
+    shuffled.node.extend(builder.graph.node[i] for i in order.tolist())
     return shuffled
 
 
@@ -178,10 +189,12 @@ def cases_of(
 ) -> st.SearchStrategy[tuple[graph_pb2.GraphDef, list[Group], bool]]:
     """Marked graphs, each with a plan of its tensors, and whether that is for after backward."""
 
+    graphs, either = marked_graphs(), st.booleans()
+
     @st.composite
     def cases(draw: st.DrawFn) -> tuple[graph_pb2.GraphDef, list[Group], bool]:
-        graph = draw(marked_graphs())
+        graph = draw(graphs)
         tensors = [name for node in graph.node for name in tensor_names(node)]
-        return graph, draw(plans(tensors)), draw(st.booleans())
+        return graph, draw(plans(tensors)), draw(either)
 
     return cases()
