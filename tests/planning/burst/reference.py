@@ -169,7 +169,7 @@ _SEEDS = st.integers(0, 2**32 - 1)
 @st.composite
 def chains(draw, max_layers=4):
     """A chain's profile, with the model in the form above."""
-    layers = draw(st.integers(1, max_layers))
+    layers = pick(range(1, max_layers + 1), *fractions(draw, 1))
     model = ("chain", [None] * (layers + 1), list(range(layers)))
     return draw(profiles(model, branching=False)), model
 
