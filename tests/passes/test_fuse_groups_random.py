@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
+from tests.drawing import fractions, pick
 from tests.passes.executor import all_reduces, computes_the_same_in_one_order, execute
 from tests.passes.graphs import (
     GraphBuilder,
@@ -27,7 +28,6 @@ from tests.passes.graphs import (
 )
 from tests.passes.later_merges import closes_no_cycle, siblings, whole_loops
 from tests.passes.training_graphs import cases_of
-from tests.planning.drawing import fractions, pick
 
 
 @st.composite
@@ -79,7 +79,7 @@ def dependencies(
     return edges
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=160, deadline=None)
 @given(cases_of(plans), st.integers(0, 5))
 def test_random_graphs_compute_the_same_in_one_order(case, seed: int) -> None:
     graph, groups, after_backward = case
@@ -121,7 +121,7 @@ def without_inputs(node):
     return copy
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=160, deadline=None)
 @given(cases_of(plans))
 def test_what_could_be_one_is_one_and_neighbours_are_in_order(case) -> None:
     graph, groups, after_backward = case

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
+from tests.drawing import fractions, pick
 from tests.passes.graphs import GraphBuilder, Group, tensor_names
-from tests.planning.drawing import fractions, pick
 
 FLOAT = tf.float32.as_datatype_enum
 BOTH = ("/device:CPU:0", "/device:CPU:1")

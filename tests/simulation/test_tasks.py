@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.planning.drawing import between, fractions, mixed, pick
+from tests.drawing import between, fractions, mixed, pick
 from tf_libra.simulation.tasks import Task, simulate_tasks
 
 many = settings(max_examples=300, deadline=None)

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.drawing import fractions, pick
+from tests.drawing import fractions, pick
 
 
 def edges_of(link, source, target):

@@ -39,13 +39,13 @@ def test_chains_equal_brute_force(case):
     check(*case)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(reference.branching())
 def test_branching_models_equal_brute_force(case):
     check(*case)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(reference.branching())
 def test_bounds_of_large_blocks_leave_the_best_in(case):
     # As if no block were small enough to try every way.

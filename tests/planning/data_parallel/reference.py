@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.drawing import fractions, pick
+from tests.drawing import fractions, pick
 from tf_libra.model.plan import Plan, TensorGroup
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.drawing import between, fractions, mixed, pick, picks
+from tests.drawing import between, fractions, mixed, pick, picks
 from tf_libra.model.pipeline import PipelinePlan, PipelineStage
 
 _SECONDS = mixed([0.0], [1.0, 2.0, 3.0, 4.0], between(1e-3, 10))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.drawing import between, mixed
+from tests.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline.prm import Partitions
 from tf_libra.planning.pipeline.rdo import device_order

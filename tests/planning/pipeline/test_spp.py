@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_libra
-from tests.planning.drawing import between, mixed
+from tests.drawing import between, mixed
 from tests.planning.pipeline import reference
 from tf_libra.planning.pipeline import Spp
 from tf_libra.planning.pipeline.pe import execution_orders

@@ -1,4 +1,4 @@
-"""Many numbers drawn as one: quicker than hypothesis draws, and keeps track of, each by itself."""
+"""Many numbers of random cases drawn as one: quicker than hypothesis draws each by itself."""
 
 import math
 
