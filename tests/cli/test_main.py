@@ -350,10 +350,10 @@ def test_planning_imports_neither_tensorflow_nor_horovod():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("family", [(), ("burst",)])
+@pytest.mark.parametrize("family", [(), ("burst",), ("pipeline",)])
 @pytest.mark.parametrize("command", ["plan", "simulate", "compare"])
 def test_what_means_something_in_training_alone_is_no_flag(family, command, capsys):
     assert main([*family, command, "--help"]) == 0
     flags = set(re.findall(r"^  --(?:\[no\])?(\w+)", capsys.readouterr().out, re.MULTILINE))
-    assert "profile" in flags
+    assert flags & {"profile", "layers"}
     assert not flags & {"race", "seed", "exploration", "device_counts"}

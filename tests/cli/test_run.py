@@ -223,6 +223,7 @@ def test_what_is_wrong_on_the_command_line_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["launch", *arguments])
+    monkeypatch.setattr("horovod.runner.launch.run_commandline", pytest.fail)  # no job is started
     try:
         status = launch_main([])
     except SystemExit as ended:  # Horovod's parser has told

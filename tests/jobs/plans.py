@@ -321,6 +321,19 @@ class Looping(models.HandWritten):
 
 
 @cases
+def loop_inside_of_the_step() -> Any:
+    step = against_alone(
+        lambda: Looping("float64", "sgd"),
+        joint_or_shard("float64"),
+        num_steps=16,
+        strategy="libra",
+        threads=(1, 2),
+        max_tuning_steps=10,
+    )
+    return str(step.phase)
+
+
+@cases
 def closed() -> Any:
     """Whether each call was judged as one that something is written of, by when training closed."""
     judged: list[bool] = []
@@ -346,19 +359,6 @@ def closed() -> Any:
     finally:
         Checking.wants = usual  # type: ignore[method-assign]
     return found
-
-
-@cases
-def loop_inside_of_the_step() -> Any:
-    step = against_alone(
-        lambda: Looping("float64", "sgd"),
-        joint_or_shard("float64"),
-        num_steps=16,
-        strategy="libra",
-        threads=(1, 2),
-        max_tuning_steps=10,
-    )
-    return str(step.phase)
 
 
 class Nested(models.HandWritten):

@@ -39,7 +39,8 @@ class Made:
         trained: it.
         variables: all that were made for it, in order.
         values: theirs at first.
-        recorder: of its step, which keeps its traces.
+        recorder: of its step, which keeps its traces; where an update needs selections, the first
+            test finds that out, and it goes on making them.
     """
 
     trained: Trained

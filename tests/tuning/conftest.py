@@ -18,7 +18,10 @@ def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
 
     @functools.wraps(function)
     def asked(*args: Any, **options: Any) -> _Found:
-        key = pickle.dumps((args, options))
+        try:
+            key = pickle.dumps((args, options))
+        except (pickle.PicklingError, AttributeError, TypeError):  # what a test has made for itself
+            return function(*args, **options)
         if key not in found:
             found[key] = function(*args, **options)
         return found[key]
@@ -26,28 +29,31 @@ def _once(function: Callable[..., _Found]) -> Callable[..., _Found]:
     return asked
 
 
-_COMPUTED_ONCE = (
-    (fit_and_plan, "fit_model"),
-    (fit_and_plan, "judged_forms"),
-    *((module, "make_plan") for module in (fit_and_plan, contenders, by_all)),
-    (race, "standings"),
-)
+_COMPUTED_ONCE = {
+    (module, name): _once(getattr(module, name))
+    for module, name in (
+        (fit_and_plan, "fit_model"),
+        (fit_and_plan, "judged_forms"),
+        *((module, "make_plan") for module in (fit_and_plan, contenders, by_all)),
+        (race, "standings"),
+    )
+}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def computed_once() -> Iterator[None]:
     """What takes longest in tuning is computed once for the same arguments, and these decide it.
 
     Most machines here do the same until a model is fitted, and many until the end of a race.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in _COMPUTED_ONCE:
-            patch.setattr(module, name, _once(getattr(module, name)))
+        for (module, name), once in _COMPUTED_ONCE.items():
+            patch.setattr(module, name, once)
         yield
 
 
 @pytest.fixture
 def anew(computed_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """For this test all is computed as often as it is asked for."""
-    for module, name in _COMPUTED_ONCE:
-        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
+    for (module, name), once in _COMPUTED_ONCE.items():
+        monkeypatch.setattr(module, name, once.__wrapped__)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_IN_TRAINING = "in_training"
 # A field's `metadata`, where planning from files has no use for it: it is no flag of a command.
-IN_TRAINING: Mapping[str, bool] = types.MappingProxyType({"in_training": True})
+IN_TRAINING: Mapping[str, bool] = types.MappingProxyType({_IN_TRAINING: True})
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
             *_kind(hints.get(field.name)),
             None if field.default is dataclasses.MISSING else field.default,
             docs.get(field.name, ""),
-            field.metadata.get("in_training", False),
+            field.metadata.get(_IN_TRAINING, False),
         )
         for field in dataclasses.fields(strategy)
         if field.init

@@ -388,7 +388,7 @@ def test_a_step_is_traced_for_each_size_whatever_its_function_says(options):
 
 @pytest.mark.parametrize("model", ["deep", "convolutional"])
 def test_an_optimizer_may_be_built_by_the_first_trace(model):
-    """Which then has other ops than later ones: plain descent has no slots, momentum is one."""
+    """Which then has other ops than later ones: plain descent has no slots, momentum has."""
     trained = EVERY[model]()
     images, labels = batches(1, 8)[0]
     traces = Traces(Recorder(tf.function(trained.step)), ((images, labels), {}), 8, 8)
