@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import horovod.tensorflow as hvd
 import models
@@ -343,9 +344,8 @@ def closed() -> Any:
         judged.append(is_written)
         return usual(self, steps_of_plan, is_written)
 
-    Checking.wants = wants  # type: ignore[method-assign]
     found = {}
-    try:
+    with mock.patch.object(Checking, "wants", wants):
         for closed_before in (0, 1, 3):
             model = models.HandWritten("float32", "sgd")
             logdir = FOLDER / f"closed_before_{closed_before}"
@@ -356,8 +356,6 @@ def closed() -> Any:
                 step(*shard(number))
             found[closed_before] = list(judged)
             judged.clear()
-    finally:
-        Checking.wants = usual  # type: ignore[method-assign]
     return found
 
 

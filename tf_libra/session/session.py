@@ -80,8 +80,6 @@ class Session:
         self._tensors = tensors
         self._tuner = tuner
         self._backend = options.backend
-        # What is asked for, not what becomes of it: a disk that is full changes no step.
-        self._is_written = options.logdir is not None
         self._drawn = ""  # the plan whose graph was kept last
         self._applying = Applying(control, self._backend, story)
         self._checking = Checking()
@@ -185,6 +183,11 @@ class Session:
         if self._observation is not None and self.state.is_running:
             self._tell_timeline(self._observation)
         return result
+
+    @property
+    def _is_written(self) -> bool:
+        # What is asked for, not what becomes of it: a disk that is full changes no step.
+        return self._options.logdir is not None and not self.story.is_closed
 
     def _is_written_down(self) -> bool:
         """Whether rank 0 checks this step, which this rank then writes down without tracing."""
@@ -328,10 +331,6 @@ class Session:
         if self._tries_next:
             self._tries_next = False
             self.state = replace(self.state, phase=Phase.MEASURE)
-
-    def stop_writing(self) -> None:
-        """From now on nothing is written down: nothing is traced or kept for that alone."""
-        self._is_written = False
 
     def close(self) -> None:
         """Forgets its plans; no step may follow."""

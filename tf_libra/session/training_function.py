@@ -119,8 +119,6 @@ class TrainingFunction:
         """Says how it went, and writes nothing down any more."""
         self._is_closed = True
         self._close_stories()
-        for session in self._sessions.values():
-            session.stop_writing()
 
     def _close_stories(self) -> None:
         self._story.close()
@@ -376,7 +374,7 @@ class TrainingFunction:
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )
         self._share(call, has_met=True)
-        session = Session(
+        return Session(
             self._identity,
             self._meeting.control,
             self._meeting.options,
@@ -390,9 +388,6 @@ class TrainingFunction:
             given,
             self._tuner,
         )
-        if self._is_closed:
-            session.stop_writing()
-        return session
 
     def _next_story(self, control: Control) -> Story:
         """That of a trace which all-reduces other gradients than those before."""

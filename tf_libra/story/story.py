@@ -57,6 +57,7 @@ class Story:
 
     Attributes:
         log: where this rank speaks.
+        is_closed: whether it has been told to its end, and nothing is written down any more.
     """
 
     def __init__(self, options: Options) -> None:
@@ -65,7 +66,7 @@ class Story:
         self._options = options
         self._rank = 0
         self._function = ""
-        self._is_closed = False
+        self.is_closed = False
         self._journal = Journal(options.backend.name, options.strategy.name)
         self._progress = Progress(self.log)
         self._recorder: Recorder | None = None
@@ -79,7 +80,7 @@ class Story:
 
     def named(self, function: str) -> None:
         """The function's name is known; what happens is also written if there is a `logdir`."""
-        if self._is_closed or self._function == function:  # a first step that failed is repeated
+        if self.is_closed or self._function == function:  # a first step that failed is repeated
             return
         self._function = function
         self._journal.named(function)
@@ -201,7 +202,7 @@ class Story:
         before = self._journal.facts().conclusion
         self._journal.entered(Phase.RUN)
         self._journal.in_force(conclusion)
-        if self._rank == 0 and not self._is_closed:
+        if self._rank == 0 and not self.is_closed:
             self._write_logdir(conclusion)
         if self._recorder is not None:
             strategy = self._options.strategy
@@ -354,13 +355,13 @@ class Story:
 
     @property
     def _writes_stages(self) -> bool:
-        return self._rank == 0 and self._options.logdir is not None and not self._is_closed
+        return self._rank == 0 and self._options.logdir is not None and not self.is_closed
 
     def close(self) -> None:
         """Says how it went, and writes nothing down any more; at the end of the process anyway."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         atexit.unregister(self.close)
         if self._function:
             interrupts.of_this_process().not_at_the_end(self.close)
