@@ -20,7 +20,6 @@ from tf_libra.planning.pipeline.pe import execution_orders
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
     PipelineDraft,
-    check_stages,
     register,
 )
 
@@ -48,9 +47,8 @@ class GPipe(Microbatches):
         object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the stages; `ValueError` for more stages than layers or devices."""
-        most = min(len(layers.layers), cluster.num_devices)
-        count = check_stages(self.num_stages or most, layers, cluster)
+        """Returns the stages."""
+        count = self.num_stages or min(len(layers.layers), cluster.num_devices)
         parts = np.array_split(np.arange(len(layers.layers)), count)
         order: tuple[Computation, ...] = (
             *(("forward", microbatch) for microbatch in range(num_microbatches)),

@@ -10,7 +10,6 @@ from tf_libra.planning.pipeline.memory import check_layers_fit, check_stages_fit
 from tf_libra.planning.pipeline.strategy import (
     PipelineDraft,
     PipelineStrategy,
-    check_stages,
     resolve,
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
@@ -82,8 +81,13 @@ def checked(
         raise ValueError("num_microbatches must be given, at least 1, got None")
     count = checks.integer("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     check_layers_fit(layers, cluster)
-    if strategy.num_stages is not None:
-        check_stages(strategy.num_stages, layers, cluster)
+    limits = {"layers": len(layers.layers), "devices": cluster.num_devices}
+    for what, limit in limits.items():
+        if (strategy.num_stages or 0) > limit:
+            raise ValueError(
+                f"num_stages must be at most the number of {what}, {limit},"
+                f" got {strategy.num_stages}"
+            )
     return strategy, count
 
 

@@ -16,7 +16,6 @@ from tf_libra.planning.pipeline.rdo import device_order
 from tf_libra.planning.pipeline.strategy import (
     Microbatches,
     PipelineDraft,
-    check_stages,
     register,
 )
 from tf_libra.simulation.pipeline import simulate_pipeline
@@ -57,13 +56,12 @@ class Spp(Microbatches):
         Numbers of stages that links or memory forbid are left out.
 
         Raises:
-          ValueError: more stages than layers or devices, links that the cluster lacks are needed
-            whatever the plan (of many devices: by those in the order of Algorithm 2), or its
-            devices have too little memory for any.
+          ValueError: links that the cluster lacks are needed whatever the plan (of many devices: by
+            those in the order of Algorithm 2), or its devices have too little memory for any.
         """
         counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
         if self.num_stages is not None:
-            counts = [check_stages(self.num_stages, layers, cluster)]
+            counts = [self.num_stages]
         partitions = _partitions(layers, cluster, counts, num_microbatches)
         found = [ranges for ranges in map(partitions.stages, counts) if ranges is not None]
         if not found:

@@ -83,17 +83,6 @@ class Microbatches:
         return (self.draft(layers, cluster, num_microbatches),)
 
 
-def check_stages(num_stages: int, layers: LayerGraph, cluster: Cluster) -> int:
-    """Returns a number of stages, at least 1, that layers and devices allow, else `ValueError`."""
-    limits = {"layers": len(layers.layers), "devices": cluster.num_devices}
-    for what, limit in limits.items():
-        if num_stages > limit:
-            raise ValueError(
-                f"num_stages must be at most the number of {what}, {limit}, got {num_stages}"
-            )
-    return num_stages
-
-
 REGISTRY: Registry[PipelineStrategy] = Registry(
     "a pipeline strategy of tf_libra.strategies", protocol=PipelineStrategy, usual=(Microbatches,)
 )
