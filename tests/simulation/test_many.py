@@ -1,20 +1,16 @@
 """Steps of many plans at once against `simulate`, plan by plan."""
 
-import itertools
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.data_parallel import reference
+from tests.simulation.test_simulator import STOPS, THREADS, THREADS_OF_ALL
 from tf_libra import simulate
 from tf_libra.cost_model import ProcessorModel
 from tf_libra.model.plan import Plan
 from tf_libra.planning.draft import groups_from_stops
 from tf_libra.simulation.many import steps_of_many
-
-THREADS = (1, 2, 5)
-THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -22,8 +18,7 @@ THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
 def test_says_what_simulate_says_of_each(data, profile, cost, by_work):
     if by_work:
         cost = ProcessorModel(cost.num_workers, 1e-4, 6e-10, 2e-9, lane_gap=0.1)
-    count = len(profile.tensors)
-    plans = st.tuples(st.sampled_from(list(reference.all_stops(count, count))), THREADS_OF_ALL)
+    plans = st.tuples(STOPS[len(profile.tensors)], THREADS_OF_ALL)
     drawn = data.draw(st.lists(plans, min_size=1, max_size=5))
     stops = [ends for ends, _ in drawn]
     threads = [list(lanes[: len(ends)]) for ends, lanes in drawn]

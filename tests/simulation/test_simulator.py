@@ -20,15 +20,15 @@ def plan_of(profile, stops, threads, streams=None, **kwargs):
     return Plan.for_profile(profile, groups, 2, "by hand", **kwargs)
 
 
-_STOPS = {n: st.sampled_from(list(reference.all_stops(n, n))) for n in range(1, 6)}
-_THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
+STOPS = {n: st.sampled_from(list(reference.all_stops(n, n))) for n in range(1, 6)}
+THREADS_OF_ALL = st.sampled_from(list(itertools.product(THREADS, repeat=5)))
 
 
 @st.composite
 def planned(draw, profiles):
     """A profile with a plan of its tensors."""
     profile = draw(profiles)
-    stops, threads = draw(_STOPS[len(profile.tensors)]), draw(_THREADS_OF_ALL)
+    stops, threads = draw(STOPS[len(profile.tensors)]), draw(THREADS_OF_ALL)
     return profile, plan_of(profile, stops, threads[: len(stops)])
 
 

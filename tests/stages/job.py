@@ -172,15 +172,22 @@ def train_laid_out(
     Tracing takes longest, so the step is traced once and not by every rank, as processes have to,
     nor by every test: the ranks have the same trace, with variables of their own.
     """
-    threads = Threads(num_ranks)
     how = (layout_of, num_ranks, num_microbatches, batches, num_groups, has_branches)
     models = [made(make, number) for number in range(num_ranks)]
     traces, layout = _planned(models[0].recorder, *how)
+    return run_together(models, traces, layout, batches)
+
+
+def run_together(
+    models: Sequence[Made], traces: Traces, layout: Layout, batches: Sequence[tuple[Any, Any]]
+) -> list[Rank]:
+    """What each rank has after its steps, where the first one's model was traced."""
+    threads = Threads(len(models))
     ranks = [
         _rank(one.trained, traces, layout, threads.of(number), batches, one.handles(models[0]))
         for number, one in enumerate(models)
     ]
-    with concurrent.futures.ThreadPoolExecutor(num_ranks) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
         for future in [pool.submit(run, one, number) for number, one in enumerate(ranks)]:
             future.result()
     return ranks
@@ -241,13 +248,13 @@ def _rank(
     sizes = {shares.size_in(stage) for stage in layout.stages_of(transport.rank)} or {traces.size}
     traced = {size: traces.traced(size, layout.starts) for size in sizes}
     if handles is not None:
-        traced = {size: with_handles(one, handles) for size, one in traced.items()}
+        traced = {size: _with_handles(one, handles) for size, one in traced.items()}
     execution = Execution(layout, traced, traces.samples_per_rank, transport)
     cut = next(iter(traced.values())).cut
     return Rank(trained, cut.graph, cut, execution, batches, [])
 
 
-def with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
+def _with_handles(traced: Traced, handles: Mapping[int, Any]) -> Traced:
     """The same trace of other variables."""
 
     def other(captured: Any) -> Any:

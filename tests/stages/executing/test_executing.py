@@ -1,6 +1,5 @@
 """Stages that run as ranks do train to the weights of one process that accumulates."""
 
-import concurrent.futures
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -14,21 +13,18 @@ from tests.stages.job import (
     made,
     names_of,
     plan_of,
+    run_together,
     traced,
     train,
     train_laid_out,
     trained_alone,
-    with_handles,
 )
 from tests.stages.models import BURSTS, COUNTED, EVERY, Trained
-from tests.stages.threads import Threads
 from tf_libra.planning.burst.blocks import reduce_graph
 from tf_libra.stages.cutting.cutting import Cut
 from tf_libra.stages.cutting.layout import Layout
-from tf_libra.stages.cutting.shares import Shares
 from tf_libra.stages.cutting.traces import Traces
 from tf_libra.stages.cutting.updating import Update
-from tf_libra.stages.executing.executing import Execution
 from tf_libra.stages.planning.scaling import flows
 from tf_libra.stages.recording.axes import Axes
 from tf_libra.stages.recording.recording import Recorder
@@ -96,7 +92,7 @@ def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, rep
     make, [(images, labels)] = (EVERY | COUNTED)[model], batches(1, 12)
     alone = made(make, -1).trained
     wanted = alone.flagged(images, labels, False)
-    threads, models = Threads(3), [made(make, number) for number in range(3)]
+    models = [made(make, number) for number in range(3)]
     recorder = Recorder(tf.function(models[0].trained.flagged))
     training = Traces(recorder, ((images, labels), {}), 4, 6, num_ranks=3)
     given = ((images, labels), {"training": False})
@@ -104,28 +100,13 @@ def test_an_evaluation_runs_forward_in_the_stages_of_the_step(model, starts, rep
     traces.check_layers(training)
     names = [one.name for one in traces.whole.layers]
     layout = Layout.of_pipeline(plan_of(names, starts, replicas, 2)).forward()
-
-    def execution(number: int) -> Execution:
-        sizes = {Shares(layout, 4).size_in(stage) for stage in layout.stages_of(number)}
-        handles = models[number].handles(models[0])
-        cuts = {size: with_handles(traces.traced(size, layout.starts), handles) for size in sizes}
-        return Execution(layout, cuts, 4, threads.of(number))
-
-    def evaluated(number: int) -> list[Any]:
-        own = slice(4 * number, 4 * number + 4)
-        flat = executions[number].step([images[own], labels[own]])
-        assert {one.kind for one in executions[number].executed} == {"forward"}
-        return flat
-
-    executions = [execution(number) for number in range(3)]
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(evaluated, range(3)))
-    for flat, one in zip(found, models, strict=True):
-        returned = traces.whole.recording.concrete.function_type.pack_output(flat)
+    for rank in run_together(models, traces, layout, [(images, labels)]):
+        assert {one.kind for one in rank.execution.executed} == {"forward"}
+        [returned] = rank.returned
         assert returned.keys() == wanted.keys()
         for name, want in wanted.items():
             close(returned[name], want)
-        for got, want in zip(one.trained.variables, alone.variables, strict=True):
+        for got, want in zip(rank.trained.variables, alone.variables, strict=True):
             np.testing.assert_array_equal(read(got), read(want))
 
 
