@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tf_libra.simulation import simulate, simulate_pipeline
     from tf_libra.stages.recording.recording import boundary
 
+    __version__: str
+
 __all__ = [
     "BackwardProfile",
     "BurstPlan",
@@ -49,6 +51,7 @@ __all__ = [
     "ScalingProfile",
     "TensorGroup",
     "Tuning",
+    "__version__",
     "background",
     "boundary",
     "collectives",
@@ -96,6 +99,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata  # takes longer to import than the rest of this module
+
+        return metadata.version("tf-libra")
     if name in _MODULES:
         return importlib.import_module(f"tf_libra.{name}")
     if name in _HOME:
