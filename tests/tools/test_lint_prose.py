@@ -1,0 +1,75 @@
+"""The check of prose: what it finds, where, and that its limits only fall."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import lint_prose
+
+CLEAN = '"""Plan cache."""\n\n\ndef load() -> None:\n    """Load a plan."""\n'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "tf_libra" / "planning").mkdir(parents=True)
+    (tmp_path / "tf_libra" / "planning" / "plan.py").write_text(CLEAN)
+    return tmp_path
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_clean_sources_have_no_faults(root: Path) -> None:
+    assert lint_prose.faults(root) == []
+
+
+@pytest.mark.parametrize("opening", ["What", "Whether", "Of", "Who", "Which"])
+def test_docstring_opening_is_found_with_its_line(root: Path, opening: str) -> None:
+    write(root, "tf_libra/a.py", f'X = 1\n\n\ndef f() -> None:\n    """{opening} it is."""\n')
+    [fault] = lint_prose.faults(root)
+    assert (fault.path, fault.line) == ("tf_libra/a.py", 5)
+    assert opening in fault.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("tf_libra/a.py", "X = 1  # computed anew\n", 1),
+        ("tf_libra/a.py", 'def f():\n    """Run.\n\n    All at once.\n    """\n', 4),
+        ("ops/lanes/a.cc", "int x;\n// Nobody waits.\n", 2),
+        ("docs/a.md", "# Title\n\nRanks are TOLD so.\n", 3),
+        ("README.md", "It stands beside it.\n", 1),
+    ],
+)
+def test_replaced_word_is_found_with_its_line(root: Path, name: str, text: str, line: int) -> None:
+    write(root, name, text)
+    [fault] = lint_prose.faults(root)
+    assert (fault.path, fault.line) == (name, line)
+
+
+def test_words_in_code_and_inside_of_words_are_allowed(root: Path) -> None:
+    write(root, "tf_libra/a.py", 'beside = "told"\nX = {"asked": beside}  # untold\n')
+    assert lint_prose.faults(root) == []
+
+
+def test_limits_only_fall(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = tmp_path / "limits.json"
+    write(root, "docs/a.md", "told\n\nasked\n")
+    assert lint_prose.main(["--update"], root, limits) == 0
+    assert json.loads(limits.read_text()) == {"docs": 2}
+    write(root, "docs/a.md", "told\n")
+    assert lint_prose.main(["--update"], root, limits) == 0
+    write(root, "docs/a.md", "told\n\nasked\n")
+    write(root, "tf_libra/planning/other.py", '"""What is planned."""\n')
+    capsys.readouterr()
+    assert lint_prose.main(["--update"], root, limits) == 1
+    assert json.loads(limits.read_text()) == {"docs": 1}
+    assert "tf_libra/planning/other.py:1" in capsys.readouterr().out
+
+
+def test_the_tree_is_within_its_limits() -> None:
+    assert lint_prose.main([]) == 0
