@@ -1,4 +1,4 @@
-"""Residuals and their derivatives, which searches ask for apart and which are computed together."""
+"""Separate callbacks for residuals and derivatives that one function computes together."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,11 +14,11 @@ def asked_apart(
 ) -> tuple[Callable[[_Array], _Array], Callable[[_Array], _Array]]:
     """Returns functions of residuals alone and of derivatives alone.
 
-    A search asks for the derivatives where it has just been: that computes nothing again. Each
-    answer is the caller's own, as scipy scales those that it gets where they lie.
+    A search requests the derivatives at the point of its last residuals: the cached pair serves
+    both. Each result is a copy, as SciPy scales the arrays that it gets in place.
 
     Args:
-      both: residuals and derivatives at a point.
+      both: computes residuals and derivatives at a point.
     """
 
     @lru_cache(maxsize=1)

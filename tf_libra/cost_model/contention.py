@@ -16,22 +16,22 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class ContentionModel(CostModel):
-    """LIBRA's model, in which threads that communicate are lost to computation.
+    """LIBRA's contention model: computation loses the threads that communicate.
 
     Attributes:
       num_workers: N.
       hop_latency: alpha, seconds; the startup overhead is a = hops·alpha.
       compute: (alpha1, alpha2) of Eq. 5.
       overlapped: (gamma1, gamma2, gamma3) of Eq. 6 for p; gamma1 and gamma2 in bytes per second.
-      exclusive: the same for q, all-reduces that no computation overlaps.
+      exclusive: parameters of q, the same form, for all-reduces that no computation overlaps.
       exponent: gamma4 of Eq. 6.
-      exclusive_hop_latency: alpha of all-reduces that no computation overlaps, where it differs (a
+      exclusive_hop_latency: alpha of all-reduces that no computation overlaps, if it differs (a
         busy processor may be slower to start one); None: `hop_latency`.
-      hops: that a message of an all-reduce makes one after the other. None: 2(N-1), as in a ring
-        (Eq. 4). Lanes exchange with all ranks of a level at once: 2, whatever N is.
-      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
-        goes within hosts and over them, and makes twice `hops`; where each has a host of its own,
-        if lanes make a square of them (`hops.row_of_square`). None: it has one level.
+      hops: sequential hops of an all-reduce. None: 2(N-1), as in a ring all-reduce (Eq. 4). Lanes
+        exchange with all ranks of a level concurrently: 2 hops for any N.
+      workers_per_host: ranks per host. If N ranks fill several such hosts, an all-reduce has two
+        levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
+        if the hosts form a grid (`hops.row_of_square`). None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -75,7 +75,7 @@ class ContentionModel(CostModel):
 
     @property
     def num_hops(self) -> int:
-        """Hops of an all-reduce among N workers; none where there is one."""
+        """Sequential hops of an all-reduce among N workers; 0 for one worker."""
         return num_hops(self.num_workers, self.hops, self.workers_per_host)
 
     @property
@@ -91,31 +91,35 @@ class ContentionModel(CostModel):
         return self.num_hops * self.exclusive_hop_latency
 
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """alpha1 - alpha2·r, the share of its speed that overlapped computation keeps (Eq. 5)."""
+        """Share of its speed that overlapped computation keeps: alpha1 - alpha2·r (Eq. 5)."""
         alpha1, alpha2 = self.compute
         rate = alpha1 - alpha2 * np.asarray(num_threads, np.float64)
         return _positive("compute: alpha1 - alpha2*r", rate, num_threads)
 
     def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """The denominator of p in bytes per second (Eq. 6)."""
+        """Denominator of p in bytes per second (Eq. 6)."""
         return self._rate("overlapped", self.overlapped, num_threads)
 
     def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """The denominator of q in bytes per second (Eq. 6)."""
+        """Denominator of q in bytes per second (Eq. 6)."""
         return self._rate("exclusive", self.exclusive, num_threads)
 
     def with_workers(self, num_workers: int) -> "ContentionModel":
-        """The same hardware with another number of workers: only a and c_hat change (Eq. 4).
+        """Return the model of the same hardware with another number of workers.
 
-        With `hops` given, a stays, too, but for one worker; with `workers_per_host` it is twice as
-        long in two levels as in one.
+        Only a and c_hat change (Eq. 4). With `hops` set, a is the same for any N > 1, and doubles
+        from one level to two if `workers_per_host` is set.
         """
         return replace(self, num_workers=num_workers)
 
     def slowed(self, waiting: float, transmission: float) -> "ContentionModel":
-        """The same, where an all-reduce waits for so many seconds and sends so many times as long.
+        """Return the model with slower all-reduces, overlapped or not.
 
-        Overlapped or not: Assumptions 2 and 3 go on to hold where they do.
+        Assumptions 2 and 3 hold for the result if they hold for this model.
+
+        Args:
+          waiting: seconds added to every startup.
+          transmission: factor on every transmission time.
         """
         alone, each = self.exclusive_hop_latency, waiting / max(self.num_hops, 1)
 
@@ -131,7 +135,7 @@ class ContentionModel(CostModel):
         )
 
     def contention_free(self) -> "ContentionModel":
-        """The ideal without contention, MG-CF of LIBRA's evaluation: compute = (1, 0) and p = q."""
+        """Return the ideal without contention, MG-CF in LIBRA: compute = (1, 0) and p = q."""
         alone = self.exclusive_hop_latency
         return replace(
             self,
@@ -142,7 +146,7 @@ class ContentionModel(CostModel):
         )
 
     def formula(self) -> str:
-        """G and a with their parameters (Eqs. 4 and 5)."""
+        """Format g and a with their parameters (Eqs. 4 and 5)."""
         alpha1, alpha2 = self.compute
         return (
             f"g(b, r) = b / ({alpha1:.3f} - {alpha2:.3f} r),"
@@ -151,7 +155,7 @@ class ContentionModel(CostModel):
         )
 
     def to_json(self) -> str:
-        """Returns the model as JSON text; `from_json` reads it back unchanged."""
+        """Return the model as JSON text, which `from_json` reads back unchanged."""
         value = {"format": _FORMAT, "version": _VERSION} | asdict(self)
         for name in ("hops", "workers_per_host"):
             if value[name] is None:
@@ -160,7 +164,7 @@ class ContentionModel(CostModel):
 
     @classmethod
     def from_json(cls, document: str) -> "ContentionModel":
-        """Reads a model from JSON text; `ValueError` names what is wrong with it."""
+        """Read a model from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),
@@ -180,17 +184,17 @@ class ContentionModel(CostModel):
 
 @dataclass(frozen=True)
 class OverlapSample:
-    """One measured all-reduce of c bytes with r threads, and the computation beside it.
+    """One measured all-reduce of c bytes with r threads, and the concurrent computation.
 
     Attributes:
       num_bytes: c, at least 1.
       num_threads: r.
       compute_seconds: contention-free seconds b of backward computation done while it ran.
-      overlap_seconds: wall seconds of it while backward computation was still running.
-      residual_seconds: wall seconds of it after backward computation had ended.
-      step: the step it was measured in.
-      group: the index of its group in the plan.
-      plan: which plan was running; lets a caller hold out whole plans.
+      overlap_seconds: wall seconds of the all-reduce while backward computation ran.
+      residual_seconds: wall seconds of the all-reduce after backward computation had ended.
+      step: number of the measured step.
+      group: index of the tensor group in the plan.
+      plan: fingerprint of the active plan; lets a caller hold out whole plans.
 
     Raises:
       ValueError: a number lies outside its range, the all-reduce took no time, or computation is

@@ -1,4 +1,4 @@
-"""What a cost model rests on: kept beside it, so that whoever plans by its file knows."""
+"""Fit quality of a cost model, stored in its file for later planning."""
 
 import dataclasses
 import json
@@ -14,16 +14,15 @@ MAX_MODEL_ERROR = 0.25  # of steps under plans that the fit has not seen, by def
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a model was fitted to, and by how much it misses.
+    """Samples that a model was fitted to, and its errors.
 
     Attributes:
-      threads: the numbers of communication threads that were sampled; beyond them a model
-        extrapolates.
-      num_samples: all-reduces that it was fitted to.
-      median_error: median relative error of an all-reduce over the samples; None where unknown.
+      threads: sampled numbers of communication threads; the model extrapolates outside of them.
+      num_samples: number of all-reduces in the fit.
+      median_error: median relative error of an all-reduce over the samples; None if unknown.
       held_out_error: median relative error of steps under plans that the fit has not seen; None
-        where it was not tested.
-      max_model_error: beyond this `held_out_error` it is not trusted.
+        if no such plan was measured.
+      max_model_error: largest `held_out_error` of a trusted model.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -48,28 +47,28 @@ class Evidence:
 
     @property
     def caveat(self) -> str:
-        """What stands above the reasons of a model that is not trusted; empty where it is."""
+        """Heading for predictions of a model that is not trusted; empty if it is trusted."""
         if self.held_out_error is None or self.held_out_error <= self.max_model_error:
             return ""
         return f"by a model that misses by {units.percent(self.held_out_error)}"
 
     def describe(self) -> str:
-        """By how much the model misses, a sentence."""
-        told = (
+        """Describe the model's errors in one sentence."""
+        error = (
             "the model was not tested on plans that its fit has not seen"
             if self.held_out_error is None
             else "the model misses steps under plans that its fit has not seen by"
             f" {units.percent(self.held_out_error)} in the median"
         )
         if self.median_error is None:
-            return told
+            return error
         return (
-            f"{told}, and an all-reduce by {units.percent(self.median_error)} ({self.num_samples}"
+            f"{error}, and an all-reduce by {units.percent(self.median_error)} ({self.num_samples}"
             f" samples at r = {', '.join(map(str, self.threads))})"
         )
 
     def beyond(self, num_threads: set[int]) -> tuple[int, ...]:
-        """Those of these numbers of threads that lie outside of what was sampled."""
+        """Return the given numbers of threads that lie outside of the sampled range."""
         if not self.threads:
             return ()
         low, high = self.threads[0], self.threads[-1]
@@ -77,18 +76,18 @@ class Evidence:
 
 
 def written(model: CostModel, evidence: Evidence) -> str:
-    """The model as JSON text, with its evidence; both readers take it."""
+    """Return the model as JSON text with its evidence; both readers accept it."""
     document = json.loads(model.to_json())
     return json.dumps(document | {KEY: dataclasses.asdict(evidence)}, indent=1)
 
 
 def evidence_of(document: dict[str, Any]) -> Evidence | None:
-    """The evidence in a parsed model; None where there is none; `ValueError` if it is malformed."""
+    """Return the evidence in a parsed model, None without any; malformed is a `ValueError`."""
     if document.get(KEY) is None:
         return None
     return checks.built(KEY, document[KEY], Evidence)
 
 
 def evidence_from_json(document: str) -> Evidence | None:
-    """The evidence in a model's JSON text, which `cost_model_from_json` has read."""
+    """Return the evidence in the JSON text of a valid model."""
     return evidence_of(json.loads(document))

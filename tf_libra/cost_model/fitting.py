@@ -1,4 +1,4 @@
-"""Fits a contention model to measured all-reduces (LIBRA, section III-A and Algorithm 2, line 3).
+"""Fit of a contention model to measured all-reduces (LIBRA, III-A and Algorithm 2, line 3).
 
 Residuals are logarithms of predicted over measured time under a robust loss, so that neither the
 largest all-reduces nor a few disturbed ones decide. Rates are parametrised by their values at the
@@ -116,7 +116,7 @@ def fit(
     hops: int | None = None,
     workers_per_host: int | None = None,
 ) -> FitResult:
-    """Fits g, p, q and the startup overhead to measured all-reduces.
+    """Fit g, p, q and the startup overhead to measured all-reduces.
 
     Exclusive, overlapped and mixed all-reduces are fitted together: each is to satisfy
     overlap/(p + a) + residual/(q + a) = 1 (LIBRA, Eqs. 9-11). All-reduces without overlap get a
@@ -124,8 +124,8 @@ def fit(
     samples cannot determine takes its simplest value, and `notes` say so; the model is always
     finite and its rates are positive over the sampled threads.
 
-    There, and for all sizes, it keeps LIBRA's Assumption 2, an all-reduce is no faster beside
-    computation than alone, and Assumption 3, overlapping is no slower than one after the other.
+    There, and for all sizes, it keeps LIBRA's Assumption 2 (an all-reduce is no faster overlapped
+    than exclusive) and Assumption 3 (overlapping is no slower than running one after the other).
     Where the samples contradict one, `warnings` say by how much, and the closest model that keeps
     both is taken.
 
@@ -134,7 +134,7 @@ def fit(
       num_workers: N >= 2.
       exponent: gamma4 of Eq. 6, not fitted.
       hops: as for `ContentionModel`; None: those of a ring.
-      workers_per_host: likewise; None: an all-reduce makes `hops` among any number of workers.
+      workers_per_host: as for `ContentionModel`; None: an all-reduce has one level.
 
     Raises:
       ValueError: no samples, or an argument out of its range.
@@ -349,7 +349,7 @@ def _fit_communication(
 def _model_of(
     values: dict[str, float], rate: "_Rate", fitted: Sequence[str], shape: ContentionModel
 ) -> ContentionModel:
-    """The model of fitted values; a kind that no sample tells of is as the other."""
+    """Build the model of fitted values; a kind without samples takes the other's rate."""
     gammas = {kind: rate.gammas(*_rate_values(values, kind)) for kind in fitted}
     [some, *_] = gammas.values()
     alone = values.get("exclusive.startup")
@@ -363,12 +363,12 @@ def _model_of(
 
 
 def _checked_threads(threads: _Array) -> _Array:
-    """The sampled thread counts, and some in between."""
+    """Return the sampled thread counts and some between them."""
     return np.union1d(threads, np.linspace(threads.min(), threads.max(), _CHECKED))
 
 
 def _keeps_assumptions(model: ContentionModel, threads: _Array) -> bool:
-    """Whether Assumptions 2 and 3 hold for every size: both are linear in it."""
+    """Return True if Assumptions 2 and 3 hold for every size; both are linear in the size."""
     r = _checked_threads(threads)
     lost = 1 - model.compute_rate(r)
     startups = model.startup_seconds, model.exclusive_startup_seconds
@@ -379,7 +379,7 @@ def _keeps_assumptions(model: ContentionModel, threads: _Array) -> bool:
 def _fit_within_assumptions(
     values: dict[str, float], columns: _Samples, rate: "_Rate", shape: ContentionModel
 ) -> ContentionModel:
-    """Fits p as a multiple of q that is at least 1 and at most 1 / (1 - rate beside r threads).
+    """Fit p as a multiple of q that is at least 1 and at most 1 / (1 - compute rate at r).
 
     Both have the same gamma3. Then p / q lies, at any r in between, between what it is at the
     fewest and at the most threads. The least 1 / (1 - rate) is that at the most threads; as long as
@@ -470,10 +470,10 @@ def _done(
     startup: float,
     rates: tuple[_Array, dict[str, _Array]],
 ) -> tuple[_Array, dict[str, _Array]]:
-    """The share of each all-reduce that is done in so many seconds.
+    """Return the share of each all-reduce that is done in the spent seconds.
 
-    And its derivatives by the logarithm of the startup overhead and by what those of
-    `_Rate.seconds_per_byte` are by.
+    The derivatives are by the logarithm of the startup overhead, and by the parameters of
+    `_Rate.seconds_per_byte`.
     """
     per_byte, slopes = rates
     seconds = startup + per_byte * transmitted

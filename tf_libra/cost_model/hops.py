@@ -1,20 +1,20 @@
-"""How many hops a message of an all-reduce makes, one after the other."""
+"""Sequential hops of an all-reduce, by topology."""
 
 import math
 
-# From so many hosts of one rank on lanes make a square of them (ops/lanes/grid.h).
+# Lanes arrange this many hosts of one rank, or more, as a grid (ops/lanes/grid.h).
 LEAST_SQUARE = 16
 
 
 def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -> int:
-    """Hops of an all-reduce among N workers; none where there is one.
+    """Return the sequential hops of an all-reduce among N workers; 0 for one worker.
 
     Args:
       num_workers: N.
-      hops: on one level, whatever N is; None: 2(N-1), as in a ring (LIBRA, Eq. 4).
-      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
-        goes within hosts and over them, and makes twice `hops`. Where each has a host of its own it
-        does so in rows and columns if they are a square (`row_of_square`). None: it has one level.
+      hops: on one level, for any N; None: 2(N-1), as in a ring all-reduce (LIBRA, Eq. 4).
+      workers_per_host: ranks per host. If N ranks fill several such hosts, an all-reduce has two
+        levels, within and across hosts, and twice `hops`. With one rank per host the levels are
+        rows and columns, if the hosts form a grid (`row_of_square`). None: it has one level.
     """
     if hops is None or num_workers == 1:
         return 2 * (num_workers - 1)
@@ -25,14 +25,14 @@ def num_hops(num_workers: int, hops: int | None, workers_per_host: int | None) -
 
 
 def row_of_square(num_hosts: int, least: int = LEAST_SQUARE) -> int | None:
-    """How many hosts are a row, where lanes make a square of hosts of one rank (ops/lanes/grid.h).
+    """Return the row length of the grid of hosts with one rank each (ops/lanes/grid.h).
 
     Args:
       num_hosts: at least 1.
-      least: fewer exchange all with all.
+      least: fewer hosts exchange all with all.
 
     Returns:
-      The longer side of what is nearest to a square; None: they are none, as a prime number.
+      The longer side of the grid nearest to a square; None without one, as for a prime number.
     """
     sides = (side for side in range(math.isqrt(num_hosts), 1, -1) if num_hosts % side == 0)
     shorter = next(sides, None) if num_hosts >= least else None

@@ -1,9 +1,8 @@
-"""A cost model for processors whose cores computation and lanes share.
+"""Cost model of CPUs whose cores computation and lanes share.
 
-LIBRA's model (section III-A) is of GPUs, where threads that communicate are threads lost to
-computation. Processors divide their cores by time instead, so that work is conserved: what a lane
-spends on a byte is missing to computation, whatever the number of lanes, and overlap hides waiting
-alone.
+LIBRA's model (section III-A) describes GPUs, where computation loses the threads that communicate.
+CPUs share their cores by time instead, which conserves work: computation loses the CPU time that
+lanes spend per byte, for any number of lanes, and overlap hides only waiting.
 """
 
 import json
@@ -25,27 +24,27 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class ProcessorModel(CostModel):
-    """All-reduces whose lanes take turns with computation.
+    """Model of all-reduces whose lanes time-share the cores with computation.
 
-    With u the seconds of work per byte, w(r) = w·(1 + e/r) those on the wire, and
-    s(r) = h·r/(1 + h·r) the share of the cores that r lanes get beside computation, a byte takes
+    With u the CPU seconds per byte, w(r) = w·(1 + e/r) the wire seconds per byte, and
+    s(r) = h·r/(1 + h·r) the share of the cores that r lanes get during computation, a byte takes
 
-      p = max(w(r), u / s(r))   beside computation, which keeps 1 - u/p of its speed, and
-      q = max(w(r), u)          alone.
+      p = max(w(r), u / s(r))   overlapped; computation keeps 1 - u/p of its speed, and
+      q = max(w(r), u)          exclusive.
 
     Attributes:
       num_workers: N.
       startup: startup overhead a of an all-reduce that makes two hops, seconds.
       work_per_byte: u, seconds of a rank's cores per byte of c_hat.
-      wire_per_byte: w, seconds per byte of c_hat; 0 where nothing but work limits.
-      lane_weight: h, how a lane counts beside computation where both want a core; 1 is what a
-        scheduler that is fair to one lane and one computing thread gives.
-      lane_gap: e, what of the wire's time one lane leaves unused between two pieces, as a share.
-      hops: that a message of an all-reduce makes one after the other. Lanes exchange with all ranks
-        of a level at once: 2, whatever N is. None: 2(N-1), as in a ring.
-      workers_per_host: where N workers fill several hosts of so many, more than one, an all-reduce
-        goes within hosts and over them, and makes twice `hops`; where each has a host of its own,
-        if lanes make a square of them (`hops.row_of_square`). None: it has one level.
+      wire_per_byte: w, seconds per byte of c_hat; 0 if only CPU time limits.
+      lane_weight: h, scheduler weight of a lane against a computing thread on the same core; 1 is
+        a fair scheduler.
+      lane_gap: e, share of the wire's time that one lane leaves unused between two pieces.
+      hops: sequential hops of an all-reduce. Lanes exchange with all ranks of a level concurrently:
+        2 hops for any N. None: 2(N-1), as in a ring all-reduce.
+      workers_per_host: ranks per host. If N ranks fill several such hosts, an all-reduce has two
+        levels, within and across hosts, and twice `hops`. With one rank per host it has two levels
+        if the hosts form a grid (`hops.row_of_square`). None: it has one level.
 
     Raises:
       ValueError: a parameter is not finite or lies outside its range.
@@ -72,21 +71,21 @@ class ProcessorModel(CostModel):
 
     @property
     def num_hops(self) -> int:
-        """Hops of an all-reduce among N workers; none where there is one."""
+        """Sequential hops of an all-reduce among N workers; 0 for one worker."""
         return num_hops(self.num_workers, self.hops, self.workers_per_host)
 
     @property
     def startup_seconds(self) -> float:
-        """Startup overhead a: of every hop the same."""
+        """Startup overhead a of an overlapped all-reduce; every hop takes the same time."""
         return self.num_hops * self.startup / 2
 
     @property
     def exclusive_startup_seconds(self) -> float:
-        """The same: overlap does not change it."""
+        """Startup overhead a of an exclusive all-reduce; overlap does not change it."""
         return self.startup_seconds
 
     def compute_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """1 - u/p, what lanes leave of the cores."""
+        """Share of the cores that lanes leave to computation: 1 - u/p."""
         rate = 1 - self.work_per_byte * self.overlapped_rate(num_threads)
         if not np.all(rate > 0):  # only where one lane counts for 2**53 computing threads
             raise ValueError(
@@ -95,23 +94,23 @@ class ProcessorModel(CostModel):
         return rate
 
     def overlapped_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """1/p."""
+        """Bytes per second of an overlapped all-reduce: 1/p."""
         return 1 / self._seconds_per_byte(num_threads)[0]
 
     def exclusive_rate(self, num_threads: ArrayLike) -> NDArray[np.float64]:
-        """1/q."""
+        """Bytes per second of an exclusive all-reduce: 1/q."""
         return 1 / self._seconds_per_byte(num_threads)[1]
 
     def with_workers(self, num_workers: int) -> "ProcessorModel":
-        """The same hardware with another number of workers: only a and c_hat change.
+        """Return the model of the same hardware with another number of workers.
 
-        With `hops` given, as for lanes, a stays, too, but for one worker; with `workers_per_host`
-        it is twice as long in two levels as in one.
+        Only a and c_hat change. With `hops` set, a is the same for any N > 1, and doubles from one
+        level to two if `workers_per_host` is set.
         """
         return replace(self, num_workers=num_workers)
 
     def contention_free(self) -> ContentionModel:
-        """The ideal in which lanes take nothing from computation."""
+        """Return the ideal in which lanes take no time from computation."""
         rate = 1 / max(self.wire_per_byte, self.work_per_byte)
         return ContentionModel(
             self.num_workers,
@@ -124,7 +123,7 @@ class ProcessorModel(CostModel):
         )
 
     def formula(self) -> str:
-        """The parameters in words."""
+        """Format the parameters in words."""
         return (
             f"a byte takes {self.work_per_byte * 1e9:.2f} ns of the cores and"
             f" {self.wire_per_byte * 1e9:.2f} (1 + {self.lane_gap:.2f}/r) ns on the wire; beside"
@@ -133,7 +132,7 @@ class ProcessorModel(CostModel):
         )
 
     def to_json(self) -> str:
-        """Returns the model as JSON text; `from_json` reads it back unchanged."""
+        """Return the model as JSON text, which `from_json` reads back unchanged."""
         value = {"format": FORMAT, "version": _VERSION} | asdict(self)
         for name, usual in (("hops", 2), ("workers_per_host", None)):
             if value[name] == usual:
@@ -142,7 +141,7 @@ class ProcessorModel(CostModel):
 
     @classmethod
     def from_json(cls, document: str) -> "ProcessorModel":
-        """Reads a model from JSON text; `ValueError` names what is wrong with it."""
+        """Read a model from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             FORMAT,
             checks.json_document(FORMAT, _VERSION, document),
@@ -167,10 +166,10 @@ def seconds_per_byte(
     gap: float | _Array,
     threads: NDArray[np.float64 | np.int64],
 ) -> tuple[_Array, _Array]:
-    """What a byte takes beside computation, p, and alone, q, by `ProcessorModel`'s formulas.
+    """Return the seconds per byte overlapped, p, and exclusive, q, of `ProcessorModel`.
 
     Args:
-      work: u, of one model or, as an array, of many; all arguments broadcast.
+      work: u, of one model or, as an array, of several; all arguments broadcast.
       wire: w.
       weight: h.
       gap: e.

@@ -1,4 +1,4 @@
-"""Reads a cost model of any form."""
+"""Reader of cost models of any form."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from tf_libra.cost_model.processor import FORMAT, ProcessorModel
 
 
 def cost_model_from_json(document: Any) -> CostModel:
-    """Reads what `to_json` of a cost model wrote; `ValueError` names what is wrong with it."""
+    """Read a cost model from its JSON text; a `ValueError` names the field that is wrong."""
     try:
         parsed = json.loads(document)
     except (TypeError, ValueError, RecursionError):
