@@ -1,4 +1,4 @@
-"""What a burst plan does, as tasks; and when, under a profile that need not be its own."""
+"""Simulation of a burst plan as tasks, under its own profile or another."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,16 +12,16 @@ _OF_A_LAYER = ("compute", "synchronize")
 
 
 def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan, ...]:
-    """Returns when everything in a plan happens, with the times of a profile.
+    """Return the spans of a plan with the times of a profile.
 
     Args:
-      scaling: a profile of the plan's layers; times may be others than those planned with.
-      plan: devices and lanes; its own times are not looked at.
+      scaling: profile of the plan's layers; its times may differ from those of planning.
+      plan: devices and branches; its own times are ignored.
 
     Raises:
-      ValueError: the profile is of other layers, lacks an edge or a number of devices of the plan,
-        or has no times for moving to other devices, which the plan does; or the plan leaves out
-        what a layer does.
+      ValueError: the profile has other layers, lacks an edge or a number of devices of the plan, or
+        lacks the times of a move to other devices that the plan makes; or the plan lacks a span of
+        a layer.
     """
     checks.instance("scaling", scaling, ScalingProfile)
     checks.instance("plan", plan, BurstPlan)
@@ -36,7 +36,7 @@ def simulate_burst(scaling: ScalingProfile, plan: BurstPlan) -> tuple[BurstSpan,
 
 
 def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
-    """Checks that every layer computes and synchronizes, and takes what every edge brings, once."""
+    """Check that every layer has one compute and one synchronize span, and each edge one."""
     wanted: list[tuple[str, int, int | None]]
     wanted = [(kind, layer, None) for layer in range(len(plan.layer_names)) for kind in _OF_A_LAYER]
     if scaling.names == plan.layer_names:
@@ -52,7 +52,7 @@ def _check_whole(scaling: ScalingProfile, plan: BurstPlan) -> None:
 
 
 def span_seconds(scaling: ScalingProfile, plan: BurstPlan, span: BurstSpan) -> float:
-    """Returns how long a span of a plan takes by a profile; raises as `simulate_burst`."""
+    """Return the seconds of a plan's span by a profile; raises as `simulate_burst`."""
     if scaling.names != plan.layer_names:
         raise ValueError(
             f"plan must be of the profile's {len(scaling.names)} layers (same names, in the same "

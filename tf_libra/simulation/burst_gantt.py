@@ -1,4 +1,4 @@
-"""What each device does during an iteration under a burst plan, simulated or measured."""
+"""Device activity during an iteration under a burst plan, simulated or measured."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ class Stage:
     """Consecutive layers on the same devices.
 
     Attributes:
-        start: the first layer.
-        stop: behind the last.
+        start: index of the first layer.
+        stop: index after the last layer.
         first_device: number of the first device.
-        num_devices: how many there are.
+        num_devices: number of devices.
     """
 
     start: int
@@ -27,16 +27,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer takes, as planned, in seconds.
+    """Planned seconds of one layer.
 
     Attributes:
-        name: of the layer.
+        name: name of the layer.
         first_device: number of its first device.
-        num_devices: how many it has.
-        comes_in: by transitions.
-        computes: forward and backward.
-        all_reduce: of its gradients.
-        amplification: see `BurstPlan`.
+        num_devices: number of its devices.
+        comes_in: seconds of incoming transitions.
+        computes: seconds of forward and backward computation.
+        all_reduce: seconds of its gradients' all-reduce.
+        amplification: as for `BurstPlan`.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Busy:
-    """What a device does for a while; seconds since the iteration's start.
+    """One activity of a device; seconds since the iteration's start.
 
     Attributes:
         device: its number.
         kind: "transition", "compute" or "all_reduce" of a plan; "forward", "backward", "all_reduce"
-            or "update" where it was measured.
-        layers: of which it is, in words.
-        start_seconds: when it begins.
-        stop_seconds: when it ends.
+            or "update" of a measurement.
+        layers: description of the layers.
+        start_seconds: begin.
+        stop_seconds: end.
     """
 
     device: int
@@ -70,13 +70,13 @@ class Busy:
 
 @dataclass(frozen=True)
 class Picture:
-    """What all devices do in an iteration.
+    """Activity of all devices in an iteration.
 
     Attributes:
         title: "predicted" or "measured".
-        bars: what they do.
-        seconds: how long the iteration takes.
-        idle_seconds: by device, for how much of it there is nothing to do.
+        bars: activities of all devices.
+        seconds: length of the iteration.
+        idle_seconds: idle seconds of each device.
     """
 
     title: str
@@ -86,7 +86,7 @@ class Picture:
 
 
 def stages_of(plan: BurstPlan) -> tuple[Stage, ...]:
-    """The layers of a plan, those that follow each other on the same devices together."""
+    """Group consecutive layers of a plan on the same devices."""
     stages, start = [], 0
     places = zip(plan.first_devices, plan.num_devices, strict=True)
     for (first, count), layers in itertools.groupby(places):
@@ -97,13 +97,13 @@ def stages_of(plan: BurstPlan) -> tuple[Stage, ...]:
 
 
 def named(plan: BurstPlan, stage: Stage) -> str:
-    """The layers of a stage, by the names of the first and the last."""
+    """Format the layers of a stage by the names of the first and the last."""
     first, last = plan.layer_names[stage.start], plan.layer_names[stage.stop - 1]
     return first if stage.stop == stage.start + 1 else f"{first} to {last}"
 
 
 def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
-    """What each layer takes."""
+    """Return the planned seconds of each layer."""
     found: dict[str, list[float]] = {
         kind: [0.0] * len(plan.layer_names) for kind in ("transition", "compute", "synchronize")
     }
@@ -121,12 +121,12 @@ def layers_of(plan: BurstPlan) -> tuple[Layer, ...]:
 def pictures(
     plan: BurstPlan, measured: tuple[Sequence[Bar], float] | None = None
 ) -> tuple[Picture, ...]:
-    """What was measured, and below it what is predicted.
+    """Return the measured activity, if any, and the predicted one.
 
     Args:
-        plan: the bursts.
-        measured: what devices did, by numbers of `stages_of`, and how long the iteration took; None
-            before it is known.
+        plan: the burst plan.
+        measured: activities of devices, with stages numbered as in `stages_of`, and the seconds of
+            the iteration; None before a measurement.
     """
     planned = tuple(
         Busy(
@@ -159,14 +159,14 @@ def pictures(
 
 
 def _of(plan: BurstPlan, stages: Sequence[Stage], bar: Bar) -> str:
-    """What all ranks of a rank's layers all-reduce, or update, is of no layer alone."""
+    """Describe the layers of a bar; an all-reduce or update spans all layers of a rank."""
     if bar.microbatch is None or bar.stage >= len(stages):
         return "its layers"
     return named(plan, stages[bar.stage])
 
 
 def _covered(bars: Iterable[Busy], end_seconds: float) -> float:
-    """For how long there is at least one of them, up to the end."""
+    """Return the seconds covered by at least one bar, up to the end."""
     total, clock = 0.0, 0.0
     for one in sorted(bars, key=lambda one: one.start_seconds):
         stop = min(one.stop_seconds, end_seconds)

@@ -1,4 +1,4 @@
-"""Draws burst plans. Needs Matplotlib, which is imported when a picture is asked for."""
+"""Plots of burst plans. Imports Matplotlib at first use."""
 
 import os
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ _KINDS = {"compute": "#4c78a8", "synchronize": "#f58518", "transition": "#e45756
 def plot_burst(
     plans: Sequence[tuple[str, BurstPlan]], path: str | os.PathLike[str], *, salt: str | None = None
 ) -> None:
-    """Writes plans of the same layers as an SVG picture.
+    """Write plans of the same layers as an SVG picture.
 
-    Above, the devices under each layer as a step curve over the layers, one per plan; below, per
-    plan, what occupies which device when: white are its gaps, grey is what comes after it.
+    The first panel shows the devices of each layer as a step curve per plan. The next panels show
+    the busy times of the devices, one panel per plan: white is idle, grey is after the iteration.
 
     Args:
       plans: titles and plans, at least one.
-      path: the file.
-      salt: the same one gives the same file for the same plans; None: files differ in names.
+      path: output file.
+      salt: makes the file reproducible for the same plans; None: element ids are random.
 
     Raises:
       ValueError: no plan.

@@ -1,4 +1,4 @@
-"""The steps of many plans at once, for searches and fits that compare thousands of them."""
+"""Vectorized simulation of steps, for searches and fits that compare thousands of plans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ManyTimes:
-    """What `simulate` says of plans on one stream; seconds since the start of backward.
+    """Simulated times of plans on one stream; seconds since the start of backward.
 
     Attributes:
-      starts: of all-reduces, shape [..., groups].
-      ends: likewise.
-      step: to the end of the last update, shape [...].
+      starts: starts of all-reduces, shape [..., groups].
+      ends: ends of all-reduces, shape [..., groups].
+      step: end of the last update, shape [...].
     """
 
     starts: _Array
@@ -30,22 +30,22 @@ class ManyTimes:
 def times_of_many(
     overlapped: _Array, exclusive: _Array, rates: _Array, left_at_start: _Array, updates: _Array
 ) -> ManyTimes:
-    """Lays out the groups of many plans, as `simulate` does those of one.
+    """Compute the timelines of several plans, each as `simulate` does.
 
-    Shapes are [..., groups] and broadcast. Groups of nothing at the end of a plan take no time.
+    Shapes are [..., groups] and broadcast. Empty groups at the end of a plan take no time.
 
     Args:
       overlapped: p(c, r) + a of each group.
       exclusive: q(c, r) + a.
-      rates: the share of its speed that computation keeps beside it.
+      rates: share of its speed that computation keeps during the group's all-reduce.
       left_at_start: contention-free seconds of backward computation from the group's readiness to
-        the end, [..., 1 + groups]; before the first group stands the whole.
-      updates: contention-free seconds of the updates that each group lets begin.
+        the end, [..., 1 + groups]; element 0 is all of backward.
+      updates: contention-free seconds of the updates that may begin after each group.
     """
     overlapped, exclusive, rates, updates, left_when_ready = map(
         _groups_first, (overlapped, exclusive, rates, updates, left_at_start)
     )
-    hidden = overlapped * rates  # computation that each can have beside it
+    hidden = overlapped * rates  # computation that each can overlap
     some_hidden = np.where(hidden > 0, hidden, 1.0)
     shape = np.broadcast_shapes(hidden.shape, (len(updates), *left_when_ready.shape[1:]))
     starts, ends = np.empty(shape), np.empty(shape)
@@ -60,7 +60,7 @@ def times_of_many(
         clock = clock + share * overlapped[index] + (1 - share) * exclusive[index]
         ends[index] = clock
         undone = computation - done
-        # What is not done of both is of updates first: backward computation goes before them.
+        # Backward computation goes before updates, so updates are what remains first.
         left = np.maximum(0.0, undone - pending)
         pending = undone - left + updates[index]
         if index + 1 < len(starts):
@@ -71,7 +71,7 @@ def times_of_many(
 
 
 def _groups_first(values: _Array) -> _Array:
-    """[groups, ...] of [..., groups], what is of one group side by side in memory."""
+    """Move the last axis to the front, with contiguous values per group."""
     return np.ascontiguousarray(values.transpose(-1, *range(values.ndim - 1)))
 
 
@@ -81,19 +81,20 @@ def steps_of_many(
     stops: Sequence[Sequence[int]],
     threads: Sequence[Sequence[int]],
 ) -> _Array:
-    """Returns seconds from the start of backward to the end of the last update, shape [plans].
+    """Return seconds from the start of backward to the end of the last update, shape [plans].
 
-    What `simulate` says of plans on one stream, as arrays over the plans instead of one by one.
+    Equals `simulate` of each plan on one stream.
 
     Args:
       profile: the gradients.
       cost: the cost model.
-      stops: of every plan, after which tensors its groups end, the last at the last tensor.
-      threads: of every plan, its groups' communication threads.
+      stops: for each plan, the ends of its groups as tensor indices; the last is the number of
+        tensors.
+      threads: for each plan, the communication threads of its groups.
     """
     most = max(map(len, stops))
     last = len(profile.tensors)
-    # Groups of nothing at the end take no time: all plans get as many.
+    # Empty groups at the end take no time: pad all plans to the same number.
     ends = np.array([(*one, *(last,) * (most - len(one))) for one in stops])
     lanes = np.array([(*one, *(one[-1],) * (most - len(one))) for one in threads])
     edges = np.concatenate([np.zeros((len(ends), 1), int), ends], axis=1)

@@ -1,17 +1,17 @@
-"""A foreground job under a burst plan, and a background job on every device (DeepPool 5).
+"""Simulation of a foreground job under a burst plan with background jobs (DeepPool, section 5).
 
-The foreground's spans follow each other as planned. On each device a background job launches its
-operators in graphs, over and over. What the two do to each other:
+The foreground's spans run as planned. On each device a background job launches its operators in
+graphs, repeatedly. The jobs interfere as follows:
 
 - While both run on a device, each is slower by the factors of `Interference`; a span of several
   devices is as slow as on the slowest.
 - Devices do not preempt: a span that is ready waits for the background's operator in progress.
 - The foreground's iteration is one launch, a CUDA graph. It waits for what the background has
-  launched ahead of it: for the graph in progress where stream priorities work, for all that are
-  outstanding where there are none, and for a whole background iteration where launches are not
-  bounded, since then the queues that know no priorities are full of them.
-- Beside spans that have been seen to suffer, the background is paused: it launches nothing until
-  they have ended.
+  launched earlier: for the graph in progress with stream priorities, for all outstanding graphs
+  without stream priorities, and for a whole background iteration if launches are not
+  bounded, since queues without priorities are then full of background graphs.
+- The background is paused during spans that have been slowed down too much: it launches nothing
+  until they have ended.
 """
 
 import itertools
@@ -23,28 +23,29 @@ from typing import Any
 from tf_libra import checks, units
 from tf_libra.model.burst import KINDS, BurstPlan
 
-# Seconds of work per second that the background does at least where it is not paused.
+# Least seconds of work per second of a background that is not paused.
 _LEAST_PACE = 0.01
-# Operators of the background that a simulation may come to, over all that differ in what they do.
+# Most background operators of a simulation, over all groups of equal devices.
 MAX_OPERATORS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interference:
-    """How much slower a job gets while the other runs on the same device.
+    """Slowdown of each job while the other runs on the same device.
 
     Attributes:
       synchronize_slowdown: of the foreground's all-reduce. DeepPool, section 5: it "more than
         doubles in execution time when another task is run on the same GPU".
-      transition_slowdown: of the foreground's transitions, likewise NCCL's; not given in the paper,
-        taken to be as that.
+      transition_slowdown: of the foreground's transitions, which use NCCL as well; not given in the
+        paper, set to the all-reduce's.
       compute_slowdown: of the foreground's computation under stream priorities. The paper draws it
         (Fig. 12) and gives no number; "largely effective".
-      unprioritized_slowdown: of anything in the foreground that is less than this otherwise, where
-        priorities are not used or do not work. Not given; 2: both get half.
-      background_compute: seconds of work that the background does per second beside the
-        foreground's computation, where `utilization` does not say. Not given.
-      background_communication: the same beside transitions and all-reduces. Not given.
+      unprioritized_slowdown: least slowdown of any foreground span without working stream
+        priorities. Not given in the paper; 2: each job gets half.
+      background_compute: seconds of background work per second of foreground computation without
+        `utilization`. Not given in the paper.
+      background_communication: seconds of background work per second of transitions and
+        all-reduces. Not given in the paper.
 
     Raises:
       ValueError: a slowdown below 1, or a pace outside (0, 1].
@@ -69,17 +70,17 @@ class Interference:
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplexing:
-    """Which of DeepPool's mechanisms are on.
+    """Enabled mechanisms of DeepPool.
 
     Attributes:
-      max_outstanding: graphs of the background that may be launched and not ended (pacing); None:
-        no bound.
-      operators_per_graph: consecutive operators of the background in one launch (split graphs);
-        None: its whole iteration.
-      priorities: the foreground's stream has priority. Without a bound on launches of no effect.
-      max_slowdown: spans that take more than so many times their time alone are run without the
-        background (feedback); None: no feedback.
-      launch_seconds: of the host per launch, hidden while another launch is outstanding ("several
+      max_outstanding: most background graphs that are launched and not ended (pacing); None: no
+        bound.
+      operators_per_graph: consecutive background operators per launch (split graphs); None: the
+        whole iteration.
+      priorities: the foreground's stream has priority. Has no effect without `max_outstanding`.
+      max_slowdown: largest slowdown of a span next to the background (feedback); the background is
+        paused during slower spans. None: no feedback.
+      launch_seconds: host seconds per launch, hidden while another launch is outstanding ("several
         microseconds").
 
     Raises:
@@ -104,14 +105,14 @@ class Multiplexing:
 
 @dataclass(frozen=True)
 class BackgroundJob:
-    """What each device does for itself besides.
+    """Background job of each device.
 
     Attributes:
-      operator_seconds: of one iteration on a device of its own, in order.
-      batch: samples of an iteration.
+      operator_seconds: seconds of each operator of an iteration without the foreground, in order.
+      batch: examples per iteration.
 
     Raises:
-      ValueError: no operator, a time that is not positive, a sum that is no number, or no samples.
+      ValueError: no operator, a time that is not positive, an infinite sum, or no examples.
     """
 
     operator_seconds: tuple[float, ...]
@@ -130,21 +131,21 @@ class BackgroundJob:
 
     @property
     def iteration_seconds(self) -> float:
-        """On a device of its own."""
+        """Seconds of an iteration without the foreground."""
         return sum(self.operator_seconds)
 
 
 @dataclass(frozen=True)
 class Multiplexed:
-    """What both jobs get.
+    """Throughput of both jobs.
 
     Attributes:
-      iteration_seconds: of the foreground, the mean over the simulated iterations.
-      alone_seconds: of the foreground without the background.
-      background_iterations: per second, all devices together.
-      paused: the plan's spans beside which the background is paused, by their index.
-      span_slowdowns: of each span of the plan, waiting included, the mean over iterations; 1 where
-        a span takes no time.
+      iteration_seconds: mean seconds of a foreground iteration.
+      alone_seconds: seconds of a foreground iteration without the background.
+      background_iterations: background iterations per second on all devices.
+      paused: indices of the plan's spans that pause the background.
+      span_slowdowns: mean slowdown of each span of the plan, waiting included; 1 for a span without
+        duration.
     """
 
     iteration_seconds: float
@@ -155,7 +156,7 @@ class Multiplexed:
 
     @property
     def foreground_slowdown(self) -> float:
-        """How many times longer an iteration takes than alone."""
+        """Ratio of a foreground iteration to one without the background."""
         if self.alone_seconds == 0:
             return 1.0
         return self.iteration_seconds / self.alone_seconds
@@ -170,21 +171,21 @@ def simulate_multiplexing(
     utilization: Sequence[float] | None = None,
     iterations: int = 2,
 ) -> Multiplexed:
-    """Returns what a foreground job under a burst plan and a background job per device get.
+    """Return the throughput of a foreground job under a burst plan and a background job per device.
 
     Args:
-      plan: the foreground's.
-      background: the job of every device of the cluster.
-      how: the mechanisms that are on; None: all, as `Multiplexing` has them.
-      interference: None: as `Interference` has it.
-      utilization: the share of a device that each layer's computation occupies under the plan,
-        shape [L], from 0 to 1: beside it the background does 1 minus that per second, but at least
-        a hundredth. None: `Interference.background_compute` for all.
-      iterations: of the foreground.
+      plan: burst plan of the foreground.
+      background: background job of every device of the cluster.
+      how: enabled mechanisms; None: the defaults of `Multiplexing`.
+      interference: slowdowns; None: the defaults of `Interference`.
+      utilization: share of a device that each layer's computation occupies under the plan, shape
+        [L], from 0 to 1. The background does 1 minus that per second, at least 0.01. None:
+        `Interference.background_compute` for all layers.
+      iterations: number of simulated foreground iterations.
 
     Raises:
-      ValueError: a field out of its range, a foreground that takes no time, so short operators that
-        there are more than `MAX_OPERATORS` of them, or times so large that their sum is no number.
+      ValueError: a field is out of its range, the foreground takes no time, the simulation has more
+        than `MAX_OPERATORS` operators, or the sum of times is not finite.
     """
     how = Multiplexing() if how is None else how
     interference = Interference() if interference is None else interference
@@ -209,7 +210,7 @@ def simulate_multiplexing(
         found = job.run(paused)
         if how.max_slowdown is None:
             return found
-        # What has been seen to suffer once stays alone: nothing swings.
+        # A span that was slowed down once stays exclusive, so the result does not oscillate.
         suffering = {i for i, s in enumerate(found.span_slowdowns) if s > how.max_slowdown}
         if suffering <= paused:
             return found
@@ -218,12 +219,12 @@ def simulate_multiplexing(
 
 @dataclass(frozen=True)
 class _Operator:
-    """Of the background.
+    """Operator of the background.
 
     Attributes:
-      seconds: on a device of its own, with the host's time that its launch does not hide.
-      work: of these, what the operator takes.
-      last: of what has been launched before a launch of the foreground.
+      seconds: seconds without the foreground, including host time that the launch does not hide.
+      work: seconds of the operator itself.
+      last: True for the last operator of the launches that a foreground launch cannot overtake.
     """
 
     seconds: float
@@ -233,16 +234,16 @@ class _Operator:
 
 @dataclass
 class _Device:
-    """The background on devices that do the same.
+    """State of the background on a group of equal devices.
 
     Attributes:
-      count: of them.
-      operator: position of the one in progress, or that comes next.
-      left: seconds of it left at full pace; 0: none is in progress.
-      launched: whether the one that comes next has been launched.
-      gap: seconds until the host has launched the next.
-      held: spans beside which nothing starts, waiting or running.
-      done: seconds of operators' work on one of the devices.
+      count: number of devices.
+      operator: index of the operator in progress, or else of the next one.
+      left: seconds left of the operator in progress at full pace; 0 if none is in progress.
+      launched: True if the next operator has been launched.
+      gap: seconds until the host has launched the next operator.
+      held: number of ready or running spans that pause the background.
+      done: seconds of work done on one of the devices.
     """
 
     count: int
@@ -255,7 +256,7 @@ class _Device:
 
 
 class _Job:
-    """One simulation, but for which spans the background is paused beside."""
+    """Inputs of the simulation, apart from the spans that pause the background."""
 
     def __init__(
         self,
@@ -296,10 +297,10 @@ class _Job:
         self._check_operators()
 
     def _check_operators(self) -> None:
-        """Raises `ValueError` where there would be too many to go through one by one."""
+        """Raise `ValueError` if the simulation would have too many operators."""
         launches = sum(operator.last for operator in self._operators)
         each = sum(operator.seconds for operator in self._operators) + launches * self._gap
-        # As many as there are if the foreground is slowed down all the time.
+        # An upper bound: the foreground is slowed down all the time.
         longest = self._plan.iteration_seconds * max(self._slowdowns) * self._iterations
         times = longest * len(self._counts) / each
         if not times * len(self._operators) <= MAX_OPERATORS:
@@ -312,7 +313,7 @@ class _Job:
             )
 
     def run(self, paused: frozenset[int]) -> Multiplexed:
-        """Simulates with the background paused beside the spans `paused`."""
+        """Simulate with the background paused during the spans `paused`."""
         devices = [_Device(count) for count in self._counts]
         clock, slowdowns = 0.0, [0.0] * len(self._plan.spans)
         for _ in range(self._iterations):
@@ -342,14 +343,14 @@ class _Job:
         paused: frozenset[int],
         taken: list[float],
     ) -> float:
-        """Runs one iteration from `clock` on; adds what each span takes to `taken`."""
+        """Run one iteration from `clock` on; adds the seconds of each span to `taken`."""
         spans = self._plan.spans
         missing = [len(before) for before in self._before]
         followers: list[list[int]] = [[] for _ in spans]
         for index, before in enumerate(self._before):
             for other in before:
                 followers[other].append(index)
-        waiting: dict[int, set[int]] = {}  # span -> devices on which something is ahead of it
+        waiting: dict[int, set[int]] = {}  # span -> devices with an operator ahead of it
         running: dict[int, float] = {}  # span -> seconds left at full pace
         ready_at = [0.0] * len(spans)
         arrived = [index for index, count in enumerate(missing) if not count]
@@ -358,7 +359,7 @@ class _Job:
             for index in arrived:
                 ready_at[index] = clock
                 occupied = self._occupied[index]
-                # What takes no time is not launched.
+                # A span without duration is not launched.
                 launched = spans[index].seconds > 0
                 waiting[index] = {
                     kind
@@ -394,19 +395,19 @@ class _Job:
         return clock
 
     def _queued(self, device: _Device, index: int) -> bool:
-        """Whether a span is the foreground's launch, and launches of the background are ahead."""
+        """Return True if the span is the foreground's launch, queued behind the background's."""
         return device.launched and not self._before[index]
 
     def _advance(
         self, devices: list[_Device], waiting: dict[int, set[int]], running: dict[int, float]
     ) -> float:
-        """Goes on until something ends; returns the seconds that took."""
+        """Advance to the next end; return the elapsed seconds."""
         paces = [1.0] * len(devices)
         speeds: dict[int, float] = {}
         for index in running:
             occupied = self._occupied[index]
-            beside = any(devices[kind].left > 0 for kind in occupied)
-            speeds[index] = 1 / self._slowdowns[index] if beside else 1.0
+            shared = any(devices[kind].left > 0 for kind in occupied)
+            speeds[index] = 1 / self._slowdowns[index] if shared else 1.0
             for kind in occupied:
                 paces[kind] = min(paces[kind], self._paces[index])
         until = [seconds / speeds[index] for index, seconds in running.items()]
@@ -439,14 +440,14 @@ class _Job:
 
 
 def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Operator], float]:
-    """Returns an iteration of the background, and the host's time after what is launched together.
+    """Return the operators of a background iteration, and the host seconds after each launch.
 
-    What is `last` ends what the foreground's launch cannot overtake.
+    A foreground launch cannot overtake operators up to the next one that is `last`.
     """
     operators = background.operator_seconds
     count = len(operators)
     per_graph = count if how.operators_per_graph is None else how.operators_per_graph
-    # With one launch at a time the host's time is added; with more it is hidden, if it can be.
+    # One outstanding launch exposes the host's time; more of them hide as much as they can.
     hidden = how.max_outstanding != 1
     together = 1
     if how.max_outstanding is None:
@@ -466,5 +467,5 @@ def _launches(background: BackgroundJob, how: Multiplexing) -> tuple[list[_Opera
 
 
 def _real(settings: Any, field: str, **bounds: float) -> None:
-    """Keeps a setting as a finite float within bounds, else raises `ValueError`."""
+    """Store a setting as a finite float within bounds; otherwise raise `ValueError`."""
     object.__setattr__(settings, field, checks.real(field, getattr(settings, field), **bounds))

@@ -1,4 +1,4 @@
-"""Writes figures, in the format that a file's name asks for. Needs Matplotlib."""
+"""Output of figures as PNG or SVG. Needs Matplotlib."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def save(figure: Any, path: str | os.PathLike[str], salt: str | None = None) -> None:
-    """Writes a figure as PNG, or else as SVG; with a salt the same figure gives the same file.
+    """Write a figure as PNG or SVG by the file's suffix; a salt makes an SVG reproducible.
 
     Raises:
         OSError: the file cannot be written.

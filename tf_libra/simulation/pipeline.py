@@ -1,4 +1,4 @@
-"""The timeline of a pipeline plan: its computation, transfers and all-reduces as tasks."""
+"""Simulation of a pipeline plan: computation, transfers and all-reduces as tasks."""
 
 import itertools
 import math
@@ -16,16 +16,16 @@ _AT_THE_END = ("all_reduce", "update")
 
 @dataclass(frozen=True)
 class PipelineBlock:
-    """A block of an iteration; seconds since the iteration's start.
+    """One block of an iteration; seconds since the iteration's start.
 
     Attributes:
-      kind: "forward", "backward", "forward_transfer", "backward_transfer", "all_reduce" or, where
-        layers say what it takes, "update".
-      stage: index of the stage that computes, sends or reduces: a forward transfer goes from it to
-        the next, a backward transfer to the one before.
-      microbatch: its index; None: an all-reduce or update.
-      start_seconds: when it begins.
-      stop_seconds: when it ends.
+      kind: "forward", "backward", "forward_transfer", "backward_transfer", "all_reduce" or, if the
+        layers have update times, "update".
+      stage: index of the stage that computes, sends or reduces. A forward transfer goes to the next
+        stage, a backward transfer to the previous one.
+      microbatch: index of the microbatch; None for an all-reduce or update.
+      start_seconds: begin.
+      stop_seconds: end.
     """
 
     kind: str
@@ -36,25 +36,25 @@ class PipelineBlock:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Length of the block."""
         return self.stop_seconds - self.start_seconds
 
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """What `simulate_pipeline` says of a plan.
+    """Simulated timeline of a pipeline plan.
 
     Attributes:
-      blocks: in order of their start.
+      blocks: all blocks by start.
     """
 
     blocks: tuple[PipelineBlock, ...]
 
     @property
     def iteration_seconds(self) -> float:
-        """SPP, Eq. 2: when stage 0 has ended its last backward and every all-reduce is done.
+        """End of stage 0's last backward, of every all-reduce and of every update (SPP, Eq. 2).
 
-        And every update, of which the paper does not speak.
+        The paper has no updates.
         """
         return max(
             block.stop_seconds
@@ -64,22 +64,21 @@ class PipelineTimeline:
 
 
 def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> PipelineTimeline:
-    """Returns the timeline of one iteration under a plan (SPP, section III-B; Algorithm 1, 9-25).
+    """Return the timeline of one iteration under a plan (SPP, III-B; Algorithm 1, lines 9-25).
 
-    Stages keep the plan's orders and start a block as soon as it is ready. Links are full duplex:
-    between two neighbouring stages is one channel per direction, which carries one transfer at a
-    time, in order of readiness. A stage's all-reduce starts with the end of its last backward, its
-    update when that is done.
+    Stages follow the plan's orders and start a block when it is ready. Links are full duplex: two
+    neighbouring stages have one channel per direction, which carries one transfer at a time, in
+    order of readiness. A stage's all-reduce starts at the end of its last backward, and its update
+    after the all-reduce.
 
     Args:
-      layers: what a microbatch costs; may be another measurement than the plan was made for.
+      layers: cost of a microbatch; may differ from the measurement of planning.
       plan: stages and orders.
-      cluster: its devices' rates.
+      cluster: rates between devices.
 
     Raises:
-      ValueError: the plan is of other layers or of devices that the cluster lacks, devices that
-        must talk have no link, the orders of the stages wait for each other, or times are so large
-        that their sum is no number.
+      ValueError: the plan has other layers or devices outside of the cluster, devices that exchange
+        data have no link, the orders of the stages deadlock, or the sum of times is not finite.
     """
     checks.instance("layers", layers, LayerGraph)
     checks.instance("plan", plan, PipelinePlan)
@@ -99,7 +98,7 @@ def simulate_pipeline(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) 
     _check_finite(max(itertools.chain(*durations.values())))
     labels = _labels(plan, durations["update"])
     index_of = {label: index for index, label in enumerate(labels)}
-    # What runs before a block on its stage: the plan's order keeps a stage's blocks apart.
+    # Predecessor of each block on its stage: the plan's order serializes a stage's blocks.
     before: dict[_Label, int] = {}
     for stage_index, stage in enumerate(plan.stages):
         for earlier, later in itertools.pairwise(stage.order):
@@ -133,26 +132,26 @@ def _check_finite(seconds: float) -> None:
 
 
 def stage_seconds(layers: LayerGraph, stage: PipelineStage) -> tuple[float, float]:
-    """Forward and backward computation of one microbatch on a stage (SPP, section III-B)."""
+    """Return the forward and backward seconds of one microbatch on a stage (SPP, III-B)."""
     forward, backward = layers.replica_seconds(len(stage.devices))
     layers_of_stage = slice(stage.start, stage.stop)
     return float(forward[layers_of_stage].sum()), float(backward[layers_of_stage].sum())
 
 
 def update_seconds(layers: LayerGraph, stage: PipelineStage) -> float:
-    """What each replica of a stage takes to update its parameters."""
+    """Return the seconds that each replica of a stage takes to update its parameters."""
     return float(layers.update_seconds[stage.start : stage.stop].sum())
 
 
 def transfer_seconds(
     layers: LayerGraph, cluster: Cluster, stage: PipelineStage, following: PipelineStage
 ) -> float:
-    """c^f = c^b, one microbatch's transfer between two neighbouring stages, either way.
+    """Return the seconds of one microbatch's transfer between two stages, c^f = c^b in SPP.
 
-    Each of the m times n links carries an equal part; the slowest decides. No bytes take no time.
+    Each of the m times n links carries an equal part; the slowest decides. 0 bytes take 0.
 
     Raises:
-      ValueError: there is something to send, and two of the devices have no link.
+      ValueError: there are bytes to send and two of the devices have no link.
     """
     num_bytes = layers.activation_bytes[stage.stop - 1]
     rate = cluster.rate_between(stage.devices, following.devices)
@@ -161,10 +160,10 @@ def transfer_seconds(
 
 
 def all_reduce_seconds(layers: LayerGraph, cluster: Cluster, stage: PipelineStage) -> float:
-    """A_s, the ring all-reduce of a stage's gradients among its k replicas (SPP, Eq. 1).
+    """Return the seconds A_s of a ring all-reduce of a stage's gradients (SPP, Eq. 1).
 
     Raises:
-      ValueError: there are gradients to reduce, and two of the devices have no link.
+      ValueError: there are gradients to reduce and two of the devices have no link.
     """
     replicas = len(stage.devices)
     if replicas == 1:
@@ -191,7 +190,7 @@ _Label = tuple[str, int, int | None]
 
 
 def _durations(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> dict[str, list[float]]:
-    """Seconds of a block, by kind and stage; a kind that a stage lacks has 0."""
+    """Return the seconds of a block by kind and stage; 0 for a kind that a stage lacks."""
     stages = plan.stages
     computation = [stage_seconds(layers, stage) for stage in stages]
     channels = [transfer_seconds(layers, cluster, *pair) for pair in itertools.pairwise(stages)]
@@ -206,18 +205,18 @@ def _durations(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> dict
 
 
 def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
-    """All blocks of a plan; of blocks that are ready together, the first goes first.
+    """Return all blocks of a plan in priority order for blocks that are ready together.
 
     Args:
         plan: the stages.
-        updates: what each takes to update; none where that is nothing.
+        updates: update seconds of each stage; a stage with 0 has no update block.
     """
     last = len(plan.stages) - 1
     labels: list[_Label] = []
     for index, stage in enumerate(plan.stages):
         labels += [(kind, index, microbatch) for kind, microbatch in stage.order]
-        # Of results at one moment, as of blocks that take no time, the one computed first is sent
-        # first.
+        # Results of the same moment, such as those of blocks without duration, are sent in the
+        # order of computation.
         for kind, microbatch in stage.order:
             sends = index < last if kind == "forward" else index > 0
             if sends:
@@ -230,7 +229,7 @@ def _labels(plan: PipelinePlan, updates: Sequence[float]) -> list[_Label]:
 
 
 def _sources(plan: PipelinePlan, label: _Label) -> list[_Label]:
-    """What a block needs, beside its turn (the dependencies of SPP, section III-B)."""
+    """Return the data dependencies of a block (SPP, section III-B)."""
     kind, stage, microbatch = label
     last = len(plan.stages) - 1
     match kind:

@@ -1,4 +1,4 @@
-"""What each device does during an iteration of a pipeline, simulated or measured, as text."""
+"""Device activity during an iteration of a pipeline, simulated or measured, as text."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ _REDUCED, _END = "the all-reduce of its stage", "the end of the iteration"
 
 @dataclass(frozen=True)
 class Bar:
-    """What a device does for a while; seconds since the iteration's start.
+    """One activity of a device; seconds since the iteration's start.
 
     Attributes:
-        device: its number.
+        device: number of the device.
         kind: "forward", "backward", "all_reduce" or "update".
-        stage: of whose layers.
-        microbatch: which; None: an all-reduce or update.
-        start_seconds: when it begins.
-        stop_seconds: when it ends.
+        stage: index of the stage.
+        microbatch: index of the microbatch; None for an all-reduce or update.
+        start_seconds: begin.
+        stop_seconds: end.
 
     Raises:
         ValueError: a field is out of its range.
@@ -60,19 +60,19 @@ class Bar:
 
     @property
     def computes(self) -> bool:
-        """Whether it occupies the device."""
+        """True if the activity occupies the device."""
         return self.kind in COMPUTING
 
 
 @dataclass(frozen=True)
 class Bubble:
-    """A time in which a device computes nothing.
+    """Interval in which a device computes nothing.
 
     Attributes:
-        device: its number.
-        start_seconds: when it begins.
-        stop_seconds: when it ends.
-        why: what the device waits for.
+        device: number of the device.
+        start_seconds: begin.
+        stop_seconds: end.
+        why: event that the device waits for.
     """
 
     device: int
@@ -82,18 +82,18 @@ class Bubble:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length of the interval."""
         return self.stop_seconds - self.start_seconds
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What all devices do in an iteration.
+    """Activity of all devices in an iteration.
 
     Attributes:
         title: "predicted" or "measured".
-        bars: what they do.
-        seconds: how long the iteration takes.
+        bars: activities of all devices.
+        seconds: length of the iteration.
     """
 
     title: str
@@ -103,12 +103,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Idle:
-    """For how much of an iteration a device computes nothing.
+    """Idle time of a device in an iteration.
 
     Attributes:
-        device: its number.
-        share: of the iteration.
-        longest: of its bubbles; None where it has none.
+        device: number of the device.
+        share: idle share of the iteration.
+        longest: longest bubble; None without one.
     """
 
     device: int
@@ -122,13 +122,13 @@ def pictures(
     cluster: Cluster,
     measured: tuple[Iterable[Bar], float] | None = None,
 ) -> tuple[Picture, ...]:
-    """What is predicted, and below it what was measured.
+    """Return the predicted activity and, if any, the measured one.
 
     Args:
-        layers: of one microbatch.
+        layers: layer graph of one microbatch.
         plan: the pipeline.
-        cluster: whose devices it is planned for.
-        measured: what devices did, and how long the iteration took; None before it is known.
+        cluster: cluster that the plan is made for.
+        measured: activities of devices and the seconds of the iteration; None before a measurement.
     """
     timeline = simulate_pipeline(layers, plan, cluster)
     predicted = Picture("predicted", bars_of(plan, timeline), timeline.iteration_seconds)
@@ -138,7 +138,7 @@ def pictures(
 
 
 def idle(plan: PipelinePlan, picture: Picture) -> tuple[Idle, ...]:
-    """For each device that has a stage, in the order of stages, what its bubbles come to."""
+    """Return the idle time of each device with a stage, in the order of stages."""
     found = bubbles(picture.bars, len(plan.stages), picture.seconds)
     rows = []
     for device in (device for stage in plan.stages for device in stage.devices):
@@ -149,7 +149,7 @@ def idle(plan: PipelinePlan, picture: Picture) -> tuple[Idle, ...]:
 
 
 def bars_of(plan: PipelinePlan, timeline: PipelineTimeline) -> tuple[Bar, ...]:
-    """What a simulated timeline has every device do; replicas of a stage do the same at once."""
+    """Return the activities of all devices in a simulated timeline; replicas run in parallel."""
     return tuple(
         Bar(
             device, block.kind, block.stage, block.microbatch, block.start_seconds,
@@ -164,10 +164,10 @@ def bars_of(plan: PipelinePlan, timeline: PipelineTimeline) -> tuple[Bar, ...]:
 def chart(
     bars: Iterable[Bar], devices: Sequence[int], end_seconds: float, width: int
 ) -> dict[int, str]:
-    """A line of `width` characters for each device, from the iteration's start to `end_seconds`.
+    """Return a line of `width` characters per device, from the iteration's start to its end.
 
-    A character is what takes most of its time; where that is nothing, it is idle. Computation goes
-    before an all-reduce beside it.
+    A character shows the activity that takes most of its time, or idle. Computation takes
+    precedence over a concurrent all-reduce.
     """
     known = list(bars)
     return {
@@ -202,12 +202,12 @@ def _letter(bar: Bar) -> str:
 
 
 def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bubble]:
-    """All times in which a device that has something to compute does not, the longest first.
+    """Return the idle intervals of all devices that compute, the longest first.
 
     Args:
-        bars: what devices do.
-        num_stages: of the pipeline.
-        end_seconds: when the iteration ends, for all devices.
+        bars: activities of devices.
+        num_stages: number of stages.
+        end_seconds: end of the iteration.
     """
     found = []
     known = list(bars)
@@ -230,7 +230,7 @@ def bubbles(bars: Iterable[Bar], num_stages: int, end_seconds: float) -> list[Bu
 
 
 def _awaited(bar: Bar, num_stages: int, reduces: bool) -> str:
-    """What a computation needs from elsewhere."""
+    """Describe the event that a computation waits for."""
     if bar.kind == "update":
         return _REDUCED if reduces else "what the step returns"
     if bar.kind == "forward":
@@ -243,10 +243,10 @@ def _awaited(bar: Bar, num_stages: int, reduces: bool) -> str:
 
 
 def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
-    """What keeps an iteration from being shorter, in one sentence.
+    """Describe the bottleneck of an iteration in one sentence.
 
-    That is the stage, the channel or the all-reduce which is busy longest in an iteration
-    (SPP, section III-B); of channels, the two directions are apart.
+    The bottleneck is the stage, the channel or the all-reduce with the longest busy time per
+    iteration (SPP, section III-B). The two directions of a channel count separately.
     """
     count = plan.num_microbatches
     loads: list[tuple[float, str]] = []
@@ -286,7 +286,7 @@ def bottleneck(layers: LayerGraph, plan: PipelinePlan, cluster: Cluster) -> str:
 
 
 def layers_of(plan: PipelinePlan, stage: int) -> str:
-    """The layers of a stage, by the names of the first and the last."""
+    """Format the layers of a stage by the names of the first and the last."""
     one = plan.stages[stage]
     first, last = plan.layer_names[one.start], plan.layer_names[one.stop - 1]
     return first if first == last else f"{first} to {last}"

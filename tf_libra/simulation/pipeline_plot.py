@@ -1,4 +1,4 @@
-"""Draws timelines of pipelines. Needs Matplotlib, imported when a picture is asked for."""
+"""Plots of pipeline timelines. Imports Matplotlib at first use."""
 
 import os
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ _COLOURS = {
 def plot_pipelines(
     pictures: Sequence[tuple[str, PipelinePlan, PipelineTimeline]], path: str | os.PathLike[str]
 ) -> None:
-    """Writes timelines, one below the other and on one scale, as an SVG picture.
+    """Write timelines, stacked on one time axis, as an SVG picture.
 
-    Each stage has a row: computation above, what it sends and reduces below.
+    Each stage has a row: computation above, transfers and all-reduces below.
 
     Raises:
       ImportError: Matplotlib is not installed.
@@ -68,11 +68,11 @@ def plot_pipelines(
 def plot_devices(
     pictures: Sequence[tuple[str, Sequence[Bar], float]], path: str | os.PathLike[str]
 ) -> None:
-    """Writes what each device does when, one picture below the other and on one scale, as SVG.
+    """Write the activity of each device, stacked on one time axis, as a picture.
 
     Args:
-      pictures: titles, what devices do, and seconds until the end of the iteration.
-      path: of the file; PNG where its name says so.
+      pictures: titles, activities of devices, and seconds of the iteration.
+      path: output file; `.png` gives PNG, else SVG.
 
     Raises:
       ImportError: Matplotlib is not installed.
@@ -104,7 +104,7 @@ def plot_devices(
 
 
 def _devices(devices: Sequence[int]) -> str:
-    """Numbers of devices, ascending, as ranges: "0-3 8"."""
+    """Format device numbers in ascending ranges, such as "0-3 8"."""
     texts = []
     numbers = sorted(devices)
     first = numbers[0]

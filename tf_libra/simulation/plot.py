@@ -1,4 +1,4 @@
-"""Draws a timeline. Needs Matplotlib, which is imported when a picture is asked for."""
+"""Plot of a data-parallel timeline. Imports Matplotlib at first use."""
 
 import os
 
@@ -12,7 +12,7 @@ _STREAMS = ("#f58518", "#e45756", "#b279a2", "#54a24b")
 
 
 def plot_timeline(plan: Plan, timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    """Writes the timeline of a plan as a picture (`.svg`, `.png`); milliseconds from left to right.
+    """Write the timeline of a plan as a picture (`.svg`, `.png`) over milliseconds.
 
     Raises:
         ImportError: Matplotlib is not installed.

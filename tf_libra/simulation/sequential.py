@@ -1,8 +1,8 @@
-"""The timeline of all-reduces one after the other: LIBRA, section III-B, Eqs. 8-15.
+"""Simulation of sequential all-reduces: LIBRA, section III-B, Eqs. 8-15.
 
-LIBRA's time ends with the last all-reduce. Here an update may run as soon as its group is
-all-reduced, but backward computation goes first: so updates begin when that is over, beside the
-all-reduces that are left, contend with them as backward computation does, and end the step.
+LIBRA's time ends with the last all-reduce. Here the optimizer's update of a group may run once the
+group is all-reduced, but backward computation has priority. So updates begin after backward,
+overlap the remaining all-reduces, contend with them as backward computation does, and end the step.
 """
 
 import numpy as np
@@ -16,23 +16,23 @@ from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 def stage_times(
     overlapped: float, exclusive: float, compute_seconds: float, compute_rate: float
 ) -> tuple[float, float, float]:
-    """Returns f_o, f_b and f_c: one all-reduce beside one computation (Eqs. 8-11).
+    """Return f_o, f_b and f_c of one all-reduce that overlaps one computation (Eqs. 8-11).
 
     Args:
-      overlapped: p(c, r) + a; 0 where nothing is sent.
-      exclusive: q(c, r) + a; 0 where nothing is sent.
+      overlapped: p(c, r) + a; 0 for an empty group.
+      exclusive: q(c, r) + a; 0 for an empty group.
       compute_seconds: b, contention-free.
       compute_rate: alpha1 - alpha2·r, so that g(b, r) = b / compute_rate.
     """
     computation = compute_seconds / compute_rate
     if overlapped <= computation:
-        # Eq. 9 times b: 1 - f_o / g, without the division where b = 0.
+        # Eq. 9 times b: 1 - f_o / g, without dividing by b = 0.
         return overlapped, max(0.0, compute_seconds - overlapped * compute_rate), 0.0
     return computation, 0.0, exclusive * (1 - computation / overlapped)
 
 
 def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Returns the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
+    """Return the timeline of a plan whose groups are all on one stream (Eqs. 12-15)."""
     sizes = np.array(plan.group_bytes)
     threads = np.array([group.num_threads for group in plan.groups])
     overlapped = cost.overlapped_all_reduce(sizes, threads)
@@ -53,10 +53,10 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
             float(overlapped[index]), float(exclusive[index]), before + pending, float(rates[index])
         )
         if pending:
-            # What is not done of both is of updates first: backward computation goes before them.
+            # Backward computation goes before updates, so updates are what remains first.
             left, pending = max(0.0, left - pending), min(left, pending)
-            beside_backward = min(overlap, before / float(rates[index]))
-            overlap, residual = beside_backward, residual + overlap - beside_backward
+            with_backward = min(overlap, before / float(rates[index]))
+            overlap, residual = with_backward, residual + overlap - with_backward
         pending += updates[index]
         # Groups whose last tensor is produced while this all-reduce runs.
         while len(ready) < len(plan.groups) and left_at_start[len(ready)] >= left:
@@ -77,13 +77,13 @@ def simulate_sequential(profile: BackwardProfile, plan: Plan, cost: CostModel) -
 
 
 def updates_of_groups(profile: BackwardProfile, plan: Plan) -> list[float]:
-    """Contention-free seconds of the updates that each group lets begin."""
+    """Return contention-free seconds of the updates that may begin after each group."""
     done = profile.updates_before[[0, *(group.ended for group in plan.groups)]]
     return [float(seconds) for seconds in np.diff(done)]
 
 
 def left_when_ready(profile: BackwardProfile, plan: Plan) -> list[float]:
-    """Computation left when each group may start, shape [groups]; the last is exactly 0."""
+    """Return the computation left when each group may start, shape [groups]; the last is 0."""
     if plan.after_backward:
         return [0.0] * len(plan.groups)
     return [float(profile.compute_after[group.stop]) for group in plan.groups]

@@ -1,4 +1,4 @@
-"""The timeline of any plan."""
+"""Simulation of any data-parallel plan."""
 
 import math
 
@@ -12,13 +12,13 @@ from tf_libra.simulation.timeline import Timeline
 
 
 def simulate(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Returns the timeline of a plan under a cost model, in continuous time.
+    """Return the timeline of a plan under a cost model, in continuous time.
 
-    The plan may have been made for another number of workers; the cost model's counts.
+    The number of workers is the cost model's, even if the plan was made for another one.
 
     Raises:
-      ValueError: the plan is of other tensors, a rate is not positive at a group's threads, or
-        times are so large that their sum is no number.
+      ValueError: the plan has other tensors, a rate is not positive at a group's threads, or the
+        sum of times is not finite.
     """
     checks.instance("profile", profile, BackwardProfile)
     checks.instance("plan", plan, Plan)

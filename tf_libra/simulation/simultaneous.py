@@ -1,12 +1,12 @@
-"""The timeline of any data-parallel plan: LIBRA's stages with ASC-WFBP's Eqs. 9-13, as tasks.
+"""Simulation of concurrent streams: LIBRA's stages with ASC-WFBP's Eqs. 9-13, as tasks.
 
-Every all-reduce progresses uniformly, as LIBRA assumes. Alone it takes p + a beside computation
-and q + a after it; while another runs, transmission takes gamma times as long: a + gamma·p and
-a + gamma·q (ASC-WFBP, Eq. 9). What is left of an all-reduce when the next arrives is then the
-message of Eq. 12, and what it pays is the penalty of Eq. 13. The paper has no more than two at
-once; each one more is taken to cost the others as much again, (k - 1)·(gamma - 1) for k. All of
-them take threads from computation, which keeps the rate alpha1 - alpha2·(r1 + r2 + ...). Updates
-are computation that follows all-reduces and waits for the end of backward.
+Every all-reduce progresses uniformly, as LIBRA assumes. On its own it takes p + a during
+computation and q + a after computation. While another all-reduce runs, transmission takes gamma
+times as long: a + gamma·p and a + gamma·q (ASC-WFBP, Eq. 9). The rest of an all-reduce when the
+next one arrives is the message of Eq. 12, and its delay is the penalty of Eq. 13. The paper has at
+most two concurrent all-reduces; here each further one adds the same delay, (k - 1)·(gamma - 1) for
+k. All of them take threads from computation, which keeps the rate alpha1 - alpha2·(r1 + r2 + ...).
+Updates are computation that follows all-reduces and waits for the end of backward.
 """
 
 import itertools
@@ -23,12 +23,12 @@ from tf_libra.simulation.timeline import GroupSpan, Stage, Timeline
 
 @dataclass(frozen=True)
 class _AllReduce:
-    """What one all-reduce takes, each by whether computation runs beside it.
+    """Seconds of one all-reduce, with (True) and without (False) concurrent computation.
 
     Attributes:
       num_threads: r.
-      alone: seconds where no other runs.
-      penalty: seconds that each other one adds.
+      alone: seconds without another all-reduce.
+      penalty: seconds that each concurrent all-reduce adds.
     """
 
     num_threads: int
@@ -36,15 +36,15 @@ class _AllReduce:
     penalty: dict[bool, float]
 
     def pace(self, computing: bool, others: int) -> float:
-        """The share of it that is done in a second."""
+        """Share of the all-reduce that is done per second."""
         return 1 / (self.alone[computing] + others * self.penalty[computing])
 
 
 def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> Timeline:
-    """Returns the timeline of a plan whose groups may be on several streams.
+    """Return the timeline of a plan whose groups may be on several streams.
 
     Raises:
-      ValueError: a rate is not positive at the threads of the all-reduces that run at once.
+      ValueError: a rate is not positive at the total threads of concurrent all-reduces.
     """
     groups = plan.groups
     count = len(groups)
@@ -67,7 +67,7 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> T
             )
         )
 
-    # Tasks 2K to 3K - 1: the updates that each group lets begin, one after the other.
+    # Tasks 2K to 3K - 1: the updates that may begin after each group, one after the other.
     for index, seconds in enumerate(updates_of_groups(profile, plan)):
         holders = range(_first_holder(plan, index), index + 1)
         tasks.append(
@@ -104,7 +104,7 @@ def simulate_streams(profile: BackwardProfile, plan: Plan, cost: CostModel) -> T
 
 
 def _first_holder(plan: Plan, index: int) -> int:
-    """The first group that holds bytes of a tensor that ends in this one."""
+    """Return the first group with bytes of a tensor that ends in group `index`."""
     tensor, first = plan.groups[index].start, index
     while plan.groups[first].start == tensor and plan.groups[first].start_byte:
         first -= 1
@@ -112,7 +112,7 @@ def _first_holder(plan: Plan, index: int) -> int:
 
 
 def _stages(all_reduces: tuple[TaskSpan, ...], computed_seconds: float) -> tuple[Stage, ...]:
-    """What overlaps between the starts of successive all-reduces; computation never pauses."""
+    """Return the stages between successive starts of all-reduces; computation never pauses."""
     starts = [0.0, *(span.start_seconds for span in all_reduces)]
     moments = sorted({*starts, computed_seconds, *(span.stop_seconds for span in all_reduces)})
     times = [[0.0, 0.0, 0.0] for _ in starts]

@@ -1,7 +1,7 @@
-"""The event simulator: tasks on resources, in continuous time.
+"""Event simulator: tasks on resources, in continuous time.
 
-What a plan does is written down as tasks; who judges pipelines, bursts or all-reduces on streams
-only makes the tasks. The sequential simulator of data parallelism is a fast path beside it.
+The simulators of pipelines, bursts and streams translate a plan into tasks. The sequential
+simulator of data parallelism is a fast path without tasks.
 """
 
 import heapq
@@ -10,25 +10,24 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 
 Rates = Callable[[Collection[int]], Mapping[int, float]]
-"""Given the indices of the tasks that run, how much work each of them does per second."""
+"""Maps the indices of running tasks to the work that each does per second."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something that takes time.
+    """Unit of work of a simulation.
 
     A task is ready when all tasks of `after` have ended and all of `after_start` have begun. It
-    begins when it is ready and holds all its resources, each of which serves one task at a time;
-    among tasks that wait for one resource, the least (priority, time of readiness, index) goes
-    first. A resource is never kept free for a task that is not ready: an order that must be kept
-    is written as `after`.
+    begins when it is ready and holds all its resources. A resource serves one task at a time; of
+    the tasks that wait for it, the least (priority, time of readiness, index) goes first. A
+    resource is never reserved for a task that is not ready: a required order is written as `after`.
 
     Attributes:
-      kind: what it does, such as "forward"; of no effect.
-      work: seconds that it takes alone, zero allowed; under rates of the caller's any unit of work.
-      resources: what it occupies while it runs.
-      after: indices of the tasks that end before it begins.
-      after_start: indices of the tasks that begin before it, or at the same time.
+      kind: label such as "forward"; has no effect.
+      work: seconds without other tasks, at least 0; any unit of work if the caller passes rates.
+      resources: resources that the task holds while it runs.
+      after: indices of tasks that end before this one begins.
+      after_start: indices of tasks that begin before this one, or at the same time.
       priority: smaller goes first.
 
     Raises:
@@ -52,12 +51,12 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskSpan:
-    """When a task runs; seconds since the start.
+    """Simulated times of a task; seconds since the start.
 
     Attributes:
-      ready_seconds: when nothing but its resources kept it.
-      start_seconds: when it begins.
-      stop_seconds: when it ends.
+      ready_seconds: time at which only resources are missing.
+      start_seconds: begin.
+      stop_seconds: end.
     """
 
     ready_seconds: float
@@ -66,18 +65,18 @@ class TaskSpan:
 
 
 def simulate_tasks(tasks: Sequence[Task], rates: Rates | None = None) -> tuple[TaskSpan, ...]:
-    """Returns when each task runs, in the order of `tasks`.
+    """Return the simulated times of each task, in the order of `tasks`.
 
     Args:
-      tasks: what to do; tasks name each other by their index.
-      rates: where tasks that run at the same time change each other's pace. It is asked whenever
-        the set of running tasks changes, and between two such moments rates are constant. Tasks
-        without work end when they begin and are not among them. None: every task does one second
-        of work per second.
+      tasks: the tasks, which name each other by index.
+      rates: rates of concurrent tasks that slow each other down. The simulator calls it whenever
+        the set of running tasks changes; rates are constant between two calls. Tasks without work
+        end when they begin and are never passed. None: every task does one second of work per
+        second.
 
     Raises:
-      ValueError: a task waits for one that does not exist or, directly or by others, for itself;
-        or a rate is not positive and finite.
+      ValueError: a task waits for an index out of range or, directly or not, for itself; or a rate
+        is not positive and finite.
     """
     _check_indices(tasks)
     if rates is None:
@@ -86,7 +85,7 @@ def simulate_tasks(tasks: Sequence[Task], rates: Rates | None = None) -> tuple[T
 
 
 class _Run:
-    """The state of one simulation: who waits for what, who holds what."""
+    """State of one simulation: waiting tasks and held resources."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         count = len(tasks)
@@ -105,11 +104,11 @@ class _Run:
         self._ready = [math.nan] * count
         self._starts = [math.nan] * count
         self._stops = [math.nan] * count
-        self.started: list[int] = []  # since the caller looked last
+        self.started: list[int] = []  # since the caller cleared it
         self._candidates: list[tuple[float, float, int]] = []
 
     def at_own_pace(self) -> tuple[TaskSpan, ...]:
-        """Each task takes its work in seconds: what ends next stands in a heap."""
+        """Simulate with constant rates of 1; a heap holds the next ends."""
         ends: list[tuple[float, int]] = []
         clock = 0.0
         self._arrive([i for i, missing in enumerate(self._missing) if missing == 0], clock)
@@ -125,7 +124,7 @@ class _Run:
                 self._end(heapq.heappop(ends)[1], clock)
 
     def under(self, rates: Rates) -> tuple[TaskSpan, ...]:
-        """Rates change with what runs: all that run are looked at whenever one ends."""
+        """Simulate with rates that change with the set of running tasks."""
         left: dict[int, float] = {}
         clock = 0.0
         self._arrive([i for i, missing in enumerate(self._missing) if missing == 0], clock)
@@ -158,7 +157,7 @@ class _Run:
             heapq.heappush(self._candidates, (self._tasks[index].priority, clock, index))
 
     def _begin(self, clock: float) -> None:
-        """Starts everything that can start now, in order."""
+        """Start all tasks that can start now, in order."""
         while self._candidates:
             entry = heapq.heappop(self._candidates)
             index = entry[2]
@@ -166,7 +165,7 @@ class _Run:
             lacking = next((r for r in task.resources if r in self._held), None)
             if lacking is not None:
                 heapq.heappush(self._waiting.setdefault(lacking, []), entry)
-                # What it leaves free may serve the next one that waits for it.
+                # Its free resources may serve the next waiting task.
                 self._offer(r for r in task.resources if r not in self._held)
                 continue
             self._held.update(task.resources)
@@ -181,7 +180,7 @@ class _Run:
         self._offer(self._tasks[index].resources)
 
     def _offer(self, resources: Iterable[Hashable]) -> None:
-        """Lets the first of those that wait for each resource try again."""
+        """Retry the first task that waits for each resource."""
         for resource in resources:
             if queue := self._waiting.get(resource):
                 heapq.heappush(self._candidates, heapq.heappop(queue))

@@ -1,18 +1,18 @@
-"""What the simulator says of a plan: the stages of LIBRA, section III-B."""
+"""Simulated timeline of a data-parallel plan: the stages of LIBRA, section III-B."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The time between the starts of two successive all-reduces; seconds since backward's start.
+    """Interval between two successive starts of all-reduces; seconds since backward's start.
 
     Attributes:
-      start_seconds: when it begins. Stage 0 begins with backward, stage k + 1 with group k.
-      overlap_seconds: t_o, computation and communication at once.
-      residual_compute_seconds: t_b, computation alone.
+      start_seconds: begin. Stage 0 begins with backward, stage k + 1 with group k.
+      overlap_seconds: t_o, concurrent computation and communication.
+      residual_compute_seconds: t_b, computation without communication.
       residual_communication_seconds: t_c, communication without backward computation; updates may
-        run beside it.
+        overlap it.
     """
 
     start_seconds: float
@@ -22,7 +22,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """t_o + t_b + t_c."""
+        """Length of the stage: t_o + t_b + t_c."""
         return (
             self.overlap_seconds
             + self.residual_compute_seconds
@@ -31,18 +31,18 @@ class Stage:
 
     @property
     def end_seconds(self) -> float:
-        """When the next all-reduce starts, or everything ends."""
+        """Start of the next all-reduce, or the end of the last stage."""
         return self.start_seconds + self.seconds
 
 
 @dataclass(frozen=True)
 class GroupSpan:
-    """When a group's all-reduce runs; seconds since backward's start.
+    """Simulated times of a group's all-reduce; seconds since backward's start.
 
     Attributes:
-      ready_seconds: when its last gradient is produced.
-      start_seconds: when the all-reduce starts.
-      end_seconds: when it ends.
+      ready_seconds: production of the group's last gradient.
+      start_seconds: start of the all-reduce.
+      end_seconds: end of the all-reduce.
     """
 
     ready_seconds: float
@@ -52,12 +52,12 @@ class GroupSpan:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What `simulate` says of a plan.
+    """Simulated timeline of a plan.
 
     Attributes:
       stages: one more than groups; stage 0 is the computation before group 0 is complete.
       groups: one span per group, in the plan's order.
-      updates_end_seconds: when the optimizer's last update ends, where the profile has updates.
+      updates_end_seconds: end of the optimizer's last update; 0 if the profile has no updates.
     """
 
     stages: tuple[Stage, ...]
@@ -66,20 +66,20 @@ class Timeline:
 
     @property
     def step_seconds(self) -> float:
-        """From the start of backward until all is all-reduced and updated.
+        """Seconds from the start of backward to the end of all-reduces and updates.
 
-        Where the profile has no updates, `backward_seconds`.
+        Equals `backward_seconds` if the profile has no updates.
         """
         return max(self.backward_seconds, self.updates_end_seconds)
 
     @property
     def backward_seconds(self) -> float:
-        """The sum over all stages (Eq. 7)."""
+        """Sum over all stages (Eq. 7)."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
     def computation_end_seconds(self) -> float:
-        """When backward computation ends."""
+        """End of backward computation."""
         return max(
             (
                 stage.end_seconds - stage.residual_communication_seconds
