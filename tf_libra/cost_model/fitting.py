@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra import checks, units
-from tf_libra.cost_model.asked_apart import asked_apart
 from tf_libra.cost_model.contention import ContentionModel, OverlapSample
 from tf_libra.cost_model.cost import CostModel
+from tf_libra.cost_model.least_squares import split_fun_and_jac
 
 _Array = NDArray[np.float64]
 
@@ -518,7 +518,7 @@ def _minimise(
         found, slopes = residuals(dict(zip(names, point, strict=True)) | fixed)
         return found, np.stack([slopes[name] for name in names], axis=1)
 
-    missed, missed_slopes = asked_apart(around)
+    missed, missed_slopes = split_fun_and_jac(around)
     with np.errstate(all="ignore"):
         if not np.isfinite(missed(np.clip(start, lower, upper))).all():
             raise ValueError(

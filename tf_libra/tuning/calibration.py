@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from tf_libra.cost_model import ContentionModel, CostModel
-from tf_libra.cost_model.asked_apart import asked_apart
+from tf_libra.cost_model.least_squares import split_fun_and_jac
 from tf_libra.model.plan import Plan
 from tf_libra.model.profile import BackwardProfile
 from tf_libra.simulation import simulate
@@ -195,7 +195,7 @@ def _fitted(
         residuals = many_residuals(np.stack([found, *rows]))
         return residuals[0], (residuals[1:] - residuals[0]).T / (moved - found)
 
-    missed, missed_slopes = asked_apart(around)
+    missed, missed_slopes = split_fun_and_jac(around)
     found = optimize.least_squares(
         missed,
         start,

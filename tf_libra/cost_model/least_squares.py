@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 _Array = NDArray[np.float64]
 
 
-def asked_apart(
+def split_fun_and_jac(
     both: Callable[[tuple[float, ...]], tuple[_Array, _Array]],
 ) -> tuple[Callable[[_Array], _Array], Callable[[_Array], _Array]]:
     """Returns functions of residuals alone and of derivatives alone.
