@@ -1,4 +1,4 @@
-"""The arguments of planners, of whatever kind of plan: fields of strategies, and what they say."""
+"""Arguments of planners: the fields of strategies of any kind, with their descriptions."""
 
 import dataclasses
 import inspect
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _IN_TRAINING = "in_training"
-# A field's `metadata`, where planning from files has no use for it: it is no flag of a command.
+# `metadata` of a field without effect on planning from files: it becomes no command-line flag.
 IN_TRAINING: Mapping[str, bool] = types.MappingProxyType({_IN_TRAINING: True})
 
 
@@ -19,12 +19,12 @@ class Argument:
     """One field of a strategy.
 
     Attributes:
-      name: by which it is given.
-      kind: what it holds, or each of several: bool, int, float or str; None: what is none of these.
-      several: whether it holds any number of them, as a tuple.
-      default: where it is not given; None also where only the strategy knows it.
-      doc: what the class's docstring says of it; empty: nothing.
-      in_training: whether it is of use in training alone.
+      name: name of the field.
+      kind: type of the value or of its elements: bool, int, float or str; None: another type.
+      several: True for a tuple of any length.
+      default: default value; None also if only the strategy knows it.
+      doc: description in the class's docstring; empty without one.
+      in_training: True if only training uses the argument.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Argument:
 
 
 def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
-    """Returns the arguments of a strategy, in the order of its fields."""
+    """Return the arguments of a strategy, in the order of its fields."""
     try:
         hints = typing.get_type_hints(strategy)
-    except NameError:  # one that only type checkers import
+    except NameError:  # a type that only type checkers import
         hints = {}
     docs = _docs(strategy)
     return tuple(
@@ -56,7 +56,7 @@ def arguments_of(strategy: type[Any]) -> tuple[Argument, ...]:
 
 
 def _kind(hint: Any) -> tuple[type | None, bool]:
-    """What a field of this type holds, and whether it holds several; None is left out."""
+    """Return the element type of a field and True for a tuple; ignores None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         members = [one for one in typing.get_args(hint) if one is not types.NoneType]
         return _kind(members[0]) if len(members) == 1 else (None, False)
@@ -66,7 +66,7 @@ def _kind(hint: Any) -> tuple[type | None, bool]:
 
 
 def _docs(strategy: type[Any]) -> dict[str, str]:
-    """The section `Attributes` of the docstrings of a class and of those that it is made of."""
+    """Return the `Attributes` of the docstrings of a class and its bases, by name."""
     docs: dict[str, str] = {}
     for one in reversed(strategy.__mro__):
         _, _, attributes = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")

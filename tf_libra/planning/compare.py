@@ -1,4 +1,4 @@
-"""All strategies side by side: what each plans, and what that is predicted to take."""
+"""Comparison of the plans and predicted times of all strategies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tf_libra.planning.data_parallel.planner import make_plan
 from tf_libra.planning.strategy import BY_NAME, Strategy, known_arguments
 from tf_libra.simulation import Timeline, simulate
 
-# LIBRA's MG-CF: the groups of MG-WFBP where all-reduces and computation do not contend.
+# LIBRA's MG-CF: the groups of MG-WFBP without contention.
 IDEAL = "mg-cf"
 
 
@@ -22,10 +22,10 @@ class Compared:
     """One row of a comparison.
 
     Attributes:
-      name: the strategy's, or what the row is called instead.
-      plan: its plan; None where the cost model allows none.
-      timeline: what is predicted of it; likewise.
-      problem: why there is none; empty where there is.
+      name: name of the strategy or of the row.
+      plan: the plan; None if the cost model allows none.
+      timeline: predicted timeline of the plan; None without a plan.
+      problem: reason for a missing plan; empty with a plan.
     """
 
     name: str
@@ -37,27 +37,27 @@ class Compared:
 def compare(
     profile: BackwardProfile, cost: CostModel, strategies: Mapping[str, Strategy]
 ) -> tuple[Compared, ...]:
-    """Returns what each strategy plans, by the name it is given under, in that order."""
+    """Return the comparison of the given strategies, by name, in their order."""
     return tuple(_compared(name, profile, cost, one) for name, one in strategies.items())
 
 
 def ideal(profile: BackwardProfile, cost: CostModel, num_threads: int) -> Compared:
-    """Returns what MG-WFBP's plan would take if nothing contended: no strategy is faster by much.
+    """Return MG-WFBP's plan without contention, close to a lower bound of all strategies.
 
     Raises:
-      ValueError: a rate is not positive at so many threads.
+      ValueError: a rate is not positive at this number of threads.
     """
     plan = make_plan(profile, cost, MgWfbp(num_threads=num_threads))
     return Compared(IDEAL, plan, simulate(profile, plan, cost.contention_free()))
 
 
 def compared_kinds() -> dict[str, type[Strategy]]:
-    """Every strategy that is registered, but for those that are the best of the others."""
+    """Return every registered strategy that plans by itself."""
     return {name: kind for name, kind in BY_NAME.items() if kind.tuned_by != Auto.tuned_by}
 
 
 def every_strategy(given: Mapping[str, Any]) -> dict[str, Strategy]:
-    """All of these, with those of the given arguments that they know."""
+    """Return all strategies, each with the given arguments that it has."""
     return {name: kind(**known_arguments(kind, given)) for name, kind in compared_kinds().items()}
 
 
@@ -65,5 +65,5 @@ def _compared(name: str, profile: BackwardProfile, cost: CostModel, strategy: St
     try:
         plan = make_plan(profile, cost, strategy)
         return Compared(name, plan, simulate(profile, plan, cost))
-    except ValueError as error:  # a rate that is not positive at so many threads
+    except ValueError as error:  # a rate that is not positive at this number of threads
         return Compared(name, None, None, str(error))

@@ -1,4 +1,4 @@
-"""What a planner hands back: a plan that nobody has simulated yet."""
+"""Result of a planner: a plan before simulation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from tf_libra.model.plan import TensorGroup
 
 @dataclass(frozen=True)
 class Draft:
-    """Groups of a plan, with what a reader should know of how they came about.
+    """Groups of a plan, with notes for its reader.
 
     Attributes:
       groups: contiguous ranges in backward order that cover all tensors.
       notes: sentences for the plan's notes.
-      contention: gamma of ASC-WFBP, where groups run at once.
+      contention: gamma of ASC-WFBP for concurrent groups.
     """
 
     groups: tuple[TensorGroup, ...]
@@ -22,6 +22,6 @@ class Draft:
 
 
 def groups_from_stops(stops: Sequence[int], threads: Sequence[int]) -> tuple[TensorGroup, ...]:
-    """Returns the groups that end before these tensors, with these threads; one stream."""
+    """Return the groups of one stream that end before these tensors, with these threads."""
     starts = [0, *stops[:-1]]
     return tuple(map(TensorGroup, starts, map(int, stops), map(int, threads)))

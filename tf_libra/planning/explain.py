@@ -1,4 +1,4 @@
-"""Why a plan is as it is: what each group's neighbours in the space of plans would cost."""
+"""Explanation of a plan: the cost of every small change to each group."""
 
 import textwrap
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ from tf_libra.simulation.many import steps_of_many
 from tf_libra.units import difference, percent, size, time
 
 _COLUMNS = 100
-_BLOCK = 2**20  # groups of plans that are simulated at once, in sum
-_SAME_SECONDS = 1e-9  # relative to the plan's time: changes below are none
+_BLOCK = 2**20  # total groups of the plans in one vectorized simulation
+_SAME_SECONDS = 1e-9  # relative to the plan's time: smaller changes count as none
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Alternative:
     """One change to a plan.
 
     Attributes:
-        change: what is changed, in words.
-        seconds: how much longer the whole step gets by it (backward, where the profile has no
-            updates); negative: shorter. None where the cost model does not allow it.
+        change: description of the change.
+        seconds: change of the step's time (of backward's, if the profile has no updates); negative:
+            shorter. None if the cost model does not allow the change.
     """
 
     change: str
@@ -35,17 +35,17 @@ class Alternative:
 
 @dataclass(frozen=True)
 class GroupExplanation:
-    """Why one group is as it is.
+    """Explanation of one group.
 
     Attributes:
-        index: its place in the plan.
-        group: its tensors and threads.
-        tensors: the names of its first and last tensor.
-        num_bytes: its size.
-        span: when its all-reduce runs.
-        starts: why it starts then, a sentence.
-        merged: why it ends where it does, a sentence.
-        threads: why it has these threads, a sentence.
+        index: index of the group in the plan.
+        group: tensors and threads of the group.
+        tensors: names of its first and last tensor.
+        num_bytes: size of the group.
+        span: predicted times of its all-reduce.
+        starts: reason for its start, a sentence.
+        merged: reason for its last tensor, a sentence.
+        threads: reason for its number of threads, a sentence.
         alternatives: half and twice the threads, merging with a neighbour, the best cut.
     """
 
@@ -62,13 +62,13 @@ class GroupExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a plan is as it is.
+    """Explanation of a plan.
 
     Attributes:
         plan: the plan.
-        timeline: what `simulate` says of it.
-        summary: where backward's time goes, a sentence.
-        one_group: why there is one group only, a sentence; None where there are more.
+        timeline: its simulated timeline.
+        summary: breakdown of backward's time, a sentence.
+        one_group: reason for a single group, a sentence; None for several groups.
         groups: one explanation per group.
     """
 
@@ -79,7 +79,7 @@ class Explanation:
     groups: tuple[GroupExplanation, ...]
 
     def __str__(self) -> str:
-        """The explanation as text, at most 100 columns wide."""
+        """Format the explanation as text of at most 100 columns."""
         paragraphs = [self.summary, *([self.one_group] if self.one_group else [])]
         paragraphs += [f"Note: {note}." for note in self.plan.notes]
         lines = [line for text in paragraphs for line in textwrap.wrap(text, _COLUMNS)]
@@ -109,14 +109,14 @@ class Explanation:
 def explain(
     profile: BackwardProfile, plan: Plan, cost: CostModel, evidence: Evidence | None = None
 ) -> Explanation:
-    """Returns why a plan is as it is, under a cost model.
+    """Explain a plan under a cost model.
 
-    Every alternative changes one thing and keeps the rest of the plan; its time is that of the
-    whole timeline. What is said of numbers of threads beyond those of the model's evidence, where
-    that is given, is marked as extrapolated.
+    Every alternative makes one change and keeps the rest of the plan; its time is that of the whole
+    timeline. With evidence, sentences on numbers of threads outside of its range are marked as
+    extrapolated.
 
     Raises:
-        ValueError: the plan is of other tensors, or a rate is not positive at a group's threads.
+        ValueError: the plan has other tensors, or a rate is not positive at a group's threads.
     """
     timeline = simulate(profile, plan, cost)
     explainer = _Explainer(profile, plan, cost, timeline, evidence)
@@ -140,17 +140,17 @@ def explain_group(
     index: int,
     evidence: Evidence | None = None,
 ) -> GroupExplanation:
-    """Returns why one group is as it is; the same as `explain(...).groups[index]`, sooner.
+    """Explain one group: `explain(...).groups[index]` without the other groups.
 
     Raises:
-        ValueError: as for `explain`, or the plan has no such group.
+        ValueError: as for `explain`, or the index is out of range.
     """
     checks.integer("index", index, 0, len(plan.groups) - 1)
     return _Explainer(profile, plan, cost, simulate(profile, plan, cost), evidence).group(index)
 
 
 def explain_summary(profile: BackwardProfile, plan: Plan, cost: CostModel) -> str:
-    """Returns where backward's time goes; the same as `explain(...).summary`, sooner.
+    """Return the breakdown of backward's time: `explain(...).summary` without the groups.
 
     Raises:
         ValueError: as for `explain`.
@@ -164,8 +164,8 @@ class _Change:
 
     Attributes:
         kind: "threads", "merge" with the next group, or "cut".
-        index: of the group.
-        value: the threads it gets, alone or merged; or the tensor before which it is cut.
+        index: index of the group.
+        value: new number of threads; for a cut, the tensor that begins the second part.
     """
 
     kind: Literal["threads", "merge", "cut"]
@@ -174,7 +174,7 @@ class _Change:
 
 
 class _Explainer:
-    """Changes one plan and simulates what comes of it."""
+    """Simulation of changes to one plan."""
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class _Explainer:
         return ", extrapolated" if self._evidence.beyond({num_threads}) else ""
 
     def _merged(self, first: int, second: int) -> Alternative:
-        """Merged with the threads of whichever of the two is better."""
+        """Return the merge of two groups, with the better of their numbers of threads."""
         differences = map(self._difference, self._merges(first))
         possible = [difference for difference in differences if difference is not None]
         return Alternative(f"groups {first} and {second} merged", min(possible, default=None))
@@ -346,7 +346,7 @@ class _Explainer:
         return [_Change("cut", index, tensor) for tensor in range(group.start + 1, group.stop)]
 
     def _best_cut(self, index: int) -> tuple[int, float] | None:
-        """The cut of a group that costs least: its tensor, and what it costs."""
+        """Return the tensor and the cost of a group's cheapest cut."""
         cuts = self._cuts(index)
         found = [(self._difference(cut), cut.value) for cut in cuts]
         possible = [(seconds, tensor) for seconds, tensor in found if seconds is not None]
@@ -356,14 +356,14 @@ class _Explainer:
         return tensor, seconds
 
     def changes(self, index: int) -> list[_Change]:
-        """All that are told of a group, but for merging it with the one before."""
+        """Return the changes in a group's explanation, apart from a merge with the previous one."""
         num_threads = self._plan.groups[index].num_threads
         others = [r for r in (num_threads // 2, 2 * num_threads) if r]
         merges = self._merges(index) if index + 1 < len(self._plan.groups) else []
         return [*(_Change("threads", index, r) for r in others), *merges, *self._cuts(index)]
 
     def look_at(self, changes: Iterable[_Change]) -> None:
-        """Simulates what comes of changes: many at once, as far as they can be."""
+        """Simulate changes, vectorized if possible."""
         plan = self._plan
         if plan.num_streams > 1 or plan.cuts_tensors or plan.after_backward:
             return
@@ -380,9 +380,9 @@ class _Explainer:
             self._known |= zip(block, map(self._longer, steps.tolist()), strict=True)
 
     def _bears(self, change: _Change) -> bool:
-        """Whether the cost model allows a change's threads."""
+        """Return True if the cost model allows a change's threads."""
         if change.kind != "threads":
-            return True  # they are the plan's
+            return True  # the plan has them
         try:
             for rate in ("compute_rate", "overlapped_rate", "exclusive_rate"):
                 getattr(self._cost, rate)(change.value)
@@ -424,7 +424,7 @@ class _Explainer:
 
 
 def _cut_at(group: TensorGroup) -> str:
-    """Where a group begins and ends within its tensors."""
+    """Describe the bytes of its tensors at which a group begins and ends."""
     ends = [f"from byte {group.start_byte} of the first"] if group.start_byte else []
     ends += [] if group.stop_byte is None else [f"up to byte {group.stop_byte} of the last"]
     return ", ".join(ends)

@@ -1,4 +1,4 @@
-"""What each group's all-reduce costs: computation slowed down beside it, and the wait for it."""
+"""Cost of each group's all-reduce: slower computation and exposed communication."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from tf_libra.simulation import Timeline
 
 @dataclass(frozen=True)
 class Loss:
-    """What one group costs.
+    """Cost of one group.
 
     Attributes:
-      slowed_seconds: how much longer the computation beside its all-reduce takes.
-      residual_seconds: how long its all-reduce runs with nothing to overlap it.
+      slowed_seconds: delay of the computation that overlaps its all-reduce.
+      residual_seconds: seconds of its all-reduce without overlapping computation.
     """
 
     slowed_seconds: float
@@ -21,12 +21,12 @@ class Loss:
 
     @property
     def seconds(self) -> float:
-        """Both."""
+        """Sum of both costs."""
         return self.slowed_seconds + self.residual_seconds
 
 
 def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[Loss, ...]:
-    """What each group costs, as predicted."""
+    """Return the predicted cost of each group."""
     return tuple(
         Loss(
             stage.overlap_seconds * (1 - float(cost.compute_rate(group.num_threads))),
@@ -37,5 +37,5 @@ def losses(plan: Plan, timeline: Timeline, cost: CostModel) -> tuple[Loss, ...]:
 
 
 def bottleneck(found: tuple[Loss, ...]) -> int:
-    """The group by which most is lost; the first of equals."""
+    """Return the index of the group with the largest cost, the first of equals."""
     return max(range(len(found)), key=lambda index: found[index].seconds)

@@ -1,4 +1,4 @@
-"""A setting of all-reduces: what is searched where a plan is tuned by measured steps."""
+"""Communication settings that a search tunes by measured steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ from tf_libra import checks, units
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """How large all-reduces are, how many run at once, and by how many threads (AIACC, VI).
+    """Size, concurrency and threads of all-reduces (AIACC, section VI).
 
     Attributes:
-      unit_bytes: the most bytes of an all-reduce.
-      num_streams: how many all-reduces run at once.
-      num_threads: communication threads of each.
+      unit_bytes: most bytes of an all-reduce.
+      num_streams: number of concurrent all-reduces.
+      num_threads: communication threads of each all-reduce.
 
     Raises:
       ValueError: a number below 1.
@@ -30,11 +30,11 @@ class Setting:
 
     @property
     def num_lanes(self) -> int:
-        """Threads at once."""
+        """Number of concurrent communication threads."""
         return self.num_streams * self.num_threads
 
     def describe(self) -> str:
-        """In words."""
+        """Describe the settings in words."""
         return (
             f"units of {units.size(self.unit_bytes)} on {self.num_streams} streams of"
             f" {self.num_threads} threads"
@@ -42,5 +42,5 @@ class Setting:
 
 
 def setting_of(document: Any) -> Setting:
-    """Reads a setting from JSON values; `ValueError` names what is wrong with it."""
+    """Read settings from JSON values; a `ValueError` names the field that is wrong."""
     return Setting(**checks.keys("setting", document, *checks.field_names(Setting)))

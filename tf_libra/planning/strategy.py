@@ -1,4 +1,4 @@
-"""What plans data-parallel training: the protocol of a strategy, and who is known by which name."""
+"""Protocol and registry of strategies for data-parallel training."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from tf_libra.registry import Registry
 
 
 class Strategy(Protocol):
-    """A frozen dataclass that holds the arguments of a planner, and plans by them.
+    """Planner with its arguments, a frozen dataclass.
 
     Attributes:
-      name: what users, plans and tables call it.
-      chooses_threads: whether it chooses among several thread counts, by the contention model.
-      tuned_by: the way in which a plan is found in training, by its name in `tf_libra.tuning.ways`:
-        by the fitted "model", by a "search" in real steps, by "all" that others find.
-      tuning_steps: that may go by before a plan is in force, where the user says nothing.
-      tuning_seconds: likewise, whichever comes first.
+      name: name for users, plans and tables.
+      chooses_threads: True if it chooses among several thread counts by the contention model.
+      tuned_by: kind of tuner in training, named in `tf_libra.tuning.ways`: the fitted "model",
+        a "search" in real steps, or "all" strategies.
+      tuning_steps: default budget of steps before a plan is active.
+      tuning_seconds: default budget of seconds; the first exhausted budget ends tuning.
     """
 
     name: ClassVar[str]
@@ -32,55 +32,55 @@ class Strategy(Protocol):
 
     @property
     def allowed_threads(self) -> tuple[int, ...]:
-        """The thread counts that its plans may use, ascending: R, or its one fixed count."""
+        """Thread counts that its plans may use, ascending: R, or one fixed count."""
         ...
 
     @property
     def num_streams(self) -> int:
-        """How many all-reduces its plans run at once, at most."""
+        """Most concurrent all-reduces of its plans."""
         ...
 
     @property
     def num_lanes(self) -> int:
-        """The most threads that its plans have at once, over all all-reduces."""
+        """Most concurrent communication threads of its plans, over all all-reduces."""
         ...
 
     @property
     def contention(self) -> float | None:
-        """Gamma to plan with, as the user says; None: nobody has, or it needs none."""
+        """User-provided gamma; None if the user gave none or the strategy needs none."""
         ...
 
     @property
     def races(self) -> bool:
-        """Whether training compares its plan with other planners' in real steps."""
+        """True if training compares its plan with other planners' in interleaved trials."""
         ...
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """The same strategy with other allowed thread counts.
+        """Return the strategy with other allowed thread counts.
 
         Raises:
-          ValueError: there are several, and it does not choose.
+          ValueError: several counts for a strategy that does not choose.
         """
         ...
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """Which gradients are fused, by how many threads; the prediction is added elsewhere."""
+        """Plan groups and threads; `make_plan` adds the prediction."""
         ...
 
 
 def known_arguments(kind: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `given` that are arguments of a strategy."""
+    """Return the entries of `given` that are arguments of a strategy."""
     fields = {field.name for field in dataclasses.fields(kind)}
     return {name: value for name, value in given.items() if name in fields}
 
 
 def check_threads(field: str, num_threads: int) -> int:
-    """Returns a number of communication threads as an int of at least 1, else `ValueError`."""
+    """Return a number of communication threads as an int of at least 1, or raise `ValueError`."""
     return checks.integer(field, num_threads, minimum=1, maximum=checks.MAX_INT32)
 
 
 def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
-    """Returns numbers of communication threads as a sorted set, else `ValueError`."""
+    """Return numbers of communication threads as a sorted set, or raise `ValueError`."""
     allowed = {check_threads(field, r) for r in checks.sequence(field, threads)}
     if not allowed:
         raise ValueError(f"{field} must hold at least one number of communication threads, got ()")
@@ -88,7 +88,7 @@ def check_allowed_threads(field: str, threads: Any) -> tuple[int, ...]:
 
 
 class Usual:
-    """What most strategies have in common: one all-reduce at a time, and a plan by the model."""
+    """Defaults of most strategies: sequential all-reduces, planned by the cost model."""
 
     tuned_by: ClassVar[str] = "model"
     tuning_steps: ClassVar[int] = 60
@@ -96,28 +96,28 @@ class Usual:
 
     @property
     def num_streams(self) -> int:
-        """One all-reduce at a time."""
+        """Most concurrent all-reduces: 1."""
         return 1
 
     @property
     def num_lanes(self: Strategy) -> int:
-        """As many on every stream as it may choose."""
+        """Most concurrent threads: the largest allowed count on every stream."""
         return self.num_streams * max(self.allowed_threads)
 
     @property
     def contention(self) -> float | None:
-        """Of no effect on one stream."""
+        """Gamma, without effect on one stream."""
         return None
 
     @property
     def races(self) -> bool:
-        """Its plan is taken as it is."""
+        """False: training activates the plan without trials of other planners."""
         return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedThreads(Usual):
-    """What strategies have in common whose all-reduces all have the same threads.
+    """Defaults of strategies with one number of threads for all all-reduces.
 
     Attributes:
       num_threads: communication threads r of every all-reduce.
@@ -133,11 +133,11 @@ class FixedThreads(Usual):
 
     @property
     def allowed_threads(self) -> tuple[int, ...]:
-        """The one count."""
+        """The fixed count."""
         return (self.num_threads,)
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """The same strategy with another count; `ValueError` for several."""
+        """Return the strategy with another count; several counts are a `ValueError`."""
         if len(threads) != 1:
             raise ValueError(
                 f"threads must be one number for {self.name}, which does not choose among"
@@ -148,7 +148,7 @@ class FixedThreads(Usual):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChosenThreads(Usual):
-    """What strategies have in common that choose threads for each all-reduce.
+    """Defaults of strategies that choose threads for each all-reduce.
 
     Attributes:
       threads: R, the allowed numbers of communication threads, kept sorted.
@@ -166,7 +166,7 @@ class ChosenThreads(Usual):
         return self.threads
 
     def with_threads(self, threads: tuple[int, ...]) -> Self:
-        """The same strategy with another R."""
+        """Return the strategy with another R."""
         return dataclasses.replace(self, threads=threads)
 
 

@@ -25,9 +25,9 @@ class DeepPool(Limited):
     those, with a note.
 
     Attributes:
-      device_counts: the allowed numbers of devices where a training step is run and measured,
-        ascending, from 1; None: the powers of two below the number of workers, and that. A profile
-        has its own, which have to be these.
+      device_counts: allowed numbers of devices for a measured training step, ascending, from 1;
+        None: the powers of two below the number of workers, and that number. Those of a profile
+        have to be equal.
     """
 
     name: ClassVar[str] = "deeppool"

@@ -1,6 +1,6 @@
-"""Planners of data-parallel training: which gradients are fused, by how many threads.
+"""Planners of data-parallel training: tensor fusion and communication threads.
 
-Each module registers its strategy; they are known in this order.
+Each module registers its strategy, in the order of these imports.
 """
 
 # isort: off

@@ -1,6 +1,6 @@
 """AIACC-Training: gradients packed and sliced into units of one size, on several streams.
 
-Sections V-B and VI. Which units, streams and threads is tuned: in training by measured steps
+Sections V-B and VI. Units, streams and threads are tuned: in training by measured steps
 (`tf_libra.tuning.search`), without training by the cost model.
 """
 
@@ -31,7 +31,7 @@ _ANY_ITEM_BYTES = 16
 
 
 def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
-    """The smallest unit that is not below the one asked for and leaves `MAX_UNITS` at most."""
+    """Return the smallest unit of at least the requested size that gives at most `MAX_UNITS`."""
     total = int(profile.num_bytes.sum())
     if _num_units(profile, unit_bytes) <= MAX_UNITS:
         return unit_bytes
@@ -46,13 +46,12 @@ def least_unit(profile: BackwardProfile, unit_bytes: int) -> int:
 
 
 def pack(profile: BackwardProfile, setting: Setting) -> Draft:
-    """Packs and slices the gradients, in backward order (section V-B, Algorithm 1).
+    """Pack and slice the gradients in backward order (section V-B, Algorithm 1).
 
-    A unit takes in tensor after tensor while they fit. One that is larger than a unit by itself is
-    sliced from its beginning, and what is left of it begins the next unit. Each unit goes to the
-    stream that has the fewest bytes so far, which is the one that is free first. A tensor is cut
-    between two elements, so a unit has at least one. Where there would be more than `MAX_UNITS`,
-    they are larger than asked for, and a note says so.
+    A unit packs tensors while they fit. A tensor that is larger than a unit is sliced from its
+    beginning, and its rest begins the next unit. Each unit goes to the stream with the fewest bytes
+    so far, which is free first. A tensor is cut between two elements, so a unit has at least one.
+    If there were more than `MAX_UNITS`, units are larger than requested, and a note says so.
     """
     unit_bytes = least_unit(profile, setting.unit_bytes)
     loads = [0] * setting.num_streams
@@ -84,9 +83,9 @@ def _num_units(profile: BackwardProfile, unit_bytes: int) -> int:
 
 
 def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Tensor and byte where each begins; one past its last tensor, byte where it ends in that.
+    """Yield (first tensor, start byte, stop tensor, end byte, size) of each unit.
 
-    The byte is 0 for the end of the tensor. Last, how many bytes it has.
+    The stop tensor is exclusive; the end byte lies in the last tensor, 0 for its end.
     """
     start, start_byte, size = 0, 0, 0
     for index, tensor in enumerate(profile.tensors):
@@ -97,7 +96,7 @@ def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int
         item = item_bytes(tensor.dtype) or _ANY_ITEM_BYTES
         piece = max(unit_bytes // item, 1) * item
         done = 0
-        # What is empty has taken in tensors of no bytes at most.
+        # An empty unit has packed tensors of 0 bytes at most.
         while num_bytes - done > max(piece, unit_bytes):
             yield start, start_byte, index + 1, done + piece, piece
             done += piece
@@ -108,7 +107,7 @@ def _units(profile: BackwardProfile, unit_bytes: int) -> Iterator[tuple[int, int
 
 
 def sizes_to_try(total_bytes: int) -> tuple[int, ...]:
-    """Unit sizes, ascending: all in one, half of that, and so on."""
+    """Return unit sizes, ascending: the total, half of it, and so on."""
     sizes = [max(total_bytes, 1)]
     while len(sizes) < NUM_SIZES and sizes[-1] // 2 >= LEAST_UNIT_BYTES:
         sizes.append(-(-sizes[-1] // 2))
@@ -121,13 +120,13 @@ class Aiacc(ChosenThreads):
     """AIACC-Training's packing, slicing and streams, tuned while training.
 
     Attributes:
-      threads: thread counts of a stream that may be tried. The paper has one.
-      streams: how many all-reduces at once may be tried, kept sorted.
-      unit_bytes: the size of a unit; None: tuned.
-      contention: gamma, how many times longer a byte takes while two all-reduces run at once, for
-        plans that the cost model makes. None: 1.5. What is measured needs none.
-      exploration: the bandit's C (section VI).
-      seed: of the searchers.
+      threads: thread counts per stream in the search. The paper has one.
+      streams: numbers of concurrent all-reduces in the search, sorted.
+      unit_bytes: bytes of a unit; None: tuned.
+      contention: gamma, the slowdown of transmission while two all-reduces run concurrently, for
+        plans by the cost model. None: 1.5. Measured trials need no gamma.
+      exploration: C of the bandit (section VI).
+      seed: seed of the searchers.
     """
 
     name: ClassVar[str] = "aiacc"
@@ -162,21 +161,21 @@ class Aiacc(ChosenThreads):
 
     @property
     def num_streams(self) -> int:
-        """The most that may be tried."""
+        """Most concurrent all-reduces of the search space."""
         return max(self.streams)
 
     def unit_sizes(self, profile: BackwardProfile) -> tuple[int, ...]:
-        """Those that may be tried, ascending."""
+        """Return the unit sizes of the search space, ascending."""
         if self.unit_bytes is not None:
             return (self.unit_bytes,)
         return sizes_to_try(int(profile.num_bytes.sum()))
 
     def pack(self, profile: BackwardProfile, setting: Setting) -> Draft:
-        """As `pack` does."""
+        """Pack as the function `pack`."""
         return pack(profile, setting)
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """The best setting by the cost model: unit size, then streams, then threads, in turns.
+        """Plan with the best settings by the cost model: unit size, then streams, then threads.
 
         Raises:
           ValueError: no thread count leaves computation resources under the cost model.

@@ -1,7 +1,7 @@
 """ASC-WFBP: each tensor normal, merged or simultaneous, at a fixed number of threads.
 
 Two rules are known. The paper derives Eq. 40 with two misprints. Eq. 27, Q3, counts from tau_c(l)
-where Eqs. 17 and 29 count from tau_b(l); as printed it cannot hold beside Q2, because an all-reduce
+where Eqs. 17 and 29 count from tau_b(l); as printed it contradicts Q2, because an all-reduce
 takes at least its startup overhead. Eq. 32 has tau_b(l) + t_b(l), when this tensor is produced; in
 Eq. 31's maximum it is that of l - 1, the next, and with that merging is not always better where the
 next tensor must be waited for (Q4). The authors' public code only merges what need not wait.
@@ -20,14 +20,14 @@ from tf_libra.planning.strategy import FixedThreads, register
 from tf_libra.simulation import simulate
 
 RULES = ("published-code", "equation-40")
-# gamma where nobody has measured it: the middle of what the paper has.
+# Default gamma without a measurement: the middle of the paper's range.
 USUAL_CONTENTION = 1.5
 _TIE = 1e-9  # relative: a plan is better only by more
 
 
 @dataclass(frozen=True)
 class _AllReduce:
-    """The all-reduce before: when it starts and ends, and its seconds without contention."""
+    """Previous all-reduce: start, end, and seconds without contention."""
 
     starts: float = 0.0
     ends: float = 0.0
@@ -35,23 +35,23 @@ class _AllReduce:
     transmission: float = 0.0
 
     def transmission_left(self, seconds: float) -> float:
-        """b·m, for the message m of Eq. 12 that is left when the next all-reduce arrives."""
+        """Seconds b·m of the message m of Eq. 12, left when the next all-reduce arrives."""
         if self.alone == 0:
             return 0.0
         return self.transmission * max(0.0, 1 - (seconds - self.starts) / self.alone)
 
 
 def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp") -> Draft:
-    """Sets each tensor's type, in the order of production (the paper's layers L to 1).
+    """Set each tensor's type, in the order of production (the paper's layers L to 1).
 
-    All-reduces take a + q(c, r), the paper's a + b·m; computation takes no longer for being
-    overlapped. A plan holds the types as streams: a group on another stream than the group before
-    it does not wait for it. Where two all-reduces at once would leave computation no resources, no
-    tensor is simultaneous, and a note says so.
+    All-reduces take a + q(c, r), the paper's a + b·m; overlap does not slow computation. A plan
+    holds the types as streams: a group on another stream than its predecessor does not wait for it.
+    If two concurrent all-reduces would leave computation no resources, no tensor is simultaneous,
+    and a note says so.
 
-    The rule of the published code never looks at gamma. So where gamma is known and the model says
-    that one all-reduce at a time, merged as by MG-WFBP, would be quicker, a note says that; and
-    where more than two streams are allowed, there are as many as the model says that help.
+    The rule of the published code ignores gamma. If gamma is known and the model predicts that
+    sequential all-reduces, merged as by MG-WFBP, are faster, a note says so. If more than two
+    streams are allowed, the model chooses their number.
     """
     threads = strategy.num_threads
 
@@ -104,11 +104,11 @@ def plan_asc_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp"
 def _by_published_code(
     profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", streams: int
 ) -> tuple[TensorGroup, ...]:
-    """The rule of the code that ASC-WFBP's authors publish.
+    """Plan by the rule of the authors' published code.
 
-    A tensor is merged into the next where that one is produced before the all-reduce of what is
-    merged so far could start, if each waited for the one before; no all-reduce waits for a tensor.
-    All others go as soon as they are produced: at once with the one before, if that is not done.
+    A tensor is merged into the next one if that is produced before the merged all-reduce could
+    start in a sequential schedule; no all-reduce waits for a tensor. All other tensors are
+    all-reduced when they are produced, concurrently with an unfinished predecessor.
     """
     threads = strategy.num_threads
     produced = profile.compute_seconds.cumsum().tolist()
@@ -131,13 +131,13 @@ def _by_published_code(
 def _by_equation_40(
     profile: BackwardProfile, cost: CostModel, strategy: "AscWfbp", streams: int
 ) -> tuple[TensorGroup, ...]:
-    """Theorem 1 as it is printed.
+    """Plan by Theorem 1 as printed.
 
-    A tensor is normal where its all-reduce ends before the next tensor is produced (Q1, Eq. 21);
-    else merged into the next where that is produced within a startup overhead of the all-reduce's
-    start (Q2, Eq. 24); else simultaneous. Q3 never decides. The last tensor is simultaneous.
+    A tensor is normal if its all-reduce ends before the next tensor is produced (Q1, Eq. 21); else
+    merged into the next one if that is produced within a startup overhead of the all-reduce's start
+    (Q2, Eq. 24); else simultaneous. Q3 never decides. The last tensor is simultaneous.
 
-    A normal all-reduce waits for the one before (Definition 1), a simultaneous one does not
+    A normal all-reduce waits for its predecessor (Definition 1), a simultaneous one does not
     (Definition 3) and takes the penalty of Eq. 13, never below 0.
     """
     threads = strategy.num_threads
@@ -172,7 +172,7 @@ def _by_equation_40(
 
 
 def _leaves_room(cost: CostModel, num_threads: int) -> bool:
-    """Whether computation goes on beside so many threads."""
+    """Return True if computation keeps a positive rate with this number of threads."""
     try:
         return float(cost.compute_rate(num_threads)) > 0
     except ValueError:
@@ -185,12 +185,12 @@ class AscWfbp(FixedThreads):
     """ASC-WFBP: each tensor normal, merged, or all-reduced simultaneously with the one before.
 
     Attributes:
-      contention: gamma >= 1, how many times longer a byte takes while two all-reduces run at once
-        (the paper measured 1 < gamma <= 2). None: as training measures it; 1.5 where nobody has.
-      rule: "published-code", what the authors' public code does, or "equation-40", Theorem 1 as it
-        is printed.
-      max_streams: how many all-reduces may run at once, at least 2: as many do as the model says
-        help, or one at a time, merged as by MG-WFBP. None: two, by the rule alone.
+      contention: gamma >= 1, the slowdown of transmission while two all-reduces run concurrently
+        (the paper measured 1 < gamma <= 2). None: as measured in training, else 1.5.
+      rule: "published-code", the rule of the authors' public code, or "equation-40", Theorem 1 as
+        printed.
+      max_streams: most concurrent all-reduces, at least 2; the model chooses their number, or
+        sequential all-reduces merged as by MG-WFBP. None: 2, by the rule alone.
     """
 
     name: ClassVar[str] = "asc-wfbp"
@@ -211,14 +211,14 @@ class AscWfbp(FixedThreads):
 
     @property
     def num_streams(self) -> int:
-        """Two, or as many as may be."""
+        """Most concurrent all-reduces: 2, or `max_streams`."""
         return self.max_streams or 2
 
     @property
     def gamma(self) -> float:
-        """The contention to plan with."""
+        """Contention for planning."""
         return USUAL_CONTENTION if self.contention is None else self.contention
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """By the rule."""
+        """Plan by the rule."""
         return plan_asc_wfbp(profile, cost, self)

@@ -1,4 +1,4 @@
-"""`auto`: whatever is known. In training all plans race; without it the cost model chooses."""
+"""`auto`: the best of all strategies, by trials in training, by the cost model otherwise."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,13 +21,13 @@ from tf_libra.simulation import simulate
 @register
 @dataclass(frozen=True, kw_only=True)
 class Auto(ChosenThreads):
-    """The plan of whichever strategy is best.
+    """The plan of the best strategy.
 
     Attributes:
-      threads: the allowed thread counts; strategies that do not choose have the fewest.
-      streams: how many all-reduces at once may be tried, by `threads` of which so many streams have
-        no more in all than two streams of the most threads; by the fewest anyway.
-      contention: gamma; None: as training measures it, else 1.5.
+      threads: allowed thread counts; strategies with a fixed count take the smallest.
+      streams: numbers of concurrent all-reduces in the search. Their total of `threads` is at
+        most that of two streams with the most threads; the smallest count is always in the search.
+      contention: gamma; None: as measured in training, else 1.5.
     """
 
     name: ClassVar[str] = "auto"
@@ -47,21 +47,21 @@ class Auto(ChosenThreads):
 
     @property
     def num_streams(self) -> int:
-        """As many as any of the others has."""
+        """Most concurrent all-reduces of any strategy."""
         return max(one.num_streams for one in self.others().values())
 
     @property
     def races(self) -> bool:
-        """Always."""
+        """True: training runs trials of all strategies."""
         return True
 
     @property
     def num_lanes(self) -> int:
-        """As many as any of the others has."""
+        """Most concurrent threads of any strategy."""
         return max(one.num_lanes for one in self.others().values())
 
     def others(self) -> dict[str, Strategy]:
-        """Every strategy that plans by itself, by name, with what it knows of the arguments."""
+        """Return every strategy that plans by itself, by name, with the arguments that it has."""
         given = {
             "threads": self.threads,
             "num_threads": self.threads[0],
@@ -75,16 +75,16 @@ class Auto(ChosenThreads):
         }
 
     def _with_few_threads(self, strategy: Strategy) -> Strategy:
-        """With those that have no more at once than two streams of the most, or the fewest."""
+        """Limit threads so that the streams use at most two streams of the most threads."""
         most = 2 * max(self.threads) // strategy.num_streams
         allowed = strategy.allowed_threads
         return strategy.with_threads(tuple(r for r in allowed if r <= most) or allowed[:1])
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """That of the strategy which the cost model predicts the shortest step of.
+        """Plan by the strategy with the shortest predicted step.
 
         Raises:
-          ValueError: the cost model leaves no strategy a plan.
+          ValueError: no strategy has a plan under the cost model.
         """
         plans = []
         problem = None

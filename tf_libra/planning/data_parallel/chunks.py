@@ -21,7 +21,7 @@ from tf_libra.model.profile import BackwardProfile
 
 # Z·w may fall short of the sum by rounding; a chunk's edge is as good as reached by then.
 _ROUNDING = 1e-9
-# Tables of so many chunks fit into memory, and are filled within a minute.
+# Tables of this many chunks fit into memory and take less than a minute.
 MOST_CHUNKS = 1 << 17
 
 
@@ -35,14 +35,14 @@ class ChunkedCosts:
         z·w >= n(l); shape [L + 1].
       startup_extra: a·(1 - rate), shape [J].
       byte_extra: the same for one byte's transmission, shape [J].
-      fitting_bytes: the most bytes whose all-reduce ends within d chunks of computation, -1 where
-        none does; shape [J, Z + 1] for d = 0..Z.
+      fitting_bytes: most bytes whose all-reduce ends within d chunks of computation, -1 if none
+        does; shape [J, Z + 1] for d = 0..Z.
     """
 
     def __init__(
         self, profile: BackwardProfile, cost: CostModel, threads: Sequence[int], chunks: int
     ) -> None:
-        """Tabulates the costs; `ValueError` where a rate is not positive at one of the threads."""
+        """Tabulate the costs; a rate that is not positive is a `ValueError`."""
         self.threads = np.array(threads)
         self.chunks = chunks
         total = float(profile.compute_after[0])
@@ -69,22 +69,22 @@ class ChunkedCosts:
         self.fitting_bytes = np.floor(np.clip(most, -1.0, largest)).astype(np.int64)
 
     def hidden_chunks(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The fewest chunks that hide an all-reduce of these bytes, shape [J, n] for n sizes.
+        """Return the fewest chunks that hide an all-reduce of these bytes, shape [J, n].
 
-        Z + 1 where Z chunks do not.
+        Z + 1 if Z chunks do not.
         """
         return np.stack([np.searchsorted(fitting, num_bytes) for fitting in self.fitting_bytes])
 
     def hidden_extra(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Extra seconds where an all-reduce of at least 1 byte is hidden; shape [J, n]."""
+        """Return extra seconds of a hidden all-reduce of at least 1 byte; shape [J, n]."""
         return self.startup_extra[:, None] + self.byte_extra[:, None] * num_bytes
 
     def residual_extra(
         self, num_bytes: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Extra seconds of a stage that ends at Z, whose all-reduce its d chunks do not hide.
+        """Return extra seconds of a stage that ends at Z with a residual after its d chunks.
 
-        The share f = g(d·w, r) / (p + a) of the all-reduce is done beside computation, the rest
+        Computation overlaps the share f = g(d·w, r) / (p + a) of the all-reduce, the rest
         takes (q + a)·(1 - f) (Eqs. 10, 11). Beyond d·w, that is
         (q + a) + f·((p + a)·(1 - rate) - (q + a)), linear in d.
 
@@ -104,15 +104,15 @@ class ChunkedCosts:
         return alone, per_chunk
 
     def hidden_and_alone(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Extra seconds of an all-reduce of at least 1 byte by one number of threads.
+        """Return extra seconds of an all-reduce of at least 1 byte with one number of threads.
 
         Returns:
-          Startup, and seconds per byte: where it is hidden; and where nothing runs beside it.
+          (startup, seconds per byte) of a hidden all-reduce, then of an exclusive one.
         """
         hidden = float(self.startup_extra[index]), float(self.byte_extra[index])
         return hidden, (self._alone_startup, float(self._alone_byte[index]))
 
     def exclusive_all_reduce(self, num_bytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
+        """Return q(c, r) + a, 0 for 0 bytes; shape [J, n]."""
         seconds = self._alone_startup + self._alone_byte[:, None] * num_bytes
         return np.where(num_bytes > 0, seconds, 0.0)

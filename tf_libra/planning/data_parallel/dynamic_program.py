@@ -1,4 +1,4 @@
-"""The dynamic program of LIBRA: Eq. 23, by Algorithm 1, over chunks of backward computation."""
+"""LIBRA's dynamic program: Eq. 23, by Algorithm 1, over chunks of backward computation."""
 
 from dataclasses import dataclass
 
@@ -9,24 +9,24 @@ from tf_libra.model.profile import BackwardProfile
 from tf_libra.planning.data_parallel.chunks import ChunkedCosts
 
 _TIE = 1e-12  # of the extras: candidates this close count as equal
-_ROUNDING = 1e-9  # of what the largest group loses
+_ROUNDING = 1e-9  # relative to the largest group's extra
 _BLOCK = 2**18  # elements of a temporary array
 
 
 def solve(
     profile: BackwardProfile, costs: ChunkedCosts, max_groups: int
 ) -> tuple[float, list[int], list[int]]:
-    """Returns T(K, L, Z) of Eq. 23 with the groups' stops and threads.
+    """Return T(K, L, Z) of Eq. 23 with the groups' stops and threads.
 
     The result is Algorithm 1's, up to ties; they go to fewer groups, then to larger groups earlier,
-    then to fewer threads. What is done differently, with S(i, l, z) = T(i, l, z) - z·w:
+    then to fewer threads. The differences, with S(i, l, z) = T(i, l, z) - z·w:
 
-    - By `chunks`, a stage that ends at z < Z adds to S what does not depend on the number of chunks
-      it spans. As S never increases with z, it best begins as late as still hides its all-reduce:
-      one z' instead of all.
+    - By `chunks`, a stage that ends at z < Z adds an amount to S that does not depend on its number
+      of chunks. As S never increases with z, the stage best begins at the latest z' that still
+      hides its all-reduce: one z' instead of all.
     - For given threads, the l' whose group l'+1..l is hidden by exactly d chunks form a range, and
-      what is added is linear in bytes: the best l' is a range minimum of S(i-1, l', z') - (extra
-      per byte)·(bytes before l'), read off a sparse table for all l and z at once.
+      the added amount is linear in bytes: the best l' is a range minimum of S(i-1, l', z') - (extra
+      per byte)·(bytes before l'), read off a sparse table for all l and z together.
     - The last group starts at Z, since only then all is produced. Of two groups that both start at
       Z the union is no slower; so of the groups before, only the last can have a residual.
     """
@@ -52,7 +52,7 @@ def solve(
 
 
 def _no_group(profile: BackwardProfile, costs: ChunkedCosts) -> NDArray[np.float64]:
-    """S(0, l, z) for l < L, z < Z: computation alone costs no extra."""
+    """Return S(0, l, z) for l < L, z < Z: computation alone costs no extra."""
     level = np.full((len(profile.tensors), costs.chunks), np.inf)
     level[0] = 0.0
     return level
@@ -60,7 +60,7 @@ def _no_group(profile: BackwardProfile, costs: ChunkedCosts) -> NDArray[np.float
 
 @dataclass(frozen=True)
 class _Step:
-    """The groups that d chunks hide and d - 1 do not, for one number of threads.
+    """Groups that d chunks hide and d - 1 do not, for one number of threads.
 
     Attributes:
       rows: the l that have such groups.
@@ -75,7 +75,7 @@ class _Step:
 
 
 class _HiddenGroups:
-    """Adds one group, hidden behind computation, to all that is solved with one less."""
+    """Step of the recursion: one more group, hidden behind computation."""
 
     def __init__(self, profile: BackwardProfile, costs: ChunkedCosts) -> None:
         self._bytes = profile.bytes_before[:-1]
@@ -106,7 +106,7 @@ class _HiddenGroups:
         return steps
 
     def add_group(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns S(i, l, z) for S(i - 1, l, z); both for l < L and z < Z, at most i groups."""
+        """Return S(i, l, z) for S(i - 1, l, z); both for l < L and z < Z, at most i groups."""
         costs = self._costs
         best = level.copy()
         for index, steps in enumerate(self._steps):
@@ -123,9 +123,9 @@ class _HiddenGroups:
 
 
 def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Minima of runs of 2**k rows that begin at row l, in row k·L + l of the result.
+    """Return minima of runs of 2**k rows that begin at row l, in row k·L + l of the result.
 
-    Rows that no such run begins at are left as they are.
+    Other rows are unchanged.
     """
     count = len(values)
     table = np.empty((count.bit_length(), *values.shape))
@@ -141,7 +141,7 @@ def _sparse_table(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class _Ending:
-    """The last group and the one before it.
+    """The last two groups.
 
     Attributes:
       extra: T(K, L, Z) - Z·w.
@@ -160,7 +160,7 @@ class _Ending:
 def _best_ending(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], may_split: bool
 ) -> _Ending:
-    """Finds the last two groups after what `level` has solved."""
+    """Find the last two groups after the groups of `level`."""
     left = profile.bytes_before[-1] - profile.bytes_before
     per_thread = costs.exclusive_all_reduce(left)
     alone = per_thread.min(axis=0)  # the last group, of the tensors from split on
@@ -169,7 +169,7 @@ def _best_ending(
     if not may_split:
         return best
     splits = np.flatnonzero((costs.first_chunk[:-1] < costs.chunks) & (left[:-1] < left[0]))
-    # What all splits cost at least is known at once, which spares looking at most of them.
+    # A lower bound for all splits excludes most of them.
     rounding = _ROUNDING * float(left[0] * np.abs(costs.byte_extra).max() + best.extra)
     hidden = _least_hidden(profile, costs, level) + alone[:-1]
     reached = min(best.extra, float(hidden[splits].min(initial=np.inf))) + rounding
@@ -191,7 +191,7 @@ def _best_ending(
 def _least_hidden(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The least of `_hidden_before` for all splits, up to rounding; shape [L]."""
+    """Return the least of `_hidden_before` for all splits, up to rounding; shape [L]."""
     before = profile.bytes_before[:-1]
     least = np.full(len(before), np.inf)
     for index in range(len(costs.threads)):
@@ -201,7 +201,7 @@ def _least_hidden(
             most = costs.fitting_bytes[index, chunks]
             if most < 0:
                 continue
-            # Hidden by so many chunks and no fewer are groups that begin in a range of tensors.
+            # The groups that exactly this many chunks hide begin in a range of tensors.
             low = np.searchsorted(before, before - most, "left")
             z = costs.chunks - max(chunks, 1)
             rows = np.flatnonzero((low < above) & (costs.first_chunk[:-1] <= z))
@@ -217,9 +217,9 @@ def _least_hidden(
 def _least_residual(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Less than `_residual_bound` for all splits, up to rounding; shape [L].
+    """Return a lower bound of `_residual_bound` for all splits, up to rounding; shape [L].
 
-    An all-reduce with a residual costs something between what it costs hidden and alone.
+    The cost of an all-reduce with a residual lies between hidden and exclusive.
     """
     before = profile.bytes_before[:-1]
     # No l' with the split: the group before it would be empty, or of 0 bytes and not launched.
@@ -241,7 +241,7 @@ def _better(
     split: int,
     last_threads: int,
 ) -> _Ending:
-    """Returns the best of `best` and the candidates [J, n] for the last group but one."""
+    """Return the best of `best` and the candidates [J, n] for the last group but one."""
     start, j = np.unravel_index(_first_least(candidates.T), candidates.T.shape)
     extra = float(candidates[j, start])
     if extra >= best.extra - _TIE * abs(best.extra):
@@ -250,7 +250,7 @@ def _better(
 
 
 def _groups_before(profile: BackwardProfile, split: int) -> NDArray[np.int64]:
-    """Bytes of the groups l'..split-1 for all l' that leave at least 1 byte, shape [n]."""
+    """Return bytes of the groups l'..split-1 for all l' that leave at least 1 byte, shape [n]."""
     sizes = profile.bytes_before[split] - profile.bytes_before[:split]
     return sizes[sizes > 0]
 
@@ -258,7 +258,7 @@ def _groups_before(profile: BackwardProfile, split: int) -> NDArray[np.int64]:
 def _hidden_before(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], split: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Extras of hidden groups that end before tensor `split`, and their z'; both [J, n]."""
+    """Return extras of hidden groups that end before tensor `split`, and their z'; [J, n]."""
     sizes = _groups_before(profile, split)
     z = costs.chunks - np.maximum(costs.hidden_chunks(sizes), 1)
     extras = level[np.arange(sizes.size), np.maximum(z, 0)] + costs.hidden_extra(sizes)
@@ -268,7 +268,7 @@ def _hidden_before(
 def _residual_bound(
     profile: BackwardProfile, costs: ChunkedCosts, level: NDArray[np.float64], split: int
 ) -> NDArray[np.float64]:
-    """What a group before tensor split that Z does not hide costs at least, shape [J, n]."""
+    """Return the least cost of a group before tensor `split` that Z does not hide; [J, n]."""
     sizes = _groups_before(profile, split)
     base, per_chunk = costs.residual_extra(sizes)
     most = np.minimum(costs.hidden_chunks(sizes) - 1, costs.chunks - costs.first_chunk[split])
@@ -283,9 +283,9 @@ def _residual_before(
     split: int,
     limit: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Extras of groups with a residual that end before tensor `split`, and their z'; [J, n].
+    """Return extras of groups with a residual that end before tensor `split`, and z'; [J, n].
 
-    Only groups that may cost less than the limit are looked at; the others' extras are infinite.
+    Groups that cannot cost less than the limit have infinite extras.
     """
     sizes = _groups_before(profile, split)
     base, per_chunk = costs.residual_extra(sizes)
@@ -308,7 +308,7 @@ def _residual_before(
 def _levels_behind(
     levels: list[NDArray[np.float64]], tensors: int, z: int
 ) -> list[NDArray[np.float64]]:
-    """Returns the levels below the first that has the last level's S(i, split, z)."""
+    """Return the levels below the first one with the last level's S(i, split, z)."""
     extra = levels[-1][tensors, z]
     return levels[: next(i for i, level in enumerate(levels) if level[tensors, z] == extra)]
 
@@ -320,7 +320,7 @@ def _step_back(
     tensors: int,
     z: int,
 ) -> tuple[int, int, int]:
-    """Returns l', z' and the threads of the group that leads from `level` to split tensors at z."""
+    """Return l', z' and the threads of the group that leads from `level` to (split, z)."""
     sizes = _groups_before(profile, tensors)
     began = z - costs.hidden_chunks(sizes)
     extras = level[np.arange(sizes.size), np.maximum(began, 0)] + costs.hidden_extra(sizes)
@@ -330,6 +330,6 @@ def _step_back(
 
 
 def _first_least(values: NDArray[np.float64]) -> int:
-    """Index, into the flattened values, of the first that is the least but for rounding."""
+    """Return the flat index of the first value that is the least, up to rounding."""
     least = values.min()
     return int(np.argmax(values.ravel() <= least + _TIE * abs(least)))

@@ -1,4 +1,4 @@
-"""Planners that follow a fixed rule and look at no cost: SynEASGD, WFBP, Horovod's fusion."""
+"""Planners by a fixed rule without a cost model: SynEASGD, WFBP, Horovod's fusion."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,22 +15,22 @@ _ROUNDING = 1e-9
 
 
 def plan_syneasgd(profile: BackwardProfile, strategy: "SynEasgd") -> Draft:
-    """One all-reduce after backward computation."""
+    """Plan one all-reduce after backward computation."""
     return Draft(groups_from_stops([len(profile.tensors)], [strategy.num_threads]))
 
 
 def plan_wfbp(profile: BackwardProfile, strategy: "Wfbp") -> Draft:
-    """One all-reduce per tensor."""
+    """Plan one all-reduce per tensor."""
     stops = range(1, len(profile.tensors) + 1)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
 
 
 def plan_horovod_fusion(profile: BackwardProfile, strategy: "HorovodFusion") -> Draft:
-    """Fuses, in order, the tensors of one cycle while they fit the buffer together.
+    """Fuse, in order, the tensors of one cycle while they fit the buffer together.
 
-    Cycles are counted from the start of backward, on computation without contention. A tensor
-    larger than the buffer is all-reduced alone. In a real run, which tensors share a cycle depends
-    on the moment and a group waits for the cycle's end; a plan starts it when it is ready.
+    Cycles begin with backward, on computation without contention. A tensor larger than the buffer
+    is all-reduced alone. In a real run, the tensors of a cycle vary and a group waits for the
+    cycle's end; a plan starts a group when it is ready.
     """
     produced = np.cumsum(profile.compute_seconds)
     cycles = np.ceil(produced / strategy.cycle_seconds * (1 - _ROUNDING))
@@ -49,31 +49,31 @@ def plan_horovod_fusion(profile: BackwardProfile, strategy: "HorovodFusion") -> 
 @register
 @dataclass(frozen=True, kw_only=True)
 class SynEasgd(FixedThreads):
-    """One all-reduce of everything, after backward computation."""
+    """SynEASGD: one all-reduce of all gradients after backward computation."""
 
     name: ClassVar[str] = "syneasgd"
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """One group."""
+        """Plan one group."""
         return plan_syneasgd(profile, self)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class Wfbp(FixedThreads):
-    """One all-reduce per tensor, as soon as it is produced, in order."""
+    """WFBP: one all-reduce per tensor, when it is produced, in order."""
 
     name: ClassVar[str] = "wfbp"
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """One group per tensor."""
+        """Plan one group per tensor."""
         return plan_wfbp(profile, self)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class HorovodFusion(FixedThreads):
-    """What Horovod does: tensors produced within one cycle are fused, up to the buffer.
+    """Horovod's fusion: tensors of one cycle are fused, up to the buffer size.
 
     Attributes:
       cycle_seconds: HOROVOD_CYCLE_TIME; 1 ms in Horovod 0.28, 5 ms in 0.20.
@@ -92,5 +92,5 @@ class HorovodFusion(FixedThreads):
         object.__setattr__(self, "buffer_bytes", buffer)
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """As Horovod fuses."""
+        """Plan as Horovod fuses."""
         return plan_horovod_fusion(profile, self)

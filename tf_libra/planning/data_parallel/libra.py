@@ -16,7 +16,7 @@ from tf_libra.planning.strategy import ChosenThreads, register
 
 
 def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> Draft:
-    """Returns the groups and threads that Eq. 23 finds, at most K groups."""
+    """Return the groups and threads of Eq. 23, at most K groups."""
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     _, stops, threads = solve(profile, costs, min(strategy.max_groups, len(profile.tensors)))
     return Draft(groups_from_stops(stops, threads))
@@ -25,9 +25,9 @@ def plan_libra(profile: BackwardProfile, cost: CostModel, strategy: "Libra") -> 
 def shorten_step(
     profile: BackwardProfile, cost: CostModel, strategy: "Libra", draft: Draft
 ) -> Draft:
-    """Returns a draft whose step is no longer, updates included; see `step.least_step`.
+    """Return a draft whose step, with updates, is no longer; see `step.least_step`.
 
-    It begins with the draft, with what Eq. 23 finds for fewer groups, and with even groups.
+    The search begins with the draft, with Eq. 23's plans of fewer groups, and with even groups.
     """
     costs = ChunkedCosts(profile, cost, strategy.threads, strategy.chunks)
     K = min(strategy.max_groups, len(profile.tensors))
@@ -52,10 +52,9 @@ class Libra(ChosenThreads):
 
     Attributes:
       max_groups: K, the largest number of tensor groups.
-      chunks: Z, the parts that backward computation is divided into; `exact` only begins with
-            the plan that they give.
-      exact: find the optimum in continuous time instead, without chunks.
-      race: in training, run its plan and others in turns, and keep the fastest.
+      chunks: Z, number of chunks of backward computation; `exact` begins with their plan.
+      exact: find the optimum in continuous time, without chunks.
+      race: in training, run interleaved trials of its plan and others, and activate the fastest.
     """
 
     name: ClassVar[str] = "libra"
@@ -74,11 +73,11 @@ class Libra(ChosenThreads):
 
     @property
     def races(self) -> bool:
-        """As the user says."""
+        """The user's choice."""
         return self.race
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """By the dynamic program, or exactly; then for the step, where updates take time."""
+        """Plan by the dynamic program, or exactly; then shorten the step if updates take time."""
         if self.exact:
             draft = plan_libra_exact(profile, cost, self.threads, self.max_groups, self.chunks)
         else:

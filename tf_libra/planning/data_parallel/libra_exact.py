@@ -1,4 +1,4 @@
-"""The optimum of LIBRA's problem in continuous time: at most K groups, threads from R, no chunks.
+"""Exact optimum of LIBRA's problem in continuous time: at most K groups, threads from R.
 
 Groups are added one at a time. A state says that the first l tensors are all-reduced in i groups
 and the last of these has ended: s seconds of backward computation are left, and sigma seconds have
@@ -45,7 +45,7 @@ _Array = NDArray[np.float64]
 _Indices = NDArray[np.int64]
 
 _TIE = 1e-12  # of the total time: a plan is better only by more
-_CHUNKS = 50  # of the program whose plan is the first to beat
+_CHUNKS = 50  # of the dynamic program whose plan is the first incumbent
 _BEAM = 1000  # states per level that the first pass follows: those with the least lower bounds
 
 
@@ -56,14 +56,14 @@ def plan_libra_exact(
     max_groups: int,
     chunks: int,
 ) -> Draft:
-    """Returns a plan that no sequential plan of at most K groups and threads from R beats.
+    """Return a plan that no sequential plan of at most K groups and threads from R beats.
 
     Args:
-        profile: of what is planned.
-        cost: likewise.
+        profile: the gradients.
+        cost: the cost model.
         threads: R.
         max_groups: K.
-        chunks: Z of the program whose plans are the first to beat.
+        chunks: Z of the dynamic program whose plans are the first incumbents.
     """
     return _Search(profile, cost, threads, max_groups, chunks).run()
 
@@ -88,14 +88,14 @@ class _States:
 
 
 class _Bound:
-    """A lower bound on what the rest of a plan loses.
+    """Lower bound of the loss of the rest of a plan.
 
     Attributes:
-        late: what is lost at least from tensor l on, whatever is left; shape [L + 1].
+        late: least loss from tensor l on, for any remaining computation; shape [L + 1].
 
-    Of the bytes that are left, each is sent beside computation with some r, which takes
-    rate / x_p seconds of computation and loses (1 - rate) / x_p, for the transmission rate x_p of
-    p; or alone, which loses at least 1 / x_q. The cheapest mixture for a limit of computation is
+    Each remaining byte is either overlapped with some r, which takes rate / x_p seconds of
+    computation and loses (1 - rate) / x_p, for the transmission rate x_p of p; or exclusive, which
+    loses at least 1 / x_q. The cheapest mixture for a limit of computation is
     the lower convex hull of these points. Startup overheads come on top: the last group's, always.
     """
 
@@ -130,7 +130,7 @@ class _Bound:
         )
 
     def __call__(self, tensors: int | _Indices, left: _Array) -> _Array:
-        """Seconds that are lost at least once l tensors are done with s left; shape of `left`."""
+        """Return the least seconds lost after l tensors with s left; shape of `left`."""
         now = self._mixture(self._bytes[tensors], left) + self._certain
         return np.maximum(now, self.late[tensors])
 
@@ -142,19 +142,19 @@ class _Bound:
 def _above(
     first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]
 ) -> bool:
-    """Whether the middle point lies on or above the line between the others."""
+    """Return True if the middle point lies on or above the line between the others."""
     slope = (last[1] - first[1]) * (middle[0] - first[0])
     return (middle[1] - first[1]) * (last[0] - first[0]) >= slope
 
 
 @dataclass(frozen=True)
 class _Added:
-    """What groups add to the state that they start from; every array has shape [J, n].
+    """Additions of groups to their start state; every array has shape [J, n].
 
     Attributes:
-        hidden: seconds lost by a group that computation hides; infinite where it does not.
-        residual: seconds lost by a group with a residual; infinite where computation hides it.
-        left: computation left behind a hidden group.
+        hidden: seconds lost by a hidden group; infinite if computation does not hide it.
+        residual: seconds lost by a group with a residual; infinite if computation hides it.
+        left: computation left after a hidden group.
     """
 
     hidden: _Array
@@ -163,7 +163,7 @@ class _Added:
 
 
 class _Front:
-    """The states of one l that no other dominates, over all levels so far.
+    """Undominated states of one l, over all levels so far.
 
     A state is dropped if another has no larger u = time + m·s and no larger v = time + M·s.
     """
@@ -173,10 +173,10 @@ class _Front:
         self._v = np.empty(0)  # decreasing
 
     def enter(self, u: _Array, v: _Array) -> _Indices:
-        """Enters states [n]; returns the indices of those that stay."""
+        """Add states [n]; return the indices of the undominated ones."""
         old = self._u.size
         u, v = np.concatenate([self._u, u]), np.concatenate([self._v, v])
-        order = np.lexsort((np.arange(u.size), v, u))  # of equals, the one that was there
+        order = np.lexsort((np.arange(u.size), v, u))  # of equals, the older one
         v_ordered = v[order]
         lowest = np.minimum.accumulate(v_ordered)
         order = order[np.concatenate([[True], v_ordered[1:] < lowest[:-1]])]
@@ -185,7 +185,7 @@ class _Front:
 
 
 class _Search:
-    """The search for one profile and cost model."""
+    """Search for one profile and cost model."""
 
     def __init__(
         self,
@@ -209,10 +209,10 @@ class _Search:
         self._bound = _Bound(profile, cost, self._threads, self._max_groups)
         rest = profile.bytes_before[-1] - profile.bytes_before
         ending = cost.exclusive_all_reduce(rest, self._threads[:, None])
-        self._ending = ending.min(axis=0)  # what the last group loses, of the tensors from l on
+        self._ending = ending.min(axis=0)  # loss of the last group, with the tensors from l on
         self._ending_threads = self._threads[ending.argmin(axis=0)]
         self._rest = self._rest_bounds()
-        # The plan to beat.
+        # The incumbent plan.
         self._lost = math.inf
         self._stops: list[int] = []
         self._plan_threads: list[int] = []
@@ -221,7 +221,7 @@ class _Search:
         self._levels: list[_States] = []
 
     def _slopes(self) -> tuple[float, float]:
-        """Returns m and M; slopes are monotone in the group's size, so its extremes do."""
+        """Return m and M; slopes are monotone in the group's size, so its extremes suffice."""
         some = self._profile.num_bytes[self._profile.num_bytes > 0]
         if not some.size or self._byte.max() == 0:
             return 1.0, 1.0
@@ -231,11 +231,11 @@ class _Search:
         return min(1.0, float(slopes.min())), max(1.0, float(slopes.max()))
 
     def _rest_bounds(self) -> _Array:
-        """What is lost at least from tensor l on with g groups at most, shape [K + 1, L + 1].
+        """Return the least loss from tensor l on with at most g groups, shape [K + 1, L + 1].
 
-        That is, by the same recursion over groups, but with every group starting as soon as its
-        last tensor is produced: with more computation left than it may find. Where M <= 1, that
-        loses no more.
+        The recursion over groups is the same, but every group starts when its last tensor is
+        produced, with at least the computation left of a real schedule. If M <= 1, this loses no
+        more.
         """
         count = len(self._profile.tensors)
         rest = np.tile(self._bound.late, (self._max_groups + 1, 1))
@@ -260,7 +260,7 @@ class _Search:
         return rest
 
     def _added(self, sizes: NDArray[np.int64], left: _Array) -> _Added:
-        """What groups of these sizes add if they start with this computation left; both [n]."""
+        """Return the additions of groups of these sizes, started with `left`; both [n]."""
         overlapped = self._startup + self._byte * sizes
         used = overlapped * self._rate
         alone = self._alone_startup + self._alone_byte * sizes
@@ -276,10 +276,10 @@ class _Search:
         )
 
     def run(self) -> Draft:
-        """Returns the best plan.
+        """Return the best plan.
 
-        The first pass follows the most promising states alone: often it soon finds a plan that is
-        hard to beat. Where it had to leave none out, that plan is the best.
+        The first pass, a beam search, often finds a good incumbent soon. If the beam dropped no
+        state, its plan is optimal.
         """
         if not self._search(beam=True):
             self._enter_chunked(self._chunks)
@@ -287,7 +287,7 @@ class _Search:
         return Draft(groups_from_stops(self._stops, self._plan_threads), self._notes())
 
     def _enter_chunked(self, chunks: int) -> None:
-        """Enters the plan that the chunked program finds."""
+        """Use the chunked dynamic program's plan as an incumbent."""
         profile, cost = self._profile, self._cost
         costs = ChunkedCosts(profile, cost, self._threads.tolist(), chunks)
         _, stops, threads = solve(profile, costs, self._max_groups)
@@ -298,7 +298,7 @@ class _Search:
             self._lost, self._stops, self._plan_threads = lost, stops, threads
 
     def _search(self, beam: bool) -> bool:
-        """Goes through the levels, as a beam if asked to; returns whether no state was left out."""
+        """Search all levels, optionally as a beam; return True if no state was dropped."""
         after = self._profile.compute_after
         none = np.zeros(1, np.int64)
         root = _States(none, np.minimum(after[:1], after[1]), np.zeros(1), none, none)
@@ -328,9 +328,9 @@ class _Search:
         return complete
 
     def _reach(self, states: _States) -> _Indices:
-        """For each state the last l that its next group may end at, by the bound.
+        """Return, for each state, the last l at which its next group may end, by the bound.
 
-        The group waits for its last tensor, which costs the state computation to overlap with.
+        The group waits for its last tensor, which reduces the computation left to overlap.
         """
         low, high = states.tensors.copy(), np.full(len(states.left), len(self._ending) - 2)
         while np.any(low < high):
@@ -343,7 +343,7 @@ class _Search:
     def _expand(
         self, stop: int, reaching: _Indices, front: _Front, groups_left: int
     ) -> _States | None:
-        """Adds a group that ends at `stop`; returns the states, enters the plans with one more."""
+        """Add a group that ends at `stop`; return the states and record the complete plans."""
         states = self._levels[-1]
         bytes_before = self._profile.bytes_before
         # Groups of at least 1 byte: none of 0 bytes is launched, nor does it help to wait for one.
@@ -378,7 +378,7 @@ class _Search:
         )
 
     def _enter(self, stop: int, parents: _Indices, lost: _Array) -> None:
-        """Enters the plan with the least loss [J, states] that goes on with one last group."""
+        """Record the plan with the least loss [J, states] that ends with one more group."""
         j, place = divmod(int(lost.argmin()), lost.shape[1])
         total = float(lost[j, place] + self._ending[stop])
         if not total < self._lost - self._tie:

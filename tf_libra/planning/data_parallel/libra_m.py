@@ -1,4 +1,4 @@
-"""LIBRA-M: threads for groups that are given (LIBRA, section IV-A)."""
+"""LIBRA-M: threads for the groups of MG-WFBP (LIBRA, section IV-A)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,10 +21,10 @@ _TABLE = 2**24  # entries: groups times chunks; 8 bytes each
 
 
 def plan_libra_m(profile: BackwardProfile, cost: CostModel, strategy: "LibraM") -> Draft:
-    """MG-WFBP's groups at a fixed r, with the threads that Eq. 17 finds for each.
+    """Plan MG-WFBP's groups at a fixed r, with Eq. 17's threads for each.
 
-    Eq. 17's threads are within 1 + (K - 1)/Z of the best for these K groups; Z grows with K. One r
-    for all groups may be faster all the same: then that is taken, and a note says so.
+    Eq. 17's threads are within 1 + (K - 1)/Z of the best for these K groups; Z grows with K. If one
+    r for all groups is faster nevertheless, the plan has it, and a note says so.
     """
     merged_for = strategy.num_threads or strategy.threads[0]
     stops = merge_stops(profile, cost, merged_for, strategy.min_elements)
@@ -58,7 +58,7 @@ def plan_libra_m(profile: BackwardProfile, cost: CostModel, strategy: "LibraM") 
 def allocate_threads(
     profile: BackwardProfile, costs: ChunkedCosts, stops: list[int]
 ) -> tuple[float, list[int]]:
-    """Returns T(K, Z) of Eq. 17 and the threads of each group, for groups that end at `stops`.
+    """Return T(K, Z) of Eq. 17 and the threads of each group, for groups that end at `stops`.
 
     Ties go to fewer threads.
     """
@@ -108,7 +108,7 @@ def _improve(
     candidates: NDArray[np.float64],
     j: int,
 ) -> None:
-    """Enters, in place, the candidates that are better at the edges z."""
+    """Store, in place, the candidates that are better at the edges z."""
     better = candidates < best[z]
     best[z[better]] = candidates[better]
     source[z[better]] = began[better]
@@ -121,10 +121,10 @@ class LibraM(ChosenThreads):
     """LIBRA-M: the groups of MG-WFBP, with LIBRA's choice of threads for each.
 
     Attributes:
-      chunks: Z, the parts that backward computation is divided into, at the least.
-      num_threads: the fixed r that MG-WFBP merges for; None: the smallest of `threads`.
-      chunks_per_group: Z is at least this times K - 1 for K groups, so that the threads that Eq. 17
-        finds are within 1 + 1/`chunks_per_group` of the best. 0: Z does not grow.
+      chunks: Z, least number of chunks of backward computation.
+      num_threads: fixed r for MG-WFBP's merging; None: the smallest of `threads`.
+      chunks_per_group: Z is at least this times K - 1 for K groups, so that Eq. 17's threads are
+        within 1 + 1/`chunks_per_group` of the best. 0: Z does not grow.
       min_elements: as for `MgWfbp`.
     """
 
@@ -144,14 +144,14 @@ class LibraM(ChosenThreads):
             object.__setattr__(self, "num_threads", check_threads("num_threads", self.num_threads))
 
     def chunks_for(self, num_groups: int) -> int:
-        """Z for that many groups.
+        """Return Z for this many groups.
 
-        It stops growing where a table of all groups and chunks would fill memory, which begins
-        beyond 1300 groups at 10 chunks each.
+        Z stops growing when a table of all groups and chunks would fill memory, beyond 1300 groups
+        at 10 chunks each.
         """
         grown = min(self.chunks_per_group * (num_groups - 1), _TABLE // num_groups)
         return max(self.chunks, grown)
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """MG-WFBP's groups, with threads for each."""
+        """Plan MG-WFBP's groups, with threads for each."""
         return plan_libra_m(profile, cost, self)

@@ -1,4 +1,4 @@
-"""MG-WFBP: tensor fusion at a fixed number of threads, blind to contention."""
+"""MG-WFBP: tensor fusion at a fixed number of threads, without a contention model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,11 +11,11 @@ from tf_libra.planning.draft import Draft, groups_from_stops
 from tf_libra.planning.strategy import FixedThreads, register
 
 MIN_ELEMENTS = 8192
-_ITEM_BYTES = 4  # of dtypes that are not known
+_ITEM_BYTES = 4  # of an unknown dtype
 
 
 def plan_mg_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "MgWfbp") -> Draft:
-    """Merges by MG-WFBP's rule, as ASC-WFBP's paper gives it in Eq. 5, and what is small."""
+    """Merge tensors by MG-WFBP's rule (ASC-WFBP, Eq. 5), and small groups."""
     stops = merge_stops(profile, cost, strategy.num_threads, strategy.min_elements)
     return Draft(groups_from_stops(stops, [strategy.num_threads] * len(stops)))
 
@@ -23,13 +23,13 @@ def plan_mg_wfbp(profile: BackwardProfile, cost: CostModel, strategy: "MgWfbp") 
 def merge_stops(
     profile: BackwardProfile, cost: CostModel, num_threads: int, min_elements: int = 0
 ) -> list[int]:
-    """Returns where MG-WFBP's groups end.
+    """Return the ends of MG-WFBP's groups.
 
-    In backward order, a group takes in the next tensor if that is produced less than a startup
+    In backward order, a group merges the next tensor if that is produced less than a startup
     overhead after the group's all-reduce could start: tau_b + t_b < tau_c + a. An all-reduce takes
-    a + q(c, r), and computation no longer for being overlapped. It also takes in the next tensor,
-    however late that is, while it has fewer than `min_elements` elements, as the authors' public
-    code does; where a dtype is not known, an element has 4 bytes.
+    a + q(c, r), and overlap does not slow computation. A group of fewer than `min_elements`
+    elements merges the next tensor in any case, as in the authors' public code; elements of an
+    unknown dtype have 4 bytes.
     """
     produced = profile.compute_seconds.cumsum().tolist()
     startup = cost.exclusive_startup_seconds
@@ -51,7 +51,7 @@ def merge_stops(
 
 
 def check_min_elements(min_elements: int) -> int:
-    """Returns the size below which groups are merged, an int of at least 0, else `ValueError`."""
+    """Return the size below which groups are merged, an int of at least 0, or `ValueError`."""
     return checks.integer("min_elements", min_elements)
 
 
@@ -61,8 +61,8 @@ class MgWfbp(FixedThreads):
     """MG-WFBP: the next tensor is merged when it is produced within a startup overhead.
 
     Attributes:
-      min_elements: a group with fewer elements takes in the next tensor in any case; 8192 in the
-        authors' public code. 0: by the startup overhead alone, as the paper has it.
+      min_elements: a group with fewer elements merges the next tensor in any case; 8192 in the
+        authors' public code. 0: by the startup overhead alone, as in the paper.
     """
 
     name: ClassVar[str] = "mg-wfbp"
@@ -73,5 +73,5 @@ class MgWfbp(FixedThreads):
         object.__setattr__(self, "min_elements", check_min_elements(self.min_elements))
 
     def draft(self, profile: BackwardProfile, cost: CostModel) -> Draft:
-        """By MG-WFBP's merge rule."""
+        """Plan by MG-WFBP's merge rule."""
         return plan_mg_wfbp(profile, cost, self)

@@ -1,4 +1,4 @@
-"""From a strategy to a plan."""
+"""Planning by a strategy."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from tf_libra.simulation import simulate
 
 
 def make_plan(profile: BackwardProfile, cost: CostModel, strategy: Strategy | str) -> Plan:
-    """Returns the strategy's plan for a profile under a cost model, with its predicted time.
+    """Return the strategy's plan for a profile under a cost model, with its predicted time.
 
     Args:
       profile: the gradients of one step.
-      cost: what all-reduces and computation cost, for the number of workers to plan for.
+      cost: cost model for the number of workers to plan for.
       strategy: an object of `tf_libra.strategies`, or the name of one.
 
     Raises:

@@ -1,10 +1,10 @@
-"""From plans with the least backward to one with the least step, where updates take time.
+"""Local search from plans with the least backward to one with the least step, with updates.
 
-LIBRA's programs end with the last all-reduce, and there the union of two groups that both start
-after backward is never slower. Not so with updates: while the second is sent, the tensors of the
-first are updated. So what the programs find is changed, one thing at a time, until no change makes
-the step shorter, from several beginnings. That finds no optimum for certain; how often it does on
-small problems is what its test holds it to.
+LIBRA's dynamic programs end with the last all-reduce, where merging two groups that both start
+after backward is never slower. With updates it may be: while the second group is sent, the first
+one's tensors are updated. So the search changes the programs' plans, one change at a time, until
+none shortens the step, from several starts. The optimum is not guaranteed; the test bounds how
+often small problems miss it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +15,8 @@ from tf_libra.simulation.many import steps_of_many
 
 _TIE = 1e-9
 _CUTS = 16  # places at which a group may be cut
-# Groups of all plans that are looked at, in sum; and how many rounds of changes these are for at
-# least. Where the changes of all groups would be more, a round is of some groups, the last ones
-# first: updates run beside them.
+# Total groups of all simulated plans, and the least number of rounds that share them. If the
+# changes of all groups exceed a round, it takes some groups, the last first: updates overlap them.
 _MOST_GROUPS = 2**21
 _ROUNDS = 16
 
@@ -32,23 +31,23 @@ def least_step(
     allowed: Sequence[int],
     max_groups: int | None,
 ) -> Choice:
-    """Returns the groups and threads with the shortest step that are found from some beginnings.
+    """Return the groups and threads with the shortest step of a local search.
 
-    A change gives a group other threads, cuts it in two, joins it with the next, or moves tensors
-    from one to the other; the best is taken, and the next looked for, until none helps. Of plans of
-    hundreds of groups only so much is looked at as takes seconds.
+    A change gives a group other threads, cuts it in two, merges it with the next, or moves tensors
+    between neighbours. The search takes the best change of each round until none helps. A budget
+    keeps plans of hundreds of groups within seconds.
 
     Args:
       profile: the gradients, with their updates.
       cost: the cost model.
-      beginnings: what to change; of equal steps the first.
+      beginnings: start plans; of equal steps the first wins.
       allowed: R.
-      max_groups: K; None: groups are given, and only threads change.
+      max_groups: K; None: groups are fixed and only threads change.
     """
     known: dict[Choice, float] = {}
 
     def look_at(choices: Iterable[Choice]) -> int:
-        """Simulates those that are not known; returns how many groups these had."""
+        """Simulate the unknown choices; return their total number of groups."""
         new = [one for one in dict.fromkeys(choices) if one not in known]
         if new:
             steps = steps_of_many(profile, cost, *zip(*new, strict=True))
@@ -59,7 +58,7 @@ def least_step(
     left = _MOST_GROUPS - look_at(beginnings)
     for beginning in sorted(dict.fromkeys(beginnings), key=known.__getitem__):
         best, end = beginning, 0  # the last group of a round, 0: of the plan
-        unchanged = 0  # groups in a row that no change helps
+        unchanged = 0  # consecutive groups without a helpful change
         while left > 0 and unchanged < len(best[0]):
             some = _some_groups(len(best[0]), end, changes_per_group)
             around = sorted({best, *_changes(profile, best, allowed, max_groups, some)})
@@ -74,14 +73,14 @@ def least_step(
 
 
 def _some_groups(count: int, end: int, changes_per_group: int) -> range:
-    """The groups before `end`, or the last ones, whose changes a round looks at."""
+    """Return the groups before `end`, or the last ones, that a round changes."""
     stop = end or count
     most = max(_MOST_GROUPS // (_ROUNDS * changes_per_group * count), 1)
     return range(max(stop - most, 0), stop)
 
 
 def even_groups(profile: BackwardProfile, num_groups: int, num_threads: int) -> Choice:
-    """Groups of about equal bytes."""
+    """Return groups of about equal bytes."""
     stops = (*_cuts(profile, 0, len(profile.tensors), num_groups - 1), len(profile.tensors))
     return stops, (num_threads,) * len(stops)
 
@@ -93,7 +92,7 @@ def _changes(
     max_groups: int | None,
     some: Iterable[int],
 ) -> Iterator[Choice]:
-    """Changes of some groups."""
+    """Yield the changes of some groups."""
     stops, threads = choice
     for index in some:
         start, stop = stops[index - 1] if index else 0, stops[index]
@@ -109,14 +108,14 @@ def _changes(
             if len(stops) < max_groups:
                 twice = (*threads[: index + 1], *threads[index:])
                 yield (*stops[:index], cut, *stops[index:]), twice
-            if index:  # what is before the cut goes to the group before
+            if index:  # tensors before the cut go to the previous group
                 yield (*stops[: index - 1], cut, *stops[index:]), threads
-            if more:  # what is behind it to the group after
+            if more:  # tensors after the cut go to the next group
                 yield (*stops[:index], cut, *stops[index + 1 :]), threads
 
 
 def _cuts(profile: BackwardProfile, start: int, stop: int, count: int) -> list[int]:
-    """At most so many places to cut a group: all that there are, or parts of about equal bytes."""
+    """Return at most `count` cuts of a group: all of them, or parts of about equal bytes."""
     if stop - start - 1 <= count:
         return list(range(start + 1, stop))
     low, high = profile.bytes_before[[start, stop]].tolist()
