@@ -323,10 +323,10 @@ def test_usage_names_positionals_and_defaults(capsys):
     assert "(default: 'libra')" in told
     # Those of strategies are the strategies' own.
     assert "tensor groups (libra); by default 10" in told
-    assert "at the least (libra-m); by default 150 Z, the parts that" in told
+    assert "backward computation (libra-m); by default 150" in told
     assert "threads, kept sorted (libra-m, libra); by default 1,2,4" in told
     assert "without chunks (libra); by default False" in told
-    assert "What is measured needs none (aiacc) " in told
+    assert "Measured trials need no gamma (aiacc) " in told
     assert main(["plan", "--threats=1"]) == 2
     assert "usage: tf-libra plan [flags]" in capsys.readouterr().err
 

@@ -51,7 +51,7 @@ def decisions(scaling, link, cap):
     """All decisions on a link whose layers may have at most `cap` devices, as dicts.
 
     A layer is decided by the position of its number of devices, a block by the tuple of branches
-    that run beside the others.
+    that run in parallel.
     """
     if link is None:
         yield {}
@@ -70,17 +70,17 @@ def decisions(scaling, link, cap):
             if branch is not None and scaling.move_seconds is not None
         ]
         for size in range(len(branches)):
-            for beside in itertools.combinations(movable, size):
+            for parallel in itertools.combinations(movable, size):
                 for widths in itertools.product(scaling.device_counts, repeat=size + 1):
                     if (sum(widths) > cap) if size else (widths[0] != cap):
                         continue
-                    caps = dict(zip(beside, widths[1:], strict=True))
+                    caps = dict(zip(parallel, widths[1:], strict=True))
                     parts = [
                         list(decisions(scaling, branch, caps.get(b, widths[0])))
                         for b, branch in enumerate(branches)
                     ]
                     for chosen in itertools.product(*parts):
-                        yield {id(link): beside} | {
+                        yield {id(link): parallel} | {
                             k: v for part in chosen for k, v in part.items()
                         }
 
@@ -117,13 +117,13 @@ def judge(scaling, model, decision):
                 )
                 clock += seconds
             return clock, comes
-        beside = decision[id(link)]
+        parallel = decision[id(link)]
         found = [
-            along(branch, source, target, left or b in beside, right or b in beside)
+            along(branch, source, target, left or b in parallel, right or b in parallel)
             for b, branch in enumerate(link[1])
         ]
-        together = sum(clock for b, (clock, _) in enumerate(found) if b not in beside)
-        longest = max([together, *(found[b][0] for b in beside)])
+        together = sum(clock for b, (clock, _) in enumerate(found) if b not in parallel)
+        longest = max([together, *(found[b][0] for b in parallel)])
         return longest, sum(comes for _, comes in found)
 
     def own(layer):

@@ -33,7 +33,7 @@ def series_parallel(rng, size):
         count += 1
         new = count - 1
         if rng.random() < 0.5:
-            edges.remove((source, target))  # a layer in between, else one beside
+            edges.remove((source, target))  # a layer in between, else a parallel one
         edges += [(source, new), (new, target)]
     order, waiting = [], set(range(count))
     while waiting:

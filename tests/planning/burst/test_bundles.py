@@ -34,7 +34,7 @@ def targets_of(bundled, index):
 
 
 def residual(edge, layer):
-    """An edge beside two layers, of which the second is a block by itself."""
+    """An edge parallel to two layers, of which the second is a block by itself."""
     inner = Block((Edge(edge + 1), Chain((layer + 1,), (Edge(edge + 2), Edge(edge + 3)))))
     return Block((Edge(edge), Chain((layer,), (inner, Edge(edge + 4)))))
 

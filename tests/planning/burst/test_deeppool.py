@@ -183,7 +183,7 @@ def test_algorithm_1_is_the_shortest_path_where_nothing_is_forbidden(case):
 
 
 def test_a_transition_waits_for_a_lane_that_is_on_the_devices_that_it_leads_to():
-    # Layers 1 and 2 are beside each other on a device each, layer 3 is on both of them.
+    # Layers 1 and 2 run in parallel on a device each, layer 3 is on both of them.
     transitions, moves = np.zeros((4, 2, 2)), np.zeros((4, 2, 2))
     transitions[2, :, 1] = 1
     moves[[0, 2]] = 5

@@ -42,7 +42,7 @@ def table(name: int, seconds: list[float], entering: list[float]) -> Table:
 
 
 def lanes_of_three() -> Lanes:
-    """Three branches in a row, and the second beside the others on one of two sizes."""
+    """Three branches in a row, and the second in parallel on one of two sizes."""
     lanes = Lanes(
         [
             Division((0, 1, 2), (), (2,)),
@@ -66,9 +66,9 @@ def test_each_branch_is_wanted_once_per_cap_and_kind_of_lane():
     for number, division in enumerate(lanes.divisions):
         cap, *caps = division.allotments
         expected = [(branch, False, cap) for branch in division.main]
-        expected += [(b, True, c) for b, c in zip(division.beside, caps, strict=True)]
+        expected += [(b, True, c) for b, c in zip(division.parallel, caps, strict=True)]
         assert [lanes.wanted[index] for index in lanes.index[number]] == expected
-        assert lanes.main[number].tolist() == [not beside for _, beside, _ in expected]
+        assert lanes.main[number].tolist() == [not parallel for _, parallel, _ in expected]
     assert lanes.num_ways == 3 * 2 and lanes.branches == 3
 
 

@@ -31,22 +31,22 @@ def decided(draw, cases):
             for index, branch in enumerate(link[1])
             if branch is not None and scaling.move_seconds is not None
         ]
-        widths, beside = [cap], []
+        widths, parallel = [cap], []
         if chains:
-            beside = draw(st.lists(st.sampled_from(chains), unique=True))[: len(link[1]) - 1]
-            possible = itertools.product(counts, repeat=len(beside) + 1)
+            parallel = draw(st.lists(st.sampled_from(chains), unique=True))[: len(link[1]) - 1]
+            possible = itertools.product(counts, repeat=len(parallel) + 1)
             fitting = [one for one in possible if sum(one) <= cap]
-            if beside and fitting:
+            if parallel and fitting:
                 widths = draw(st.sampled_from(fitting))
             else:
-                beside = []
-        decision[id(link)] = tuple(beside)
-        main = [index for index in range(len(link[1])) if index not in beside]
+                parallel = []
+        decision[id(link)] = tuple(parallel)
+        main = [index for index in range(len(link[1])) if index not in parallel]
         return BlockRun(
             tuple(run(link[1][index], source, target, widths[0]) for index in main),
             tuple(
                 run(link[1][index], source, target, width)
-                for index, width in zip(beside, widths[1:], strict=True)
+                for index, width in zip(parallel, widths[1:], strict=True)
             ),
             tuple(widths),
         )
@@ -67,7 +67,7 @@ def decided(draw, cases):
 
 @st.composite
 def nested(draw):
-    """Lanes beside lanes, among them some of a block in a branch of another one."""
+    """Parallel lanes, among them some of a block in a branch of another one."""
 
     def chain(*layers, links=()):
         return ("chain", [*links, *[None] * (len(layers) + 1 - len(links))], list(layers))
@@ -107,7 +107,7 @@ def layers_of(run):
     if isinstance(run, ChainRun):
         return [*run.layers, *(layer for link in run.links for layer in layers_of(link))]
     if isinstance(run, BlockRun):
-        return [layer for branch in (*run.main, *run.beside) for layer in layers_of(branch)]
+        return [layer for branch in (*run.main, *run.parallel) for layer in layers_of(branch)]
     return []
 
 
@@ -115,7 +115,7 @@ def blocks_of(run):
     if isinstance(run, ChainRun):
         return [block for link in run.links for block in blocks_of(link)]
     if isinstance(run, BlockRun):
-        return [run, *(block for one in (*run.main, *run.beside) for block in blocks_of(one))]
+        return [run, *(block for one in (*run.main, *run.parallel) for block in blocks_of(one))]
     return []
 
 
@@ -133,7 +133,7 @@ def test_devices_do_one_thing_at_a_time_and_what_is_written_is_what_counts(case)
     assert set.union(*used.values()) <= set(range(scaling.device_counts[-1]))
     for block in blocks_of(run):
         main = [layer for branch in block.main for layer in layers_of(branch)]
-        lanes = [main, *map(layers_of, block.beside)]
+        lanes = [main, *map(layers_of, block.parallel)]
         devices = [set().union(*(used[layer] for layer in lane)) for lane in lanes]
         assert len(set().union(*devices)) == sum(map(len, devices))
     spans = [span for span in plan.spans if span.seconds > 1e-9]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_libra.planning.burst.ways import beside, better, combined, frontier, together
+from tf_libra.planning.burst.ways import better, combined, frontier, in_parallel, together
 
 
 @st.composite
@@ -25,7 +25,7 @@ def ways(draw, *, branches):
 
 
 def takes(seconds, entering, main):
-    """What branches take: lanes beside each other, and then one after the other what enters."""
+    """What branches take: parallel lanes, and then one after the other what enters."""
     before = [s - e for s, e in zip(seconds, entering, strict=True)]
     lane = sum(b for b, is_main in zip(before, main, strict=True) if is_main)
     apart = [b for b, is_main in zip(before, main, strict=True) if not is_main]
@@ -44,9 +44,9 @@ def test_branches_take_the_longest_lane_and_then_all_that_enters(drawn, num_main
 
 
 @given(ways(branches=2))
-def test_two_ways_beside_each_other_are_as_many_are(drawn):
+def test_two_ways_parallel_lanes_are_as_many_are(drawn):
     seconds, entering = (x[:, :, 0] for x in drawn)
-    found = beside(seconds[:, 0], entering[:, 0], seconds[:, 1], entering[:, 1])
+    found = in_parallel(seconds[:, 0], entering[:, 0], seconds[:, 1], entering[:, 1])
     main = np.broadcast_to([True, False], seconds.shape)
     assert found == pytest.approx(together(seconds, entering, main, axis=1))
 

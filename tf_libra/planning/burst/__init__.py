@@ -1,6 +1,6 @@
-"""Planners of bursts: how many devices each layer gets.
+"""Planners of burst plans: the number of devices of each layer.
 
-Importing it registers the planners that come along; they are known in this order.
+Importing the package registers its planners, in the order of these imports.
 """
 
 # isort: off

@@ -1,4 +1,4 @@
-"""What a burst plan is compared with."""
+"""Baselines of burst plans: data parallelism, static partitions, a lower bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from tf_libra.planning.burst.schedule import make_schedule
 
 @dataclass(frozen=True)
 class Partition:
-    """A cluster divided for good (DeepPool, Fig. 10, "Cluster Partition").
+    """Static division of a cluster (DeepPool, Fig. 10, "Cluster Partition").
 
     Attributes:
       foreground: data parallelism on its own devices.
       foreground_devices: their number.
-      background_devices: the others, each of which runs a job of its own.
+      background_devices: number of the other devices, each with its own background job.
     """
 
     foreground: BurstPlan
@@ -26,20 +26,20 @@ class Partition:
     background_devices: int
 
     def background_iterations(self, iteration_seconds: float) -> float:
-        """Per second, of all background devices, from the seconds that one takes."""
+        """Return iterations per second of all background devices, from seconds per iteration."""
         return self.background_devices / iteration_seconds
 
 
 def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstPlan:
-    """Returns the plan that gives each layer so many devices, of which nothing runs beside others.
+    """Return the plan that gives each layer this number of devices, without parallel branches.
 
     Args:
       scaling: the layers.
-      num_devices: of the profile's numbers, shape [L].
+      num_devices: device count of each layer, from the profile's counts, shape [L].
 
     Raises:
-      ValueError: a number that the profile does not have, not one per layer, or branches that form
-        no blocks.
+      ValueError: a count outside of the profile, not one count per layer, or branches that form no
+        blocks.
     """
     positions = [scaling.index(count) for count in num_devices]
     checks.same_length("num_devices", positions, "layer", scaling.num_layers)
@@ -47,7 +47,7 @@ def given_devices(scaling: ScalingProfile, num_devices: Sequence[int]) -> BurstP
 
 
 def data_parallel(scaling: ScalingProfile) -> tuple[BurstPlan, ...]:
-    """Returns data parallelism on every number of devices, ascending."""
+    """Return data parallelism on every number of devices, ascending."""
     return tuple(
         make_burst_plan(scaling, "data-parallel", num_devices=count)
         for count in scaling.device_counts
@@ -55,7 +55,7 @@ def data_parallel(scaling: ScalingProfile) -> tuple[BurstPlan, ...]:
 
 
 def static_partitions(scaling: ScalingProfile) -> tuple[Partition, ...]:
-    """Returns the divisions of the cluster, by the foreground's number of devices, ascending."""
+    """Return the divisions of the cluster, by the foreground's number of devices, ascending."""
     cluster = scaling.device_counts[-1]
     return tuple(
         Partition(plan, count, cluster - count)
@@ -64,11 +64,11 @@ def static_partitions(scaling: ScalingProfile) -> tuple[Partition, ...]:
 
 
 def strong_scaling_limit(scaling: ScalingProfile) -> float:
-    """Returns seconds that no plan's iteration is below, whatever it amplifies.
+    """Return a lower bound of the iteration seconds of all plans, with any amplification.
 
-    Transitions are free. Every layer is as quick as on any number of devices, and branches run
-    beside each other: the longest path through the layers. And all layers together take no fewer
-    device seconds than each does where it takes least, divided among the whole cluster.
+    The first bound is the longest path through the layers, with free transitions, parallel branches
+    and every layer at its best number of devices. The second is the sum of the least device seconds
+    of all layers, divided by the size of the cluster.
     """
     occupied = scaling.compute_seconds + scaling.synchronize_seconds
     own = occupied.min(axis=1)

@@ -1,7 +1,7 @@
-"""A model's graph as chains of layers and blocks of parallel branches (DeepPool 4.2, Fig. 7).
+"""Reduction of a model's graph to chains and blocks of branches (DeepPool 4.2, Fig. 7).
 
-Everything between a layer that branches and the layer where the branches join is reduced to one
-edge, from the inside out, until one chain is left.
+The part between a layer that branches and the layer that joins the branches becomes one edge, from
+the inside out, until one chain is left.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edge:
-    """What one layer gives to another, directly.
+    """Direct edge between two layers.
 
     Attributes:
-      index: into the profile's edges; -1: no layer's output, where a model has several beginnings
-        or ends and they are joined for planning.
+      index: index into the profile's edges; -1 for an edge that joins several inputs or outputs of
+        the model for planning.
     """
 
     index: int
@@ -26,7 +26,7 @@ class Chain:
 
     Attributes:
       layers: at least one.
-      links: one more than layers; the first and the last lead from and to what is outside.
+      links: one more than layers; the first and the last connect to the outside.
     """
 
     layers: tuple[int, ...]
@@ -46,20 +46,19 @@ Link = Edge | Chain | Block
 def reduce_graph(
     num_layers: int, edges: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> tuple[int, int, Link | None]:
-    """Reduces a graph without cycles to one link.
+    """Reduce an acyclic graph to one link.
 
     Args:
       num_layers: L.
       edges: pairs of layers.
-      names: of the layers, for errors.
+      names: names of the layers, for errors.
 
     Returns:
-      The first layer, the last, and the link between them (None where they are the same). Where a
-      graph has several layers that take from none, layer L stands for what comes before them; where
-      several give to none, L + 1 for what comes after.
+      The first layer, the last one, and the link between them (None if they are the same). Layer L
+      joins several layers without inputs, layer L + 1 several layers without consumers.
 
     Raises:
-      ValueError: branches do not join as they parted, so that no blocks can be found.
+      ValueError: branches do not join as they split, so they form no blocks.
     """
     drawn = [(source, target, Edge(index)) for index, (source, target) in enumerate(edges)]
     sources = sorted(set(range(num_layers)) - {target for _, target, _ in drawn})

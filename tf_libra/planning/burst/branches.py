@@ -1,16 +1,16 @@
 """Blocks of parallel branches as steps of a shortest path (DeepPool 4.2, multi-chain reduction).
 
 A block lies between a layer on g devices and one on h. Its branches run one after the other on the
-devices around it, or some of them beside the others, each on an allotment of devices of its own,
-to which samples have to be moved and from which they come back. Allotments are of the allowed
-numbers, and together no more than the block may use.
+devices around the block, or some of them in parallel, each on its own allotment of devices, with
+transfers of examples to the allotment and back. Allotments have allowed device counts, and their
+sum is at most the block's device count.
 
-All transitions into the layer where branches join come in there and count in its amplification: on
-its devices, one after the other, when the longest lane is done, whose devices these may be. So a
-branch is no single number of seconds: a longer way through it may bring in less at its end. A
-`Table` keeps, per (g, h), every way that none beats in both (`ways`).
+All transitions into the joining layer run on its devices, one after the other, after the longest
+branch lane, and count in the layer's amplification. So a branch is no single number of seconds: a
+longer path through it may have a shorter final transition. A `Table` holds, per (g, h), all paths
+that are Pareto-optimal in both (`ways`).
 
-Links of one shape are looked at together (`bundles`).
+Links of one shape are solved in batches (`bundles`).
 """
 
 import itertools
@@ -29,27 +29,27 @@ from tf_libra.planning.burst.ways import (
     EQUAL,
     Kept,
     Table,
-    beside,
     better,
     combined,
     frontier,
+    in_parallel,
     rows_of,
     together,
 )
 
-# Divisions of a block's branches into lanes that are looked at.
+# Most divisions of a block's branches into lanes.
 _MAX_DIVISIONS = 4096
-# Rows of a table from which on it is worth while to look for those that are not needed.
+# Rows of a table from which pruning pays.
 MANY = 16
-# Choices of rows that are tried without further thought.
+# Choices of rows that are enumerated without pruning.
 _FEW = 128
-# Cases that are looked at together.
+# Cases per batch.
 _CHUNK = 128
 
 
 @dataclass(frozen=True)
 class Step:
-    """Links and their targets: the quickest allowed ways, [B, G, G], and which rows they are."""
+    """Fastest allowed paths along links and their targets, [B, G, G], with their rows."""
 
     seconds: Array
     rows: Indices | None
@@ -57,11 +57,11 @@ class Step:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a link lies.
+    """Position of a link.
 
     Attributes:
-      cap: position of the largest number of devices that its layers may have.
-      left, right: whether its beginning or end leads from or to other devices.
+      cap: position of the largest device count of its layers.
+      left, right: True if its begin or end connects to other devices.
     """
 
     cap: int
@@ -71,7 +71,7 @@ class _Place:
 
 @dataclass
 class Branches:
-    """Tables and steps of all bundles under one limit, each made once."""
+    """Tables and steps of all bundles under one limit, each computed once."""
 
     costs: Costs
     notes: list[str] = field(default_factory=list)
@@ -80,11 +80,11 @@ class Branches:
     _shared: dict[tuple[int, int], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def step(self, links: Bundle, cap: int) -> Step:
-        """Returns the steps along links between layers of one lane; see `_Place.cap`."""
+        """Return the steps along links between layers of one lane; see `_Place.cap`."""
         return self._step(links, _Place(cap))
 
     def step_run(self, links: Bundle, cap: int, link: int, source: int, count: int) -> Run:
-        """Returns what one of them is, from position `source` to position `count`."""
+        """Return the run of one step, from position `source` to position `count`."""
         return self._step_run(links, _Place(cap), link, source, count)
 
     def _step(self, links: Bundle, place: _Place) -> Step:
@@ -111,7 +111,7 @@ class Branches:
         return table.run(int(rows[link, source, count]), link, source, count)
 
     def _table(self, links: Bundle, place: _Place, closed: bool) -> Table:
-        """Returns the ways along links; `closed`: nothing else leads to their targets."""
+        """Return the paths along links; `closed`: their targets have no other input."""
         key = (id(links), place, closed)
         if key not in self._tables:
             if isinstance(links, Edges):
@@ -142,7 +142,7 @@ class Branches:
             taken.append((best, step))
             best = (best[:, :, :, None] + step[:, None]).min(axis=2)
         last = self._table(final, _Place(place.cap, right=place.right), closed)
-        # Of each number of devices of the last layer and way on from there, [., ., B, G, G].
+        # Indexed by the last layer's device count and the path from there, [., ., B, G, G].
         ways, shape = len(last.seconds), last.seconds.shape[1:]
         seconds, entering = (
             x[:, :, :allowed].transpose(2, 0, 1, 3)[:, :, :, None]
@@ -169,7 +169,7 @@ class Branches:
         return Table(kept.seconds, kept.entering, run)
 
     def _possible(self, targets: Indices, seconds: Array, entering: Array) -> tuple[Array, Array]:
-        """Leaves out ways that alone bring in more than the targets' limits allow."""
+        """Drop paths whose transition alone exceeds the targets' limits."""
         possible = entering <= self.costs.budget(targets)
         return np.where(possible, seconds, np.inf), np.where(possible, entering, np.inf)
 
@@ -185,7 +185,7 @@ class Branches:
         return self._open(lanes, blocks.targets)
 
     def _together(self, lanes: Lanes, budget: Array) -> Table:
-        """There are few ways: every division and choice of a row per branch is tried."""
+        """Enumerate every division and choice of a row per branch; for few paths."""
         every_seconds, every_entering = [], []
         for index, main in zip(lanes.index, lanes.main, strict=True):
             seconds, entering = lanes.tables[index[0]].seconds, lanes.tables[index[0]].entering
@@ -196,7 +196,7 @@ class Branches:
                     joined = seconds[:, None] + table.seconds
                 else:
                     before = seconds[:, None], entering[:, None]
-                    joined = beside(*before, table.seconds, table.entering)
+                    joined = in_parallel(*before, table.seconds, table.entering)
                 seconds = joined.reshape(shape)
                 entering = (entering[:, None] + table.entering).reshape(shape)
             every_seconds.append(seconds)
@@ -219,12 +219,12 @@ class Branches:
         return Table(seconds.min(axis=0)[None], brought.reshape(1, *rows.shape), run)
 
     def _closed(self, lanes: Lanes, budget: Array) -> Table:
-        """Nothing else leads to the target: per (g, h) the one quickest way within its budget.
+        """Return the fastest path per (g, h) within the budget; the target has no other input.
 
-        Each division is first judged by what its branches could do at best. Where the quickest rows
-        together are that and keep the budget, that is what they do. Else each branch is given all
-        that the others can leave, and those that need not be quick bring in as little as they can;
-        only if that still is not what they could do at best, the rows are combined.
+        Each division starts with the lower bound of its branches. If the fastest rows together
+        reach the bound within the budget, they are the result. Otherwise each branch gets the
+        budget that the others leave, and branches with slack take their shortest transitions. Only
+        if the bound is still missed, rows are combined.
         """
         shape = lanes.tables[0].seconds.shape[1:]
         cells = math.prod(shape)
@@ -235,7 +235,7 @@ class Branches:
         rows = np.zeros((lanes.branches, cells), np.intp)
 
         def offer(found: Array, which: Indices, at: Indices, taken: Indices) -> None:
-            """Takes what is quicker than what is known: seconds, divisions, cells, rows [k, M]."""
+            """Store results that beat the incumbent: seconds, divisions, cells, rows [k, M]."""
             order = np.lexsort((found, at))
             first = np.ones(len(order), bool)
             first[1:] = at[order[1:]] != at[order[:-1]]
@@ -257,7 +257,7 @@ class Branches:
         offer(joined[fits], which, at, quick[lanes.index[which], at[:, None]].T)
 
         which, at = np.nonzero(possible & (bound < best * (1 - EQUAL)))
-        # What may be best by far comes first: less is then left to be looked at.
+        # The most promising divisions first: their incumbents prune the others.
         order = np.argsort(bound[which, at] - best[at], kind="stable")
         which, at = which[order], at[order]
         for start in range(0, len(which), _CHUNK):
@@ -269,7 +269,7 @@ class Branches:
             way_entering = entering[index, :, c[:, None]]
             fewest_here = way_entering.min(axis=2)
             left = limits[c][:, None] - fewest_here.sum(axis=1, keepdims=True) + fewest_here
-            # The slack of rounding is what a sum in another order may differ by.
+            # The rounding slack: sums in another order may differ by it.
             left = left + EQUAL * np.abs(limits[c])[:, None]
             way_seconds = np.where(way_entering <= left[:, :, None], way_seconds, np.inf)
             bound_here = lanes.joined(way_seconds.min(axis=2), fewest_here, d)
@@ -292,7 +292,7 @@ class Branches:
         return Table(best.reshape(1, *shape), all_brought.reshape(1, *shape), run)
 
     def _open(self, lanes: Lanes, targets: Indices) -> Table:
-        """Something else leads to the target, too: every undominated way."""
+        """Return every undominated path; the target has other inputs."""
         found: list[tuple[int, Kept, list[Indices]]] = []
         incumbent: Kept | None = None
         for number in range(len(lanes.divisions)):
@@ -310,7 +310,7 @@ class Branches:
                 ways = len(table.seconds)
                 before = kept.seconds[:, None], kept.entering[:, None]
                 if apart:
-                    joined = beside(*before, table.seconds, table.entering)
+                    joined = in_parallel(*before, table.seconds, table.entering)
                 else:
                     joined = before[0] + table.seconds
                 shape = (-1, *kept.seconds.shape[1:])
@@ -340,7 +340,7 @@ class Branches:
     def _beaten(
         self, tables: list[Table], main: NDArray[np.bool_], targets: Indices, incumbent: Kept
     ) -> bool:
-        """Whether no way of a division can be better than the incumbent's anywhere."""
+        """Return True if no path of a division can beat the incumbent anywhere."""
         quickest = np.stack([table.seconds.min(axis=0) for table in tables])
         fewest = np.stack([table.entering.min(axis=0) for table in tables])
         entering = fewest.sum(axis=0)
@@ -368,7 +368,7 @@ class Branches:
                 break
             if looked_at > _MAX_DIVISIONS:
                 self.notes.append(
-                    f"a block of {len(branches)} branches: at most {size - 1} run beside the others"
+                    f"a block of {len(branches)} branches: at most {size - 1} run in parallel"
                 )
                 break
             for apart in itertools.combinations(movable, size):

@@ -1,9 +1,9 @@
-"""Links of one shape, which are looked at together: what `blocks` has, B times.
+"""Batches of B links of one shape, as `blocks` defines them.
 
-Models repeat themselves, and NumPy takes as long for one small array as for a few dozen of them.
-What is found for a link is what would be found for it alone, down to which of equally good ways it
-is. So links are kept apart where it is up to their times how many ways are kept, and that decides
-how they are looked at: where a branch ends in a block of its own.
+Models repeat their structure, and NumPy takes as long for one small array as for a few dozen. The
+result of a link equals its result without a batch, down to ties between paths. So links stay in
+separate batches if their times decide the number of paths and thereby the algorithm: if a branch
+ends in a block.
 """
 
 from collections.abc import Hashable, Sequence
@@ -19,12 +19,12 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges.
+    """Batch of edges.
 
     Attributes:
-      targets: the layers that they lead to, shape [B].
-      index: as of each `Edge`, shape [B].
-      real: whether they are the profile's, all of them; else none is.
+      targets: target layers, shape [B].
+      index: index of each `Edge`, shape [B].
+      real: True if all are edges of the profile; otherwise none is.
     """
 
     targets: Indices
@@ -34,12 +34,12 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Chains of n layers.
+    """Batch of chains of n layers.
 
     Attributes:
-      targets: the layers that they lead to, shape [B].
-      layers: of each `Chain`, shape [n, B].
-      links: n + 1.
+      targets: target layers, shape [B].
+      layers: layers of each `Chain`, shape [n, B].
+      links: n + 1 batches of links.
     """
 
     targets: Indices
@@ -49,11 +49,11 @@ class Chains:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of as many branches.
+    """Batch of blocks with the same number of branches.
 
     Attributes:
-      targets: the layers where their branches join, shape [B].
-      branches: of each `Block`.
+      targets: joining layers, shape [B].
+      branches: batches of the branches of each `Block`.
     """
 
     targets: Indices
@@ -64,7 +64,7 @@ Bundle = Edges | Chains | Blocks
 
 
 def alike(links: Sequence[Link], most: int) -> list[list[int]]:
-    """Returns the positions of links that can be bundled, at most so many together."""
+    """Return the positions of links per batch, at most `most` in each."""
     found: dict[Hashable, list[list[int]]] = {}
     for position, link in enumerate(links):
         groups = found.setdefault(_shape(link), [[]])
@@ -85,7 +85,7 @@ def _shape(link: Link) -> Hashable:
 
 
 def bundle(links: Sequence[Link], targets: Indices) -> Bundle:
-    """Bundles links of one shape; `targets`: the layers that they lead to, shape [B]."""
+    """Batch links of one shape with their target layers, shape [B]."""
     blocks = [link for link in links if isinstance(link, Block)]
     if blocks:
         branches = zip(*(block.branches for block in blocks), strict=True)

@@ -1,4 +1,4 @@
-"""All strategies of bursts side by side: what each plans, at every scale or under each limit."""
+"""Comparison of burst strategies, at every scale or under each limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ class Compared:
     """One row of a comparison.
 
     Attributes:
-      name: the strategy's, and what it was given.
-      plan: its plan; None where the profile allows none.
-      num_devices: of every layer, where that was given.
-      problem: why there is no plan; empty where there is.
+      name: name of the strategy with its arguments.
+      plan: the plan; None if the profile allows none.
+      num_devices: fixed device count of every layer; None if the strategy chooses.
+      problem: reason for a missing plan; empty with a plan.
     """
 
     name: str
@@ -30,14 +30,14 @@ class Compared:
 def compare(
     scaling: ScalingProfile, strategies: Mapping[str, BurstStrategy], limits: Sequence[float]
 ) -> tuple[Compared, ...]:
-    """Returns what each strategy plans, by the name it is given under.
+    """Return the comparison of the given strategies, by name.
 
-    First those whose number of devices may be given, on every number; then the others, under each
-    limit on amplification and under none; as it is a strategy that takes neither.
+    First come strategies with a fixed number of devices, for every number; then the others, under
+    each limit on amplification and without one. A strategy without either argument runs once.
 
     Raises:
-      ValueError: a limit that a strategy refuses, before anything is planned; or none has a plan:
-        says why the first has none.
+      ValueError: a limit that a strategy rejects, before any planning; or no strategy has a plan,
+        with the first one's reason.
     """
     names = sorted(strategies, key=lambda name: not _takes(strategies[name], "num_devices"))
     asked = [one for name in names for one in _asked(scaling, name, strategies[name], limits)]
@@ -50,7 +50,7 @@ def compare(
 def _asked(
     scaling: ScalingProfile, name: str, strategy: BurstStrategy, limits: Sequence[float]
 ) -> Iterator[tuple[str, BurstStrategy, int | None]]:
-    """What is planned for each row: its name, the strategy, and a number of devices."""
+    """Yield the rows: name, strategy, and a fixed number of devices or None."""
     if _takes(strategy, "num_devices"):
         for count in scaling.device_counts:
             yield f"{name}, {count}", strategy, count
@@ -72,5 +72,5 @@ def _compared(
     try:
         plan = make_burst_plan(scaling, strategy, num_devices=num_devices)
         return Compared(name, plan, num_devices)
-    except ValueError as error:  # such as branches, which it does not take
+    except ValueError as error:  # such as branches that the strategy does not support
         return Compared(name, None, num_devices, str(error))

@@ -1,11 +1,11 @@
-"""What a planner has decided: how many devices per layer, and what runs beside what."""
+"""Decisions of a burst planner: device counts per layer and parallel branches."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class EdgeRun:
-    """One edge; -1: of no layers' output."""
+    """One edge; index -1 carries no layer's output."""
 
     index: int
 
@@ -16,9 +16,9 @@ class ChainRun:
 
     Attributes:
       layers: at least one.
-      counts: positions of their numbers of devices in `device_counts`.
-      links: one more than layers; the first and the last lead from and to what is outside. The
-        whole model has neither of these two: they are None.
+      counts: positions of their device counts in `device_counts`.
+      links: one more than layers; the first and the last connect to the outside, None for the
+        whole model.
     """
 
     layers: tuple[int, ...]
@@ -31,13 +31,13 @@ class BlockRun:
     """Branches between the same two layers.
 
     Attributes:
-      main: those that run one after the other on the devices of what is around them.
-      beside: those that run meanwhile, each on devices of its own.
-      allotments: how many devices `main` has to itself, and each of `beside`.
+      main: branches that run one after the other on the devices around the block.
+      parallel: branches that run in parallel, each on its own devices.
+      allotments: device counts of `main` and of each parallel branch.
     """
 
     main: tuple["EdgeRun | ChainRun", ...]
-    beside: tuple[ChainRun, ...]
+    parallel: tuple[ChainRun, ...]
     allotments: tuple[int, ...]
 
 

@@ -1,4 +1,4 @@
-"""DeepPool: the quickest plan within a limit on amplification (section 4)."""
+"""DeepPool: the fastest plan within a limit on amplification (section 4)."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,10 +19,9 @@ from tf_libra.planning.limits import TOLERANCE
 @register
 @dataclass(frozen=True, kw_only=True)
 class DeepPool(Limited):
-    """The plan of least iteration time that keeps every layer within the limit.
+    """The plan of least iteration time with every layer within the limit.
 
-    Where none does, the plan whose largest amplification is least and that is the quickest of
-    those, with a note.
+    If no plan keeps the limit: the fastest plan with the least largest amplification, with a note.
 
     Attributes:
       device_counts: allowed numbers of devices for a measured training step, ascending, from 1;
@@ -39,7 +38,7 @@ class DeepPool(Limited):
             object.__setattr__(self, "device_counts", check_device_counts(self.device_counts))
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
-        """Searches all plans; `ValueError` where the profile has other numbers of devices."""
+        """Search all plans; other device counts of the profile are a `ValueError`."""
         if self.device_counts not in (None, scaling.device_counts):
             raise ValueError(
                 f"device_counts must be those of the profile, {scaling.device_counts}, got"
@@ -61,10 +60,10 @@ class DeepPool(Limited):
 def _least_largest(
     scaling: ScalingProfile, search: Search, infeasible: float
 ) -> tuple[ChainRun, float]:
-    """Returns the quickest plan under the least limit that some plan keeps.
+    """Return the fastest plan under the least feasible limit.
 
-    Bisection between a limit that none keeps and one that a plan has been found to keep. Each plan
-    is judged by what its largest amplification really is, so the limit ends on such a value.
+    Bisects between an infeasible limit and the largest amplification of a known plan, so the result
+    is the exact amplification of a plan.
     """
     low = max(infeasible, _bound(scaling))
     run = search.solve(low)
@@ -74,7 +73,7 @@ def _least_largest(
     assert run is not None
     high = _largest(scaling, run)
     if math.isinf(high):
-        # Even the largest finite limit may be one that nothing keeps.
+        # Even the largest finite limit may be infeasible.
         finite = search.solve(np.finfo(np.float64).max / 2)
         if finite is None:
             return run, high
@@ -91,7 +90,7 @@ def _least_largest(
 
 
 def _bound(scaling: ScalingProfile) -> float:
-    """What no plan's largest amplification is below: each layer's least, wherever that is."""
+    """Return a lower bound of the largest amplification: the maximum of each layer's least."""
     counts = np.array(scaling.device_counts, np.float64)
     compute, synchronize = scaling.compute_seconds, scaling.synchronize_seconds
     least = amplification(counts, np.zeros(()), (compute, synchronize), compute[:, :1])

@@ -1,4 +1,4 @@
-"""How the branches of a block may be divided into lanes, and what they are in them."""
+"""Divisions of a block's branches into lanes, and their tables."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,23 +14,23 @@ from tf_libra.planning.burst.ways import Table, together
 
 @dataclass(frozen=True)
 class Division:
-    """Which branches run beside the others, and the positions of the lanes' allotments."""
+    """Branches that run in parallel, and the positions of the lanes' allotments."""
 
     main: tuple[int, ...]
-    beside: tuple[int, ...]
+    parallel: tuple[int, ...]
     allotments: tuple[int, ...]
 
 
 class Lanes:
-    """The divisions of a block into lanes, and the tables of its branches in them.
+    """Divisions of a block into lanes, and the tables of its branches in them.
 
     Attributes:
-      divisions: D of them.
-      wanted: the P different (branch, beside, cap) among them.
-      tables: of `wanted`, in the same order.
-      branches: k, the block's.
-      index: which table each branch has in a division, the main ones first, shape [D, k].
-      main: whether that one runs with the main lane, shape [D, k].
+      divisions: the D divisions.
+      wanted: the P distinct (branch, parallel, cap) of all divisions.
+      tables: tables of `wanted`, in the same order.
+      branches: number k of branches.
+      index: table of each branch in a division, main branches first, shape [D, k].
+      main: True for branches of the main lane, shape [D, k].
     """
 
     def __init__(self, divisions: Iterable[Division]) -> None:
@@ -42,22 +42,22 @@ class Lanes:
             keys = [(branch, False, division.allotments[0]) for branch in division.main]
             keys += [
                 (branch, True, cap)
-                for branch, cap in zip(division.beside, division.allotments[1:], strict=True)
+                for branch, cap in zip(division.parallel, division.allotments[1:], strict=True)
             ]
             index.append([places.setdefault(key, len(places)) for key in keys])
-            main.append([not beside for _, beside, _ in keys])
+            main.append([not parallel for _, parallel, _ in keys])
         self.wanted = tuple(places)
         self.index, self.main = np.array(index), np.array(main)
         self.branches = self.index.shape[1]
 
     @property
     def num_ways(self) -> int:
-        """Of all divisions, whatever they take."""
+        """Number of paths of all divisions."""
         sizes = [len(table.seconds) for table in self.tables]
         return sum(math.prod(sizes[index] for index in division) for division in self.index)
 
     def stacked(self) -> tuple[Array, Array]:
-        """Seconds and what enters, of all tables, filled up to as many rows, [P, R, B * G * G]."""
+        """Return seconds and entering transitions of all tables, padded, [P, R, B * G * G]."""
         ways = max(len(table.seconds) for table in self.tables)
         shape = (len(self.tables), ways, self.tables[0].seconds[0].size)
         seconds, entering = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -69,7 +69,7 @@ class Lanes:
         return seconds, entering
 
     def joined(self, seconds: Array, entering: Array, division: Indices | None = None) -> Array:
-        """What a block takes, from each branch's: [D, k, C] of all divisions, or [M, k] of some."""
+        """Return a block's seconds from its branches', [D, k, C] for all divisions or [M, k]."""
         main = self.main if division is None else self.main[division]
         if seconds.ndim == 3:
             main = main[:, :, None]
@@ -78,7 +78,7 @@ class Lanes:
     def run(
         self, number: int, rows: Indices, place: tuple[int, int, int], counts: Array
     ) -> BlockRun:
-        """What a division is at a place, from the row that each of its branches takes there."""
+        """Return the run of a division at a cell, from the row of each branch."""
         division = self.divisions[number]
         runs = [
             self.tables[index].run(int(row), *place)
@@ -92,9 +92,9 @@ class Lanes:
 
 
 def allotments_of(counts: list[int], devices: int, lanes: int) -> Iterator[tuple[int, ...]]:
-    """Positions of numbers of devices for each lane, of which none could have more.
+    """Yield maximal positions of device counts for each lane.
 
-    A branch with more devices has all the ways that it has with fewer, so others are not needed.
+    More devices only add paths to a branch, so smaller allotments are not needed.
     """
 
     def divide(left: int, lanes: int) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""From a strategy's name to a burst plan."""
+"""Planning of bursts by a strategy."""
 
 from dataclasses import replace
 
@@ -16,20 +16,20 @@ def make_burst_plan(
     max_amplification: float | None = None,
     num_devices: int | None = None,
 ) -> BurstPlan:
-    """Returns the strategy's plan for a scaling profile.
+    """Return the strategy's plan for a scaling profile.
 
     Args:
       scaling: the layers at every number of devices.
       strategy: a registered name, such as "deeppool" (the least iteration time within the limit),
         "data-parallel" (every layer on the same devices) or "search-linear" (DeepPool's Algorithm 1
         as printed); or a strategy with its arguments.
-      max_amplification: what no layer's amplification may exceed, at least 1; None: what the
-        strategy says, by default no limit.
-      num_devices: of "data-parallel"; None: what it says, by default the quickest number.
+      max_amplification: largest amplification of a layer, at least 1; None: the strategy's, by
+        default no limit.
+      num_devices: device count of "data-parallel"; None: the strategy's, by default the fastest.
 
     Raises:
-      ValueError: an unknown strategy, a limit below 1 or not finite, a number of devices that is
-        not among the profile's or that the strategy does not take, or branches that form no blocks.
+      ValueError: an unknown strategy, a limit below 1 or not finite, a device count outside of the
+        profile or not supported by the strategy, or branches that form no blocks.
     """
     checks.instance("scaling", scaling, ScalingProfile)
     strategy = resolve(strategy)

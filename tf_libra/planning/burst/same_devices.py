@@ -16,20 +16,20 @@ from tf_libra.planning.limits import within
 @register
 @dataclass(frozen=True, kw_only=True)
 class DataParallel(Limited):
-    """The quickest of the plans that give every layer the same number of devices.
+    """The fastest plan with the same number of devices for every layer.
 
-    Under a limit, the quickest that keeps it; if none does, the one whose largest amplification is
-    least, with a note.
+    Under a limit, the fastest plan within it; if there is none, the plan with the least largest
+    amplification, with a note.
 
     Attributes:
-      num_devices: fixes the number, whatever the limit; a note says where it breaks it.
+      num_devices: fixed device count, regardless of the limit; a note reports a violation.
     """
 
     name: ClassVar[str] = "data-parallel"
     num_devices: int | None = None
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
-        """Tries every number of devices."""
+        """Try every number of devices."""
         limit = math.inf if self.max_amplification is None else self.max_amplification
         if self.num_devices is not None:
             run = everywhere(scaling, scaling.index(self.num_devices))
@@ -57,18 +57,18 @@ class DataParallel(Limited):
 
 
 def everywhere(scaling: ScalingProfile, position: int) -> ChainRun:
-    """Returns the decision for one number of devices everywhere: `device_counts[position]`."""
+    """Return the decision with `device_counts[position]` for every layer."""
     return given(scaling, (position,) * scaling.num_layers)
 
 
 def given(scaling: ScalingProfile, positions: Sequence[int]) -> ChainRun:
-    """Returns the decision that gives each layer `device_counts[positions[layer]]`, all in a row.
+    """Return the sequential decision with `device_counts[positions[layer]]` per layer.
 
     Raises:
       ValueError: branches form no blocks.
     """
     first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
-    # What stands for several beginnings, or several ends, is nothing, and on as many devices.
+    # Layers that join several inputs or outputs have no cost, on the same number of devices.
     at = dict(enumerate(positions))
     at[scaling.num_layers] = positions[0]
     at[scaling.num_layers + 1] = positions[-1]

@@ -1,8 +1,8 @@
-"""From what a planner has decided to a plan: what happens when, and what it costs.
+"""Schedule and costs of a burst planner's decision.
 
-No device does two things at once. Layers of a lane follow each other; what a layer takes from
-others comes in one after the other, when all lanes that lead to it have ended.
-All times are taken from the profile again, so a plan's figures do not rest on its planner's.
+A device runs one span at a time. Layers of a lane are sequential. Transitions into a layer are
+sequential and begin when all of its input lanes have ended. All times come from the profile, so a
+plan's figures do not depend on its planner's.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tf_libra.planning.burst.costs import amplification
 from tf_libra.planning.burst.decisions import BlockRun, ChainRun, EdgeRun, Run
 from tf_libra.simulation.burst import simulate_burst, span_seconds
 
-# Numbers of spans, or of edges.
+# Indices of spans or of edges.
 Numbers = tuple[int, ...]
 
 
@@ -28,14 +28,14 @@ def make_schedule(
     limit: float | None,
     notes: tuple[str, ...] = (),
 ) -> BurstPlan:
-    """Returns the plan of a decision.
+    """Return the plan of a decision.
 
     Args:
-      scaling: the profile it was made for.
-      run: the decision; layers from L on stand for nothing.
-      strategy: the planner's name.
-      limit: on amplification, which the plan repeats; None: none.
-      notes: what a reader should know.
+      scaling: profile that the decision was made for.
+      run: the decision; layers from L on have no cost.
+      strategy: name of the planner.
+      limit: limit on amplification, stored in the plan; None: no limit.
+      notes: sentences for the plan's notes.
     """
     at: dict[int, int] = {}
     _count(run, at)
@@ -62,11 +62,11 @@ def make_schedule(
 
 
 def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
-    """Returns the same decision as it is by another profile: when what happens, and what it costs.
+    """Return a plan with the same decision and another profile's schedule and costs.
 
     Args:
-      scaling: a profile of the plan's layers.
-      plan: of which devices, lanes and the order are kept.
+      scaling: profile of the plan's layers.
+      plan: source of devices, lanes and order.
 
     Raises:
       ValueError: as `simulate_burst`.
@@ -91,12 +91,12 @@ def reschedule(scaling: ScalingProfile, plan: BurstPlan) -> BurstPlan:
 def _costs(
     scaling: ScalingProfile, position: NDArray[np.intp], entering: Sequence[float]
 ) -> tuple[tuple[float, ...], float]:
-    """Amplification of each layer, and the seconds in which devices are occupied, all together.
+    """Return the amplification of each layer and the total device seconds.
 
     Args:
       scaling: the profile.
-      position: of each layer's number of devices, shape [L].
-      entering: what each layer's transitions take, without the rounding of their starts and stops.
+      position: position of each layer's device count, shape [L].
+      entering: seconds of each layer's transitions, without the rounding of start and stop times.
     """
     transitions = np.array(entering)
     layers = np.arange(scaling.num_layers)
@@ -109,35 +109,35 @@ def _costs(
 
 @dataclass(frozen=True)
 class _Devices:
-    """A lane, and the number of its first device."""
+    """Lane and the number of its first device."""
 
     lane: int
     first: int
 
 
 def _count(run: Run | None, at: dict[int, int]) -> None:
-    """Notes the position of the number of devices of every layer in a run."""
+    """Collect the position of every layer's device count in a run."""
     if isinstance(run, ChainRun):
         at.update(zip(run.layers, run.counts, strict=True))
         for link in run.links:
             _count(link, at)
     elif isinstance(run, BlockRun):
-        for branch in (*run.main, *run.beside):
+        for branch in (*run.main, *run.parallel):
             _count(branch, at)
 
 
 class _Writer:
-    """Writes down what happens.
+    """Builder of a schedule's spans.
 
     Attributes:
-      devices: of the layers whose lane has begun.
-      spans: what is written.
-      entering: what the transitions into each layer take that are written.
-      lanes: how many there are.
+      devices: devices of the layers whose lane has begun.
+      spans: spans so far.
+      entering: seconds of transitions into each layer so far.
+      lanes: number of lanes.
     """
 
     def __init__(self, scaling: ScalingProfile, position: NDArray[np.intp]) -> None:
-        """Looks up all times; `position`: of each layer's number of devices, shape [L]."""
+        """Look up all times at the position of each layer's device count, shape [L]."""
         self.devices: dict[int, _Devices] = {}
         self.spans: list[BurstSpan] = []
         self.entering = [0.0] * scaling.num_layers
@@ -153,10 +153,10 @@ class _Writer:
         self._move = [] if moves is None else moves[edges, sources, targets].tolist()
 
     def chain(self, run: ChainRun, after: Numbers, devices: _Devices) -> tuple[Numbers, Numbers]:
-        """Writes layers one after the other, behind `after`.
+        """Add sequential layers after the spans `after`.
 
         Returns:
-          What ends last, and the edges that lead out of it, of which nothing is written yet.
+          The last spans, and the outgoing edges whose transitions are not added yet.
         """
         self.devices.update(dict.fromkeys(run.layers, devices))
         after, edges = self.link(run.links[0], after, devices)
@@ -167,7 +167,7 @@ class _Writer:
         return after, edges
 
     def link(self, run: Run | None, after: Numbers, devices: _Devices) -> tuple[Numbers, Numbers]:
-        """Writes what lies between two layers, behind `after`; returns as `chain`."""
+        """Add the spans between two layers after the spans `after`; returns as `chain`."""
         if run is None:
             return after, ()
         if isinstance(run, ChainRun):
@@ -179,16 +179,16 @@ class _Writer:
             ends, entering = self.link(branch, ends, devices)
             edges += entering
         first = devices.first + run.allotments[0]
-        for branch, allotment in zip(run.beside, run.allotments[1:], strict=True):
+        for branch, allotment in zip(run.parallel, run.allotments[1:], strict=True):
             apart = _Devices(self.lanes, first)
             self.lanes += 1
-            beside, entering = self.chain(branch, after, apart)
-            ends, edges = ends + beside, edges + entering
+            parallel, entering = self.chain(branch, after, apart)
+            ends, edges = ends + parallel, edges + entering
             first += allotment
         return tuple(dict.fromkeys(ends)), edges
 
     def _layer(self, layer: int, edges: Numbers, lane: int, after: Numbers) -> Numbers:
-        """Writes a layer, and before it one after the other what comes in, on its devices."""
+        """Add a layer, preceded by its sequential incoming transitions, on its devices."""
         for edge in edges:
             source, _ = self._edges[edge]
             times = self._transition if self.devices[source].lane == lane else self._move

@@ -1,9 +1,9 @@
-"""The plan of least iteration time under a limit on amplification, exactly.
+"""Exact search of the plan of least iteration time under a limit on amplification.
 
-What a layer's amplification depends on is its own number of devices and what comes in, which for a
-layer with one predecessor is a matter of both numbers. Along a chain the best plan therefore is a
-shortest path through states (layer, number of devices) from which the forbidden steps are left out;
-the steps of DeepPool's Algorithm 1 are judged only after one predecessor per state has been chosen.
+A layer's amplification depends on its device count and on its incoming transition, which for a
+layer with one predecessor depends on both device counts. Along a chain, the best plan is therefore
+a shortest path through states (layer, device count) without the forbidden steps. DeepPool's
+Algorithm 1 checks steps only after it has chosen one predecessor per state.
 
 A block of branches is one step of that path (`branches`).
 """
@@ -20,24 +20,24 @@ from tf_libra.planning.burst.bundles import alike, bundle
 from tf_libra.planning.burst.costs import Array, Costs
 from tf_libra.planning.burst.decisions import ChainRun
 
-# Places (link, g, h) that are looked at together, where several links are.
+# Cells (link, g, h) per batch of several links.
 _PLACES = 2048
 
 
 class Search:
-    """The search for one profile; the graph is reduced once for all limits."""
+    """Search for one profile; the graph is reduced once for all limits."""
 
     def __init__(self, scaling: ScalingProfile) -> None:
-        """Reduces the graph; `ValueError` where its branches form no blocks."""
+        """Reduce the graph; branches that form no blocks are a `ValueError`."""
         self._scaling = scaling
         first, last, link = reduce_graph(scaling.num_layers, scaling.edges, scaling.names)
         self._layers, links = _trunk(first, last, link)
         size = len(scaling.device_counts)
-        # Of more ways than `MANY` it is up to the times how many are kept; see `bundles`.
+        # Beyond `MANY` paths, times decide how many remain; see `bundles`.
         groups = alike(links, max(1, _PLACES // size**2) if size <= MANY else 1)
         targets = np.array(self._layers[1:], np.intp)
         self._bundles = [bundle([links[i] for i in group], targets[group]) for group in groups]
-        # Of each link: the number of its bundle, and which of that it is.
+        # For each link: its bundle and its position in the bundle.
         self._places = [(0, 0)] * len(links)
         for number, group in enumerate(groups):
             for index, position in enumerate(group):
@@ -45,9 +45,9 @@ class Search:
         self.notes: tuple[str, ...] = ()
 
     def solve(self, limit: float) -> ChainRun | None:
-        """Returns the quickest plan whose amplifications are at most `limit`; None: there is none.
+        """Return the fastest plan with amplifications of at most `limit`; None without one.
 
-        Of plans that take equally long it is one whose later layers have fewer devices.
+        Of equal plans, it prefers fewer devices for later layers.
         """
         costs = Costs(self._scaling, limit)
         branches = Branches(costs)

@@ -1,4 +1,4 @@
-"""DeepPool's Algorithm 1 as it is printed, to compare with."""
+"""DeepPool's Algorithm 1 as printed, for comparison."""
 
 import math
 from dataclasses import dataclass
@@ -14,19 +14,18 @@ from tf_libra.planning.limits import within
 @register
 @dataclass(frozen=True, kw_only=True)
 class SearchLinear(Limited):
-    """What Algorithm 1 finds for a chain.
+    """Algorithm 1's plan of a chain.
 
-    It keeps one predecessor per state (layer, devices): that of the least time. Whether the state
-    keeps the limit then depends on it, and another that would have kept it is forgotten. A first
-    candidate is taken whatever it amplifies, so the plan may break the limit. For the last layer,
-    which the printed loop does not judge, the quickest number of devices within the limit is taken,
-    or the quickest of all.
+    The algorithm stores one predecessor per state (layer, devices), the one of least time. A slower
+    predecessor that would keep the limit is lost. The first candidate is stored at any
+    amplification, so the plan may exceed the limit. The printed loop does not check the last layer:
+    it gets the fastest device count within the limit, or the fastest of all.
     """
 
     name: ClassVar[str] = "search-linear"
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
-        """Searches; `ValueError` where the model is no chain."""
+        """Search; a model that is no chain is a `ValueError`."""
         return BurstDraft(_search(scaling, self.max_amplification))
 
 

@@ -1,4 +1,4 @@
-"""What plans bursts: the protocol of a strategy, and who is known by which name."""
+"""Protocol and registry of strategies for burst plans."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -11,10 +11,10 @@ from tf_libra.registry import Registry
 
 @dataclass(frozen=True)
 class BurstDraft:
-    """What a planner hands back: a decision that nobody has put into a schedule yet.
+    """Result of a planner: a decision before scheduling.
 
     Attributes:
-      run: how many devices per layer, and what runs beside what.
+      run: device counts per layer and parallel branches.
       notes: sentences for the plan's notes.
     """
 
@@ -23,10 +23,10 @@ class BurstDraft:
 
 
 class BurstStrategy(Protocol):
-    """A frozen dataclass that holds the arguments of a planner, and plans by them.
+    """Planner with its arguments, a frozen dataclass.
 
     Attributes:
-      name: what users, plans and tables call it.
+      name: name for users, plans and tables.
     """
 
     name: ClassVar[str]
@@ -34,30 +34,30 @@ class BurstStrategy(Protocol):
 
     @property
     def max_amplification(self) -> float | None:
-        """What no layer's amplification may exceed; None: no limit."""
+        """Largest amplification of a layer; None: no limit."""
         ...
 
     @property
     def device_counts(self) -> tuple[int, ...] | None:
-        """The numbers of devices that layers may have, ascending, from 1; None: any."""
+        """Allowed device counts, ascending, from 1; None: any."""
         ...
 
     @property
     def num_devices(self) -> int | None:
-        """That of every layer, where it is fixed."""
+        """Fixed device count of every layer; None: the strategy chooses."""
         ...
 
     def draft(self, scaling: ScalingProfile) -> BurstDraft:
-        """Which layer runs on how many devices; `ValueError` for a model that it does not take."""
+        """Plan the device counts of layers; an unsupported model is a `ValueError`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limited:
-    """What strategies have in common that keep a limit on amplification.
+    """Defaults of strategies with a limit on amplification.
 
     Attributes:
-      max_amplification: what no layer's amplification may exceed, at least 1; None: no limit.
+      max_amplification: largest amplification of a layer, at least 1; None: no limit.
     """
 
     max_amplification: float | None = None
@@ -69,12 +69,12 @@ class Limited:
 
     @property
     def device_counts(self) -> tuple[int, ...] | None:
-        """Any."""
+        """Allowed device counts: any."""
         return None
 
     @property
     def num_devices(self) -> int | None:
-        """Each layer has its own."""
+        """Fixed device count: none, the strategy chooses."""
         return None
 
 

@@ -1,9 +1,9 @@
-"""Ways through a part of a graph: what they take, and what they bring in at their end.
+"""Pareto-optimal paths through a part of a graph, by time and by final transition.
 
-Into a layer where branches join transitions come one after the other, when all branches are done.
-So what branches take together is what all bring in, and on top the most that one lane takes before
-it brings in anything. Of two ways between the same layers one is never needed that takes no less
-and brings in no less than the other.
+Transitions into a joining layer run one after the other when all branches are done. So the branches
+together take the sum of all final transitions, plus the longest lane before its final transition.
+Of two paths between the same layers, one that is no better in time and in final transition is
+dominated.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from tf_libra.planning.burst.bundles import Indices
 from tf_libra.planning.burst.costs import Array
 from tf_libra.planning.burst.decisions import Run
 
-# Ways whose seconds differ by less are as good as equal.
+# Relative tolerance of equal seconds.
 EQUAL = 1e-13
 
 
 @dataclass(frozen=True)
 class Table:
-    """The ways along each link of a bundle, from g devices to h, that may be needed.
+    """Undominated paths along each link of a bundle, from g devices to h.
 
     Attributes:
-      seconds: with what is brought in at the end, as if nothing else led to the target, shape
-        [R, B, G, G]; infinite where there are fewer ways.
-      entering: transitions into the link's target, among the seconds, shape [R, B, G, G].
-      run: what way r along link b from position g to position h is.
+      seconds: seconds with the final transition, as if the target had no other input, shape
+        [R, B, G, G]; infinite in unused rows.
+      entering: seconds of the transition into the link's target, part of `seconds`, same shape.
+      run: returns path r along link b from position g to position h.
     """
 
     seconds: Array
@@ -36,19 +36,21 @@ class Table:
     run: Callable[[int, int, int, int], Run]
 
 
-def beside(seconds: Array, entering: Array, other_seconds: Array, other_entering: Array) -> Array:
-    """What two ways take that run beside each other and end at the same layer; see `Table`."""
+def in_parallel(
+    seconds: Array, entering: Array, other_seconds: Array, other_entering: Array
+) -> Array:
+    """Combine two parallel paths to the same layer; see `Table`."""
     return np.maximum(seconds + other_entering, other_seconds + entering)
 
 
 def together(seconds: Array, entering: Array, main: NDArray[np.bool_], axis: int) -> Array:
-    """What ways take together that end at the same layer; see `Table`.
+    """Combine the paths of branches to the same layer; see `Table`.
 
     Args:
-      seconds: of each branch's way.
-      entering: what it brings in at its end.
-      main: whether it runs with the main lane, one after the other, or beside; of the same shape.
-      axis: the branches'.
+      seconds: seconds of each branch's path.
+      entering: its final transition.
+      main: True for branches of the sequential main lane, False for parallel ones; same shape.
+      axis: axis of the branches.
     """
     before = _before_entering(seconds, entering)
     lane = np.where(main, before, 0.0).sum(axis=axis)
@@ -56,7 +58,7 @@ def together(seconds: Array, entering: Array, main: NDArray[np.bool_], axis: int
 
 
 def _before_entering(seconds: Array, entering: Array) -> Array:
-    """What ways take before they bring in anything; infinite where there is none."""
+    """Return seconds before the final transition; infinite for unused rows."""
     before = np.full(seconds.shape, np.inf)
     np.subtract(seconds, entering, out=before, where=np.isfinite(seconds))
     return before
@@ -64,19 +66,19 @@ def _before_entering(seconds: Array, entering: Array) -> Array:
 
 @dataclass(frozen=True)
 class Kept:
-    """Ways as in `Table`, and which row each was before, shape [R, ...]; None: the same."""
+    """Selected paths as in `Table`, with their previous rows [R, ...]; None: unchanged."""
 
     seconds: Array
     entering: Array
     rows: Indices | None
 
     def row(self, row: int, link: int, source: int, count: int) -> int:
-        """Which row a way was."""
+        """Return the previous row of a path."""
         return row if self.rows is None else int(self.rows[row, link, source, count])
 
 
 def frontier(seconds: Array, entering: Array) -> Kept:
-    """Keeps per place the ways that none beats in both; what enters rises with the row."""
+    """Select the undominated paths per cell, by ascending final transition."""
     shape = seconds.shape[1:]
     seconds, entering = seconds.reshape(len(seconds), -1), entering.reshape(len(entering), -1)
     at = np.arange(seconds.shape[1])
@@ -96,7 +98,7 @@ def frontier(seconds: Array, entering: Array) -> Kept:
 
 
 def _finite(seconds: Array, entering: Array) -> Kept:
-    """Keeps the ways that there are, shape [R, M]."""
+    """Select the finite paths, shape [R, M]."""
     keep = np.isfinite(seconds)
     rows = np.argsort(~keep, axis=0, kind="stable")[: max(1, int(keep.sum(axis=0).max()))]
     seconds, entering = (np.take_along_axis(x, rows, 0) for x in (seconds, entering))
@@ -104,13 +106,13 @@ def _finite(seconds: Array, entering: Array) -> Kept:
 
 
 def rows_of(kept: Kept) -> Indices:
-    """Which row each way was."""
+    """Return the previous row of each path."""
     assert kept.rows is not None
     return kept.rows
 
 
 def better(one: Kept, other: Kept) -> Kept:
-    """Keeps of both what none beats in both."""
+    """Select the undominated paths of both."""
     return frontier(
         np.concatenate([one.seconds, other.seconds]), np.concatenate([one.entering, other.entering])
     )
@@ -119,17 +121,17 @@ def better(one: Kept, other: Kept) -> Kept:
 def combined(
     seconds: Array, entering: Array, main: NDArray[np.bool_], limits: Array, known: Array
 ) -> tuple[Array, Indices]:
-    """The quickest choice of a row per branch whose sum of what enters keeps to a limit.
+    """Return the fastest choice of a row per branch whose final transitions keep a limit.
 
     Args:
-      seconds: per case, branch and row, as in `Table`, shape [M, k, R].
-      entering: the same of what enters.
-      main: whether the branch runs with the main lane, else beside it, [M, k]; those that do first.
-      limits: shape [M].
-      known: seconds that a choice must be below to be of interest, shape [M].
+      seconds: seconds per case, branch and row, as in `Table`, shape [M, k, R].
+      entering: final transitions, same shape.
+      main: True for branches of the main lane, which come first, shape [M, k].
+      limits: limits on the sum of final transitions, shape [M].
+      known: seconds of the incumbents, shape [M].
 
     Returns:
-      Seconds, infinite where there is none, shape [M], and the rows, shape [k, M].
+      Seconds, infinite without a choice, shape [M], and the rows, shape [k, M].
     """
     found = np.full(len(seconds), np.inf)
     rows = np.zeros((seconds.shape[1], len(seconds)), np.intp)
@@ -145,14 +147,14 @@ def combined(
 def _with_main(
     seconds: Array, entering: Array, main: int, limits: Array, known: Array
 ) -> tuple[Array, Indices]:
-    """As `combined`, where the first `main` branches of every case are the main lane's."""
+    """Run `combined` for cases whose first `main` branches are the main lane's."""
     cases = len(seconds)
     at = np.arange(cases)
-    # What the branches from b on add and bring in at least.
+    # Least seconds and final transitions of the branches from b on.
     brings = entering.min(axis=2)
     least = np.concatenate([seconds[:, :main].min(axis=2), brings[:, main:]], axis=1)
     added, brought = (x[:, ::-1].cumsum(axis=1)[:, ::-1].T for x in (least, brings))
-    # What takes too long even if all others bring in the least is not needed.
+    # Prune rows that are too slow even with the least of all other branches.
     others = least.sum(axis=1)[:, None] - least
     others[:, main:] = (brings.sum(axis=1)[:, None] - brings)[:, main:]
     seconds = np.where(seconds + others[:, :, None] < known[:, None, None], seconds, np.inf)
@@ -176,24 +178,22 @@ def _with_main(
     for branch in range(main, seconds.shape[1]):
         lanes.append(_finite(seconds[:, branch].T, entering[:, branch].T))
         picks.append(rows_of(lanes[-1]))
-    found, taken = _beside_each_other([(lane.seconds.T, lane.entering.T) for lane in lanes], limits)
+    found, taken = _parallel_lanes([(lane.seconds.T, lane.entering.T) for lane in lanes], limits)
     return found, np.stack([pick[taken[max(0, b - main + 1)], at] for b, pick in enumerate(picks)])
 
 
-def _beside_each_other(
-    lanes: list[tuple[Array, Array]], limits: Array
-) -> tuple[Array, list[Indices]]:
-    """The quickest choice of a row per lane whose sum of what enters keeps to a limit.
+def _parallel_lanes(lanes: list[tuple[Array, Array]], limits: Array) -> tuple[Array, list[Indices]]:
+    """Return the fastest choice of a row per parallel lane whose final transitions keep a limit.
 
-    What is best if no lane may take more than J before it brings in anything is that each brings in
-    the least that it can until J. So J is tried, from one row's to the next.
+    If every lane may take at most J before its final transition, each lane takes its least final
+    transition within J. So the search tries J at the rows' values.
 
     Args:
-      lanes: seconds and what enters per case and row, [M, R].
-      limits: shape [M].
+      lanes: seconds and final transitions per case and row, [M, R].
+      limits: limits on the sum of final transitions, shape [M].
 
     Returns:
-      Seconds, infinite where there is none, and each lane's rows, shapes [M].
+      Seconds, infinite without a choice, and each lane's rows, shapes [M].
     """
     before = [_before_entering(*lane) for lane in lanes]
     every = np.concatenate(before, axis=1)

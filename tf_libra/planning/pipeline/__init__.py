@@ -1,6 +1,6 @@
-"""Planners of pipelines: which layers run where, and in which order microbatches pass.
+"""Planners of pipelines: stages, devices and the order of microbatches.
 
-Importing it registers the planners that come along.
+Importing the package registers its planners.
 """
 
 from tf_libra.planning.pipeline.baselines import DataParallel, GPipe, HetPipe, PipeDream

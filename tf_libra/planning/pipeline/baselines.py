@@ -1,6 +1,6 @@
-"""What SPP is compared with (SPP, sections II and V): all under its barrier between iterations.
+"""Baselines of SPP (SPP, sections II and V), all with its barrier between iterations.
 
-None of them knows that links differ: GPipe takes devices in the order of their numbers, PipeDream
+They ignore differences between links: GPipe takes devices in the order of their numbers, PipeDream
 one rate within nodes and one between them, HetPipe one pipeline per node.
 """
 
@@ -23,7 +23,7 @@ from tf_libra.planning.pipeline.strategy import (
     register,
 )
 
-# Links that are so much faster than the next slower ones are those within nodes.
+# Links faster than the next slower ones by this ratio lie within nodes.
 _NODE_RATIO = 1.5
 
 
@@ -36,7 +36,8 @@ class GPipe(Microbatches):
     number of stages stay idle.
 
     Attributes:
-      num_stages: exactly so many stages; None: one per device, or per layer where there are fewer.
+      num_stages: fixed number of stages; None: one per device, or per layer if there are fewer
+        layers.
     """
 
     name: ClassVar[str] = "gpipe"
@@ -47,7 +48,7 @@ class GPipe(Microbatches):
         object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the stages."""
+        """Return the stages."""
         count = self.num_stages or min(len(layers.layers), cluster.num_devices)
         parts = np.array_split(np.arange(len(layers.layers)), count)
         order: tuple[Computation, ...] = (
@@ -76,7 +77,7 @@ class PipeDream(Microbatches):
     name: ClassVar[str] = "pipedream"
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the stages."""
+        """Return the stages."""
         groups = equal_groups(cluster)
         if len(groups) == 1:
             groups = tuple((device,) for device in groups[0])
@@ -116,7 +117,7 @@ class HetPipe(Microbatches):
     name: ClassVar[str] = "hetpipe"
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the stages."""
+        """Return the stages."""
         groups = equal_groups(cluster)
         within, _ = _rates(cluster, groups)
         count = min(len(groups[0]), len(layers.layers))
@@ -139,22 +140,21 @@ class DataParallel(Microbatches):
 
     @property
     def num_stages(self) -> int:
-        """One."""
+        """Number of stages: 1."""
         return 1
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the one stage."""
+        """Return the single stage."""
         (order,) = execution_orders(1, num_microbatches)
         devices = tuple(range(cluster.num_devices))
         return PipelineDraft((PipelineStage(0, len(layers.layers), devices, order),))
 
 
 def nodes_of(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Returns the devices of each node: as the cluster says, else guessed from its rates.
+    """Return the devices of each node, from the cluster or guessed from its rates.
 
-    The guess: between the two successive rates of the largest ratio, if it is at least 1.5, runs
-    the border between links of nodes and links within them. Without such a border all devices are
-    on one node.
+    The guess: the two successive rates with the largest ratio, if it is at least 1.5, separate
+    links between nodes from links within nodes. Without such a ratio, all devices are on one node.
     """
     count = cluster.num_devices
     if cluster.nodes is not None:
@@ -167,7 +167,7 @@ def nodes_of(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
         fast = cluster.rates >= rates[1 + int(ratios.argmax())]
         labels = list(range(count))
         for device in range(count):
-            # A device and what it reaches fast become one node.
+            # A device and its fast neighbours become one node.
             joined = {labels[device], *(labels[other] for other in np.flatnonzero(fast[device]))}
             labels = [min(joined) if label in joined else label for label in labels]
     return tuple(
@@ -177,7 +177,7 @@ def nodes_of(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 
 
 def equal_groups(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Returns the devices in groups of one size, each a node or a part of one."""
+    """Return the devices in groups of one size, each a node or a part of one."""
     nodes = nodes_of(cluster)
     size = math.gcd(*map(len, nodes))
     return tuple(
@@ -188,12 +188,12 @@ def equal_groups(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 def balanced_cuts(
     seconds: NDArray[np.float64], crossing: NDArray[np.float64], num_stages: int
 ) -> list[int]:
-    """Returns where to cut L layers into stages so that the largest time is least.
+    """Return the cuts of L layers into stages that minimize the largest time.
 
     Args:
-      seconds: of a stage of layers i to j, shape [L + 1, L + 1]; infinite where it is empty.
-      crossing: of the channel behind layer i, shape [L - 1].
-      num_stages: how many.
+      seconds: seconds of a stage of layers i to j, shape [L + 1, L + 1]; infinite if empty.
+      crossing: seconds of the channel after layer i, shape [L - 1].
+      num_stages: number of stages.
 
     Returns:
       num_stages + 1 indices of layers, from 0 to L.
@@ -212,13 +212,13 @@ def balanced_cuts(
 
 
 class _Level:
-    """One level of PipeDream's dynamic program: A(i to j, m) for all ranges of layers and m.
+    """Level of PipeDream's dynamic program: A(i to j, m) for all ranges of layers and m.
 
     Args:
-      seconds: of layers i to j on one unit of this level, shape [L + 1, L + 1].
-      parameters: bytes of layers i to j, likewise.
-      crossing: bytes through the channel behind layer i, shape [L - 1].
-      units: how many devices, or nodes.
+      seconds: seconds of layers i to j on one unit of this level, shape [L + 1, L + 1].
+      parameters: bytes of layers i to j, shape [L + 1, L + 1].
+      crossing: bytes through the channel after layer i, shape [L - 1].
+      units: number of devices or nodes.
       rate: bytes per second between any two of them.
     """
 
@@ -254,7 +254,7 @@ class _Level:
             self._choice.append((cuts, widths))
 
     def stages(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Returns first layer, one past the last, and units of each stage of a range on all."""
+        """Return first layer, stop layer, and units of each stage of a range on all units."""
         found = []
         units = len(self.least)
         while units > 0:
@@ -267,7 +267,7 @@ class _Level:
 
 
 def _rates(cluster: Cluster, groups: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
-    """The least rate of a link within groups and of one between them; infinite for none."""
+    """Return the least rates within and between groups; infinite without such a link."""
     group_of = np.empty(cluster.num_devices, int)
     for index, group in enumerate(groups):
         group_of[list(group)] = index
@@ -280,7 +280,7 @@ def _rates(cluster: Cluster, groups: tuple[tuple[int, ...], ...]) -> tuple[float
 
 
 def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of entries i to j, shape [L + 1, L + 1]; infinite where there is none."""
+    """Return the sums of entries i to j, shape [L + 1, L + 1]; infinite for empty ranges."""
     before = np.concatenate([[0.0], np.cumsum(values)])
     sums = before - before[:, None]
     sums[np.tril_indices(len(sums))] = np.inf
@@ -290,7 +290,7 @@ def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _alternating(
     stages: list[tuple[int, int, tuple[int, ...]]], num_microbatches: int
 ) -> tuple[PipelineStage, ...]:
-    """Stages in PipeDream's order: as many forward as stages follow, then one back, one forward."""
+    """Order stages as PipeDream: warm up by forward passes, then alternate backward, forward."""
     found = []
     for index, (start, stop, devices) in enumerate(stages):
         ahead = min(num_microbatches, len(stages) - index)

@@ -1,4 +1,4 @@
-"""All strategies of pipelines side by side: what each plans, and what that is predicted to take."""
+"""Comparison of the plans and predicted times of all pipeline strategies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Compared:
     """One row of a comparison.
 
     Attributes:
-      name: what it is given under.
-      plan: its plan; None where layers or cluster allow none.
-      timeline: what is predicted of it; likewise.
-      problem: why there is none; empty where there is.
+      name: name of the row.
+      plan: the plan; None if layers or cluster allow none.
+      timeline: predicted timeline of the plan; None without a plan.
+      problem: reason for a missing plan; empty with a plan.
     """
 
     name: str
@@ -34,11 +34,11 @@ def compare(
     strategies: Mapping[str, PipelineStrategy],
     num_microbatches: int,
 ) -> tuple[Compared, ...]:
-    """Returns what each strategy plans, by the name it is given under, in that order.
+    """Return the comparison of the given strategies, by name, in their order.
 
     Raises:
-      ValueError: an argument that allows a strategy no plan, before anything is planned; or none
-        has a plan: says why the first has none.
+      ValueError: an argument that allows a strategy no plan, before any planning; or no strategy
+        has a plan, with the first one's reason.
     """
     for one in strategies.values():
         checked(layers, cluster, one, num_microbatches)
@@ -46,7 +46,7 @@ def compare(
     for name, one in strategies.items():
         try:
             plan = make_pipeline_plan(layers, cluster, one, num_microbatches=num_microbatches)
-        except ValueError as error:  # such as a link that it needs, and that is missing
+        except ValueError as error:  # such as a missing link
             rows.append(Compared(name, None, None, str(error)))
             continue
         rows.append(Compared(name, plan, simulate_pipeline(layers, plan, cluster)))

@@ -1,4 +1,4 @@
-"""What stages need of a device's memory, and where they do not fit."""
+"""Check of stages against the memory of devices."""
 
 from tf_libra import units
 from tf_libra.model.cluster import Cluster
@@ -6,12 +6,12 @@ from tf_libra.model.layers import LayerGraph
 from tf_libra.model.pipeline import PipelineStage
 from tf_libra.planning.limits import within
 
-# Parameters, and as much for their gradients. Slots and activations are not known here.
+# Parameters and their gradients. Slots and activations are unknown here.
 COPIES = 2
 
 
 def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
-    """Raises `ValueError` where a layer alone is more than a device has memory for."""
+    """Raise `ValueError` if a single layer exceeds the memory of every device."""
     largest = max(layers.layers, key=lambda one: one.parameter_bytes)
     needed = COPIES * largest.parameter_bytes
     if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):
@@ -25,7 +25,7 @@ def check_layers_fit(layers: LayerGraph, cluster: Cluster) -> None:
 def check_stages_fit(
     layers: LayerGraph, cluster: Cluster, strategy: str, stages: tuple[PipelineStage, ...]
 ) -> None:
-    """Raises `ValueError` where a stage is more than a device has memory for."""
+    """Raise `ValueError` if a stage exceeds the memory of a device."""
     for number, stage in enumerate(stages):
         needed = COPIES * float(layers.parameter_bytes[stage.start : stage.stop].sum())
         if cluster.memory_bytes is not None and not within(needed, cluster.memory_bytes):

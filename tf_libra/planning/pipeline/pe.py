@@ -1,10 +1,10 @@
-"""Pipeline execution: the order of SPP, Algorithm 1, lines 1 to 8. The simulator does the rest."""
+"""Execution order of microbatches (PE): SPP, Algorithm 1, lines 1 to 8."""
 
 from tf_libra.model.pipeline import Computation
 
 
 def execution_orders(num_stages: int, num_microbatches: int) -> list[tuple[Computation, ...]]:
-    """Returns U_s, the order of each stage's computation blocks.
+    """Return U_s, the order of each stage's computation blocks.
 
     A microbatch passes 4S - 3 blocks: computation and transfers forward, the last stage's forward
     and backward as one, transfers and computation backward. A pass over the blocks moves at most

@@ -1,4 +1,4 @@
-"""From a strategy to a pipeline plan."""
+"""Planning of pipelines by a strategy."""
 
 from dataclasses import replace
 
@@ -25,15 +25,14 @@ def make_pipeline_plan(
     *,
     num_microbatches: int | None = None,
 ) -> PipelinePlan:
-    """Returns the strategy's plan for a model on a cluster, with its predicted time.
+    """Return the strategy's plan for a model on a cluster, with its predicted time.
 
     Args:
-      layers: what a microbatch costs, layer by layer.
+      layers: costs of a microbatch, by layer.
       cluster: the devices and the rates between them.
       strategy: a registered name, such as "spp", "gpipe", "pipedream", "hetpipe" or
         "data-parallel"; or a strategy with its arguments.
-      num_microbatches: M, into how many parts an iteration's batch is divided; None: what the
-        strategy says.
+      num_microbatches: M, number of parts of an iteration's batch; None: the strategy's.
 
     Raises:
       ValueError: an unknown strategy, no or less than one microbatch, more stages than layers or
@@ -50,10 +49,10 @@ def make_pipeline_plans(
     *,
     num_microbatches: int | None = None,
 ) -> tuple[PipelinePlan, ...]:
-    """Returns all that a strategy chooses from, the shortest iteration first.
+    """Return all candidate plans of a strategy, the shortest iteration first.
 
-    SPP chooses among numbers of stages, most others among nothing. Arguments and errors
-    are those of `make_pipeline_plan`, whose plan is the first.
+    SPP has a candidate per number of stages, most others have one. Arguments and errors are those
+    of `make_pipeline_plan`, whose plan is the first.
     """
     strategy, count = checked(layers, cluster, strategy, num_microbatches)
     drafts = strategy.drafts(layers, cluster, count)
@@ -67,10 +66,10 @@ def checked(
     strategy: PipelineStrategy | str,
     num_microbatches: int | None,
 ) -> tuple[PipelineStrategy, int]:
-    """Returns the strategy and M of `make_pipeline_plan`'s arguments.
+    """Return the strategy and M of `make_pipeline_plan`'s arguments.
 
     Raises:
-      ValueError: no plan can be made of them, whatever the links and the planner.
+      ValueError: the arguments allow no plan, for any links and planner.
     """
     checks.instance("layers", layers, LayerGraph)
     checks.instance("cluster", cluster, Cluster)

@@ -1,4 +1,4 @@
-"""Pipeline partition, replication and mapping: SPP, Algorithm 4, as a table filled bottom up."""
+"""Pipeline partition, replication and mapping (PRM): SPP, Algorithm 4, bottom up."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ StageRange = tuple[int, int, tuple[int, ...]]
 class Partitions:
     """W(l, xi, r, i) of SPP, section IV-B, for all its arguments.
 
-    W is the least possible largest time that a stage, with its all-reduce, or a channel is busy in
-    an iteration, if the first l layers make xi stages on the first i devices of an order, the last
-    stage on r of them.
+    W is the least bottleneck: the largest busy time of a stage with its all-reduce, or of a
+    channel, in an iteration, if the first l layers make xi stages on the first i devices of an
+    order, the last stage on r of them.
 
     Filling it takes O(V^2) steps over arrays of at most V·L^2 and V^2·L numbers.
 
     Args:
-      layers: what a microbatch costs.
-      cluster: the devices' rates.
-      order: all devices of the cluster that are to be used, as `rdo.device_order` puts them.
+      layers: costs of a microbatch.
+      cluster: rates between devices.
+      order: used devices of the cluster, in the order of `rdo.device_order`.
       num_microbatches: M.
     """
 
@@ -40,14 +40,14 @@ class Partitions:
         memory = np.inf if cluster.memory_bytes is None else cluster.memory_bytes
         self._bytes = _ranges(layers.parameter_bytes)
         self._too_large = ~within(COPIES * self._bytes, memory)
-        # What crosses a channel behind layer l' in an iteration, both ways; before the first and
-        # behind the last layer is none.
+        # Bytes through a channel after layer l' in an iteration, both ways; 0 before the first and
+        # after the last layer.
         self._crossing = 2 * num_microbatches * np.concatenate([[0.0], layers.cut_bytes, [0.0]])
         self._computation = [
             num_microbatches * _before(np.add(*layers.replica_seconds(replicas)))
             for replicas in range(1, devices + 1)
         ]
-        # Per number of devices i: [xi - 1, l, r - 1].
+        # For each number of devices i: [xi - 1, l, r - 1].
         self._least: list[NDArray[np.float64]] = []
         for used in range(devices + 1):
             table = np.full((min(used, count), count + 1, used), np.inf)
@@ -61,14 +61,14 @@ class Partitions:
             self._least.append(table)
 
     def seconds(self, num_stages: int) -> float:
-        """W(xi) for a number of stages: the minimum over the last stage's replicas."""
+        """Return W(xi) for a number of stages: the minimum over the last stage's replicas."""
         return float(self._least[-1][num_stages - 1, -1].min())
 
     def stages(self, num_stages: int) -> list[StageRange] | None:
-        """Returns stages with `seconds(num_stages)`; None where links or memory forbid so many.
+        """Return stages with `seconds(num_stages)`; None if links or memory forbid this number.
 
-        Among equal ones it takes what Algorithm 4 meets first: fewer replicas of the last stage,
-        then more layers in it, then fewer replicas of the one before.
+        Ties follow the order of Algorithm 4: fewer replicas of the last stage, then more layers in
+        it, then fewer replicas of the previous stage.
         """
         if not np.isfinite(self.seconds(num_stages)):
             return None
@@ -89,7 +89,7 @@ class Partitions:
         return stages[::-1]
 
     def _stage_seconds(self, used: int, replicas: int) -> NDArray[np.float64]:
-        """Stage of layers l' to l on the last replicas of the first devices, [l', l]; Eq. 1."""
+        """Return seconds of stage l' to l on the last replicas of the used devices, [l', l]."""
         among = self._rates[used - replicas : used, used - replicas : used]
         computed = self._computation[replicas - 1]
         seconds = computed - computed[:, None]
@@ -103,26 +103,26 @@ class Partitions:
         return seconds
 
     def _channels(self, used: int, replicas: int) -> NDArray[np.float64]:
-        """Both ways of the channel before the last stage, [l', r' - 1]."""
+        """Return seconds of the channel before the last stage, both ways, [l', r' - 1]."""
         start = used - replicas
-        # The least rate to each number of replicas of the stage before.
+        # The least rate to each number of replicas of the previous stage.
         rates = np.minimum.accumulate(self._rates[:start, start:used].min(axis=1)[::-1])
         links = replicas * np.arange(1.0, start + 1)
         return _seconds(self._crossing[:, None], links * rates)
 
     def _before_last(self, used: int, replicas: int) -> NDArray[np.float64]:
-        """The least of the first two terms of W over r', [xi - 2, l']."""
+        """Return the least of the first two terms of W over r', [xi - 2, l']."""
         channels = self._channels(used, replicas)
         return np.maximum(self._least[used - replicas], channels).min(axis=2)
 
 
 def _before(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums of the first l values, l = 0..L."""
+    """Return sums of the first l values, l = 0..L."""
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums of the values from l' to l, [l', l]; each is added up by itself."""
+    """Return sums of the values from l' to l, [l', l], each accumulated separately."""
     count = len(values)
     sums = np.zeros((count + 1, count + 1))
     sums[:count, 1:] = np.triu(np.broadcast_to(values, (count, count))).cumsum(axis=1)
@@ -130,7 +130,7 @@ def _ranges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _seconds(num_bytes: NDArray[np.float64], rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bytes over rates; nothing takes no time even where there is no link."""
+    """Return bytes over rates; 0 bytes take 0 even without a link."""
     with np.errstate(divide="ignore", invalid="ignore"):
         seconds = num_bytes / rates
     return np.where(num_bytes == 0, 0.0, seconds)

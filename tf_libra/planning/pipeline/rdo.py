@@ -1,4 +1,4 @@
-"""Recursive device ordering: SPP, Algorithm 2."""
+"""Recursive device ordering (RDO): SPP, Algorithm 2."""
 
 from dataclasses import dataclass
 
@@ -9,27 +9,26 @@ from tf_libra.model.cluster import Cluster
 
 
 def device_order(cluster: Cluster) -> tuple[int, ...]:
-    """Returns the devices in an order that keeps slow links between few neighbours.
+    """Return the devices in an order with few slow links between neighbours.
 
     The cluster is divided by a minimum cut, and each part again, down to single devices. The paper
-    leaves open which part of a cut comes first; of all orders that its cuts allow, this is one with
-    the least sum of 1 / rate between successive devices, and where links are missing, with the
-    fewest of them.
+    leaves the order of a cut's parts open. Of all orders that the cuts allow, this one has the
+    fewest missing links between successive devices, then the least sum of 1 / rate.
     """
     count = cluster.num_devices
     rates = cluster.rates
     linked = rates > 0
-    # Of the slowest link, so that no sum of those that there are is as long as one that is missing.
+    # From the slowest link, so that one missing link is longer than any sum of existing ones.
     lengths = np.full(rates.shape, float(count))
     np.divide(rates[linked].min(initial=np.inf), rates, out=lengths, where=linked)
-    # Parts, each before the two that it is cut into.
+    # Parts, each before its two halves.
     parts = [np.arange(count)]
     cuts: dict[int, tuple[int, int]] = {}
     for place, members in enumerate(parts):
         if len(members) > 1:
             side = min_cut(rates[np.ix_(members, members)])
             cuts[place] = len(parts), len(parts) + 1
-            # The least number first: of equal orders, that of the numbers is found.
+            # The least number first: ties follow the order of the numbers.
             parts += [members[side == side[0]], members[side != side[0]]]
     orders: dict[int, _Orders] = {}
     for place in reversed(range(len(parts))):
@@ -45,14 +44,14 @@ def device_order(cluster: Cluster) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Orders:
-    """The shortest orders of a part that its cuts allow, by their ends.
+    """Shortest orders of a part that its cuts allow, by their ends.
 
     Attributes:
-      members: its n devices; those of the first of its own two parts come first.
-      least: the length of the shortest order from one member to another, shape [n, n]; infinite
-        where its cuts allow none.
-      parts: these two; none of a single device.
-      between: lengths from the members of one to those of the other.
+      members: the n devices, those of the first half first.
+      least: length of the shortest order from one member to another, shape [n, n]; infinite if the
+        cuts allow none.
+      parts: the two halves; empty for a single device.
+      between: lengths from the members of one half to those of the other.
     """
 
     members: NDArray[np.int64]
@@ -61,7 +60,7 @@ class _Orders:
     between: NDArray[np.float64] | None = None
 
     def order(self, first: int, last: int) -> tuple[int, ...]:
-        """Returns the shortest order from one member, by its place, to another."""
+        """Return the shortest order from one member to another, both by index."""
         found = []
         left = [(self, first, last)]
         while left:
@@ -83,7 +82,7 @@ class _Orders:
 
 
 def _joined(one: _Orders, other: _Orders, lengths: NDArray[np.float64]) -> _Orders:
-    """Returns the orders of two parts together, either of which may come first."""
+    """Return the orders of two parts together, in either order."""
     border = len(one.members)
     members = np.concatenate([one.members, other.members])
     between = lengths[np.ix_(one.members, other.members)]
@@ -94,12 +93,12 @@ def _joined(one: _Orders, other: _Orders, lengths: NDArray[np.float64]) -> _Orde
 
 
 def _shortest(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The least sum over what lies between, [a, b] and [b, c] to [a, c]."""
+    """Return the min-plus product of [a, b] and [b, c]."""
     return np.stack([(row[:, None] + other).min(axis=0) for row in one])
 
 
 def min_cut(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns one side of a minimum cut of a graph, as a mask (Stoer and Wagner 1997).
+    """Return one side of a minimum cut of a graph, as a mask (Stoer and Wagner 1997).
 
     Args:
       weights: symmetric, at least 0, shape [n, n], n >= 2.
@@ -110,7 +109,7 @@ def min_cut(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     members = [[index] for index in range(count)]
     best, side = np.inf, members[0]
     while len(weights) > 1:
-        # A phase: vertices join by how strongly they hang on those that have joined.
+        # A phase: vertices join by the weight of their edges to joined vertices.
         strength = weights[0].copy()
         strength[0] = -np.inf
         before, last = 0, 0

@@ -1,8 +1,8 @@
-"""How the replicas of a stage all-reduce while it computes backward for the last microbatch.
+"""Tensor fusion for the replicas of a stage, during backward of the last microbatch.
 
-A stage's gradients are final one by one during that computation: for this while a stage is what
-LIBRA plans for, a worker whose all-reduces overlap its backward computation. SPP itself begins with
-all of them when it has ended (section III-B).
+A stage's gradients become final one by one during that computation, which is LIBRA's problem: a
+worker whose all-reduces overlap its backward computation. SPP itself all-reduces after backward
+(section III-B).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,20 @@ from tf_libra.planning.data_parallel.libra import Libra
 from tf_libra.planning.data_parallel.planner import make_plan
 from tf_libra.simulation import PipelineTimeline, simulate
 
-# What is predicted has to be shorter by this share, to be worth more than one all-reduce.
+# Least predicted gain that justifies several all-reduces.
 _GAIN = 0.02
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients are fused.
+    """Fused gradients of a stage.
 
     Attributes:
-        groups: half-open ranges of gradients, in the order in which they are produced; one range of
-            all of them: one all-reduce, once backward computation has ended.
-        predicted_seconds: from the start of the last backward computation until all are reduced.
+        groups: half-open ranges of gradients in backward order; a single range is one all-reduce
+            after backward computation.
+        predicted_seconds: seconds from the start of the last backward computation to the end of the
+            last all-reduce.
         at_once_seconds: the same with one all-reduce.
     """
 
@@ -43,21 +44,21 @@ def plan_reduction(
     bytes_per_second: float,
     latency_seconds: float,
 ) -> Reduction:
-    """Fuses gradients by LIBRA's planner where that pays, else all of them.
+    """Fuse gradients by LIBRA's planner if that pays, otherwise all of them.
 
     Args:
-        num_bytes: sizes of gradients, in the order in which they are produced.
-        compute_seconds: of backward computation from one to the next, the first from its start.
-        num_replicas: at least 2.
-        bytes_per_second: the least rate between two of them, which SPP's Eq. 1 counts with.
-        latency_seconds: of a message between two of them.
+        num_bytes: sizes of gradients in backward order.
+        compute_seconds: backward seconds before each gradient, since the previous one.
+        num_replicas: number of replicas, at least 2.
+        bytes_per_second: least rate between two replicas, as in SPP's Eq. 1.
+        latency_seconds: latency of a message between two replicas.
 
     Raises:
-        ValueError: there is no gradient, or a number is out of its range.
+        ValueError: no gradient, or a number out of its range.
     """
     profile = BackwardProfile.from_arrays(num_bytes, compute_seconds)
     rate = (bytes_per_second, 0.0, 0.0)
-    # All ranks of a set exchange with all others at once: 2 messages, one after the other.
+    # All ranks of a set exchange with all others concurrently: 2 sequential messages.
     cost = ContentionModel(
         num_replicas, latency_seconds, (1.0, 0.0), overlapped=rate, exclusive=rate, hops=2
     )
@@ -70,13 +71,13 @@ def plan_reduction(
 
 
 def worthwhile(timeline: PipelineTimeline, gains: Mapping[int, float]) -> frozenset[int]:
-    """The stages whose all-reduces have to end earlier for the iteration to be as short as it can.
+    """Return the stages whose all-reduces have to end earlier for the shortest iteration.
 
-    What others wait for is sent before any all-reduce ends, so nothing else moves.
+    Transfers to other stages precede every all-reduce, so nothing else moves.
 
     Args:
-        timeline: of the iteration, each stage's gradients all-reduced at once.
-        gains: by stage, by how many seconds its all-reduce could end earlier.
+        timeline: timeline of the iteration with one all-reduce per stage.
+        gains: seconds by which a stage's all-reduce could end earlier, by stage.
     """
     ends: dict[int, float] = {}
     other = 0.0

@@ -24,12 +24,12 @@ from tf_libra.simulation.pipeline import simulate_pipeline
 @register
 @dataclass(frozen=True, kw_only=True)
 class Spp(Microbatches):
-    """SPP: for each number of stages the least bottleneck; of these plans the shortest iteration.
+    """SPP: the least bottleneck for each number of stages, then the shortest iteration.
 
     Every device has a stage or a replica of one.
 
     Attributes:
-      num_stages: exactly so many stages; None: as many as is best.
+      num_stages: fixed number of stages; None: the best number.
     """
 
     name: ClassVar[str] = "spp"
@@ -40,7 +40,7 @@ class Spp(Microbatches):
         object.__setattr__(self, "num_stages", checks.count("num_stages", self.num_stages))
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Returns the plan of Algorithm 3; raises as `drafts`."""
+        """Return the plan of Algorithm 3; raises as `drafts`."""
 
         def seconds(draft: PipelineDraft) -> float:
             plan = PipelinePlan(draft.stages, layers.names, cluster.num_devices, self.name)
@@ -51,13 +51,13 @@ class Spp(Microbatches):
     def drafts(
         self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
     ) -> tuple[PipelineDraft, ...]:
-        """Returns what Algorithm 3 chooses from: for each number of stages the least bottleneck.
+        """Return the candidates of Algorithm 3: the least bottleneck for each number of stages.
 
-        Numbers of stages that links or memory forbid are left out.
+        Numbers of stages that links or memory forbid have no candidate.
 
         Raises:
-          ValueError: links that the cluster lacks are needed whatever the plan (of many devices: by
-            those in the order of Algorithm 2), or its devices have too little memory for any.
+          ValueError: every plan (for many devices: every plan in the order of Algorithm 2) needs a
+            missing link or more memory than its devices have.
         """
         counts: Sequence[int] = range(1, min(len(layers.layers), cluster.num_devices) + 1)
         if self.num_stages is not None:
@@ -80,16 +80,16 @@ class Spp(Microbatches):
         return tuple(PipelineDraft(in_execution_order(one, num_microbatches)) for one in found)
 
 
-# Of so many devices every order is tried where Algorithm 2's has no plan for lack of links: 720.
+# Up to this many devices, every order is tried if Algorithm 2's lacks a link: 720 orders.
 _MAX_DEVICES_IN_ANY_ORDER = 6
 
 
 def _partitions(
     layers: LayerGraph, cluster: Cluster, counts: Sequence[int], num_microbatches: int
 ) -> Partitions:
-    """Partitions on the devices in the order of Algorithm 2, unless missing links leave it none.
+    """Return partitions in the order of Algorithm 2, or in the best order if links are missing.
 
-    A plan may exist in another order all the same, and the least bottleneck of any is taken then.
+    If Algorithm 2's order has no plan, the least bottleneck over all orders wins.
     """
 
     def least(partitions: Partitions) -> float:
@@ -106,7 +106,7 @@ def _partitions(
 def in_execution_order(
     ranges: Sequence[StageRange], num_microbatches: int
 ) -> tuple[PipelineStage, ...]:
-    """Returns the stages with the orders of Algorithm 1."""
+    """Return the stages with the orders of Algorithm 1."""
     orders = execution_orders(len(ranges), num_microbatches)
     return tuple(
         PipelineStage(start, stop, devices, order)
@@ -115,7 +115,7 @@ def in_execution_order(
 
 
 def _missing(cluster: Cluster) -> list[tuple[int, int]]:
-    """Pairs of devices without a link."""
+    """Return pairs of devices without a link."""
     return [
         (a, b)
         for a, b in itertools.combinations(range(cluster.num_devices), 2)

@@ -1,4 +1,4 @@
-"""What plans pipelines: the protocol of a strategy, and who is known by which name."""
+"""Protocol and registry of strategies for pipelines."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -12,7 +12,7 @@ from tf_libra.registry import Registry
 
 @dataclass(frozen=True)
 class PipelineDraft:
-    """What a planner hands back: stages that nobody has simulated yet.
+    """Result of a planner: stages before simulation.
 
     Attributes:
       stages: contiguous ranges that cover all layers, with devices and orders.
@@ -24,10 +24,10 @@ class PipelineDraft:
 
 
 class PipelineStrategy(Protocol):
-    """A frozen dataclass that holds the arguments of a planner, and plans by them.
+    """Planner with its arguments, a frozen dataclass.
 
     Attributes:
-      name: what users, plans and tables call it.
+      name: name for users, plans and tables.
     """
 
     name: ClassVar[str]
@@ -35,34 +35,34 @@ class PipelineStrategy(Protocol):
 
     @property
     def num_microbatches(self) -> int | None:
-        """M, where the strategy itself says it."""
+        """M; None if the caller chooses."""
         ...
 
     @property
     def num_stages(self) -> int | None:
-        """How many stages its plans have, where that is said; 1 needs nothing that can be cut."""
+        """Fixed number of stages; None: the strategy chooses. 1 needs no partition."""
         ...
 
     def draft(self, layers: LayerGraph, cluster: Cluster, num_microbatches: int) -> PipelineDraft:
-        """Which layers run where, in which order; `ValueError` where the cluster does not allow it.
+        """Plan stages and orders; a cluster that allows no plan is a `ValueError`.
 
-        The prediction is added elsewhere.
+        `make_pipeline_plan` adds the prediction.
         """
         ...
 
     def drafts(
         self, layers: LayerGraph, cluster: Cluster, num_microbatches: int
     ) -> tuple[PipelineDraft, ...]:
-        """All that `draft` chooses from; at least one, else `ValueError`."""
+        """Return all candidates of `draft`, at least one, or raise `ValueError`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatches:
-    """What strategies have in common: microbatches, and one draft unless they say more.
+    """Defaults of strategies: microbatches and a single draft.
 
     Attributes:
-      num_microbatches: M; None: said when a plan is made.
+      num_microbatches: M, number of microbatches; None: an argument of the call.
     """
 
     num_microbatches: int | None = None
@@ -73,13 +73,13 @@ class Microbatches:
 
     @property
     def num_stages(self) -> int | None:
-        """As many as are planned."""
+        """Fixed number of stages: none, the strategy chooses."""
         return None
 
     def drafts(
         self: PipelineStrategy, layers: LayerGraph, cluster: Cluster, num_microbatches: int
     ) -> tuple[PipelineDraft, ...]:
-        """The one."""
+        """Return the single draft."""
         return (self.draft(layers, cluster, num_microbatches),)
 
 
