@@ -1,1 +1,1 @@
-"""What is planned, as values: profiles, plans, telemetry."""
+"""Frozen values: profiles, plans, layer graphs, clusters, telemetry."""

@@ -1,22 +1,21 @@
-"""What a background job gets of the time that training leaves."""
+"""Statistics of a background job."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Got:
-    """What a background job has got so far, and what it costs.
+    """Run time and cost of a background job so far.
 
     Attributes:
-        step: how many settled steps there were beside which it could run.
-        command: as in a shell.
-        max_slowdown: by how much steps may be longer for it, as a share, in the mean.
-        slowdown: by how much steps beside it were longer so far, in the mean, as a share; None
-            before it is known.
-        share_of_steps: in how many of the settled steps it ran.
-        num_pauses: how often it was paused.
-        seconds: since it began.
-        num_steps: how many of its own it has made; None where it does not count them.
+        step: number of settled training steps since the job began.
+        command: command line of the job.
+        max_slowdown: limit on the mean slowdown of training steps, as a share.
+        slowdown: measured mean slowdown of steps that overlap the job, as a share; None if unknown.
+        share_of_steps: share of the settled steps that the job overlapped.
+        num_pauses: number of pauses.
+        seconds: seconds since the job began.
+        num_steps: steps of the job itself; None if it does not count them.
     """
 
     step: int

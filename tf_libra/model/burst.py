@@ -1,4 +1,4 @@
-"""A burst plan: on how many devices each layer runs, on which, and when (DeepPool 4)."""
+"""Burst plan: device count, devices and schedule of each layer (DeepPool, section 4)."""
 
 import itertools
 import json
@@ -16,21 +16,21 @@ KINDS = ("transition", "compute", "synchronize")
 
 @dataclass(frozen=True)
 class BurstSpan:
-    """Something that a layer's devices do; seconds since the iteration's start.
+    """One activity of a layer's devices; seconds since the iteration's start.
 
     Attributes:
-      kind: "transition" (a layer's input comes, its gradient goes), "compute" (forward and
+      kind: "transition" (transfer of a layer's input and of its gradient), "compute" (forward and
         backward) or "synchronize" (all-reduce of its gradients).
-      layer: the layer; of a transition, the one that it leads to.
-      source: of a transition, the layer that it comes from; else None.
-      lane: on whose devices it is done.
-      start_seconds: when it begins.
-      stop_seconds: when it ends.
-      after: indices of the plan's spans that end before it begins.
+      layer: the layer; for a transition, its target.
+      source: source layer of a transition; otherwise None.
+      lane: lane whose devices run the span.
+      start_seconds: begin.
+      stop_seconds: end.
+      after: indices of the plan's spans that end before this one begins.
 
     Raises:
-      ValueError: an unknown kind, a source where there is none or none where there is one, or a
-        stop before the start.
+      ValueError: an unknown kind, a source for another kind than a transition, a transition without
+        source, or a stop before the start.
     """
 
     kind: str
@@ -61,34 +61,34 @@ class BurstSpan:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Length of the span."""
         return self.stop_seconds - self.start_seconds
 
 
 @dataclass(frozen=True)
 class BurstPlan:
-    """How many devices each layer of an iteration runs on.
+    """Device counts and schedule of the layers of an iteration.
 
-    Layer i runs on the devices from `first_devices[i]` on, `num_devices[i]` of them. In a model
-    without parallel branches that is always the first ones. A branch that runs beside another has
-    a lane of its own: devices that no other lane uses meanwhile.
+    Layer i runs on `num_devices[i]` devices from `first_devices[i]` on; without parallel branches
+    these are always the first devices. A parallel branch has its own lane: devices that no
+    concurrent lane uses.
 
     Attributes:
       layer_names: names of the L layers.
-      device_counts: the allowed numbers of devices; the last is the cluster's size.
-      num_devices: devices under each layer, shape [L].
-      first_devices: number of the first of them, shape [L].
-      lanes: the lane of each layer, shape [L]; 0 is the model's trunk.
-      amplification: of each layer, shape [L]: devices times the seconds in which they are occupied
-        (transitions in, computation, synchronisation) over the layer's seconds on one device
-        (DeepPool 4.2). 1 where both are 0, infinite where only the latter are (null in JSON).
-      iteration_seconds: how long one iteration takes.
-      device_seconds: the sum over layers of what amplification's numerator is.
-      spans: what happens when, each behind all that it waits for.
-      strategy: the name of the strategy that made it.
-      max_amplification: the limit it was made for; None: none.
-      profile_fingerprint: of the scaling profile it was made from.
-      notes: what a reader should know of how the plan was made.
+      device_counts: allowed device counts; the last is the cluster's size.
+      num_devices: device count of each layer, shape [L].
+      first_devices: first device of each layer, shape [L].
+      lanes: lane of each layer, shape [L]; 0 is the model's trunk.
+      amplification: amplification of each layer, shape [L]: device seconds (incoming transitions,
+        computation, synchronization) over the layer's seconds on one device (DeepPool 4.2). 1 if
+        both are 0, infinite if only the latter is (null in JSON).
+      iteration_seconds: length of one iteration.
+      device_seconds: sum of the layers' device seconds.
+      spans: the schedule; each span follows all spans that it waits for.
+      strategy: name of the strategy that made the plan.
+      max_amplification: limit on amplification; None: no limit.
+      profile_fingerprint: fingerprint of the scaling profile.
+      notes: remarks of the planner for the reader.
 
     Raises:
       ValueError: columns of different lengths, a field out of its range, or a span that ends after
@@ -169,7 +169,7 @@ class BurstPlan:
 
     @property
     def transition_seconds(self) -> tuple[float, ...]:
-        """What comes into each layer by transition, shape [L]."""
+        """Seconds of incoming transitions of each layer, shape [L]."""
         total = [0.0] * len(self.layer_names)
         for span in self.spans:
             if span.kind == "transition":
@@ -178,14 +178,14 @@ class BurstPlan:
 
     @cached_property
     def gaps(self) -> tuple[tuple[tuple[float, float], ...], ...]:
-        """Per device of the cluster, the (start, stop) in which it has nothing to do."""
+        """Idle intervals (start, stop) of each device of the cluster."""
         edges = sorted(
             {0, self.device_counts[-1]}
             | set(self.first_devices)
             | {f + n for f, n in zip(self.first_devices, self.num_devices, strict=True)}
         )
         gaps: list[tuple[tuple[float, float], ...]] = []
-        # Devices between two edges are occupied alike.
+        # Devices between two edges have the same schedule.
         for low, high in itertools.pairwise(edges):
             idle, clock = [], 0.0
             for span in sorted(self.spans, key=lambda span: span.start_seconds):
@@ -202,15 +202,14 @@ class BurstPlan:
 
     @property
     def idle_seconds(self) -> tuple[float, ...]:
-        """The sum of each device's gaps."""
+        """Sum of each device's gaps."""
         return tuple(sum(stop - start for start, stop in device) for device in self.gaps)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what the devices execute, in hexadecimal: equal plans run alike.
+        """Hexadecimal SHA-256 of the executed schedule: layers, devices, lanes and order.
 
-        It covers the layers and their devices and lanes, in the order in which they run; neither
-        times nor notes.
+        Times and notes are excluded.
         """
         executed = {
             "layer_names": self.layer_names,
@@ -222,7 +221,7 @@ class BurstPlan:
         return checks.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
-        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged."""
+        """Return JSON text with the fingerprint, which `from_json` reads back unchanged."""
         value = asdict(self)
         value["amplification"] = [_finite(a) for a in self.amplification]
         header = {"format": _FORMAT, "version": _VERSION, "fingerprint": self.fingerprint}
@@ -230,11 +229,11 @@ class BurstPlan:
 
     @classmethod
     def from_json(cls, document: str) -> "BurstPlan":
-        """Reads a plan from JSON text.
+        """Read a plan from JSON text.
 
         Raises:
-          ValueError: malformed, too large, of another version, a field out of its range, or a
-            fingerprint that is not that of the content.
+          ValueError: malformed, too large, another version, a field out of its range, or a
+            fingerprint that does not match the content.
         """
         fields = set(cls.__dataclass_fields__)
         value = checks.keys(

@@ -1,4 +1,4 @@
-"""The devices that a plan may use, and how fast they reach each other."""
+"""Cluster: devices and the rates between them."""
 
 import json
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Cluster:
-    """V devices of one kind, and the rate between every two of them (SPP, section III-A).
+    """Equal devices and the rate between every two of them (SPP, section III-A).
 
     Attributes:
-      bytes_per_second: b, shape [V][V]: symmetric, 0 where there is no link; the diagonal is 0.
-      nodes: the node (server) of each device, shape [V]; None: not known.
-      memory_bytes: what each device has for parameters and their gradients; None: enough.
+      bytes_per_second: b, shape [V][V]: symmetric, 0 without a link; the diagonal is 0.
+      nodes: node (server) of each device, shape [V]; None: unknown.
+      memory_bytes: memory per device for parameters and their gradients; None: unlimited.
 
     Raises:
       ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
@@ -43,7 +43,7 @@ class Cluster:
                     f"bytes_per_second must be square: row {a} must have {len(rows)} entries, "
                     f"got {len(values)}"
                 )
-            # A device needs no link to itself, whatever stands there.
+            # The diagonal is ignored: a device needs no link to itself.
             frozen.append(
                 tuple(
                     0.0 if a == b else checks.real(f"bytes_per_second[{a}][{b}]", rate, minimum=0)
@@ -79,12 +79,12 @@ class Cluster:
         nodes: Sequence[int] | None = None,
         memory_bytes: float | None = None,
     ) -> "Cluster":
-        """Builds a cluster from the rates between its devices.
+        """Build a cluster from the rates between its devices.
 
         Args:
-          bytes_per_second: shape [V, V], symmetric; 0: no link. The diagonal does not count.
-          nodes: the node of each device, shape [V], for the strategies that distinguish nodes.
-          memory_bytes: what each device has for parameters and their gradients; None: enough.
+          bytes_per_second: shape [V, V], symmetric; 0: no link. The diagonal is ignored.
+          nodes: node of each device, shape [V], for strategies that distinguish nodes.
+          memory_bytes: memory per device for parameters and their gradients; None: unlimited.
 
         Raises:
           ValueError: not square, not symmetric, a rate is negative or not finite, or no memory.
@@ -95,27 +95,27 @@ class Cluster:
 
     @property
     def num_devices(self) -> int:
-        """V."""
+        """Number V of devices."""
         return len(self.bytes_per_second)
 
     @cached_property
     def rates(self) -> NDArray[np.float64]:
-        """`bytes_per_second` as an array, shape [V, V]."""
+        """Rates `bytes_per_second` as an array, shape [V, V]."""
         array = np.array(self.bytes_per_second, np.float64)
         array.flags.writeable = False
         return array
 
     def rate_between(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
-        """The least rate between a device of one set and a device of the other."""
+        """Return the least rate between a device of one set and a device of the other."""
         return float(self.rates[np.ix_(senders, receivers)].min())
 
     def rate_among(self, devices: Sequence[int]) -> float:
-        """The least rate between two of these devices; infinite for a single one."""
+        """Return the least rate between two of these devices; infinite for a single one."""
         among = self.rates[np.ix_(devices, devices)]
         return float(among[~np.eye(len(devices), dtype=bool)].min(initial=np.inf))
 
     def to_json(self) -> str:
-        """Returns the cluster as JSON text; `from_json` reads it back unchanged."""
+        """Return the cluster as JSON text, which `from_json` reads back unchanged."""
         value: dict[str, object] = {"bytes_per_second": self.bytes_per_second}
         if self.nodes is not None:
             value["nodes"] = self.nodes
@@ -125,7 +125,7 @@ class Cluster:
 
     @classmethod
     def from_json(cls, document: str) -> "Cluster":
-        """Reads a cluster from JSON text; `ValueError` names what is wrong with it."""
+        """Read a cluster from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),

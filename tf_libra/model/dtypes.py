@@ -1,4 +1,4 @@
-"""Sizes of TensorFlow's dtypes, by name: planning knows no TensorFlow."""
+"""Sizes of TensorFlow's dtypes by name, without TensorFlow."""
 
 from collections.abc import Mapping
 
@@ -29,5 +29,5 @@ _ITEM_BYTES: Mapping[str, int] = {
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Bytes of one element; None where the dtype is not known."""
+    """Return the bytes of one element; None for an unknown dtype."""
     return None if dtype is None else _ITEM_BYTES.get(dtype)

@@ -1,4 +1,4 @@
-"""What a step computes, layer by layer: the part of a model that a pipeline is cut from."""
+"""Layer graph of a step, which pipeline planners divide into stages."""
 
 import json
 from collections.abc import Sequence
@@ -17,18 +17,19 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer.
+    """Costs of one layer.
 
     Attributes:
       name: unique within a graph.
-      forward_seconds: p^f, forward computation of one microbatch on one device; zero allowed.
-      backward_seconds: p^b, backward computation of one microbatch on one device; zero allowed.
-      parameter_bytes: alpha, the size of its parameters, which is that of their gradients.
-      forward_seconds_by_share: where time is not proportional to the input's size, its forward
-        seconds for each of the graph's `input_shares`; else empty.
-      backward_seconds_by_share: likewise, backward.
-      update_seconds: what updating its parameters takes, once in an iteration, on every device that
-        has the layer; the paper's model has none.
+      forward_seconds: p^f, forward computation of one microbatch on one device, at least 0.
+      backward_seconds: p^b, backward computation of one microbatch on one device, at least 0.
+      parameter_bytes: alpha, the size of its parameters and of their gradients.
+      forward_seconds_by_share: forward seconds for each of the graph's `input_shares`; empty if
+        time is proportional to the input's size.
+      backward_seconds_by_share: backward seconds for each of the graph's `input_shares`; empty if
+        time is proportional to the input's size.
+      update_seconds: seconds of its parameters' update, once per iteration, on every device with
+        the layer; the paper's model has no updates.
 
     Raises:
       ValueError: a number is negative or not finite.
@@ -56,17 +57,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """The layers of a step in the order of forward computation, each feeding the next (SPP, III-A).
+    """Layers of a step in the order of forward computation, each feeding the next (SPP, III-A).
 
     Attributes:
       layers: L of them, at least one.
-      activation_bytes: d, what layer i sends to layer i + 1 of one microbatch, and gets back as
-        gradients; one entry less than layers.
-      input_shares: ascending shares of a microbatch for which computation was measured (SPP,
-        footnote 2), the last of them 1; empty where time is proportional to the input's size.
+      activation_bytes: d, bytes of one microbatch from layer i to layer i + 1, and of the gradients
+        back; one entry less than layers.
+      input_shares: ascending shares of a microbatch with measured computation (SPP, footnote 2),
+        the last of them 1; empty if time is proportional to the input's size.
 
     Raises:
-      ValueError: there is no layer, two have the same name, or a length or number does not fit.
+      ValueError: no layer, two layers of one name, or a wrong length or number.
     """
 
     layers: tuple[Layer, ...]
@@ -133,22 +134,22 @@ class LayerGraph:
         input_shares: ArrayLike = (),
         update_seconds: ArrayLike | None = None,
     ) -> "LayerGraph":
-        """Builds a graph of L layers, one after the other, from columns.
+        """Build a graph of L sequential layers from columns.
 
         Args:
           forward_seconds: of one microbatch on one device, shape [L]; with `input_shares`, of each
             share of a microbatch, shape [L, G].
-          backward_seconds: likewise.
+          backward_seconds: same as `forward_seconds`, for backward computation.
           parameter_bytes: shape [L].
-          activation_bytes: from layer i to i + 1 of one microbatch, shape [L - 1]; what flows back
-            has the same size.
-          names: unique names; "layer_0" and so on where None.
-          input_shares: shape [G], ascending, the last 1. Between two shares time is linear, below
-            the least it is that of the least.
-          update_seconds: shape [L]; zeros where None.
+          activation_bytes: from layer i to i + 1 of one microbatch, shape [L - 1]; gradients back
+            have the same size.
+          names: unique names; None: "layer_0" and so on.
+          input_shares: shape [G], ascending, the last 1. Time is linear between two shares, and
+            constant below the least share.
+          update_seconds: shape [L]; None: zeros.
 
         Raises:
-          ValueError: columns of different lengths, or a value that `Layer` refuses.
+          ValueError: columns of different lengths, or a value that `Layer` rejects.
         """
         shares = checks.sequence("input_shares", input_shares)
         forward = checks.sequence("forward_seconds", forward_seconds)
@@ -204,12 +205,12 @@ class LayerGraph:
 
     @cached_property
     def forward_seconds(self) -> NDArray[np.float64]:
-        """Forward computation of one microbatch per layer, shape [L]."""
+        """Forward seconds of one microbatch per layer, shape [L]."""
         return _column([layer.forward_seconds for layer in self.layers])
 
     @cached_property
     def backward_seconds(self) -> NDArray[np.float64]:
-        """Backward computation of one microbatch per layer, shape [L]."""
+        """Backward seconds of one microbatch per layer, shape [L]."""
         return _column([layer.backward_seconds for layer in self.layers])
 
     @cached_property
@@ -219,19 +220,19 @@ class LayerGraph:
 
     @cached_property
     def update_seconds(self) -> NDArray[np.float64]:
-        """Updates of parameters per layer, shape [L]."""
+        """Update seconds per layer, shape [L]."""
         return _column([layer.update_seconds for layer in self.layers])
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
-        """`activation_bytes` as an array, shape [L - 1]."""
+        """Bytes `activation_bytes` as an array, shape [L - 1]."""
         return _column(self.activation_bytes)
 
     def replica_seconds(self, num_replicas: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Forward and backward seconds per layer where `num_replicas` devices share a microbatch.
+        """Return forward and backward seconds per layer of a replica of a microbatch's share.
 
-        A replica computes 1 / num_replicas of the samples (SPP, section III-B). That takes this
-        share of the time, or what was measured for the share (footnote 2).
+        A replica computes 1 / num_replicas of the examples (SPP, section III-B). That takes the
+        same share of the time, or the measured time of the share (footnote 2).
         """
         if not self.input_shares:
             return self.forward_seconds / num_replicas, self.backward_seconds / num_replicas
@@ -252,7 +253,7 @@ class LayerGraph:
         )
 
     def to_json(self) -> str:
-        """Returns the graph as JSON text; `from_json` reads it back unchanged."""
+        """Return the graph as JSON text, which `from_json` reads back unchanged."""
         defaults = {one.name: one.default for one in fields(Layer)}
         layers = [
             {name: value for name, value in asdict(layer).items() if value != defaults.get(name)}
@@ -265,7 +266,7 @@ class LayerGraph:
 
     @classmethod
     def from_json(cls, document: str) -> "LayerGraph":
-        """Reads a graph from JSON text; `ValueError` names what is wrong with it."""
+        """Read a graph from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),

@@ -1,4 +1,4 @@
-"""A pipeline plan: which layers run on which devices, and in which order microbatches pass."""
+"""Pipeline plan: stages, devices and the order of microbatches."""
 
 import json
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ Computation = tuple[Literal["forward", "backward"], int]
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Consecutive layers on the devices that share each microbatch of them.
+    """Consecutive layers and the devices that share each microbatch.
 
     Attributes:
       start: index of the first layer.
-      stop: one past the last.
+      stop: index after the last layer.
       devices: numbers of the cluster's devices, each with a replica of the stage.
-      order: U_s, the order in which the stage's computation blocks run: forward and backward of
-        every microbatch, each once.
+      order: U_s, order of the stage's computation blocks: forward and backward of every microbatch,
+        each once.
 
     Raises:
-      ValueError: the range or the devices are empty, a device is named twice, or the order lacks a
+      ValueError: the range or the devices are empty, a device is repeated, or the order lacks a
         block, repeats one, or has a microbatch's backward before its forward.
     """
 
@@ -50,10 +50,10 @@ class PipelineStage:
         count = len(order) // 2
         blocks = {(kind, m): (kind, m) for kind in _LETTERS.values() for m in range(count)}
         try:
-            # What is equal need not be alike: a microbatch of 0.0 is 0.
+            # Equal values may differ in type: a microbatch of 0.0 becomes 0.
             order = tuple(blocks.get(tuple(block), block) for block in order)
             places = {block: place for place, block in enumerate(order)}
-        except TypeError:  # no pair, or of what cannot be a key
+        except TypeError:  # no pair, or one that is not hashable
             places = {}
         if len(order) < 2 or places.keys() != blocks.keys() or len(places) < len(order):
             raise ValueError(
@@ -76,14 +76,13 @@ class PipelinePlan:
     """Stages of one training step (SPP, section III-B).
 
     Attributes:
-      stages: contiguous half-open ranges that cover all layers, on devices that no other stage
-        has; each with the order in which its computation blocks run.
+      stages: contiguous half-open ranges that cover all layers, on disjoint devices, each with the
+        order of its computation blocks.
       layer_names: names of the L layers, in the order of forward computation.
-      num_devices: V, of the cluster that the plan was made for; not all need to be used.
-      strategy: the name of the strategy that made it.
-      predicted_seconds: what `simulate_pipeline` says one iteration takes; None where nobody has
-        asked it.
-      notes: what a reader should know of how the plan was made.
+      num_devices: V, size of the planned cluster; some devices may be unused.
+      strategy: name of the strategy that made the plan.
+      predicted_seconds: simulated seconds of one iteration; None before a simulation.
+      notes: remarks of the planner for the reader.
 
     Raises:
       ValueError: stages do not cover the layers, share a device, or differ in microbatches.
@@ -140,14 +139,14 @@ class PipelinePlan:
 
     @property
     def num_microbatches(self) -> int:
-        """M."""
+        """Number M of microbatches."""
         return len(self.stages[0].order) // 2
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what the ranks execute, in hexadecimal: equal plans run alike.
+        """Hexadecimal SHA-256 of the executed schedule: layers, stages, devices and orders.
 
-        It covers layers, stages, devices and orders; neither the prediction nor the notes.
+        The prediction and the notes are excluded.
         """
         executed = {
             "layer_names": self.layer_names,
@@ -157,9 +156,9 @@ class PipelinePlan:
         return checks.digest(_FORMAT, _VERSION, executed)
 
     def to_json(self) -> str:
-        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
+        """Return JSON text with the fingerprint, which `from_json` reads back unchanged.
 
-        Orders are written as text: "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
+        Orders are text: "F0 F1 B0 B1" is forward of microbatches 0 and 1, then backward.
         """
         return json.dumps(
             {
@@ -178,11 +177,11 @@ class PipelinePlan:
 
     @classmethod
     def from_json(cls, document: str) -> "PipelinePlan":
-        """Reads a plan from JSON text.
+        """Read a plan from JSON text.
 
         Raises:
-          ValueError: malformed, too large, of another version, a field out of its range, or a
-            fingerprint that is not that of the content.
+          ValueError: malformed, too large, another version, a field out of its range, or a
+            fingerprint that does not match the content.
         """
         value = checks.keys(
             _FORMAT,

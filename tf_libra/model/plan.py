@@ -1,4 +1,4 @@
-"""A plan: which gradients are all-reduced together, with how many threads, in which order."""
+"""Data-parallel plan: tensor groups, threads and order of all-reduces."""
 
 import itertools
 import json
@@ -17,15 +17,15 @@ _SHORT_ID_LENGTH = 16
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Bytes all-reduced together: a range of tensors, of which the first and last may be cut.
+    """Range of tensors in one all-reduce; the first and the last may be cut.
 
     Attributes:
       start: index of the first tensor, in backward order.
-      stop: one past the last.
+      stop: index after the last tensor.
       num_threads: communication threads r.
-      stream: groups of one stream run one after the other, those of several at once.
-      start_byte: where in the first tensor the group begins.
-      stop_byte: where in the last tensor it ends; None: at that tensor's end.
+      stream: groups of one stream are sequential, groups of different streams concurrent.
+      start_byte: first byte of the first tensor.
+      stop_byte: byte of the last tensor at which the group ends; None: the tensor's end.
 
     Raises:
       ValueError: the range is empty or a number lies outside its range.
@@ -57,23 +57,23 @@ class TensorGroup:
 
     @property
     def ended(self) -> int:
-        """One past the last tensor that is all-reduced to its end once this group is."""
+        """Index after the last tensor that is complete after this group."""
         return self.stop - (self.stop_byte is not None)
 
     @property
     def cuts_tensors(self) -> bool:
-        """Whether it holds a part of its first or of its last tensor only."""
+        """True if the group holds only a part of its first or last tensor."""
         return self.start_byte > 0 or self.stop_byte is not None
 
 
 @dataclass(frozen=True)
 class TensorPart:
-    """A byte range of one tensor.
+    """Byte range of one tensor.
 
     Attributes:
-      tensor: its index, in backward order.
-      start_byte: the first byte.
-      stop_byte: one past the last.
+      tensor: index of the tensor, in backward order.
+      start_byte: first byte.
+      stop_byte: byte after the last one.
     """
 
     tensor: int
@@ -82,31 +82,31 @@ class TensorPart:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes."""
+        """Number of bytes."""
         return self.stop_byte - self.start_byte
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The groups of one training step in the order of their launch, which every rank follows.
+    """Groups of one training step in launch order, the same on every rank.
 
-    A group starts when its last tensor is produced, the group before it has started, and the group
-    before it on its own stream has ended.
+    A group starts when its last tensor is produced, the previous group has started, and the
+    previous group of its stream has ended.
 
     Attributes:
-      groups: consecutive byte ranges that cover all tensors, in backward order. A tensor that is
-        cut is cut between two elements.
+      groups: consecutive byte ranges that cover all tensors, in backward order. Tensors are cut
+        between two elements.
       tensor_names: names of the L tensors, in backward order.
-      num_bytes: their sizes.
-      num_workers: N, the world size the plan was made for.
-      strategy: the name of the strategy that made it.
-      predicted_seconds: what `simulate` says backward takes; None where nobody has asked it.
-      after_backward: no group starts before the last tensor is produced.
-      notes: what a reader should know of how the plan was made.
-      dtypes: dtype names of the tensors; None where not all are known.
-      contention: gamma of ASC-WFBP, Eq. 9: how many times longer a byte takes while two all-reduces
-        run at once. The paper has no more than two; k at once are taken to add the same each, so
-        that a byte takes 1 + (k - 1)·(gamma - 1) times as long. Of no effect on one stream.
+      num_bytes: sizes of the tensors.
+      num_workers: N, the planned world size.
+      strategy: name of the strategy that made the plan.
+      predicted_seconds: simulated backward seconds; None before a simulation.
+      after_backward: True if no group starts before the last tensor is produced.
+      notes: remarks of the planner for the reader.
+      dtypes: dtype names of the tensors; None if one is unknown.
+      contention: gamma of ASC-WFBP, Eq. 9: the slowdown of transmission while two all-reduces run
+        concurrently. The paper has at most two; each further one adds the same, so that k take
+        1 + (k - 1)·(gamma - 1) times as long per byte. No effect on one stream.
 
     Raises:
       ValueError: the groups do not cover every byte of the tensors once, cut one within an
@@ -163,7 +163,7 @@ class Plan:
         notes: tuple[str, ...] = (),
         contention: float = 1.0,
     ) -> "Plan":
-        """Returns a plan of a profile's tensors; see the class for the arguments."""
+        """Return a plan of a profile's tensors; see the class for the arguments."""
         dtypes = tuple(t.dtype for t in profile.tensors if t.dtype is not None)
         return cls(
             groups=groups,
@@ -180,10 +180,10 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what the ranks execute, in hexadecimal: equal plans run alike.
+        """Hexadecimal SHA-256 of the executed plan.
 
-        It covers names, sizes, dtypes, groups, threads, streams, world size and `after_backward`;
-        neither the prediction nor the notes.
+        It covers names, sizes, dtypes, groups, threads, streams, world size and `after_backward`.
+        The prediction and the notes are excluded.
         """
         groups: list[list[int | None]] = []
         cuts_tensors = self.cuts_tensors
@@ -206,17 +206,17 @@ class Plan:
 
     @property
     def cuts_tensors(self) -> bool:
-        """Whether a group holds a part of a tensor only."""
+        """True if a group holds only a part of a tensor."""
         return any(group.cuts_tensors for group in self.groups)
 
     @property
     def num_streams(self) -> int:
-        """How many streams its groups are on."""
+        """Number of streams."""
         return len({group.stream for group in self.groups})
 
     @property
     def num_lanes(self) -> int:
-        """Threads of all streams at once, each with those of its widest group."""
+        """Most concurrent threads: the sum of each stream's widest group."""
         widest: dict[int, int] = {}
         for group in self.groups:
             widest[group.stream] = max(group.num_threads, widest.get(group.stream, 0))
@@ -224,13 +224,13 @@ class Plan:
 
     @cached_property
     def group_bytes(self) -> tuple[int, ...]:
-        """Bytes of each group."""
+        """Size of each group in bytes."""
         before = [0, *itertools.accumulate(self.num_bytes)]
         starts = [before[group.start] + group.start_byte for group in self.groups]
         return tuple(b - a for a, b in itertools.pairwise([*starts, before[-1]]))
 
     def parts(self, index: int) -> tuple[TensorPart, ...]:
-        """What a group holds of each of its tensors, in backward order."""
+        """Return the parts of a group's tensors, in backward order."""
         group = self.groups[index]
         parts = [TensorPart(i, 0, self.num_bytes[i]) for i in range(group.start, group.stop)]
         if group.stop_byte is not None:
@@ -241,11 +241,10 @@ class Plan:
 
     @property
     def tensor_kinds(self) -> tuple[str, ...]:
-        """What each tensor is, "normal", "merged" or "simultaneous" (ASC-WFBP, Definitions 1-3).
+        """Return "normal", "merged" or "simultaneous" per tensor (ASC-WFBP, Definitions 1-3).
 
-        A tensor is merged into its group's last one; that one is simultaneous where its group is on
-        another stream than the group before, and so does not wait for it. A tensor that is cut is
-        what the group of its last byte makes of it.
+        Tensors are merged into the last one of their group. That one is simultaneous if its group
+        is on another stream than the previous group. A cut tensor has the kind of its last part.
         """
         kinds: list[str] = []
         stream = self.groups[0].stream
@@ -257,9 +256,9 @@ class Plan:
         return tuple(kinds)
 
     def to_json(self) -> str:
-        """Returns JSON text with the fingerprint; `from_json` reads it back unchanged.
+        """Return JSON text with the fingerprint, which `from_json` reads back unchanged.
 
-        Where a tensor is cut stands in the groups of plans that cut some, and in no others.
+        Groups have the keys of cuts only in plans that cut tensors.
         """
         value = asdict(self)
         if not self.cuts_tensors:
@@ -270,16 +269,16 @@ class Plan:
 
     @property
     def short_id(self) -> str:
-        """A short name for the plan; equal plans have equal names."""
+        """Prefix of the fingerprint, for messages."""
         return self.fingerprint[:_SHORT_ID_LENGTH]
 
     @classmethod
     def from_json(cls, document: str) -> "Plan":
-        """Reads a plan from JSON text.
+        """Read a plan from JSON text.
 
         Raises:
-          ValueError: malformed, too large, of another version, a field out of its range, or a
-            fingerprint that is not that of the content.
+          ValueError: malformed, too large, another version, a field out of its range, or a
+            fingerprint that does not match the content.
         """
         value = checks.keys(
             _FORMAT,
@@ -302,11 +301,11 @@ class Plan:
 
 
 def check_whole_tensors(plan: Plan, executor: str) -> None:
-    """Raises `ValueError` for a plan that cuts tensors.
+    """Raise `ValueError` for a plan that cuts tensors.
 
     Args:
-      plan: what is to be executed.
-      executor: who cannot, for the message.
+      plan: plan to execute.
+      executor: name of the executor, for the message.
     """
     for index, group in enumerate(plan.groups):
         if group.cuts_tensors:
@@ -320,8 +319,8 @@ def check_whole_tensors(plan: Plan, executor: str) -> None:
 def _check_cover(
     groups: tuple[Any, ...], sizes: tuple[int, ...], dtypes: tuple[str | None, ...]
 ) -> None:
-    """Raises `ValueError` unless the groups are consecutive and end with the last tensor."""
-    tensor, byte = 0, 0  # where the next group has to begin
+    """Raise `ValueError` unless the groups are consecutive and end with the last tensor."""
+    tensor, byte = 0, 0  # required begin of the next group
     for index, group in enumerate(groups):
         if not isinstance(group, TensorGroup):
             raise ValueError(f"groups[{index}] must be a TensorGroup, got {group!r}")

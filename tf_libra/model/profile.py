@@ -1,4 +1,4 @@
-"""What one step's backward computation produces: which gradients, how large, and when."""
+"""Backward profile: names, sizes and production times of a step's gradients."""
 
 import json
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class GradientTensor:
-    """One gradient.
+    """Gradient of one step.
 
     Attributes:
       name: unique within a profile.
-      num_bytes: its size c, zero allowed.
+      num_bytes: size c, at least 0.
       compute_seconds: contention-free seconds b of backward computation between the production of
-        the tensor before it and its own (for the first: from the start of backward); zero allowed.
-      dtype: its TensorFlow dtype's name, such as "float32"; None where unknown.
-      update_seconds: contention-free seconds of the optimizer's update that follows its all-reduce;
-        zero allowed, also where unknown.
+        the previous tensor and this one (for the first: from the start of backward), at least 0.
+      dtype: name of the TensorFlow dtype, such as "float32"; None if unknown.
+      update_seconds: contention-free seconds of the optimizer's update after the all-reduce, at
+        least 0; 0 if unknown.
 
     Raises:
       ValueError: a size or a time is negative or not finite.
@@ -51,10 +51,10 @@ class GradientTensor:
 
 @dataclass(frozen=True)
 class BackwardProfile:
-    """The gradients of one step in backward order: tensor 0 is produced first.
+    """Gradients of one step in backward order: tensor 0 is produced first.
 
     Raises:
-      ValueError: there is no tensor, or two have the same name.
+      ValueError: no tensor, or two tensors of one name.
     """
 
     tensors: tuple[GradientTensor, ...]
@@ -82,17 +82,17 @@ class BackwardProfile:
         dtypes: Sequence[str] | None = None,
         update_seconds: ArrayLike | None = None,
     ) -> "BackwardProfile":
-        """Builds a profile of L tensors from columns, in backward order.
+        """Build a profile of L tensors from columns, in backward order.
 
         Args:
           num_bytes: sizes, shape [L].
           compute_seconds: contention-free seconds of backward computation, shape [L].
-          names: unique names; "gradient_0" and so on where None.
-          dtypes: dtype names, where known.
+          names: unique names; None: "gradient_0" and so on.
+          dtypes: dtype names, None if unknown.
           update_seconds: contention-free seconds of updates, shape [L]; None: zero.
 
         Raises:
-          ValueError: columns of different lengths, or a value that `GradientTensor` refuses.
+          ValueError: columns of different lengths, or a value that `GradientTensor` rejects.
         """
         sizes = checks.sequence("num_bytes", num_bytes)
         seconds = checks.sequence("compute_seconds", compute_seconds)
@@ -137,7 +137,7 @@ class BackwardProfile:
     def compute_after(self) -> NDArray[np.float64]:
         """Seconds of computation left once l tensors are produced, l = 0..L, shape [L + 1].
 
-        Entry 0 is the whole of backward computation, the last is exactly 0.
+        Entry 0 is all of backward computation, the last is exactly 0.
         """
         return _read_only(np.concatenate([np.cumsum(self.compute_seconds[::-1])[::-1], [0.0]]))
 
@@ -148,7 +148,7 @@ class BackwardProfile:
 
     @property
     def has_updates(self) -> bool:
-        """Whether updates take any time."""
+        """True if updates take time."""
         return bool(self.updates_before[-1] > 0)
 
     @cached_property
@@ -157,7 +157,7 @@ class BackwardProfile:
         return tuple(t.name for t in self.tensors)
 
     def to_json(self) -> str:
-        """Returns the profile as JSON text; `from_json` reads it back unchanged."""
+        """Return the profile as JSON text, which `from_json` reads back unchanged."""
         tensors = [
             {"name": t.name, "num_bytes": t.num_bytes, "compute_seconds": t.compute_seconds}
             | ({} if t.dtype is None else {"dtype": t.dtype})
@@ -168,7 +168,7 @@ class BackwardProfile:
 
     @classmethod
     def from_json(cls, document: str) -> "BackwardProfile":
-        """Reads a profile from JSON text; `ValueError` names what is wrong with it."""
+        """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             _FORMAT, checks.json_document(_FORMAT, _VERSION, document), required=("tensors",)
         )

@@ -1,4 +1,4 @@
-"""How long each layer takes on how many devices, and what changing their number costs."""
+"""Scaling profile: layer times per device count, and costs of changing the count."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tf_libra import checks
 
-# Of a cluster; plans list what each of them does.
+# Largest cluster; plans list the schedule of each device.
 MOST_DEVICES = 1 << 20
 _FORMAT = "tf-libra scaling profile"
 _VERSION = 1
@@ -21,23 +21,23 @@ _VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class ScalingProfile:
-    """The layers of a model at every number of devices that a plan may give them (DeepPool 4.1).
+    """Times of a model's layers at every allowed device count (DeepPool 4.1).
 
-    The batch is that of the whole iteration, whatever the number of devices: strong scaling.
-    Profiles are equal when they hold the same.
+    The batch of an iteration is the same for every device count: strong scaling. Profiles with
+    equal content are equal.
 
     Attributes:
-      device_counts: the G allowed numbers of devices, ascending, from 1. The last one is the
-        cluster's size.
+      device_counts: the G allowed device counts, ascending, from 1. The last one is the cluster's
+        size.
       names: unique names of the L layers.
-      edges: the E pairs (i, j) where layer j takes what layer i gives.
+      edges: the E pairs (i, j) of layers: layer j reads the output of layer i.
       compute_seconds: comp(i, g), forward and backward of the whole batch, shape [L, G].
       synchronize_seconds: sync(i, g), the all-reduce of the layer's gradients, shape [L, G].
-      transition_seconds: comm from g devices under an edge's source to h under its target, both
-        ways, the smaller set of devices being part of the larger, shape [E, G, G].
-      move_seconds: the same to a set of h other devices, shape [E, G, G]. None: no branch can run
-        on devices of its own.
-      batch: samples of an iteration, which every number of devices divides; None where unknown.
+      transition_seconds: comm from g devices of an edge's source to h of its target, both ways,
+        with the smaller set inside of the larger, shape [E, G, G].
+      move_seconds: the same for disjoint sets of devices, shape [E, G, G]. None: branches cannot
+        run in parallel.
+      batch: examples per iteration, divisible by every device count; None if unknown.
 
     Raises:
       ValueError: a field of the wrong shape or out of its range, or edges that form a cycle.
@@ -92,16 +92,15 @@ class ScalingProfile:
         *,
         batch: int | None = None,
     ) -> "ScalingProfile":
-        """Returns the profile of L layers that follow each other.
+        """Return the profile of L sequential layers.
 
         Args:
-          device_counts: the allowed numbers of devices, ascending, from 1, shape [G].
+          device_counts: allowed device counts, ascending, from 1, shape [G].
           compute_seconds: forward and backward of the whole batch, shape [L, G].
           synchronize_seconds: the all-reduce of the layer's gradients, shape [L, G].
-          transition_seconds: from g devices under layer i to h under layer i + 1, shape
-            [L-1, G, G].
-          names: unique names; "layer_0" and so on where None.
-          batch: samples of an iteration; None where unknown.
+          transition_seconds: from g devices of layer i to h of layer i + 1, shape [L-1, G, G].
+          names: unique names; None: "layer_0" and so on.
+          batch: examples per iteration; None if unknown.
 
         Raises:
           ValueError: as for the class.
@@ -131,16 +130,16 @@ class ScalingProfile:
         *,
         batch: int | None = None,
     ) -> "ScalingProfile":
-        """Returns the profile of L layers that branch and join.
+        """Return the profile of L layers with branches.
 
         Args:
           device_counts: as in `chain`.
           compute_seconds: as in `chain`.
           synchronize_seconds: as in `chain`.
-          edges: pairs (i, j): layer j takes what layer i gives. Without cycles.
+          edges: pairs (i, j): layer j reads the output of layer i. Acyclic.
           transition_seconds: per edge from g devices to h, shape [E, G, G].
-          move_seconds: per edge from g devices to h others, shape [E, G, G]; None: every branch
-            runs on the devices of its block.
+          move_seconds: per edge from g devices to h other devices, shape [E, G, G]; None: every
+            branch runs on the devices of its block.
           names: as in `chain`.
           batch: as in `chain`.
 
@@ -167,21 +166,21 @@ class ScalingProfile:
 
     @property
     def num_layers(self) -> int:
-        """L."""
+        """Number L of layers."""
         return len(self.names)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The layers so that each comes after what it takes from; else by index."""
+        """Layers in topological order, ties by index."""
         return _in_order(self.edges, self.names)
 
     @property
     def is_chain(self) -> bool:
-        """Whether layer i + 1 takes what layer i gives, and nothing else."""
+        """True if every layer i + 1 reads layer i and no other."""
         return self.edges == tuple((i, i + 1) for i in range(self.num_layers - 1))
 
     def index(self, num_devices: int) -> int:
-        """Returns the position of a number of devices in `device_counts`, else `ValueError`."""
+        """Return the position of a device count in `device_counts`, or raise `ValueError`."""
         count = checks.integer("num_devices", num_devices, 1)
         if count not in self.device_counts:
             raise ValueError(f"num_devices must be one of {self.device_counts}, got {count}")
@@ -189,14 +188,14 @@ class ScalingProfile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that the profile holds, in hexadecimal."""
+        """Hexadecimal SHA-256 of the content."""
         described = [_FORMAT, _VERSION, self.device_counts, self.names, self.edges, self.batch]
         digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode())
         times = [self.compute_seconds, self.synchronize_seconds, self.transition_seconds]
         if self.move_seconds is not None:
             times.append(self.move_seconds)
         for array in times:
-            # Both zeros are one number.
+            # Zeros of both signs are equal.
             digest.update((array + 0.0).astype("<f8").tobytes())
         return digest.hexdigest()
 
@@ -209,12 +208,12 @@ class ScalingProfile:
         return hash(self.fingerprint)
 
     def to_json(self) -> str:
-        """Returns the profile as JSON text; `from_json` reads it back unchanged."""
+        """Return the profile as JSON text, which `from_json` reads back unchanged."""
         return json.dumps({"format": _FORMAT, "version": _VERSION} | self._content())
 
     @classmethod
     def from_json(cls, document: str) -> "ScalingProfile":
-        """Reads a profile from JSON text; `ValueError` names what is wrong with it."""
+        """Read a profile from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.keys(
             _FORMAT,
             checks.json_document(_FORMAT, _VERSION, document),
@@ -247,7 +246,7 @@ class ScalingProfile:
 
 
 def check_device_counts(value: Any) -> tuple[int, ...]:
-    """Numbers of devices, ascending, from 1; else `ValueError`."""
+    """Return device counts, ascending, from 1, or raise `ValueError`."""
     counts = checks.integers("device_counts", value, 1, MOST_DEVICES)
     if not counts or counts[0] != 1:
         raise ValueError(f"device_counts must begin with 1, got {counts}")
@@ -313,7 +312,7 @@ def _indices(place: Iterable[int]) -> str:
 
 
 def _in_order(edges: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[int, ...]:
-    """Returns the layers in topological order, or raises `ValueError` that names a cycle."""
+    """Return the layers in topological order, or raise `ValueError` that names a cycle."""
     targets: list[list[int]] = [[] for _ in names]
     missing = [0] * len(names)
     for source, target in edges:
@@ -339,7 +338,7 @@ def _cycle(targets: list[list[int]], missing: list[int], names: Sequence[str]) -
         for target in ends:
             if missing[source] and missing[target]:
                 sources[target] = source
-    # Every layer that is left takes from one that is left: going back must come round.
+    # Every remaining layer reads a remaining one, so walking backwards finds a cycle.
     layer, seen = next(iter(sources)), []
     while layer not in seen:
         seen.append(layer)

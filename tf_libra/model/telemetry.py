@@ -1,11 +1,11 @@
-"""What the engine says of the all-reduces it has executed."""
+"""Telemetry of executed all-reduces."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-# What stands for a plan where an all-reduce carries no planned gradient.
+# Plan id of an all-reduce without planned gradients.
 UNPLANNED = "unplanned"
 
 
@@ -16,17 +16,17 @@ class AllReduceRecord:
     Times are nanoseconds since the epoch, the clock of TensorFlow's profiler.
 
     Attributes:
-        step: the step it belongs to.
-        sequence: counts the all-reduces of this process.
-        plan: id of the plan; empty where no plan was applied.
-        group: index of the tensor group; -1 where no plan was applied.
+        step: number of the step.
+        sequence: number of the all-reduce in this process.
+        plan: id of the active plan; empty without a plan.
+        group: index of the tensor group; -1 without a plan.
         num_threads: lanes used.
         num_bytes: size of the group.
-        enqueued_ns: when the op handed it to the engine.
-        started_ns: when the first lane began.
-        first_byte_ns: when every other rank had sent a first byte: the wait for them was over.
-        finished_ns: when the last lane ended.
-        tensor_names: the group's tensors, in backward order.
+        enqueued_ns: submission of the op to the engine.
+        started_ns: start of the first lane.
+        first_byte_ns: first byte of the last rank to arrive: the end of the wait for other ranks.
+        finished_ns: end of the last lane.
+        tensor_names: tensors of the group, in backward order.
     """
 
     step: int
@@ -43,12 +43,12 @@ class AllReduceRecord:
 
     @property
     def seconds(self) -> float:
-        """From the first lane's start to the last lane's end."""
+        """Seconds from the first lane's start to the last lane's end."""
         return (self.finished_ns - self.started_ns) * 1e-9
 
 
 def parse_records(text: str) -> tuple[AllReduceRecord, ...]:
-    """Reads the JSON of `TfLibraDrainTelemetry`."""
+    """Read the JSON of `TfLibraDrainTelemetry`."""
     document: dict[str, Any] = json.loads(text)
     operations = {
         key: {**value, "tensor_names": tuple(value["tensor_names"])}
@@ -60,6 +60,6 @@ def parse_records(text: str) -> tuple[AllReduceRecord, ...]:
 
 
 def of_step(records: Iterable[AllReduceRecord], step: int) -> tuple[AllReduceRecord, ...]:
-    """The records of one step's gradients, in the order of execution."""
+    """Return the records of one step's gradients, in the order of execution."""
     chosen = (r for r in records if r.step == step and r.plan != UNPLANNED)
     return tuple(sorted(chosen, key=lambda r: r.sequence))
