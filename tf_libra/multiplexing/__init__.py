@@ -1,1 +1,1 @@
-"""A job of low priority beside training, on what training leaves (DeepPool, section 5)."""
+"""Low-priority background jobs on the resources that training leaves (DeepPool, section 5)."""

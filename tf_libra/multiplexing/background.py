@@ -1,8 +1,8 @@
-"""A background job beside the training functions of this process, on what they leave.
+"""Manager of the background job of this process.
 
-DeepPool (section 5) runs such jobs on GPUs, by stream priorities and pacing. On CPUs the kernel's
-idle scheduling gives it the time that training leaves, and pacing limits what it costs all the
-same: caches, memory, and the moment that it takes to be put aside.
+DeepPool (section 5) runs background jobs on GPUs, by stream priorities and pacing. On CPUs the
+kernel's idle scheduling gives the job the time that training leaves. Pacing limits its remaining
+cost: caches, memory bandwidth and preemption latency.
 """
 
 import atexit
@@ -29,32 +29,32 @@ from tf_libra.multiplexing.process import BackgroundProcess
 
 COMMAND_VARIABLE = "TF_LIBRA_BACKGROUND"
 MAX_SLOWDOWN_VARIABLE = "TF_LIBRA_BACKGROUND_MAX_SLOWDOWN"
-# Tells a background job beside which rank it runs.
+# Environment variable with the rank of a background job.
 RANK_VARIABLE = "TF_LIBRA_BACKGROUND_RANK"
 MAX_SLOWDOWN = 0.05
-# Between two times that it is told what it has got.
+# Seconds between two reports of statistics.
 _NEWS_SECONDS = 2.0
-# What would make it a worker of the job.
+# Environment variables that would make the process a worker of the job.
 _OF_THE_JOB = re.compile(r"(HOROVOD|OMPI|PMI|PMIX|SLURM|TF_LIBRA)_.*|TF_CONFIG")
 
 
 class Background:
-    """A job that runs while training functions of this process have nothing to measure.
+    """Background job that runs while no training function of this process measures.
 
     Attributes:
-        pacing: how much it runs, and what it costs.
+        pacing: run time and cost of the job.
     """
 
     def __init__(self, command: Sequence[str], max_slowdown: float, log: logging.Logger) -> None:
-        """Starts nothing before a training function has settled on its plan.
+        """Prepare the job, which starts once a training function has a settled plan.
 
         Args:
             command: program and arguments.
             max_slowdown: see `Pacing`.
-            log: where it speaks.
+            log: logger of the job's messages.
 
         Raises:
-            ValueError: there is no command, or the limit is out of its range.
+            ValueError: no command, or the limit is out of its range.
         """
         if not command:
             raise ValueError("background must be a command, got an empty one")
@@ -62,7 +62,7 @@ class Background:
         self.pacing = Pacing(max_slowdown)
         self._manner = Manner(self.pacing)
         self._gaps = Gaps()
-        self._uses_gaps = False  # of the step under way
+        self._uses_gaps = False  # in the current step
         self._command = tuple(command)
         self._log = log
         self._process: BackgroundProcess | None = None
@@ -73,27 +73,27 @@ class Background:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or was ended."""
+        """True if the job has ended."""
         return self._is_over
 
     @property
     def runs(self) -> bool:
-        """Whether its process goes on at present: it has begun, and is neither paused nor over."""
+        """True if the process runs: it has begun and is neither paused nor over."""
         process = self._process
         return process is not None and process.status is None and not process.is_paused
 
     @contextlib.contextmanager
     def beside(self, is_settled: Callable[[], bool]) -> Iterator[None]:
-        """A call of a training function, beside which the job may run.
+        """Wrap a call of a training function, which the job may overlap.
 
         Args:
-            is_settled: whether the function measures nothing, before and after the call.
+            is_settled: returns True if the function measures nothing, before and after the call.
         """
         settled = is_settled()
         runs = settled and self.pacing.runs
         self._uses_gaps = runs and self._manner.in_gaps
         if self._uses_gaps and self._process is None:
-            self._let_run(True)  # so that it is there when there is a gap
+            self._let_run(True)  # to be ready for a gap
         self._let_run(runs and not self._uses_gaps)
         start = time.perf_counter()
         yield
@@ -108,10 +108,10 @@ class Background:
 
     @contextlib.contextmanager
     def gap(self, what: str) -> Iterator[None]:
-        """A wait for another rank within a call, in which the job may run where it is held to gaps.
+        """Wrap a wait for another rank within a call; a job limited to gaps may run in it.
 
         Args:
-            what: is waited for; the same in every step.
+            what: name of the wait, the same in every step.
         """
         uses = self._uses_gaps and self._gaps.is_long(what)
         start = time.perf_counter()
@@ -139,7 +139,7 @@ class Background:
             self._process.pause()
 
     def _look(self) -> None:
-        """Says so where the job has ended by itself."""
+        """Log the end of a job that has ended by itself."""
         if self._is_over or self._process is None or self._process.status is None:
             return
         status = self._process.status
@@ -153,7 +153,7 @@ class Background:
         return repr(shlex.join(self._command))
 
     def end(self) -> None:
-        """Ends the job, and says how much it ran."""
+        """End the job and log its run time."""
         if self._is_over:
             return
         self._is_over = True
@@ -164,7 +164,7 @@ class Background:
             self._log.info("background: %s", self.describe())
 
     def news(self) -> Got | None:
-        """What it has got so far, now and then, and once it is over; None if that is not new."""
+        """Return statistics at intervals and once the job is over; None between two reports."""
         if self._process is None or self._has_told_end:
             return None
         now = time.monotonic()
@@ -183,7 +183,7 @@ class Background:
         )
 
     def describe(self) -> str:
-        """How much it ran, and what it cost, in one line."""
+        """Describe the run time and cost in one line."""
         share = units.percent(self.pacing.share_of_steps)
         where = "in the gaps of" if self._manner.in_gaps else "beside"
         told = f"{self._name} ran {where} {share} of the settled steps"
@@ -199,7 +199,7 @@ class Background:
 
 
 def _environment(count: StepCount) -> dict[str, str]:
-    """As ours, but of nobody's job, and with our modules to be found."""
+    """Return this process's environment without its job, with the package on the path."""
     found = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
     path = [one or os.getcwd() for one in sys.path]
     return found | {
@@ -211,39 +211,39 @@ def _environment(count: StepCount) -> dict[str, str]:
 
 
 def _path() -> str:
-    """Where programs are looked for: at last beside Python, as `tf-libra run` lets workers."""
+    """Return the search path of programs, with Python's folder last, as for `tf-libra run`."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 class Beside:
-    """What runs beside the training functions of this process, if anything."""
+    """Holder of the background job of this process, if any."""
 
     def __init__(self, given: Background | None) -> None:
-        """With what the launcher has given."""
+        """Hold the job from the launcher, or none."""
         self.background = given
 
 
 def waiting(what: str) -> contextlib.AbstractContextManager[None]:
-    """A wait for another rank, which what runs beside this process may use."""
+    """Wrap a wait for another rank, which the background job may use."""
     beside = of_this_process().background
     return contextlib.nullcontext() if beside is None else beside.gap(what)
 
 
 @functools.cache
 def of_this_process() -> Beside:
-    """What every training function uses.
+    """Return the holder that all training functions of this process share.
 
     Raises:
-        ValueError: what the environment says is no background job.
+        ValueError: the environment describes no valid background job.
     """
     return Beside(from_environment(os.environ))
 
 
 def from_environment(environment: Mapping[str, str]) -> Background | None:
-    """What `tf-libra run --background` asks for; None if nothing.
+    """Return the job of `tf-libra run --background`; None without one.
 
     Raises:
-        ValueError: it cannot be right; named.
+        ValueError: a variable has an invalid value; named.
     """
     text = environment.get(COMMAND_VARIABLE)
     if text is None:
@@ -254,7 +254,7 @@ def from_environment(environment: Mapping[str, str]) -> Background | None:
 
 
 def command_of(name: str, text: str) -> list[str]:
-    """A command line as a program with its arguments; `ValueError` names what is wrong with it."""
+    """Split a command line into program and arguments; `ValueError` names what is wrong."""
     try:
         command = shlex.split(text)
     except ValueError as error:
@@ -266,7 +266,7 @@ def command_of(name: str, text: str) -> list[str]:
 
 
 def check_program(name: str, command: Sequence[str]) -> None:
-    """Raises `ValueError` where this host has no such program; `name` says whose command it is."""
+    """Raise `ValueError` if this host lacks the program; `name` is the option of the command."""
     if shutil.which(command[0], path=_path()) is None:
         raise ValueError(
             f"{name} must be a command line of a program that can be run here, got"
@@ -275,7 +275,7 @@ def check_program(name: str, command: Sequence[str]) -> None:
 
 
 def limit_of(text: str) -> float:
-    """A limit as text; `ValueError` where it is none."""
+    """Parse a limit; an invalid text is a `ValueError`."""
     try:
         return Pacing(float(text)).max_slowdown
     except ValueError:
@@ -285,20 +285,19 @@ def limit_of(text: str) -> float:
 def background(
     step: str | Sequence[str] | Callable[[], Any], max_slowdown: float = MAX_SLOWDOWN
 ) -> Background:
-    """Runs a job of low priority beside the decorated training functions of this process.
+    """Run a low-priority job concurrently with the decorated training functions of this process.
 
-    It runs in a process of its own, under the kernel's idle scheduling, as soon as a training
-    function has settled on its plan; it is paused while something is measured, and as much as the
-    limit calls for. It loses nothing when it is paused, and ends with this process. It belongs to
-    this rank alone.
+    The job runs in its own process under the kernel's idle scheduling, once a training function has
+    a settled plan. It is paused during measurements and as the limit requires, keeps its state, and
+    ends with this process. It belongs to this rank only.
 
     Args:
-        step: a command line, a command, or a function without arguments of a module that can be
-            imported, which is called again and again until it returns False.
-        max_slowdown: by how much steps may be longer for it, as a share, in the mean.
+        step: a command line, a command, or a function without arguments of an importable module,
+            which is called repeatedly until it returns False.
+        max_slowdown: limit on the mean slowdown of training steps, as a share.
 
     Raises:
-        ValueError: `step` or the limit cannot be right, or there is one already.
+        ValueError: `step` or the limit is invalid, or the process has a background job already.
     """
     beside = of_this_process()
     if beside.background is not None and not beside.background.is_over:

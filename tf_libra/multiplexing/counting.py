@@ -1,4 +1,4 @@
-"""Counts the steps of a background job, where the process that has started it can read them.
+"""Step counter of a background job, shared with the process that started it.
 
 The environment variable TF_LIBRA_BACKGROUND_COUNT names a file of eight bytes: the number of steps
 so far, as a little-endian integer.
@@ -17,10 +17,10 @@ _FORMAT = struct.Struct("<Q")
 
 
 class StepCount:
-    """The number of steps of one job, for who has started it."""
+    """Reader of one job's number of steps."""
 
     def __init__(self) -> None:
-        """Makes the file, with zero steps."""
+        """Create the file with zero steps."""
         file, name = tempfile.mkstemp(prefix="tf-libra-background-")
         with os.fdopen(file, "wb") as opened:
             opened.write(_FORMAT.pack(0))
@@ -28,19 +28,19 @@ class StepCount:
         self._last = 0
 
     def read(self) -> int | None:
-        """How many there are; None as long as there is none."""
+        """Return the number of steps; None before the first."""
         with contextlib.suppress(OSError, struct.error):
             (self._last,) = _FORMAT.unpack(self.path.read_bytes())
         return self._last or None
 
     def end(self) -> None:
-        """Removes the file; the last number is kept."""
+        """Remove the file and remember the last number."""
         self.read()
         self.path.unlink(missing_ok=True)
 
 
 def counter() -> Callable[[], None]:
-    """What a job is to call after each step; it does nothing where nobody reads."""
+    """Return a function for the job to call after each step; a no-op without a reader."""
     path = os.environ.get(COUNT_VARIABLE)
     try:
         with open(path or os.devnull, "r+b") as file:

@@ -1,74 +1,74 @@
-"""Where training waits for other ranks, and whether a background job is held to those gaps.
+"""Idle gaps of a step, and the choice to limit a background job to them.
 
-DeepPool's background lives on what bursts leave idle (section 2). A step in stages waits for other
-ranks where it is known beforehand; beside what it computes a background costs more, and is let only
-where that costs next to nothing.
+DeepPool's background uses the idle time of bursts (section 2). A model-parallel step waits for
+other ranks at known points. Outside of these gaps a background job costs more, and runs only if
+that cost is small.
 """
 
 from tf_libra.multiplexing.pacing import Pacing
 
-# A gap is worth the two signals that use it: to begin with, the step before has waited so long.
+# Least previous wait of a gap that justifies the two signals that use it.
 _SHORTEST_SECONDS = 1e-3
-# Of a step, in gaps, from which on a background is held to them.
+# Least share of a step in gaps that limits a background job to gaps.
 _WORTH_IT = 0.1
-# How many cycles have to go well in gaps until it is tried beside all of a step.
+# Successful cycles in gaps before a trial of overlapping whole steps.
 _GOES_WELL = 4
-# Steps beside which it was, until they say what that costs.
+# Overlapped steps that determine the cost.
 _KNOWN = 8
 
 
 class Gaps:
-    """How long each wait of a step takes.
+    """Lengths of a step's waits.
 
     Attributes:
-        share: of the last step, in waits that are worth using.
+        share: share of the last step in usable waits.
     """
 
     def __init__(self) -> None:
-        """Knows of none."""
+        """Start without waits."""
         self.share = 0.0
         self._last: dict[str, float] = {}
         self._waited = 0.0
 
     def is_long(self, what: str) -> bool:
-        """Whether it is worth using, by how long the last wait for this was."""
+        """Return True if a wait is usable, by the length of its last occurrence."""
         return self._last.get(what, 0.0) >= _SHORTEST_SECONDS
 
     def took(self, what: str, seconds: float) -> None:
-        """A wait for `what` took so long."""
+        """Record the length of a wait for `what`."""
         self._last[what] = seconds
         if seconds >= _SHORTEST_SECONDS:
             self._waited += seconds
 
     def step_took(self, seconds: float) -> None:
-        """The step with these waits took so long."""
+        """Record the length of the step with these waits."""
         self.share = min(self._waited / seconds, 1.0) if seconds > 0 else 0.0
         self._waited = 0.0
 
 
 class Manner:
-    """Whether a background runs in gaps alone, or beside all that a step does.
+    """Scheduling mode of a background job: in gaps only, or overlapping whole steps.
 
-    It begins in gaps where there are some. Where that goes well in all the steps that it may have,
-    it is tried beside them; back to gaps, for good, where that costs too much to go on always.
+    The job begins in gaps, if there are any. If that costs little at full duty, whole steps are
+    tried. If those cost too much for full duty, the job stays in gaps permanently.
     """
 
     def __init__(self, pacing: Pacing) -> None:
-        """It runs beside steps, as long as no gap is known."""
+        """Start in whole steps, as no gap is known."""
         self._pacing = pacing
         self._in_gaps = False
         self._begins_in_gaps = True
         self._may_be_beside = True
         self._went_well = 0
-        self._known = (0, 0.0)  # judged steps, and what they lost, when it was let beside
+        self._known = (0, 0.0)  # judged steps and their loss at the start of whole steps
 
     @property
     def in_gaps(self) -> bool:
-        """Whether it is held to gaps."""
+        """True if the job is limited to gaps."""
         return self._in_gaps
 
     def planned(self, share_of_gaps: float) -> None:
-        """A cycle's run was planned; steps wait for so much of their time."""
+        """Choose the mode for a planned cycle, from the share of a step in gaps."""
         if share_of_gaps < _WORTH_IT and not self._in_gaps:
             return
         if self._begins_in_gaps:

@@ -1,12 +1,11 @@
-"""Runs a command on processor time that nobody else wants, and stays beside it.
+"""Runner of a command under idle scheduling, which supervises it.
 
     python -m tf_libra.multiplexing.idle PARENT DESCRIPTOR COMMAND [ARGUMENTS...]
 
-`SCHED_IDLE` holds for all threads and processes that the command starts. They are a process
-group, whose number is written to DESCRIPTOR, and which can be paused without pausing this process.
-When the thread of the process PARENT ends that has started this one, or on SIGTERM, all of the
-group is killed, paused or not. Else this ends as the command does: with its status, or by its
-signal.
+`SCHED_IDLE` applies to all threads and processes of the command. They form a process group, whose
+number is written to DESCRIPTOR and which can be paused without pausing this process. When the
+thread of process PARENT that started this one ends, or on SIGTERM, the whole group is killed, even
+if paused. Otherwise this process ends as the command does: with its status or by its signal.
 """
 
 import contextlib
@@ -21,20 +20,22 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Returns the command's status."""
+    """Return the command's status."""
     parent, told, *command = sys.argv[1:]
     descriptor = int(told)
     os.set_inheritable(descriptor, False)
-    # The signal waits until there is a group.
+    # The signal is blocked until the group exists.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     _at_the_end_of_parent(signal.SIGTERM)
-    if os.getppid() != int(parent):  # it has ended before it could be asked
+    if os.getppid() != int(parent):  # the parent ended before prctl
         return 1
     mine = os.getpid()
     group = os.fork()
     if group == 0:
         _become(command, mine, before)
-    with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so, and runs
+    with contextlib.suppress(
+        PermissionError, ProcessLookupError
+    ):  # the child has done it and runs the command
         os.setpgid(group, group)
 
     def end(number: int, frame: Any) -> Never:
@@ -56,13 +57,13 @@ def _at_the_end_of_parent(number: int) -> None:
 
 
 def _become(command: list[str], parent: int, mask: set[Any]) -> Never:
-    """The command, in a group of its own."""
+    """Replace this process by the command, in its own group."""
     os.setpgid(0, 0)
     _at_the_end_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
@@ -74,8 +75,8 @@ def _become(command: list[str], parent: int, mask: set[Any]) -> Never:
 
 
 def _killed_by(number: int) -> int:
-    """Ends by a signal; returns only if that does not end a process."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left one
+    """End by a signal; return the status only if the signal ends no process."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped its core
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""A background job as a process: started, paused, resumed and ended."""
+"""Process of a background job: start, pause, resume, end."""
 
 import contextlib
 import os
@@ -7,25 +7,25 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-# From a request to end to the end by force.
+# Seconds between SIGTERM and SIGKILL.
 _GRACE_SECONDS = 5.0
 
 
 class BackgroundProcess:
-    """A command under the kernel's idle scheduling, with all processes that it starts.
+    """Command under the kernel's idle scheduling, with all processes that it starts.
 
-    Its memory, files and connections stay as they are while it is paused.
+    A pause keeps its memory, files and connections.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Starts it; it ends with this process, however that ends.
+        """Start the command, which ends with this process in any case.
 
         Args:
             command: program and arguments.
-            env: its environment; None for that of this process.
+            env: environment of the command; None: this process's.
 
         Raises:
-            ValueError: there is no command.
+            ValueError: no command.
         """
         if not command:
             raise ValueError("command must name a program, got none")
@@ -34,10 +34,10 @@ class BackgroundProcess:
         launcher = [sys.executable, "-m", "tf_libra.multiplexing.idle", str(os.getpid())]
         with os.fdopen(told) as reader:
             with os.fdopen(tells, "w"):
-                # A group of its own: Ctrl-C reaches it only through us. The command has another:
-                # what watches over it is not paused with it. But our session: where the kernel
-                # groups tasks by sessions (sched_autogroup_enabled), another one would have as
-                # much of a core as ours, idle scheduling or not.
+                # Its own process group, so that Ctrl-C reaches it only through this process. The
+                # command has another group, so that a pause spares its supervisor. The session is
+                # this one: with sched_autogroup_enabled, another session would get as much of a
+                # core as this one, even under idle scheduling.
                 self._process = subprocess.Popen(
                     [*launcher, str(tells), *command],
                     stdin=subprocess.DEVNULL,
@@ -46,47 +46,47 @@ class BackgroundProcess:
                     pass_fds=(tells,),
                 )
             number = reader.readline()
-        # Nothing where it has ended before there was a command.
+        # Empty if the runner ended before the command started.
         self._group = int(number) if number else None
         self._is_paused = False
         self._num_pauses = 0
 
     @property
     def status(self) -> int | None:
-        """How it has ended: its exit status, or the negative of a signal; None while it runs."""
+        """Exit status, or the negative of a signal; None while the command runs."""
         return self._process.poll()
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits to be resumed."""
+        """True if the command is paused."""
         return self._is_paused
 
     @property
     def num_pauses(self) -> int:
-        """How often it was paused."""
+        """Number of pauses."""
         return self._num_pauses
 
     def pause(self) -> None:
-        """Stops it where it is; nothing is lost."""
+        """Pause the command; it keeps its state."""
         if not self._is_paused:
             self._is_paused = True
             self._num_pauses += 1
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Resume the command."""
         if self._is_paused:
             self._is_paused = False
             self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Asks it to end, and sees to it within some seconds."""
+        """End the command by SIGTERM, and by SIGKILL after some seconds."""
         if self.status is None:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # what is stopped hears nothing
+            self._signal(signal.SIGCONT)  # a stopped process handles no signal
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
-        # Also what it has started, and left.
+        # Includes processes that the command started and left.
         self._signal(signal.SIGKILL)
         self._process.wait()
 

@@ -1,4 +1,4 @@
-"""Calls a function again and again, until it returns False or raises.
+"""Runner of a function, repeated until it returns False or raises.
 
 python -m tf_libra.multiplexing.repeat MODULE:FUNCTION
 """
@@ -10,7 +10,7 @@ from tf_libra.multiplexing.counting import counter
 
 
 def main() -> None:
-    """Does so."""
+    """Run the command-line loop."""
     module, _, name = sys.argv[1].partition(":")
     function = getattr(importlib.import_module(module), name)
     step = counter()
