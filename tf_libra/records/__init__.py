@@ -1,8 +1,8 @@
-"""What is kept: plans for the next job, and what TensorBoard shows.
+"""Records on disk: cached plans for the next job, and facts for TensorBoard.
 
-What is shown later is facts alone, each a versioned JSON document, one module per kind. Whatever
-follows from them, such as a predicted timeline or what half the threads would cost, is computed
-where it is shown (`tf_libra.tensorboard.views`), so that writing costs next to nothing.
+Each fact is a versioned JSON document, one module per kind. Derived values, such as a predicted
+timeline or the cost of half the threads, are computed for display (`tf_libra.tensorboard.views`),
+so that writing is cheap.
 """
 
 # isort: off

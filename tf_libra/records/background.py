@@ -1,4 +1,4 @@
-"""What a background job has got."""
+"""Record of a background job's statistics."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,11 +12,11 @@ from tf_libra.records.document import fields, read, set_field, written
 @kinds.register
 @dataclass(frozen=True, kw_only=True)
 class BackgroundRecord(Got):
-    """What a background job beside a training function has got so far, on one rank.
+    """Statistics of one rank's background job so far.
 
     Attributes:
       function: name of the training function.
-      rank: beside which it runs.
+      rank: rank of the job.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -41,14 +41,14 @@ class BackgroundRecord(Got):
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         return f"{self.function}/{self.KIND}"
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         return written(self.KIND, fields(self))
 
     @classmethod
     def from_json(cls, document: str) -> "BackgroundRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**read(cls, document))

@@ -1,4 +1,4 @@
-"""A burst plan, as it was planned and as it ran."""
+"""Record of a burst plan: planned and executed."""
 
 import dataclasses
 import json
@@ -16,16 +16,16 @@ from tf_libra.simulation.pipeline_gantt import Bar
 @kinds.register
 @dataclass(frozen=True)
 class BurstRecord:
-    """A burst plan, what it was planned of, and what its ranks did when in one iteration.
+    """Burst plan with its profile and the activity of its ranks in one iteration.
 
     Attributes:
       function: name of the training function.
-      step: the last step that was measured.
-      plan: the bursts.
-      bars: what every rank computed, in seconds since the iteration's start; its stages are layers
-        that follow each other on the same ranks.
-      seconds: until the last rank had ended its step.
-      profile: the layers as they were measured; None of a plan that was given.
+      step: last measured step.
+      plan: the burst plan.
+      bars: activities of every rank, in seconds since the iteration's start; a stage is a sequence
+        of layers on the same ranks.
+      seconds: seconds until the last rank ended its step.
+      profile: measured layers; None for a user-provided plan.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -53,11 +53,11 @@ class BurstRecord:
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         return series_tag(self.function, self.KIND, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         profile = None if self.profile is None else json.loads(self.profile.to_json())
         document = fields(self) | {
             "plan": json.loads(self.plan.to_json()),
@@ -68,7 +68,7 @@ class BurstRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "BurstRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         value = read(cls, document)
         value["plan"] = BurstPlan.from_json(json.dumps(value["plan"]))
         if value.get("profile") is not None:

@@ -1,13 +1,13 @@
-"""How far the clocks of several hosts are apart, from what their ranks have sent each other.
+"""Clock offsets between hosts, from exchanges of their ranks.
 
-When a plan comes into force all ranks exchange some small messages, as NTP does, and every
-all-reduce is such an exchange, too: each rank knows when it began to send, and when the last of
-the others' first bytes had come. A byte does not come before it is sent, so rank j's clock minus
-rank 0's, o, is bounded from both sides by every exchange:
+When a plan is activated, all ranks exchange small messages, as NTP does. Every all-reduce is such
+an exchange, too: each rank knows when it began to send and when the last rank's first byte had
+arrived. A byte arrives after it is sent, so every exchange bounds the offset o of rank j's clock to
+rank 0's:
 
     sent_j - arrived_0 <= o <= arrived_j - sent_0
 
-The tightest bounds over all exchanges leave the least way there and the least way back.
+The tightest bounds over all exchanges come from the fastest transfers in both directions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SharedExchange:
-    """One exchange as one rank saw it, in nanoseconds of its host's clock.
+    """One rank's times of an exchange, in nanoseconds of its host's clock.
 
     Attributes:
-        key: the same on every rank for the same exchange, and for no other.
-        sent_ns: when the rank began.
-        arrived_ns: when every other rank had sent something.
+        key: unique per exchange and equal on every rank.
+        sent_ns: begin of the exchange on this rank.
+        arrived_ns: arrival of the last other rank's first byte.
     """
 
     key: tuple[object, ...]
@@ -31,13 +31,13 @@ class SharedExchange:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """A rank's clock minus that of the rank it is compared with.
+    """Offset of a rank's clock to the reference rank's.
 
     Attributes:
-        offset_ns: to be subtracted from the rank's times. Zero where that is possible: ranks of
-            one host share a clock, and nothing says then that those of several hosts differ.
-        lower_ns: bound from below.
-        upper_ns: bound from above. Below `lower_ns` where the clocks have drifted meanwhile.
+        offset_ns: value to subtract from the rank's times. 0 if the bounds allow it: ranks of one
+            host share a clock, and the bounds do not show a difference.
+        lower_ns: lower bound.
+        upper_ns: upper bound; below `lower_ns` if the clocks have drifted.
     """
 
     offset_ns: int
@@ -46,14 +46,14 @@ class ClockOffset:
 
     @property
     def error_ns(self) -> int:
-        """The offset is known to so much, to either side."""
+        """Uncertainty of the offset, to either side."""
         return max(abs(self.upper_ns - self.offset_ns), abs(self.offset_ns - self.lower_ns))
 
 
 def clock_offset(
     reference: Iterable[SharedExchange], other: Iterable[SharedExchange]
 ) -> ClockOffset | None:
-    """The offset of `other`'s clock; None where the two share no exchange."""
+    """Return the offset of `other`'s clock; None without a shared exchange."""
     by_key = {one.key: one for one in reference}
     pairs = [(by_key[one.key], one) for one in other if one.key in by_key]
     if not pairs:
@@ -67,7 +67,7 @@ def clock_offset(
 def clock_offsets(
     by_rank: Mapping[int, Sequence[SharedExchange]],
 ) -> dict[int, ClockOffset | None]:
-    """The offset of every rank's clock to that of the lowest rank; the lowest has zero."""
+    """Return the offset of every rank's clock to the lowest rank's, which is 0."""
     first = min(by_rank)
     return {
         rank: ClockOffset(0, 0, 0) if rank == first else clock_offset(by_rank[first], shared)

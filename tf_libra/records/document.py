@@ -1,4 +1,4 @@
-"""What records have in common as JSON documents, each with its format and version."""
+"""JSON codec of records, with format and version."""
 
 import dataclasses
 import json
@@ -11,22 +11,22 @@ _TAG_DIGITS = 12
 
 
 def format_of(kind: str) -> str:
-    """What documents of this kind call themselves."""
+    """Return the format name of a kind of document."""
     return f"tf-libra {kind} record"
 
 
 def series_tag(function: str, kind: str, fingerprint: str) -> str:
-    """The name of the series of summaries of one kind, of a function under a plan."""
+    """Return the tag of a function's series of one kind under a plan."""
     return f"{function}/{kind}/{fingerprint[:_TAG_DIGITS]}"
 
 
 def written(kind: str, document: dict[str, Any]) -> str:
-    """The document as text, with its format and version."""
+    """Return a document as text, with its format and version."""
     return json.dumps({"format": format_of(kind), "version": VERSION} | document)
 
 
 def read(kind: type[Readable], document: str) -> dict[str, Any]:
-    """The fields of a record as JSON has them; `ValueError` names what is wrong with the text."""
+    """Parse the fields of a record from JSON; a `ValueError` names what is wrong."""
     required, optional = checks.field_names(kind)
     name = format_of(kind.KIND)
     value = checks.json_document(name, VERSION, document)
@@ -34,10 +34,10 @@ def read(kind: type[Readable], document: str) -> dict[str, Any]:
 
 
 def fields(record: Any) -> dict[str, Any]:
-    """The fields of a record, by name."""
+    """Return the fields of a record, by name."""
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
 def set_field(record: Any, field: str, value: Any) -> None:
-    """Sets a field of a frozen record that is being made, to what a check has made of it."""
+    """Set a validated field of a frozen record in its constructor."""
     object.__setattr__(record, field, value)

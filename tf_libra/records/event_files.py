@@ -1,6 +1,6 @@
-"""Reads event files as `tf_libra.records.writer` writes them: the summaries of this plugin.
+"""Reader of event files written by `tf_libra.records.writer`.
 
-Needs TensorBoard, for the files' format. TensorFlow, which takes seconds to import, is not needed.
+Needs TensorBoard for the file format, but no TensorFlow, which takes seconds to import.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 from tf_libra.records.kinds import PLUGIN_NAME
 
 PATTERN = "**/*tfevents*"
-# What stands around an event: its length, and a checksum of that and of the content.
+# Frame of an event: its length, and checksums of the length and of the content.
 _FRAME_BYTES = 16
 # SummaryMetadata.data_class of scalars.
 _SCALAR = 1
@@ -26,11 +26,11 @@ class Summary:
     """One value of a series.
 
     Attributes:
-        tag: the series.
-        step: of the value.
-        written: when, in seconds since the epoch.
-        content: what the plugin data of the series say of it.
-        is_scalar: whether the series is one of scalars.
+        tag: tag of the series.
+        step: step of the value.
+        written: time of the value, in seconds since the epoch.
+        content: plugin data of the series.
+        is_scalar: True for a series of scalars.
         tensor: the value, a `TensorProto`.
     """
 
@@ -43,7 +43,7 @@ class Summary:
 
     @property
     def text(self) -> str:
-        """The record that it holds; `ValueError` where it holds something else."""
+        """Return the record of the value; another content is a `ValueError`."""
         texts = self.tensor.string_val
         if len(texts) != 1:
             raise ValueError(f"{self.tag!r:.80} holds {len(texts)} strings instead of one record")
@@ -51,7 +51,7 @@ class Summary:
 
     @property
     def number(self) -> float:
-        """The point that it holds."""
+        """Return the scalar of the value."""
         from tensorboard.util import tensor_util
 
         return float(tensor_util.make_ndarray(self.tensor).item())
@@ -59,13 +59,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class EventFile:
-    """What was read of a file.
+    """Content of an event file.
 
     Attributes:
-        path: of the file.
-        summaries: of this plugin, as they were written; where the file is damaged, those before.
-        graph_written: when its last graph was; None without one.
-        problem: why it could not be read to its end; empty where it could.
+        path: path of the file.
+        summaries: summaries of this plugin in the order of writing, up to any damage.
+        graph_written: time of its last graph; None without one.
+        problem: reason for an incomplete read; empty for a complete one.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class EventFile:
 
 
 def read(path: Path) -> EventFile:
-    """Reads a file as far as it was written.
+    """Read a file as far as it was written.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -88,7 +88,7 @@ def read(path: Path) -> EventFile:
             if event.HasField("graph_def"):
                 graph_written = event.wall_time
             for value in event.summary.value:
-                # Readers take the metadata of a series from its first value.
+                # The metadata of a series comes with its first value.
                 metadata = of_series.setdefault(value.tag, value.metadata)
                 if metadata.plugin_data.plugin_name != PLUGIN_NAME:
                     continue
@@ -104,10 +104,10 @@ def read(path: Path) -> EventFile:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The events of a file, as far as it was written: the last may be just being written.
+    """Yield the events of a file; the writer may still append to it.
 
     Raises:
-        ValueError: it is damaged; what comes before was returned.
+        ValueError: the file is damaged after the yielded events.
     """
     try:
         from tensorboard.compat.proto import event_pb2
@@ -116,7 +116,7 @@ def _events(path: Path) -> Iterator[Any]:
     except ImportError:
         raise ImportError(_NEEDED) from None
     reader = PyRecordReader_New(str(path))
-    at = 0  # where the next event begins, in bytes
+    at = 0  # offset of the next event in bytes
     while True:
         try:
             reader.GetNext()

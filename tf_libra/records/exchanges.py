@@ -1,4 +1,4 @@
-"""What a rank's steps tell about its clock: the messages and all-reduces that it shared."""
+"""Clock exchanges in a rank's step records: messages and all-reduces."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from tf_libra.records.step import StepRecord
 
 
 def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:
-    """Every exchange of these steps, named alike on every rank that took part."""
+    """Return every exchange of these steps, with equal keys on all ranks."""
     messages = [
         SharedExchange((step.function, step.plan, step.step, "messages", index), sent, arrived)
         for step in steps
@@ -17,7 +17,7 @@ def shared_exchanges(steps: Sequence[StepRecord]) -> list[SharedExchange]:
         SharedExchange(
             (step.function, step.plan, step.step, index, one.group, one.num_bytes),
             one.started_ns,
-            # Before the start: no byte was awaited, and the end is all that is known.
+            # Without an awaited byte only the end is known.
             one.first_byte_ns if one.first_byte_ns >= one.started_ns else one.finished_ns,
         )
         for step in steps

@@ -1,4 +1,4 @@
-"""Keeps what was measured for the next job of the same model, machines and versions."""
+"""Plan cache on disk, for the next job of the same model, machines and versions."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from tf_libra.tuning import Conclusion, TensorSpec
 def fingerprint(
     tensors: Sequence[TensorSpec], strategy: Any, num_workers: int, circumstances: dict[str, str]
 ) -> str:
-    """What must be the same for a kept plan to be used again, as a SHA-256 in hexadecimal."""
+    """Return the hexadecimal SHA-256 of all that a cached plan depends on."""
     document = {
         "tensors": [[tensor.name, tensor.num_bytes, tensor.dtype] for tensor in tensors],
         "strategy": repr(strategy),
@@ -30,16 +30,16 @@ def fingerprint(
 
 
 def _processor() -> str:
-    """The processor's name as Linux knows it; platform.processor() is empty on Debian."""
+    """Return the processor's name from Linux; platform.processor() is empty on Debian."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line for line in lines if line.startswith("model name")), "")
 
 
 def load(folder: Path, key: str) -> Conclusion | None:
-    """What is kept under `key`; None if nothing is.
+    """Return the result cached under `key`; None without one.
 
     Raises:
-        ValueError: what is kept is malformed.
+        ValueError: the cached file is malformed.
     """
     path = _path(folder, key)
     if not path.exists():
@@ -58,7 +58,7 @@ def load(folder: Path, key: str) -> Conclusion | None:
 
 
 def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
-    """Before conclusions were kept whole: three texts, of what was complete."""
+    """Read the format of the first version: three texts of a complete result."""
     if not isinstance(document.get("plan"), str):
         raise ValueError("plan must be a JSON document")
     profile, cost_model = document.get("profile"), document.get("cost_model")
@@ -71,7 +71,7 @@ def _of_the_version_before(document: dict[str, Any]) -> Conclusion:
 
 
 def store(folder: Path, key: str, conclusion: Conclusion) -> Path:
-    """Keeps it, replacing what was there; a reader never sees half of it."""
+    """Store a result atomically, replacing an earlier one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, key)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")

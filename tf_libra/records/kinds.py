@@ -1,4 +1,4 @@
-"""Which kinds of records there are, and what a summary says of the one that it holds."""
+"""Registry of record types, and the plugin data of their summaries."""
 
 import json
 from collections.abc import Mapping
@@ -14,57 +14,57 @@ _SUMMARY = "tf-libra summary"
 
 
 class Readable(Protocol):
-    """A frozen dataclass that is read from files."""
+    """Frozen dataclass that is read from files."""
 
     KIND: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @classmethod
     def from_json(cls, document: str) -> Self:
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         ...
 
 
 class Record(Readable, Protocol):
-    """One that is written as well."""
+    """Readable value that is written as well."""
 
     @property
     def step(self) -> int:
-        """The step that it is of."""
+        """Step of the record."""
         ...
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         ...
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         ...
 
 
 _Kind = TypeVar("_Kind", bound=type[Readable])
 _kinds: dict[str, type[Readable]] = {}
-# By what a summary says; complete as soon as the package is imported.
+# By kind; complete once the package is imported.
 KINDS: Mapping[str, type[Readable]] = MappingProxyType(_kinds)
 
 
 def register(kind: _Kind) -> _Kind:
-    """A decorator: makes a kind of record known by its `KIND`."""
+    """Register a record type under its `KIND`; a decorator."""
     _kinds[kind.KIND] = kind
     return kind
 
 
 def plugin_content(kind: str) -> bytes:
-    """What the plugin data of a summary says of it: one of `KINDS`, or `HISTORY_KIND`."""
+    """Return the plugin data of a summary of one of `KINDS`, or of `HISTORY_KIND`."""
     return json.dumps({"format": _SUMMARY, "version": VERSION, "kind": kind}).encode()
 
 
 def kind_of(content: bytes) -> str:
-    """Reads what `plugin_content` wrote.
+    """Read the kind in the plugin data of a summary.
 
     Raises:
-      ValueError: malformed, of another version, or of an unknown kind.
+      ValueError: malformed, another version, or an unknown kind.
     """
     value = checks.keys(
         _SUMMARY, checks.json_document(_SUMMARY, VERSION, content.decode("utf-8")), ("kind",)

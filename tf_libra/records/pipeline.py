@@ -1,4 +1,4 @@
-"""A pipeline, as it was planned and as it ran."""
+"""Record of a pipeline: planned and executed."""
 
 import dataclasses
 import json
@@ -17,16 +17,16 @@ from tf_libra.simulation.pipeline_gantt import Bar
 @kinds.register
 @dataclass(frozen=True)
 class PipelineRecord:
-    """A pipeline, what it was planned of, and what its ranks did when in one iteration.
+    """Pipeline plan with its layer graph and the activity of its ranks in one iteration.
 
     Attributes:
       function: name of the training function.
-      step: the last step that was measured.
-      plan: the pipeline.
-      layers: as they were measured.
-      cluster: likewise.
-      bars: what every rank computed, in seconds since the iteration's start.
-      seconds: until the last rank had ended its step.
+      step: last measured step.
+      plan: the pipeline plan.
+      layers: measured layers.
+      cluster: measured link rates.
+      bars: activities of every rank, in seconds since the iteration's start.
+      seconds: seconds until the last rank ended its step.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -52,18 +52,18 @@ class PipelineRecord:
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         return series_tag(self.function, self.KIND, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         document = fields(self) | {"bars": [dataclasses.asdict(one) for one in self.bars]}
         document |= {field: json.loads(getattr(self, field).to_json()) for field in _OF_PIPELINES}
         return written(self.KIND, document)
 
     @classmethod
     def from_json(cls, document: str) -> "PipelineRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         value = read(cls, document)
         for field, kind in _OF_PIPELINES.items():
             value[field] = kind.from_json(json.dumps(value[field]))

@@ -1,4 +1,4 @@
-"""A plan that came into force."""
+"""Record of an activated plan."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ ORIGINS = tuple(origin.value for origin in Origin)
 @kinds.register
 @dataclass(frozen=True)
 class PlanRecord:
-    """A plan that came into force, and all that it rests on.
+    """Activated plan with all of its inputs.
 
     Attributes:
       function: name of the training function.
-      step: the first step under the plan.
+      step: first step under the plan.
       origin: "made" by this job, "kept" from an earlier one, or "given" by the user.
-      strategy: what the user asked for, which may not be what made the plan.
+      strategy: requested strategy; the plan's may differ.
       threads: R, the allowed numbers of communication threads.
-      conclusion: the plan, and what it rests on. Its fields stand beside the others in JSON.
-      versions: what the job ran on, such as "TensorFlow 2.21.0".
+      conclusion: the tuning result. Its fields are on the top level of the JSON document.
+      versions: versions of the job, such as "TensorFlow 2.21.0".
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -44,7 +44,7 @@ class PlanRecord:
     KIND: ClassVar[str] = "plan"
 
     def __hash__(self) -> int:
-        # That of all samples would take longer than what is looked up by it.
+        # Hashing all samples would take longer than the lookups that use the hash.
         return hash((self.function, self.step, self.plan.fingerprint))
 
     def __post_init__(self) -> None:
@@ -62,20 +62,20 @@ class PlanRecord:
 
     @property
     def plan(self) -> Plan:
-        """The plan."""
+        """Activated plan."""
         return self.conclusion.plan
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         return self.tag_of(self.KIND)
 
     def tag_of(self, kind: str) -> str:
-        """The tag of another kind's records under the same plan."""
+        """Return the tag of another kind's records under the same plan."""
         return series_tag(self.function, kind, self.plan.fingerprint)
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         document = fields(self) | {
             "strategy": {"name": self.strategy.name} | dataclasses.asdict(self.strategy),
         }
@@ -84,9 +84,9 @@ class PlanRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "PlanRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         value = checks.json_document(format_of(cls.KIND), VERSION, document)
-        # Earlier versions kept steps of another time there, which compare with nothing.
+        # Earlier versions stored steps of another time there, which are not comparable.
         value.pop("baseline_seconds", None)
         required, optional = checks.field_names(cls)
         required.remove("conclusion")

@@ -1,7 +1,6 @@
-"""Keeps, of one training function on one rank, what TensorBoard and reports are to show.
+"""Recorder of one training function on one rank, for TensorBoard and reports.
 
-It is told what happens and writes it down. A file that cannot be written is no reason to end the
-training: it is said once, and nothing more is written.
+A write error does not end training: the recorder logs it once and stops writing.
 """
 
 import dataclasses
@@ -28,25 +27,25 @@ from tf_libra.records.step import StepRecord
 from tf_libra.records.writer import RecordWriter
 from tf_libra.tuning import Observation
 
-# So many steps are written one by one; after them, medians over some seconds.
+# Number of steps written one by one; later steps are written as medians over some seconds.
 _SINGLE_STEPS = 500
 _BLOCK_SECONDS = 5.0
 
 
 class Recorder:
-    """Writes the records of one training function on one rank."""
+    """Writer of one training function's records on one rank."""
 
     def __init__(
         self, logdir: Path, rank: int, function: str, log: logging.Logger, max_tuning_steps: int = 0
     ) -> None:
-        """Makes the event file; where that fails, says so, and nothing is written.
+        """Create the event file; on failure, log it and write nothing.
 
         Args:
             logdir: the log directory.
-            rank: who writes.
-            function: the training function's name.
-            log: is warned where something cannot be written.
-            max_tuning_steps: how many steps may go by before a plan is in force; 0: nobody waits.
+            rank: this rank.
+            function: name of the training function.
+            log: logger of write errors.
+            max_tuning_steps: budget of steps before a plan is active; 0 without tuning.
         """
         self._max_tuning_steps = max_tuning_steps
         self._rank, self._function, self._log = rank, function, log
@@ -58,24 +57,24 @@ class Recorder:
         self._guarded(partial(self._open, logdir, rank))
 
     def in_force(self, record: PlanRecord) -> None:
-        """A plan is in force. Rank 0 alone knows what it rests on, and writes that."""
+        """Record an activated plan; only rank 0 knows and writes its inputs."""
         self._plan = record.plan
         if self._rank == 0:
             self._write(record.step, record)
 
     def staged(self, record: Record) -> None:
-        """What ranks with stages of their own did when, as rank 0 knows it."""
+        """Record the activity of model-parallel ranks, on rank 0."""
         self._write(record.step, record)
 
     def background(self, got: Got) -> None:
-        """What a background job beside this rank has got so far."""
+        """Record the statistics of this rank's background job."""
         record = BackgroundRecord(
             function=self._function, rank=self._rank, **dataclasses.asdict(got)
         )
         self._write(record.step, record)
 
     def graph(self, step: int, draw: Callable[[], Any]) -> None:
-        """The step's graph under the plan in force, a `GraphDef`, which `draw` makes."""
+        """Record the step's graph under the active plan, a `GraphDef` from `draw`."""
         if self._writer is None:
             return
         try:
@@ -86,11 +85,11 @@ class Recorder:
         self._guarded(partial(self._writer.graph, step, content))
 
     def clocks(self, exchanges: tuple[tuple[int, int], ...]) -> None:
-        """All ranks have exchanged messages; goes with the next step's record."""
+        """Add a clock exchange of all ranks to the next step's record."""
         self._exchanges = exchanges
 
     def took(self, step: int, seconds: float, usual: bool) -> None:
-        """A step took so long; `usual` unless it was a plan's first or traced."""
+        """Record a step's seconds; `usual` is False for a plan's first or a traced step."""
         if self._rank > 0:
             return
         most, self._max_tuning_steps = self._max_tuning_steps, 0
@@ -106,7 +105,7 @@ class Recorder:
             self._block.clear()
 
     def drifted(self, step: int, measured: float, expected: float, is_back: bool) -> None:
-        """Steps take so many seconds where others are expected, or, `is_back`, do so no more."""
+        """Record the begin of a drift, or its end (`is_back`), with both step times."""
         if self._rank == 0:
             name = history.RETURNED_STEP_SECONDS if is_back else history.DRIFTED_STEP_SECONDS
             self._write_history(step, {name: measured, history.EXPECTED_STEP_SECONDS: expected})
@@ -119,7 +118,7 @@ class Recorder:
         observation: Observation | None = None,
         timeline: MeasuredTimeline | None = None,
     ) -> None:
-        """A step under the plan has run; `observation` and `timeline` where it was traced."""
+        """Record a step under the plan; `observation` and `timeline` if it was traced."""
         if self._plan is None or self._writer is None:
             return
         production = None if observation is None else observation.production
@@ -140,7 +139,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Writes out what is still in memory."""
+        """Write all records that are still in memory."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._guarded(writer.close)

@@ -1,4 +1,4 @@
-"""A quantity over several steps."""
+"""Spread of a quantity over several steps."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tf_libra.records.document import set_field
 
 @dataclass(frozen=True)
 class Spread:
-    """A quantity over several steps: median and quartiles, in seconds."""
+    """Median and quartiles of a quantity over several steps, in seconds."""
 
     low: float
     median: float
@@ -28,7 +28,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of at least one value."""
+        """Compute the spread of at least one value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -36,7 +36,7 @@ class Spread:
 
 
 def checked(field: str, value: Any) -> Spread:
-    """The value of a field, which may be as JSON has it; else `ValueError`."""
+    """Return the spread of a field, which may be a JSON value, or raise `ValueError`."""
     if isinstance(value, Spread):
         return value
     return checks.built(field, value, Spread)

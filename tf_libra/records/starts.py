@@ -1,4 +1,4 @@
-"""What jobs have found, kept in `cache_dir` for jobs of other models and clusters to begin with."""
+"""Warm starts in `cache_dir`, from jobs for similar models and clusters."""
 
 import dataclasses
 import hashlib
@@ -15,17 +15,17 @@ from tf_libra.tuning.similar import Job, Layer, Outline, Start
 _FORMAT = "tf-libra start"
 _VERSION = 1
 _PATTERN = "tf_libra_start-*.json"
-# The latest of them are looked at.
+# Most recent files that are read.
 MAX_KEPT = 64
 
 
 def store(folder: Path, start: Start) -> Path:
-    """Keeps it, replacing that of the same job and strategy; a reader never sees half of it."""
+    """Store a warm start atomically, replacing that of the same job and strategy."""
     folder.mkdir(parents=True, exist_ok=True)
     document = dataclasses.asdict(start)
     job, rate = document["job"], start.job.bytes_per_second
     graphs = {name: value for name, value in job.items() if name != "bytes_per_second"}
-    # Two measurements on one network differ, and so are in one file or in two at most.
+    # Measurements of one network differ, so they are in one file or in two.
     octave = [] if rate is None else [round(math.log2(rate))]
     whose = json.dumps([graphs, start.strategy, *octave], sort_keys=True)
     if rate is None:
@@ -39,7 +39,7 @@ def store(folder: Path, start: Start) -> Path:
 
 
 def load(folder: Path) -> tuple[list[Start], list[str]]:
-    """What is kept, the latest first, and what is wrong with files that cannot be read."""
+    """Return warm starts, the latest first, and the errors of unreadable files."""
     found, problems = [], []
     paths = sorted(folder.glob(_PATTERN), key=_modified, reverse=True)
     for path in paths[:MAX_KEPT]:
@@ -53,7 +53,7 @@ def load(folder: Path) -> tuple[list[Start], list[str]]:
 def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # gone since it was listed
+    except OSError:  # removed since the listing
         return 0.0
 
 

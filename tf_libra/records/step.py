@@ -1,4 +1,4 @@
-"""One step under a plan, on one rank."""
+"""Record of one step under a plan, on one rank."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,15 +23,14 @@ class AllReduceSpan:
     Times are nanoseconds since the epoch by the clock of the rank's host.
 
     Attributes:
-      group: index in the plan; -1 where no plan was applied.
-      num_threads: communication threads it ran on.
-      num_bytes: its size.
-      enqueued_ns: when the op handed it to the engine.
-      started_ns: when its first thread began.
-      first_byte_ns: when every other rank had sent a first byte; before `started_ns` where none
-        was awaited.
-      finished_ns: when its last thread ended.
-      tensors: indices in the plan of what it reduced; empty where that is its group, whole.
+      group: index in the plan; -1 without a plan.
+      num_threads: communication threads.
+      num_bytes: size of the group.
+      enqueued_ns: submission of the op to the engine.
+      started_ns: start of its first thread.
+      first_byte_ns: first byte of the last rank to arrive; before `started_ns` without a wait.
+      finished_ns: end of its last thread.
+      tensors: indices of the reduced tensors in the plan; empty for the whole group.
     """
 
     group: int
@@ -54,7 +53,7 @@ class AllReduceSpan:
 
     @classmethod
     def of(cls, record: "AllReduceRecord", plan: Plan) -> "AllReduceSpan":
-        """Of what the engine says of an all-reduce."""
+        """Build a span from the engine's record."""
         at = {name: index for index, name in enumerate(plan.tensor_names)}
         tensors = tuple(sorted(at[name] for name in record.tensor_names if name in at))
         names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
@@ -62,7 +61,7 @@ class AllReduceSpan:
         return cls(**times, tensors=() if tensors == _whole(plan, record.group) else tensors)
 
     def reduced(self, plan: Plan) -> tuple[int, ...]:
-        """Indices in the plan of what it reduced."""
+        """Return the indices of the reduced tensors in the plan."""
         return self.tensors or _whole(plan, self.group)
 
 
@@ -73,18 +72,18 @@ class StepRecord:
 
     Attributes:
       function: name of the training function.
-      plan: the plan's fingerprint.
-      rank: whose step it is.
-      step: which.
-      started_ns: when the step was called.
-      finished_ns: when the call returned.
-      all_reduces: in order of execution.
-      backward_start_ns: when backward computation started; None where the step was not traced.
-      produced_ns: when each of the plan's tensors was produced, in the plan's order; empty where
-        the step was not traced.
-      exchanges_ns: when this rank sent messages to all others before the step, and when all of
-        theirs had come: pairs, the same number on every rank. For comparing clocks; mostly empty.
-      host: the name of the rank's host; empty in files of versions before.
+      plan: fingerprint of the plan.
+      rank: rank of the step.
+      step: number of the step.
+      started_ns: call of the step.
+      finished_ns: return of the call.
+      all_reduces: all-reduces in order of execution.
+      backward_start_ns: start of backward computation; None if the step was not traced.
+      produced_ns: production of each of the plan's tensors, in the plan's order; empty if the step
+        was not traced.
+      exchanges_ns: pairs of clock exchanges before the step: this rank's send to all others, and
+        the arrival of all of theirs. The number is equal on all ranks, mostly 0.
+      host: name of the rank's host; empty in files of earlier versions.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -135,7 +134,7 @@ class StepRecord:
         records: "Sequence[AllReduceRecord]",
         production: "StepProduction | None",
     ) -> "StepRecord":
-        """The record of an executed step; `production` where it was traced."""
+        """Build the record of an executed step; `production` if it was traced."""
         backward_start_ns, produced_ns = None, ()
         if production is not None and set(plan.tensor_names) <= set(production.names):
             at = dict(zip(production.names, production.produced_ns.tolist(), strict=True))
@@ -157,9 +156,9 @@ class StepRecord:
         )
 
     def timeline(self, plan: Plan) -> MeasuredTimeline | None:
-        """The all-reduces along backward computation; None where the step does not tell that.
+        """Return the all-reduces along backward computation.
 
-        That is, where it was not traced, has reduced nothing, or is of another plan.
+        None if the step was not traced, reduced nothing, or ran under another plan.
         """
         start_ns, produced = self.backward_start_ns, self.produced_ns
         if start_ns is None or not self.all_reduces or len(produced) != len(plan.tensor_names):
@@ -187,21 +186,21 @@ class StepRecord:
 
     @property
     def tag(self) -> str:
-        """The name of the series of summaries that the record belongs to."""
+        """Tag of the record's series of summaries."""
         return series_tag(self.function, self.KIND, self.plan)
 
     def to_json(self) -> str:
-        """Returns the record as JSON text; `from_json` reads it back unchanged."""
+        """Return the record as JSON text, which `from_json` reads back unchanged."""
         return written(self.KIND, dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, document: str) -> "StepRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**read(cls, document))
 
 
 def _whole(plan: Plan, group: int) -> tuple[int, ...]:
-    """Indices of a group's tensors; none where there is no such group."""
+    """Return the indices of a group's tensors; empty without such a group."""
     if not 0 <= group < len(plan.groups):
         return ()
     return tuple(range(plan.groups[group].start, plan.groups[group].stop))

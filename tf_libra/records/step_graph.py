@@ -1,8 +1,8 @@
-"""A training step's graph as it runs under a plan, for TensorBoard's Graphs tab.
+"""Graph of a training step under a plan, for TensorBoard's Graphs tab.
 
-TensorFlow does not give away what Grappler has made of a graph, but what the pass has written is
-known: which tensors each all-reduce has, and its name. So the traced graph is taken, and its
-all-reduces of one tensor each are put together in the same way.
+TensorFlow does not expose Grappler's result, but the pass reports the name and the tensors of each
+all-reduce that it has written. So the traced graph's all-reduces of one tensor are merged in the
+same way.
 """
 
 from collections import Counter
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-# Larger constants are written without their values.
+# Largest constant that is written with its value.
 _CONSTANT_BYTES = 1024
 _OUTPUT = "reduced"
 
 
 @dataclass(frozen=True)
 class GroupNode:
-    """An all-reduce that the pass has written.
+    """All-reduce that the pass has written.
 
     Attributes:
-        name: of the node.
+        name: name of the node.
         group: index of the tensor group.
-        num_threads: that it uses.
-        copy: of the step, where one graph holds several, from 0.
-        tensor_names: what it reduces, in backward order.
+        num_threads: communication threads.
+        copy: index of the step's copy in the graph, from 0.
+        tensor_names: reduced tensors, in backward order.
     """
 
     name: str
@@ -36,12 +36,12 @@ class GroupNode:
 
 
 def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAllReduce") -> Any:
-    """Puts the all-reduces of a traced graph together, where it stands.
+    """Merge the all-reduces of a traced graph in place.
 
     Args:
-        definition: `GraphDef` of the trace; it is changed, and returned.
-        groups: what the pass has written. A tensor that is cut, and so in several, stays as it is.
-        op: what executes them.
+        definition: `GraphDef` of the trace; it is changed and returned.
+        groups: all-reduces that the pass has written. A cut tensor, in several groups, is skipped.
+        op: op type of the all-reduces.
     """
     times = Counter((group.copy, name) for group in groups for name in group.tensor_names)
     place = {
@@ -64,7 +64,7 @@ def step_graph(definition: Any, groups: Sequence[GroupNode], op: str = "LibraAll
 def _put_together(
     nodes: Any, place: Mapping[tuple[int, str], GroupNode], op: str
 ) -> dict[str, tuple[str, int]]:
-    """Of one graph or function; returns where outputs of nodes that are no more went."""
+    """Merge within one graph or function; return the new place of removed outputs."""
     members: dict[str, list[Any]] = {}  # by name of the group's node
     written: dict[str, GroupNode] = {}
     seen: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def _put_together(
         together.name, together.op = name, op
         del together.input[:]
         together.input.extend(node.input[0] for node in some)
-        # The trace has them one after the other, in an order of its own; the plan has another.
+        # The trace chains them in its own order, which differs from the plan's.
         controls = [text for node in some for text in node.input if text.startswith("^")]
         together.input.extend(
             dict.fromkeys(one for one in controls if one.removeprefix("^") not in moved)
@@ -118,7 +118,7 @@ def _position(group: GroupNode, node: Any) -> int:
 
 
 def _moved(text: str, moved: Mapping[str, tuple[str, int]]) -> str:
-    """`node`, `node:0`, `^node`, or, in a function, `node:reduced:0`."""
+    """Rewrite an input: `node`, `node:0`, `^node` or, in a function, `node:reduced:0`."""
     name, colon, port = text.removeprefix("^").partition(":")
     if name not in moved:
         return text

@@ -1,4 +1,4 @@
-"""What the steps under a plan did, in the median."""
+"""Median timeline of the steps under a plan."""
 
 import statistics
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from tf_libra.records.step import StepRecord
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """One group's all-reduce over several steps; seconds since the start of backward.
+    """All-reduce of a group over several steps; seconds since the start of backward.
 
     Attributes:
-      group: index in the plan; -1 where the pass has left it alone.
-      num_threads: communication threads it ran on.
-      num_bytes: its size.
-      ready: when its last tensor was produced.
-      start: when it started.
-      end: when it ended.
+      group: index in the plan; -1 if the pass has not merged it.
+      num_threads: communication threads.
+      num_bytes: size of the group.
+      ready: production of its last tensor.
+      start: start of the all-reduce.
+      end: end of the all-reduce.
     """
 
     group: int
@@ -45,19 +45,19 @@ class SpanRecord:
 @kinds.register
 @dataclass(frozen=True)
 class TimelineRecord:
-    """What the steps under a plan did, as far as they were traced.
+    """Timeline of the traced steps under a plan.
 
-    It is computed of `StepRecord`s. Files of versions before hold it as well.
+    It is computed from `StepRecord`s. Files of earlier versions contain it as well.
 
     Attributes:
       function: name of the training function.
       plan: the plan's fingerprint.
-      step: the last step that counts.
-      num_steps: how many steps count, at least 1.
-      spans: one per executed all-reduce, in order of start. A group that could not be merged as
-        planned has several.
-      compute: from the start of backward to the last gradient's production.
-      backward: from the start of backward to its end, communication included.
+      step: last step of the median.
+      num_steps: number of steps, at least 1.
+      spans: one per executed all-reduce, by start. A group that the pass could not merge has
+        several.
+      compute: seconds from the start of backward to the last gradient's production.
+      backward: seconds from the start of backward to its end, communication included.
 
     Raises:
       ValueError: a field is out of its range; named.
@@ -84,14 +84,16 @@ class TimelineRecord:
 
     @classmethod
     def of(cls, plan: Plan, steps: Sequence[StepRecord]) -> "TimelineRecord | None":
-        """Median and quartiles over the steps that can be laid along their computation.
+        """Compute median and quartiles over the steps with a measured computation.
 
-        Steps that executed other all-reduces than most, such as one from before a graph was
-        traced anew, do not count. None where no step counts.
+        Steps with other all-reduces than most, such as one before a retrace, do not count.
 
         Args:
-            plan: what the steps ran under.
-            steps: of one training function, in the order in which they were taken.
+            plan: plan of the steps.
+            steps: steps of one training function, in order.
+
+        Returns:
+            The timeline; None if no step counts.
         """
         timelines = [one for one in (step.timeline(plan) for step in steps) if one is not None]
         if not timelines:
@@ -120,5 +122,5 @@ class TimelineRecord:
 
     @classmethod
     def from_json(cls, document: str) -> "TimelineRecord":
-        """Reads a record from JSON text; `ValueError` names what is wrong with it."""
+        """Read a record from JSON text; a `ValueError` names the field that is wrong."""
         return cls(**read(cls, document))

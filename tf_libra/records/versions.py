@@ -1,4 +1,4 @@
-"""What a job runs on, for whoever looks at its records later."""
+"""Versions that a job runs on."""
 
 import platform
 from importlib import metadata
@@ -13,7 +13,7 @@ _PACKAGES = (
 
 
 def versions() -> tuple[str, ...]:
-    """The versions of Python and of the packages that matter, each once, as far as installed."""
+    """Return the versions of Python and of the installed relevant packages."""
     found = {"Python": platform.python_version()}
     for package, name in _PACKAGES:
         try:

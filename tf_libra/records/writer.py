@@ -1,7 +1,7 @@
-"""Writes records as summaries that TensorBoard finds: an event file per rank.
+"""Writer of records as TensorBoard summaries, one event file per rank.
 
-Nothing but TensorFlow is needed where a model is trained. A summary's plugin data names the plugin
-and says what the summary holds, as JSON, so that whoever lists summaries need not read them.
+Training needs only TensorFlow for it. A summary's plugin data names the plugin and the kind of
+record, as JSON, so that a listing of summaries needs no values.
 """
 
 import itertools
@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from tf_libra.records.kinds import HISTORY_KIND, PLUGIN_NAME, Record, plugin_content
 
-# Readers expect this to be an event file's first record.
+# The required first record of an event file.
 _FILE_VERSION = "brain.Event:2"
-# Values of SummaryMetadata.data_class, by which TensorBoard decides how to sample a series.
+# Values of SummaryMetadata.data_class, which decides how TensorBoard samples a series.
 _SCALAR, _TENSOR = 1, 2
 _FLUSH_SECONDS = 2.0
 
@@ -26,29 +26,29 @@ _files = itertools.count()
 
 
 def run_folder(logdir: Path, rank: int) -> Path:
-    """Where a rank writes; TensorBoard names a run by it."""
+    """Return the folder of a rank's events, which is TensorBoard's run name."""
     return logdir / f"rank_{rank}"
 
 
 class RecordWriter:
-    """An event file of one rank.
+    """Event file of one rank.
 
-    What is written stays in memory until `flush`, or until a later write finds it older than two
-    seconds; so nothing is waited for in most steps.
+    Records stay in memory until `flush`, or until a later write finds them older than two seconds,
+    so most steps do not wait for the disk.
     """
 
     def __init__(self, logdir: Path, rank: int) -> None:
-        """Makes the file.
+        """Create the file.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be created.
         """
         folder = run_folder(logdir, rank)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}"
-        # Files of one second are read in the order of their names.
+        # Files of the same second are ordered by name.
         path = folder / f"{name}.{os.getpid()}.{next(_files):06d}.v2"
-        path.touch()  # what cannot be made is an OSError here, a TensorFlow error below
+        path.touch()  # a failure is an OSError here, a TensorFlow error below
         self._file = tf.io.TFRecordWriter(str(path))
         self._tags: set[str] = set()
         self._flushed = 0.0
@@ -56,12 +56,12 @@ class RecordWriter:
         self.flush()
 
     def record(self, step: int, record: Record) -> None:
-        """Writes a record, as the value of its series at this step."""
+        """Write a record, as the value of its series at this step."""
         tensor = tf.make_tensor_proto(record.to_json(), tf.string)
         self._summary(step, {record.tag: tensor}, record.KIND, _TENSOR)
 
     def history(self, step: int, function: str, values: Mapping[str, float]) -> None:
-        """Writes one point of each of these series of scalars, named as in `records.HISTORY`."""
+        """Write one point of each series of scalars, named as in `records.HISTORY`."""
         tensors = {
             f"{function}/{name}": tf.make_tensor_proto(value, tf.float32)
             for name, value in values.items()
@@ -69,23 +69,23 @@ class RecordWriter:
         self._summary(step, tensors, HISTORY_KIND, _SCALAR)
 
     def graph(self, step: int, content: bytes) -> None:
-        """Writes a serialized `GraphDef`, for the Graphs tab, which shows the last of a run."""
+        """Write a serialized `GraphDef` for the Graphs tab, which shows a run's last one."""
         self._write(tf.compat.v1.Event(wall_time=time.time(), step=step, graph_def=content))
 
     def flush(self) -> None:
-        """Makes everything so far visible to readers."""
+        """Make all records visible to readers."""
         self._file.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flushes and closes the file."""
+        """Flush and close the file."""
         self._file.close()
 
     def _summary(self, step: int, tensors: Mapping[str, Any], kind: str, data_class: int) -> None:
         event = tf.compat.v1.Event(wall_time=time.time(), step=step)
         for tag, tensor in tensors.items():
             value = event.summary.value.add(tag=tag, tensor=tensor)
-            if tag in self._tags:  # readers take the metadata of a series from its first value
+            if tag in self._tags:  # the metadata of a series comes with its first value
                 continue
             self._tags.add(tag)
             value.metadata.plugin_data.plugin_name = PLUGIN_NAME

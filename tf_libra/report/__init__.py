@@ -1,1 +1,1 @@
-"""What a run has left behind, for those who look at it without TensorBoard."""
+"""Reports of a run without TensorBoard: HTML, figures, Chrome traces."""

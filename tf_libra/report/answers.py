@@ -1,4 +1,4 @@
-"""What the tab would answer about a log directory, all of it, without a server."""
+"""All answers of the tab about a log directory, without a server."""
 
 import importlib.util
 import json
@@ -9,17 +9,17 @@ from tf_libra.report.folder import Folder
 from tf_libra.tensorboard import routes
 from tf_libra.tensorboard.reading import NotThereError
 
-# Routes with their arguments; and {"value": ...} or {"error": ...}.
+# From a route with its arguments to {"value": ...} or {"error": ...}.
 Answers = list[tuple[str, routes.Arguments, dict[str, Any]]]
 _NEEDED = ("tensorboard", "plotly")
 
 
 def answers_about(folder: Path) -> Answers:
-    """Everything that the tab may ask about a log directory, with the answer.
+    """Return every request of the tab about a log directory, with its answer.
 
     Raises:
         ImportError: TensorBoard or Plotly is not installed.
-        OSError: there is no such folder.
+        OSError: the folder does not exist.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -32,7 +32,7 @@ def answers_about(folder: Path) -> Answers:
         (route, arguments, _answered(source, route, arguments))
         for route, arguments in routes.questions(source)
     ]
-    runs_of(answers)["problems"] += source.damaged  # of which summaries say nothing
+    runs_of(answers)["problems"] += source.damaged  # damage outside of summaries
     return answers
 
 
@@ -41,23 +41,23 @@ def _answered(source: Folder, route: str, arguments: routes.Arguments) -> dict[s
         answer = routes.ROUTES[route].answer(source, **arguments)
     except (ValueError, NotThereError) as error:
         return {"error": str(error)}
-    # As the tab gets it: tuples are lists, keys are texts.
+    # As JSON: tuples become lists, keys become texts.
     return {"value": json.loads(json.dumps(answer))}
 
 
 def runs_of(answers: Answers) -> dict[str, Any]:
-    """What the log directory holds."""
+    """Return the answer about the log directory's runs."""
     found: dict[str, Any] = next(answer["value"] for route, _, answer in answers if route == "runs")
     return found
 
 
 def problems_of(answers: Answers) -> list[str]:
-    """What could not be read, each a sentence that names it."""
+    """Return one sentence per unreadable item."""
     return [describe_problem(one) for one in runs_of(answers)["problems"]]
 
 
 def describe_problem(problem: dict[str, str]) -> str:
-    """One of the problems of `runs`: a file that is damaged, or a summary in one."""
+    """Describe a problem of `runs`: a damaged file or summary."""
     if "file" in problem:
         return f"{problem['file']!r}: {problem['message']}"
     return f"run {problem['run']!r:.80}, tag {problem['tag']!r:.80}: {problem['message']}"

@@ -1,4 +1,4 @@
-"""A log directory read without TensorBoard's server: all of its event files, at once."""
+"""Log directory without TensorBoard's server: reads all event files in one pass."""
 
 import functools
 from collections import defaultdict
@@ -18,13 +18,13 @@ _BySeries = Mapping[str, Mapping[str, Sequence[Summary]]]
 
 @dataclass(frozen=True)
 class Folder:
-    """What stands in a log directory, as the tab's answers ask for it.
+    """Content of a log directory, as a source of the tab's answers.
 
     Attributes:
-        files: all event files below it, those of one folder in the order in which they were made.
+        files: all event files below it, in order of creation within a folder.
         of_records: records by run and series.
-        of_scalars: points likewise.
-        graphs: when the last graph of a run was written.
+        of_scalars: points by run and series.
+        graphs: time of the last graph, by run.
     """
 
     files: tuple[EventFile, ...]
@@ -34,11 +34,11 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> "Folder":
-        """Reads everything below a folder.
+        """Read all event files below a folder.
 
         Raises:
             ImportError: TensorBoard is not installed.
-            OSError: there is no such folder.
+            OSError: the folder does not exist.
         """
         if not path.is_dir():
             raise NotADirectoryError(f"{str(path)!r} is no log directory")
@@ -57,17 +57,17 @@ class Folder:
 
     @property
     def damaged(self) -> list[dict[str, str]]:
-        """The files that could not be read to their end, each with the reason."""
+        """Return the incompletely read files with their reasons."""
         return [
             {"file": str(one.path), "message": one.problem} for one in self.files if one.problem
         ]
 
     def records(self) -> _Listing:
-        """All series of records, by run and tag."""
+        """Return all series of records, by run and tag."""
         return self._listed[0]
 
     def scalars(self) -> _Listing:
-        """All series of scalars, by run and tag."""
+        """Return all series of scalars, by run and tag."""
         return self._listed[1]
 
     @functools.cached_property
@@ -75,14 +75,14 @@ class Folder:
         return _listing(self.of_records), _listing(self.of_scalars)
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """At most `count` records of a series; `ValueError` where one is no text."""
+        """Return at most `count` records of a series; one that is no text is a `ValueError`."""
         found = self.of_records.get(run, {}).get(tag, ())
         return [(one.written, one.text) for one in _some(found, count)]
 
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """At most `count` points (step, value) of each of these series of scalars."""
+        """Return at most `count` points (step, value) of each series of scalars."""
         found = self.of_scalars.get(run, {})
         return {
             tag: [(one.step, one.number) for one in _some(found[tag], count)]
@@ -91,7 +91,7 @@ class Folder:
         }
 
     def graph_written(self, run: str) -> float | None:
-        """When the last graph of a run was written; None without one."""
+        """Return the time of a run's last graph; None without one."""
         return self.graphs.get(run)
 
 
@@ -110,7 +110,7 @@ def _listing(found: _BySeries) -> _Listing:
 
 
 def _some(values: Sequence[_Value], count: int) -> list[_Value]:
-    """At most so many, evenly spread, with the last."""
+    """Return at most `count` values, evenly spread, including the last."""
     most = len(values)
     if most <= count:
         return list(values)

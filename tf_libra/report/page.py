@@ -1,4 +1,4 @@
-"""The Libra tab as one file that opens without a server or a network."""
+"""HTML report: the Libra tab as one file without a server or a network."""
 
 import base64
 import html
@@ -13,17 +13,17 @@ from tf_libra.tensorboard.views.cards import CARDS
 _TAB = resources.files("tf_libra.tensorboard") / "static"
 _OWN = resources.files("tf_libra.report") / "static"
 _IMPORT = re.compile(r"""(from\s+)['"]\./([a-z]+\.js)['"]""")
-# A module that stands in the page itself has no address to be imported by, so modules are named.
+# An inline module has no address to import, so an import map names the modules.
 _PREFIX = "libra/"
 _START = f"import {{render}} from '{_PREFIX}index.js'; render();"
 
 
 def page(title: str, answers: Answers) -> str:
-    """HTML with the tab's scripts and styles, the charts' library, and what the tab asks for.
+    """Return HTML with the tab's scripts and styles, the chart library and all answers.
 
     Raises:
         ImportError: Plotly is not installed.
-        ValueError: there is no plan to show.
+        ValueError: no plan to show.
     """
     runs = runs_of(answers)
     if not any(runs[name] for name in ("plans", *(card.name for card in CARDS.values()))):
@@ -39,7 +39,7 @@ def page(title: str, answers: Answers) -> str:
             "<!DOCTYPE html>",
             '<html lang="en"><head><meta charset="utf-8">',
             f"<title>{html.escape(title)}</title>",
-            '<link rel="icon" href="data:,">',  # else browsers ask for one
+            '<link rel="icon" href="data:,">',  # otherwise browsers request one
             f"<style>{styles}</style>",
             f'<script type="application/json" id="answers">{_quoted(json.dumps(answers))}</script>',
             f'<script type="importmap">{json.dumps({"imports": _modules()})}</script>',
@@ -51,12 +51,12 @@ def page(title: str, answers: Answers) -> str:
 
 
 def _quoted(document: str) -> str:
-    """JSON that ends no script, whatever its strings hold."""
+    """Escape JSON so that no string can end the script element."""
     return document.replace("<", "\\u003c")
 
 
 def _modules() -> dict[str, str]:
-    """The tab's modules by name, as addresses that hold them; `api.js` is the report's own."""
+    """Return the tab's modules as data URLs by name, with the report's own `api.js`."""
     modules = {}
     for file in sorted(_TAB.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".js"):

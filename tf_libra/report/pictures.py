@@ -1,6 +1,6 @@
-"""The views of a plan as pictures for papers. Needs Matplotlib.
+"""Figures of a plan's views, for papers. Needs Matplotlib.
 
-They are drawn from the same answers as the page, and say the same.
+They are drawn from the same answers as the page.
 """
 
 import re
@@ -15,7 +15,7 @@ from tf_libra.tensorboard.reading import job_of
 _COMPUTATION, _SLOWED = "#4a7fb5", "#7e6fb0"
 _OVERLAPPED, _RESIDUAL = "#e9a13b", "#c8374a"
 _MARKS = "osD^v<>p*"
-_WIDTH = 7.0  # inches: a text's width
+_WIDTH = 7.0  # inches, the width of a text column
 _TITLE_CHARACTERS = 90
 
 
@@ -23,30 +23,30 @@ _Known = dict[tuple[str, tuple[tuple[str, Any], ...]], Any]
 
 
 def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
-    """Draws the views of the last plan of every run and training function into `folder`.
+    """Draw the views of the last plan of every run and training function into `folder`.
 
-    Of one there are pictures in `folder`; of several each has a folder of its own there, by its
-    run's path from the log directory and, where a run has several, its function.
+    The figures of a single plan are in `folder`; of several plans, each has its own folder there,
+    named by the run's path and, if a run has several functions, by the function.
 
     Args:
-        answers: what the backend says of a log directory.
-        folder: where to; made if need be.
+        answers: answers about a log directory.
+        folder: output folder, created if missing.
         kind: "png" or "svg".
-        name: of the log directory, for the one run that has no name there.
+        name: name of the log directory, for the run without a name of its own.
 
     Returns:
-        Of which nothing was drawn, each with the reason.
+        Names of the plans without figures, each with the reason.
 
     Raises:
         ImportError: Matplotlib is not installed.
         OSError: a file cannot be written.
-        ValueError: there is no plan, or nothing is known of any that could be drawn.
+        ValueError: no plan, or no plan with anything to draw.
     """
     known: _Known = {
         (route, tuple(sorted(parameters.items()))): answer.get("value")
         for route, parameters, answer in answers
     }
-    # Of one function in one run the last that came into force.
+    # The last activated plan of each function in each run.
     last = {(one["run"], one["function"]): one for one in known["runs", ()]["plans"]}
     if not last:
         raise ValueError("there is no plan to draw")
@@ -75,13 +75,13 @@ def draw_all(answers: Answers, folder: Path, kind: str, name: str) -> list[str]:
 
 
 def _short(text: str) -> str:
-    """A name that fits above a picture."""
+    """Shorten a name for a figure's title."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _TITLE_CHARACTERS else f"{flat[: _TITLE_CHARACTERS - 1]}…"
 
 
 def _draw(known: _Known, plan: dict[str, str], folder: Path, kind: str, title: str) -> None:
-    """Draws one plan's views; `ValueError` where nothing is known of it that could be drawn."""
+    """Draw one plan's views; a plan without anything to draw is a `ValueError`."""
     from matplotlib.figure import Figure
 
     def answer(route: str, **parameters: str) -> Any:
@@ -118,7 +118,7 @@ def _draw(known: _Known, plan: dict[str, str], folder: Path, kind: str, title: s
 
 
 def _timeline(figure: Any, timelines: list[tuple[str, dict[str, Any]]]) -> None:
-    """Computation above communication, measured and predicted on one time axis."""
+    """Draw computation above communication, measured and predicted on one time axis."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -172,7 +172,7 @@ def _milliseconds(start: float, stop: float) -> tuple[float, float]:
 
 
 def _contention(figure: Any, view: dict[str, Any]) -> None:
-    """Slowdown of computation, and transmission rates, against threads: samples and fit."""
+    """Draw slowdown and transmission rates over threads: samples and fit."""
     slowdown, rates = figure.subplots(1, 2)
     curves, samples = view["curves"], view["samples"]
     seen = [s for s in samples if s["slowdown"] is not None]
@@ -202,7 +202,7 @@ def _contention(figure: Any, view: dict[str, Any]) -> None:
 
 
 def _strategies(figure: Any, table: dict[str, Any]) -> None:
-    """Predicted backward time of every strategy."""
+    """Draw the predicted backward time of every strategy."""
     axis = figure.subplots()
     rows = [row for row in table["rows"] if row["backward_seconds"] is not None]
     names = [
@@ -221,7 +221,7 @@ def _strategies(figure: Any, table: dict[str, Any]) -> None:
 
 
 def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
-    """Predicted backward over world sizes, each strategy at its best threads, against LIBRA."""
+    """Draw predicted backward over world sizes, each strategy at its best threads, to LIBRA."""
     axis = figure.subplots()
     best: dict[str, list[tuple[int, float]]] = {}
     for study in sorted(studies, key=lambda study: study["num_workers"]):
@@ -230,7 +230,7 @@ def _scale_out(figure: Any, studies: list[dict[str, Any]]) -> None:
             if row["backward_seconds"] is not None:
                 known = found.get(row["strategy"], float("inf"))
                 found[row["strategy"]] = min(known, row["backward_seconds"])
-        if "libra" not in found:  # there is nothing to compare with
+        if "libra" not in found:  # no reference to compare with
             continue
         for name, seconds in found.items():
             best.setdefault(name, []).append((study["num_workers"], seconds / found["libra"]))

@@ -1,4 +1,4 @@
-"""The plans and steps of one run, read from its log directory."""
+"""Reader of one run's plans and steps from its log directory."""
 
 import re
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ _RANK_FOLDER = re.compile(r"rank_\d+")
 
 @dataclass(frozen=True)
 class Run:
-    """What a job has left in its log directory.
+    """Content of a job's log directory.
 
     Attributes:
-        plans: that came into force, by fingerprint.
-        steps: of all ranks, by rank and time; where several jobs have written to the same
-            directory, of the last one.
-        problems: what could not be read, each a sentence.
+        plans: activated plans, by fingerprint.
+        steps: steps of all ranks, by rank and time; of the last job, if several wrote to the
+            directory.
+        problems: one sentence per unreadable item.
     """
 
     plans: dict[str, PlanRecord]
@@ -30,18 +30,17 @@ class Run:
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
-    """Reads all event files of the run below `folder`.
+    """Read all event files of the run below `folder`.
 
     Args:
         folder: a log directory.
-        name: of the run there, as a path from `folder`; "." is the one of `folder` itself. By
-            default there has to be one only.
+        name: name of the run, as a path from `folder`; "." is `folder` itself. None: the only
+            run.
 
     Raises:
         ImportError: TensorBoard is not installed.
-        OSError: there is no such folder.
-        ValueError: there is no such run, several and none named, or no records of TF-Libra that
-            can be read.
+        OSError: the folder does not exist.
+        ValueError: no such run, several runs without a name, or no readable records of TF-Libra.
     """
     if not folder.is_dir():
         raise NotADirectoryError(f"{str(folder)!r} is no log directory")
@@ -49,7 +48,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     plans: dict[str, PlanRecord] = {}
     steps: dict[tuple[Path, int, str], list[StepRecord]] = {}
     problems: list[str] = []
-    # By name, that is by the time they were made.
+    # By name, which orders files by creation.
     for path in sorted(paths, key=lambda path: (path.name, path)):
         fresh: dict[tuple[Path, int, str], list[StepRecord]] = {}
         file = event_files.read(path)
@@ -78,7 +77,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 
 def _files_of_run(folder: Path, name: str | None) -> list[Path]:
-    """The event files of a run, without those of runs that its folder contains."""
+    """Return the event files of a run, without those of runs inside its folder."""
     runs = run_folders(folder)
     names = {str(one.relative_to(folder)): one for one in runs}
     told = ", ".join(map(repr, list(names)[:10]))
@@ -93,10 +92,9 @@ def _files_of_run(folder: Path, name: str | None) -> list[Path]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folders at or below `folder` that hold a run each, as `rank_0` and so on of its ranks.
+    """Return the folders at or below `folder` with a run: folders `rank_0` and so on.
 
-    Where ranks' folders are not seen, because it is one of them or has another layout, `folder` is
-    taken as the run.
+    Without folders of ranks, as inside of one or in another layout, `folder` is the run.
     """
     found = {
         path.parent.parent
@@ -107,8 +105,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def _records(file: EventFile) -> Iterator[tuple[str, Summary]]:
-    """Every record of a file, with its kind; `ValueError` where something is none, or too new."""
-    known: dict[bytes, str] = {}  # a file says the same of most
+    """Yield every record of a file with its kind; an unknown kind is a `ValueError`."""
+    known: dict[bytes, str] = {}  # most summaries of a file are equal
     for one in file.summaries:
         if one.content not in known:
             known[one.content] = kinds.kind_of(one.content)

@@ -1,4 +1,4 @@
-"""The measured steps of all ranks as a trace in Chrome's format, which Perfetto opens.
+"""Chrome trace of the measured steps of all ranks, for Perfetto.
 
 A process per rank; in it a thread for its steps, one for computation and one for communication.
 Format: "Trace Event Format", the JSON object form; times are microseconds since the first event.
@@ -19,14 +19,13 @@ _THREADS = {_STEPS: "steps", _COMPUTATION: "computation", _COMMUNICATION: "commu
 
 
 def chrome_trace(run: Run) -> dict[str, Any]:
-    """The steps of a run as an object for JSON.
+    """Return the steps of a run as a JSON object.
 
-    Rank 0 traces its computation; of the other ranks the steps and all-reduces are shown. Clocks
-    are aligned to that of the lowest rank; `otherData` says by how much, and how well that is
-    known.
+    Computation is shown for rank 0, which traces it; steps and all-reduces for all ranks. Clocks
+    are aligned to the lowest rank's; `otherData` has the offsets and their uncertainty.
 
     Raises:
-        ValueError: no step was recorded.
+        ValueError: no recorded step.
     """
     if not run.steps:
         raise ValueError("no step under a plan was recorded")

@@ -1,1 +1,1 @@
-"""The Libra tab of TensorBoard: what it may ask of a log directory, the answers, how they look."""
+"""Libra tab of TensorBoard: requests about a log directory, their answers, the front end."""

@@ -1,8 +1,8 @@
-"""What may be asked about a log directory, and the answers, as JSON values.
+"""Answers about a log directory, as JSON values.
 
-Whoever asks has a `Source` and typed arguments. What a question names is looked up among what the
-source lists, so none leads anywhere else; it is a `NotThereError` where it is not there, and a
-`ValueError` that gives the reason where something else is wrong with it.
+A request has a `Source` and typed arguments. Names are looked up in the source's listings, so a
+request cannot reach outside of them. A missing name is a `NotThereError`, any other fault a
+`ValueError` with the reason.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 
 def plan(source: Source, run: str, tag: str) -> dict[str, Any]:
-    """A plan; `has_graph` where the Graphs tab shows the graph that it has made."""
+    """Return a plan; `has_graph` if the Graphs tab shows the graph under this plan."""
     record = reading.last_plan(source, run, tag)
     steps = reading.steps_of(source, run, record, count=1)
     hosts = sorted({step.host for step in steps if step.host})
@@ -33,9 +33,9 @@ def plan(source: Source, run: str, tag: str) -> dict[str, Any]:
 
 
 def _has_graph(source: Source, run: str, record: PlanRecord) -> bool:
-    """Whether the graph that the Graphs tab shows of the run is that of this plan.
+    """Return True if the run's graph in the Graphs tab is this plan's.
 
-    Of one run it shows the last: that of the plan that came into force before it was written.
+    The Graphs tab shows a run's last graph, of the plan activated before its time.
     """
     graph = source.graph_written(run)
     if graph is None:
@@ -46,14 +46,14 @@ def _has_graph(source: Source, run: str, record: PlanRecord) -> bool:
 
 
 def group(source: Source, run: str, tag: str, group: int) -> dict[str, Any]:
-    """One group of a plan."""
+    """Return one group of a plan."""
     return group_view(reading.last_plan(source, run, tag), group)
 
 
 def timeline(
     source: Source, run: str, tag: str, show: str, threads: int | None = None
 ) -> dict[str, Any] | None:
-    """`show`: "measured", "predicted", or the name of a strategy, then with `threads`."""
+    """Return a timeline: "measured", "predicted", or of a strategy with `threads`."""
     record = reading.last_plan(source, run, tag)
     if show == PREDICTED:
         return predicted_timeline(record)
@@ -67,39 +67,39 @@ def timeline(
 
 
 def ranks(source: Source, run: str, tag: str, step: int | None = None) -> dict[str, Any] | None:
-    """One step as all ranks had it; `step` chooses which of those that were kept."""
+    """Return one step of all ranks; `step` selects one of the recorded steps."""
     record = reading.last_plan(source, run, tag)
     steps = reading.steps_of(source, run, record, reading.TRACED_STEPS)
     return ranks_view(record, steps, step)
 
 
 def contention(source: Source, run: str, tag: str) -> dict[str, Any]:
-    """The contention model beside what it was fitted to."""
+    """Return the contention model with its samples."""
     return contention_view(reading.last_plan(source, run, tag))
 
 
 def strategies(
     source: Source, run: str, tag: str, workers: int | None = None, strategy: str | None = None
 ) -> dict[str, Any]:
-    """Every strategy, or that named by `strategy`; on the plan's workers, or on `workers`."""
+    """Compare every strategy, or one of them, for the plan's or another number of workers."""
     return strategies_view(reading.last_plan(source, run, tag), workers, strategy)
 
 
 def steps(source: Source, run: str, tag: str) -> dict[str, Any]:
-    """Whole steps as measured, under this plan and others."""
+    """Return measured whole steps under this plan and others."""
     record = reading.last_plan(source, run, tag)
     return steps_view(record, run, _measured_runs(source))
 
 
 def _measured_runs(source: Source) -> list[MeasuredRun]:
-    """Everything that was measured; what cannot be read is named where all runs are listed."""
+    """Return all measurements; the listing of runs names the unreadable ones."""
     found = []
     headings = [one for run in sorted(source.records()) for one in reading.plans_of(source, run)]
     for index, heading in enumerate(headings):
         run, tag = heading["run"], heading["tag"]
         record = reading.last_plan(source, run, tag)
         if record.step != heading["step"]:
-            continue  # the same plan earlier: its steps count with the later one
+            continue  # an earlier activation: its steps count with the later one
         later = [
             one["step"]
             for one in headings[index + 1 :]
@@ -115,7 +115,7 @@ def _measured_runs(source: Source) -> list[MeasuredRun]:
 def _usual_steps(
     source: Source, run: str, record: PlanRecord, until: int | None
 ) -> tuple[float, ...]:
-    """Steps under the plan, which another replaced at step `until`; None: it is in force."""
+    """Return steady-state steps under the plan up to step `until`; None: it is active."""
     tag = f"{record.function}/{names.STEP_SECONDS}"
     points = source.points(run, [tag], reading.HISTORY_POINTS).get(tag, ())
     return tuple(
@@ -124,7 +124,7 @@ def _usual_steps(
 
 
 def history(source: Source, run: str, tag: str) -> dict[str, Any]:
-    """Series of the plan's training function in its run, and the plans that came into force."""
+    """Return the series of the plan's training function, and its activated plans."""
     record = reading.last_plan(source, run, tag)
     plans = [
         one | {"predicted_seconds": _predicted_seconds(source, run, one["tag"])}
@@ -137,7 +137,7 @@ def history(source: Source, run: str, tag: str) -> dict[str, Any]:
 
 
 def _predicted_seconds(source: Source, run: str, tag: str) -> float | None:
-    """Backward by what is known now, or as it stands in the plan where nothing is."""
+    """Return backward's prediction by the present model, or else the plan's."""
     record = reading.last_plan(source, run, tag)
     timeline = record.conclusion.predicted(record.plan)
     return record.plan.predicted_seconds if timeline is None else timeline.backward_seconds

@@ -1,7 +1,7 @@
-"""Answers that are worked out once, however many ask for them, and at the same time.
+"""Cache of answers with one computation per key, also for concurrent requests.
 
-A page asks again whenever it is drawn again, and TensorBoard answers each question in a thread of
-its own: two that plan for thousands of tensors would take twice as long, each.
+A page repeats its requests whenever it is drawn, and TensorBoard serves each request in its own
+thread: two plans for thousands of tensors would each take twice as long.
 """
 
 import threading
@@ -14,18 +14,18 @@ _Value = TypeVar("_Value")
 
 
 class Cache(Generic[_Value]):
-    """Values by key; those asked for the longest ago are forgotten first."""
+    """Values by key, with eviction of the least recently used."""
 
     def __init__(self, most: int) -> None:
-        """Keeps none yet, and never more than `most`."""
+        """Create an empty cache of at most `most` values."""
         self._most = most
         self._values: OrderedDict[Hashable, Future[_Value]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, compute: Callable[[], _Value]) -> _Value:
-        """The value of a key: what `compute` returns to the first who asks.
+        """Return the value of a key, computed by the first request.
 
-        Who asks meanwhile waits for that. An error is raised to all of them, and not kept.
+        Concurrent requests wait for it. An error is raised in all of them and not cached.
         """
         with self._lock:
             found = self._values.get(key)

@@ -1,6 +1,6 @@
-"""Brings the plugin into TensorBoard, or leaves it out with a word where something is missing.
+"""Loader of the plugin; logs a missing package instead of failing.
 
-TensorFlow is not needed to look at a run.
+The tab needs no TensorFlow.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ from tensorboard.util import tb_logging
 
 
 class LibraLoader(base_plugin.TBLoader):
-    """What TensorBoard finds under the entry point `tensorboard_plugins`."""
+    """Loader for the entry point `tensorboard_plugins`."""
 
     def load(self, context: base_plugin.TBContext) -> Any:
-        """Returns the plugin; None where a package that it needs cannot be imported."""
+        """Return the plugin; None if a package that it needs cannot be imported."""
         try:
             from tf_libra.tensorboard.plugin import LibraPlugin
         except ImportError as error:

@@ -1,8 +1,7 @@
-"""The backend of the Libra tab: files, and answers about a log directory.
+"""HTTP backend of the Libra tab: static files, and answers about a log directory.
 
-What is answered stands in `tf_libra.tensorboard.routes`; here it travels over HTTP. What is wrong
-with a request is answered with 400 and the reason, as JSON, what is wrong with a summary likewise,
-and what is not there with 404.
+`tf_libra.tensorboard.routes` has the answers. An invalid request or summary gives status 400 with
+the reason as JSON, a missing name status 404.
 """
 
 import functools
@@ -28,28 +27,28 @@ _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
 class LibraPlugin(base_plugin.TBPlugin):
-    """The Libra tab."""
+    """TensorBoard plugin of the Libra tab."""
 
     plugin_name = PLUGIN_NAME
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        """Takes the data provider from TensorBoard's context."""
+        """Take the data provider from TensorBoard's context."""
         super().__init__(context)
         self._data_provider = context.data_provider
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """The routes, below /data/plugin/libra."""
+        """Return the routes below /data/plugin/libra."""
         return {
             "/static/*": self._static,
             **{f"/{name}": functools.partial(self._answer, name) for name in routes.ROUTES},
         }
 
     def is_active(self) -> bool:
-        """Always: without data the tab says what to add to a script."""
+        """Return True: without data the tab explains what to add to a script."""
         return True
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """An ES module that draws the tab."""
+        """Return the ES module that draws the tab."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Libra")
 
     def _answer(self, route: str, environ: dict[str, Any], start_response: Any) -> Any:
@@ -75,7 +74,7 @@ class LibraPlugin(base_plugin.TBPlugin):
         return response(environ, start_response)
 
     def _static(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """Files by name from a fixed set: nothing of the request becomes a path."""
+        """Serve a file of a fixed set; no part of the request becomes a path."""
         request = Request(environ)
         name = request.path.rpartition("/static/")[2]
         path = _static_files().get(name)

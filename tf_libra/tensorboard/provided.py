@@ -1,4 +1,4 @@
-"""A log directory as TensorBoard's data provider reads it."""
+"""Log directory read through TensorBoard's data provider."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,30 +14,30 @@ _GRAPHS = "graphs"
 
 
 class Provided:
-    """One experiment, for one request."""
+    """Source of one experiment, for one request."""
 
     def __init__(
         self, data: provider.DataProvider, context: RequestContext, experiment: str
     ) -> None:
-        """Reads nothing yet.
+        """Prepare the source; nothing is read yet.
 
         Args:
-            data: reads summaries.
-            context: who asks, for the data provider.
-            experiment: whose data.
+            data: data provider.
+            context: request context of the data provider.
+            experiment: id of the experiment.
         """
         self._data, self._context, self._experiment = data, context, experiment
 
     def records(self) -> Mapping[str, Mapping[str, Series]]:
-        """All series of records, by run and tag."""
+        """Return all series of records, by run and tag."""
         return _series(self._data.list_tensors(self._context, **self._whose(PLUGIN_NAME)))
 
     def scalars(self) -> Mapping[str, Mapping[str, Series]]:
-        """All series of scalars, by run and tag."""
+        """Return all series of scalars, by run and tag."""
         return _series(self._data.list_scalars(self._context, **self._whose(PLUGIN_NAME)))
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """At most `count` records of a series; `ValueError` where one is no text."""
+        """Return at most `count` records of a series; one that is no text is a `ValueError`."""
         found = self._data.read_tensors(
             self._context,
             **self._whose(PLUGIN_NAME),
@@ -49,7 +49,7 @@ class Provided:
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """At most `count` points (step, value) of each of these series of scalars."""
+        """Return at most `count` points (step, value) of each series of scalars."""
         found = self._data.read_scalars(
             self._context,
             **self._whose(PLUGIN_NAME),
@@ -62,7 +62,7 @@ class Provided:
         }
 
     def graph_written(self, run: str) -> float | None:
-        """When the graph was written that the Graphs tab shows of a run; None without one."""
+        """Return the time of a run's graph in the Graphs tab; None without one."""
         found = self._data.list_blob_sequences(self._context, **self._whose(_GRAPHS))
         times = [float(series.max_wall_time) for series in found.get(run, {}).values()]
         return max(times, default=None)
@@ -82,7 +82,7 @@ def _series(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Seri
 
 
 def _document(value: Any) -> str:
-    """The text of a summary, which may be anything that someone has written."""
+    """Return the text of a summary, whose content is not trusted."""
     item = value.item() if value.size == 1 else None
     if not isinstance(item, bytes):
         raise ValueError("a summary of this plugin holds one string, this one does not")

@@ -1,4 +1,4 @@
-"""Plans and steps of a log directory, and which of them belong together."""
+"""Lookup of plans and steps in a log directory."""
 
 import contextlib
 import hashlib
@@ -13,35 +13,35 @@ from tf_libra.records.timeline import TimelineRecord
 from tf_libra.tensorboard.cache import Cache
 from tf_libra.tensorboard.source import Source
 
-# The whole of a series of plans is shown; it has one value per time that it came into force.
+# Values of a plan series: one per activation, all of them shown.
 _PLAN_POINTS = 100
-# The traced steps whose median is shown, of those that TensorBoard has kept.
+# Traced steps of the median, out of TensorBoard's sample.
 TRACED_STEPS = 50
-# Of a series of scalars.
+# Points of a scalar series.
 HISTORY_POINTS = 1000
 _RANK = re.compile(r"(^|/)rank_\d+$")
 
-# A page asks again every few seconds while training runs.
+# A page repeats its requests every few seconds during training.
 _PLANS: Cache[PlanRecord] = Cache(64)
 _STEPS: Cache[StepRecord] = Cache(1024)
 _HEADINGS: Cache[dict[str, Any]] = Cache(4096)
 
 
 class NotThereError(Exception):
-    """What a question names is not in the log directory."""
+    """A name of the request is not in the log directory."""
 
 
 def digest(document: str) -> bytes:
-    """What stands for a document among the keys of a cache."""
+    """Return a hash of a document, as a cache key."""
     return hashlib.blake2b(document.encode(), digest_size=16).digest()
 
 
 def last_plan(source: Source, run: str, tag: str) -> PlanRecord:
-    """The plan of a series, as it last came into force.
+    """Return the last activation of a series' plan.
 
     Raises:
-      NotThereError: there is no such series.
-      ValueError: it cannot be read.
+      NotThereError: no such series.
+      ValueError: the record is unreadable.
     """
     found = source.documents(run, tag)
     if not found:
@@ -50,8 +50,8 @@ def last_plan(source: Source, run: str, tag: str) -> PlanRecord:
 
 
 def measured(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
-    """What was measured under a plan; None where nothing was, or it cannot be read."""
-    # Of a plan that came into force again, the steps since then count.
+    """Return the measured timeline of a plan; None without a readable one."""
+    # After a repeated activation, only later steps count.
     since = source.documents(run, record.tag)[-1][0]
     dated = source.documents(run, record.tag_of(StepRecord.KIND), TRACED_STEPS)
     steps = [_step_record(document) for written, document in dated if written >= since]
@@ -60,7 +60,7 @@ def measured(source: Source, run: str, record: PlanRecord) -> TimelineRecord | N
 
 
 def _written(source: Source, run: str, record: PlanRecord) -> TimelineRecord | None:
-    """As a version before has computed it, whatever is kept of the steps."""
+    """Return the timeline that an earlier version has written."""
     found = source.documents(run, record.tag_of(TimelineRecord.KIND))
     if not found:
         return None
@@ -69,7 +69,7 @@ def _written(source: Source, run: str, record: PlanRecord) -> TimelineRecord | N
 
 
 def steps_of(source: Source, run: str, record: PlanRecord, count: int) -> list[StepRecord]:
-    """Steps of every rank of a run's job under a plan, at most so many of each."""
+    """Return at most `count` steps under a plan of every rank of a run's job."""
     tag = record.tag_of(StepRecord.KIND)
     steps: list[StepRecord] = []
     for other, tags in sorted(source.records().items()):
@@ -79,12 +79,12 @@ def steps_of(source: Source, run: str, record: PlanRecord, count: int) -> list[S
 
 
 def job_of(run: str) -> str:
-    """The folder of a job, of which every rank's run is one below."""
+    """Return the folder of a job, the parent of its ranks' runs."""
     return run.rpartition("/")[0] if _RANK.search(run) else run
 
 
 def in_force(source: Source, run: str, tag: str) -> list[dict[str, Any]]:
-    """What there is to know of a plan, for each time that it came into force."""
+    """Return the description of each activation of a plan."""
     return [
         {"run": run, "tag": tag} | _heading(document) | {"written": written}
         for written, document in source.documents(run, tag, _PLAN_POINTS)
@@ -92,12 +92,12 @@ def in_force(source: Source, run: str, tag: str) -> list[dict[str, Any]]:
 
 
 def in_order(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of one function in the order in which they came into force, over all jobs of a run."""
+    """Sort the activations of one function by time, over all jobs of a run."""
     return sorted(plans, key=lambda one: (one["run"], one["function"], one["written"]))
 
 
 def plans_of(source: Source, run: str) -> list[dict[str, Any]]:
-    """The plans of one run; what cannot be read is named where all runs are listed."""
+    """Return the plans of one run; the listing of runs names the unreadable ones."""
     plans: list[dict[str, Any]] = []
     for tag, series in source.records().get(run, {}).items():
         with contextlib.suppress(ValueError):

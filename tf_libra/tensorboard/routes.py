@@ -1,4 +1,4 @@
-"""The questions that the tab asks by name, each with what answers it and what may be asked."""
+"""Routes of the tab: requests by name, with their answers and arguments."""
 
 import inspect
 import itertools
@@ -12,20 +12,20 @@ from tf_libra.tensorboard.source import Source
 from tf_libra.tensorboard.views.strategies import scale_out
 
 Arguments = dict[str, Any]
-# Names as long as this are shown; longer ones are no names.
+# Longest accepted name.
 _MAX_NAME = 64 * 1024
 _MAX_DIGITS = 19
 
 
 @dataclass(frozen=True)
 class Route:
-    """One question.
+    """One request of the tab.
 
     Attributes:
-      answer: of a source, and of arguments as its signature names them: texts and integers, which
-        may be left out where they have a default.
-      choices: of a plan's source, run and tag: what may be asked of it beside these; None where
-        the question is of no plan.
+      answer: function of a source and of the arguments in its signature: texts and integers,
+        optional if they have a default.
+      choices: returns the further arguments of a plan's source, run and tag; None for a request
+        without a plan.
     """
 
     answer: Callable[..., Any]
@@ -76,7 +76,7 @@ ROUTES: Mapping[str, Route] = MappingProxyType(
 
 
 def questions(source: Source) -> Iterator[tuple[str, Arguments]]:
-    """Everything that the tab may ask about a log directory: routes, each with its arguments."""
+    """Yield every request about a log directory: routes with their arguments."""
     yield from ((name, {}) for name, route in ROUTES.items() if route.choices is None)
     plans = dict.fromkeys((one["run"], one["tag"]) for one in runs.runs(source)["plans"])
     for run, tag in plans:
@@ -86,12 +86,12 @@ def questions(source: Source) -> Iterator[tuple[str, Arguments]]:
 
 
 def parsed(answer: Callable[..., Any], parameters: Mapping[str, Sequence[str]]) -> Arguments:
-    """The arguments of an answer, of texts as they come over HTTP.
+    """Parse the arguments of an answer from HTTP texts.
 
     Raises:
-      ValueError: one is missing, given twice, too long or no integer; named.
+      ValueError: an argument is missing, repeated, too long or no integer; named.
     """
-    # The first is the source.
+    # The first parameter is the source.
     wanted = itertools.islice(inspect.signature(answer).parameters.values(), 1, None)
     return {
         one.name: _value(one, parameters.get(one.name, ()))

@@ -1,4 +1,4 @@
-"""What a log directory holds: plans, what stands in cards, functions that have no plan yet."""
+"""Listing of a log directory: plans, cards, and functions without a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ _SHOWN: Cache[dict[str, Any]] = Cache(64)
 
 
 def runs(source: Source) -> dict[str, Any]:
-    """All plans, by run; functions that have none yet; and what cannot be read, with the reason.
+    """Return all plans by run, functions without a plan, and unreadable items with reasons.
 
-    What stands in cards is there with all that is shown of it. `stamps` are by run what changes
-    whenever anything is written there; `strategies` are those that can be asked for.
+    Cards are complete. `stamps` change with every write to a run; `strategies` lists the registered
+    ones.
     """
     plans: list[dict[str, Any]] = []
     cards: dict[str, list[dict[str, Any]]] = {card.name: [] for card in CARDS.values()}
@@ -57,7 +57,7 @@ def _measuring(
     listed: Mapping[str, Mapping[str, Series]],
     plans: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Functions that have run steps and no plan yet: which step they are at, of how many."""
+    """Return functions that run without a plan yet, with their step and budget."""
     planned = {(plan["run"], plan["function"]) for plan in plans}
     found = []
     for run, tags in sorted(listed.items()):
@@ -79,7 +79,7 @@ def _measuring(
 
 
 def _registered() -> list[dict[str, Any]]:
-    """Every strategy that can be asked for, and how long it may tune where nobody says."""
+    """Return every registered strategy with its default tuning budget."""
     return [
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""What is read of a log directory to answer the tab: by TensorBoard, or without it."""
+"""Interface to a log directory, with or without TensorBoard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Series:
-    """What is known of a series of summaries without reading it.
+    """Metadata of a series of summaries.
 
     Attributes:
-      content: what its plugin data say of it; see `tf_libra.records.kinds`.
-      last_step: the highest step of its values.
-      last_written: when its last value was written, in seconds since the epoch.
+      content: plugin data; see `tf_libra.records.kinds`.
+      last_step: highest step of its values.
+      last_written: time of its last value, in seconds since the epoch.
     """
 
     content: bytes
@@ -21,18 +21,18 @@ class Series:
 
 
 class Source(Protocol):
-    """One log directory. Runs are named by their path from it."""
+    """Log directory, with runs named by their path."""
 
     def records(self) -> Mapping[str, Mapping[str, Series]]:
-        """All series of records, by run and tag."""
+        """Return all series of records, by run and tag."""
         ...
 
     def scalars(self) -> Mapping[str, Mapping[str, Series]]:
-        """All series of scalars, by run and tag."""
+        """Return all series of scalars, by run and tag."""
         ...
 
     def documents(self, run: str, tag: str, count: int = 1) -> Sequence[tuple[float, str]]:
-        """At most `count` records of a series, each with when it was written; the last is there.
+        """Return at most `count` records of a series with their times, including the last.
 
         Raises:
           ValueError: a value of the series is no text.
@@ -42,9 +42,9 @@ class Source(Protocol):
     def points(
         self, run: str, tags: Sequence[str], count: int
     ) -> Mapping[str, Sequence[tuple[int, float]]]:
-        """At most `count` points (step, value) of each of these series of scalars; the last is."""
+        """Return at most `count` points (step, value) per scalar series, including the last."""
         ...
 
     def graph_written(self, run: str) -> float | None:
-        """When the last graph of a run was written; None without one."""
+        """Return the time of a run's last graph; None without one."""
         ...

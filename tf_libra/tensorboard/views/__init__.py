@@ -1,10 +1,10 @@
-"""What follows from a run's records and is shown, as JSON values: for the tab and for reports.
+"""Views of a run's records as JSON values, for the tab and for reports.
 
-Pure functions, a module for each thing that is shown. Seconds and bytes; tensors and groups in
-backward order. What cannot be said, because nothing was measured, is None.
+Pure functions, one module per view. Units are seconds and bytes; tensors and groups are in backward
+order. A value without a measurement is None.
 """
 
-# What stands in cards of its own; the list of runs has it in this order.
+# Cards, in the order of the listing.
 # isort: off
 from tf_libra.tensorboard.views import pipeline as pipeline
 from tf_libra.tensorboard.views import burst as burst

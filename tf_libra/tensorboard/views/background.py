@@ -1,4 +1,4 @@
-"""A background job."""
+"""View of a background job."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tf_libra.tensorboard.views import cards
 
 @cards.register("backgrounds", BackgroundRecord)
 def background_view(record: BackgroundRecord) -> dict[str, Any]:
-    """What a background job has got; its own steps per second are None where it counts none."""
+    """Return the statistics of a background job; steps per second are None if uncounted."""
     rate = None
     if record.num_steps is not None and record.seconds > 0:
         rate = record.num_steps / record.seconds

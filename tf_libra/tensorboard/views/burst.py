@@ -1,4 +1,4 @@
-"""A burst plan."""
+"""View of a burst plan."""
 
 import dataclasses
 import math
@@ -11,10 +11,10 @@ from tf_libra.tensorboard.views import cards
 
 @cards.register("bursts", BurstRecord)
 def burst_view(record: BurstRecord) -> dict[str, Any]:
-    """A burst plan: the ranks under each layer, and what every rank does when, measured first.
+    """Return a burst plan: the ranks of each layer and the activity of every rank.
 
-    `measured` of a layer is its computation on each of `device_counts` ranks; None of a plan that
-    was given. An amplification that is infinite is None.
+    `measured` is a layer's computation on each of `device_counts` ranks; None for a user-provided
+    plan. An infinite amplification is None.
     """
     plan, profile = record.plan, record.profile
     return {

@@ -1,4 +1,4 @@
-"""What stands in a card of its own, whatever plan is shown: each kind of it registers itself."""
+"""Registry of cards: views that do not depend on the selected plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ _View = Callable[[_Record], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Card:
-    """A kind of record that is drawn as it is.
+    """View of one record type.
 
     Attributes:
-      name: under which the list of runs has them.
-      of: what is shown of one, by its text; `ValueError` where that cannot be read.
+      name: key in the listing of runs.
+      of: returns the view of a record's text; an unreadable text is a `ValueError`.
     """
 
     name: str
@@ -25,12 +25,12 @@ class Card:
 
 
 _cards: dict[str, Card] = {}
-# By the kind of record; complete as soon as the package is imported.
+# By kind of record; complete once the package is imported.
 CARDS: Mapping[str, Card] = MappingProxyType(_cards)
 
 
 def register(name: str, kind: type[_Record]) -> Callable[[_View[_Record]], _View[_Record]]:
-    """A decorator: what the function says of a record of this kind stands in a card."""
+    """Register a function as the card of a record type; a decorator."""
 
     def known(view: _View[_Record]) -> _View[_Record]:
         _cards[kind.KIND] = Card(name, lambda document: view(kind.from_json(document)))

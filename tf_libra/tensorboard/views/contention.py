@@ -1,4 +1,4 @@
-"""The contention model beside its samples."""
+"""View of the contention model and its samples."""
 
 import dataclasses
 from typing import Any
@@ -10,12 +10,12 @@ from tf_libra.cost_model import CostModel
 from tf_libra.cost_model.fitting import computation_errors, prediction_errors
 from tf_libra.records.plan import PlanRecord
 
-# Points of a fitted curve.
+# Number of points of a fitted curve.
 _CURVE_POINTS = 60
 
 
 def contention_view(record: PlanRecord) -> dict[str, Any]:
-    """The samples, the curves fitted to them, and how far they are apart."""
+    """Return the samples, the fitted curves and the errors."""
     cost, samples = record.conclusion.cost_model, record.conclusion.samples
     view: dict[str, Any] = {
         "threads": list(record.threads),
@@ -49,7 +49,7 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
     ]
     if samples:
         errors = prediction_errors(cost, samples)
-        # Many short all-reduces may be missed by much, and matter little.
+        # Many short all-reduces may have large errors and little weight.
         view["weighted_error"] = _weighted_median(
             np.abs(errors), np.array([sample.wall_seconds for sample in samples])
         )
@@ -72,7 +72,7 @@ def contention_view(record: PlanRecord) -> dict[str, Any]:
                         if sample.compute_seconds > 0
                         else None
                     ),
-                    # One that is startup, most of all, says nothing of how fast it sends.
+                    # An all-reduce of mostly startup does not determine a rate.
                     "rate": hat / sending if tells_rate else None,
                 }
             )
@@ -95,7 +95,7 @@ def _possible(cost: CostModel, num_threads: float) -> bool:
 
 
 def _curves(cost: CostModel, most: int) -> dict[str, list[float]]:
-    """The fitted formulas over 1 to `most` threads, as far as their rates are positive."""
+    """Return the fitted formulas over 1 to `most` threads while rates are positive."""
     grid = [r for r in np.linspace(1, max(most, 2), _CURVE_POINTS).tolist() if _possible(cost, r)]
     return {
         "num_threads": grid,

@@ -1,4 +1,4 @@
-"""One group of a plan."""
+"""View of one group of a plan."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from tf_libra.records.plan import PlanRecord
 
 
 def group_view(record: PlanRecord, index: int) -> dict[str, Any]:
-    """One group: its tensors, and why it is as it is; `caveat` of reasons that are not trusted.
+    """Return a group's tensors and explanation; `caveat` if the model is not trusted.
 
     Raises:
       ValueError: the plan has no such group.

@@ -1,22 +1,22 @@
-"""A training function's steps and plans over time."""
+"""View of a training function's steps and plans over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_libra.records import history
 
-# Points of a series: (step, value).
+# Points (step, value) of a series.
 Points = Sequence[tuple[int, float]]
 
 
 def history_view(
     plans: Sequence[Mapping[str, Any]], series: Mapping[str, Points]
 ) -> dict[str, Any]:
-    """Series as they were written, how well backward was predicted, and where steps drifted.
+    """Return the recorded series, the errors of backward's prediction, and drifts.
 
     Args:
-      plans: in the order in which they came into force, each with `step` and `predicted_seconds`.
-      series: by the names in `history.HISTORY`; what was never written is missing.
+      plans: activated plans in order, each with `step` and `predicted_seconds`.
+      series: series by the names in `history.HISTORY`; unwritten series are missing.
     """
     points = {name: [list(one) for one in series.get(name, ())] for name in history.HISTORY}
     return {
@@ -28,7 +28,7 @@ def history_view(
 
 
 def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
-    """Where steps left what was expected of them, and where they were back."""
+    """Return begins and ends of drifts."""
     expected = {point[0]: point[1] for point in series[history.EXPECTED_STEP_SECONDS]}
     return sorted(
         (
@@ -49,7 +49,7 @@ def _drifts(series: Mapping[str, list[list[float]]]) -> list[dict[str, Any]]:
 def _errors(
     plans: Sequence[Mapping[str, Any]], series: Mapping[str, list[list[float]]]
 ) -> list[list[float]]:
-    """Relative errors of predicted backward time: [step, predicted / measured - 1]."""
+    """Return relative errors of predicted backward time: [step, predicted / measured - 1]."""
     found = []
     for step, seconds in series[history.BACKWARD_SECONDS]:
         before = [plan for plan in plans if plan["step"] <= step]

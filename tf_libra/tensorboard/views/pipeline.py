@@ -1,4 +1,4 @@
-"""A pipeline."""
+"""View of a pipeline."""
 
 import dataclasses
 from typing import Any
@@ -11,9 +11,9 @@ from tf_libra.tensorboard.views import cards
 
 @cards.register("pipelines", PipelineRecord)
 def pipeline_view(record: PipelineRecord) -> dict[str, Any]:
-    """A pipeline: who computes what, and what every rank does when, predicted and measured.
+    """Return a pipeline: stages, and the predicted and measured activity of every rank.
 
-    Of each rank's bubbles the longest is said.
+    Each rank has its longest bubble.
     """
     plan, layers, cluster = record.plan, record.layers, record.cluster
     computes = [stage_seconds(layers, stage) for stage in plan.stages]

@@ -1,4 +1,4 @@
-"""A plan and its groups."""
+"""View of a plan and its groups."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from tf_libra.tuning.comparison import why_another
 
 
 def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
-    """The groups of a plan, with what is predicted of them, and the names of the ranks' hosts.
+    """Return the groups of a plan with their predictions, and the ranks' host names.
 
-    `bottleneck` is the group by which most of backward's time is lost, to contention and to waiting
-    for it alone.
+    `bottleneck` is the group that costs backward the most time, by contention and by exposed
+    communication.
     """
     plan, timeline = record.plan, record.conclusion.predicted(record.plan)
     view: dict[str, Any] = {
@@ -62,7 +62,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
                 "num_threads": group.num_threads,
                 "stream": group.stream,
                 "num_bytes": plan.group_bytes[index],
-                # As the pass names it; see passes/fusions.cc.
+                # The node name of the pass; see passes/fusions.cc.
                 "node": f"tf_libra/{plan.short_id}/group_{index}",
             }
             for index, group in enumerate(plan.groups)
@@ -92,7 +92,7 @@ def plan_view(record: PlanRecord, hosts: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _costs(plan: Plan, timeline: Timeline, cost: CostModel) -> list[dict[str, Any]]:
-    """What each group costs: its span, and how much backward gets longer beside and after it."""
+    """Return each group's span and its cost to backward, overlapped and exposed."""
     rows = []
     found = losses(plan, timeline, cost)
     for loss, span, stage in zip(found, timeline.groups, timeline.stages[1:], strict=True):

@@ -1,4 +1,4 @@
-"""Plans that were run in turns."""
+"""View of interleaved trials."""
 
 import dataclasses
 from typing import Any
@@ -9,10 +9,10 @@ from tf_libra.tuning.race import Race
 
 
 def race_view(race: Race | None) -> list[dict[str, Any]] | None:
-    """The plans that were run in turns, the one in force first; None where none were.
+    """Return the plans of interleaved trials, the active one first; None without trials.
 
-    `ratio` is a contender's step to the winner's, by steps that stood beside each other; `is_noise`
-    says that this tells nothing. Both are of no meaning for the winner.
+    `ratio` is a plan's step to the winner's, from adjacent steps; `is_noise` marks a difference
+    that is not significant. Both have no meaning for the winner.
     """
     if race is None:
         return None
@@ -36,7 +36,7 @@ def race_view(race: Race | None) -> list[dict[str, Any]] | None:
 
 
 def comparison_view(race: Race | None) -> dict[str, Any] | None:
-    """The step of the plan in force against one all-reduce after backward; None if not compared."""
+    """Return the active plan's step against one all-reduce after backward; None if unknown."""
     compared = against_one_all_reduce(race)
     if compared is None:
         return None

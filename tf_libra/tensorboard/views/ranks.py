@@ -1,4 +1,4 @@
-"""One step as all ranks had it, on one time axis."""
+"""View of one step of all ranks, on one time axis."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from tf_libra.tensorboard.views.timeline import stream_rows
 def ranks_view(
     record: PlanRecord, steps: Sequence[StepRecord], wanted: int | None = None
 ) -> dict[str, Any] | None:
-    """All ranks' all-reduces in one step; None where no step was recorded.
+    """Return all ranks' all-reduces in one step; None without a recorded step.
 
-    Times are seconds since rank 0's backward began, or since the first all-reduce was ready where
-    that is unknown, by the clock of the lowest rank. Of each all-reduce: when it was complete
-    (`ready`), began (`from`), had every other rank's first byte (`exchange`) and ended (`to`).
+    Times are seconds since the start of rank 0's backward, or since the first all-reduce was ready
+    if that start is unknown, by the clock of the lowest rank. Each all-reduce has its readiness
+    (`ready`), begin (`from`), the last rank's first byte (`exchange`) and end (`to`).
 
     Args:
       record: the plan.
-      steps: under it, of any ranks.
-      wanted: which step; by default the last that the most ranks have, traced if there is one.
+      steps: steps under the plan, of any ranks.
+      wanted: number of the step; None: the last one of most ranks, preferably traced.
     """
     if not steps:
         return None
@@ -104,7 +104,7 @@ def _row(one: AllReduceSpan, record: PlanRecord, rows: dict[int, int]) -> int:
 
 
 def _skews(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each group: which rank was ready last, and how far apart the ranks were."""
+    """Return each group's last ready rank, and the spread of readiness over ranks."""
     found = []
     groups = sorted({span["group"] for rank in ranks for span in rank["spans"]})
     for group in groups:

@@ -1,4 +1,4 @@
-"""What a search has tried."""
+"""View of a search of settings."""
 
 import dataclasses
 from typing import Any
@@ -7,10 +7,9 @@ from tf_libra.tuning.search.result import Search
 
 
 def search_view(search: Search | None) -> dict[str, Any] | None:
-    """What was tried, by whom, and how it went; None where nothing was searched.
+    """Return the measured settings with their searchers; None without a search.
 
-    `searchers` are in the order of their first use; `searcher` is "start" for what a search begins
-    with.
+    `searchers` are in the order of their first use; `searcher` is "start" for the first settings.
     """
     if search is None:
         return None

@@ -1,4 +1,4 @@
-"""Whole steps, as measured."""
+"""View of measured whole steps."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from tf_libra.tensorboard.views.race import race_view
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What one run has measured under a plan, to be laid beside predictions.
+    """Measurements of one run under a plan.
 
     Attributes:
-      run: the run's name.
+      run: name of the run.
       record: its plan.
       step_seconds: whole steps under the plan.
-      timeline: traced steps; None without any.
+      timeline: median of traced steps; None without any.
     """
 
     run: str
@@ -28,19 +28,17 @@ class MeasuredRun:
 
 
 def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """Whole steps as measured: in turns, and in the record's run and others of the same job.
+    """Return measured whole steps: interleaved trials, and other runs of the same job.
 
-    `race` has the plans whose steps took turns, as `race_view` has them: these are compared. In
-    `measured` is what ran at other times, which compares with nothing; `is_own` says that it was in
-    the record's own run. A step is backward and the rest of it (forward computation, the
-    optimizer), `rest_seconds`, which no strategy changes: whole steps under the plan less predicted
-    backward time. None where nothing is left: then the prediction is wrong, and says nothing of
-    steps.
+    `race` has the interleaved trials of `race_view`, which are comparable. `measured` has steps of
+    other times, which are not; `is_own` marks those of the record's run. `rest_seconds` is the part
+    of a step outside of backward (forward, optimizer), the same for every strategy: measured steps
+    minus predicted backward. None if the difference is not positive, as the prediction is wrong.
 
     Args:
-      record: of the plan.
-      run: in which it came into force.
-      runs: what was measured; those of other models or world sizes are left out.
+      record: the plan.
+      run: run of its activation.
+      runs: all measurements; other models and world sizes are ignored.
     """
     alike = [one for one in runs if _same_job(one.record, record)]
     own = [
@@ -76,7 +74,7 @@ def steps_view(record: PlanRecord, run: str, runs: Sequence[MeasuredRun]) -> dic
 
 
 def _same_job(one: PlanRecord, other: PlanRecord) -> bool:
-    """Of the same model, whatever order its gradients were found in, and world size."""
+    """Return True for the same world size and gradients, in any order."""
     if one.plan.num_workers != other.plan.num_workers:
         return False
     return dict(zip(one.plan.tensor_names, one.plan.num_bytes, strict=True)) == dict(

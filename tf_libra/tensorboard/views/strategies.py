@@ -1,4 +1,4 @@
-"""Every strategy on the profile of a plan."""
+"""View of every strategy on a plan's profile."""
 
 import dataclasses
 from typing import Any
@@ -9,9 +9,9 @@ from tf_libra.planning.strategy import ChosenThreads, FixedThreads
 from tf_libra.records.plan import PlanRecord
 from tf_libra.tensorboard.cache import Cache
 
-# World sizes of the scale-out study, beside the present one.
+# World sizes of the scale-out study, besides the present one.
 SCALE_OUT = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-# Arguments about threads: each strategy is there with all that are allowed.
+# Arguments of threads: each strategy is compared with all allowed values.
 _THREADS = {
     field.name for kind in (FixedThreads, ChosenThreads) for field in dataclasses.fields(kind)
 }
@@ -19,9 +19,9 @@ _ROWS: Cache[tuple[dict[str, Any], ...]] = Cache(2048)
 
 
 def compared_strategies(record: PlanRecord) -> list[dict[str, Any]]:
-    """What `strategies_view` compares; nothing without a profile or a model.
+    """Return the rows of `strategies_view`; empty without a profile or a model.
 
-    `is_ideal` says that it is no strategy, but what one would take if nothing contended.
+    `is_ideal` marks the ideal without contention, which is no strategy.
     """
     if record.conclusion.profile is None or record.conclusion.cost_model is None:
         return []
@@ -33,7 +33,7 @@ def compared_strategies(record: PlanRecord) -> list[dict[str, Any]]:
 
 
 def scale_out(record: PlanRecord) -> list[int]:
-    """The world sizes for which `strategies_view` is shown beside the record's own."""
+    """Return the world sizes of `strategies_view` besides the record's."""
     if not compared_strategies(record):
         return []
     return [workers for workers in SCALE_OUT if workers >= record.plan.num_workers]
@@ -42,18 +42,17 @@ def scale_out(record: PlanRecord) -> list[int]:
 def strategies_view(
     record: PlanRecord, num_workers: int | None = None, name: str | None = None
 ) -> dict[str, Any]:
-    """Predicted backward time of every strategy on the record's profile.
+    """Return the predicted backward time of every strategy on the record's profile.
 
-    Strategies that do not choose threads are there with each allowed number.
+    Strategies with a fixed thread count appear with each allowed count.
 
     Args:
-      record: whose profile and model to take.
-      num_workers: another world size than the record's, of `SCALE_OUT`.
-      name: of the one strategy to show; by default all, which takes seconds for thousands of
-        tensors.
+      record: source of the profile and the model.
+      num_workers: another world size than the record's, out of `SCALE_OUT`.
+      name: a single strategy; None: all, which takes seconds for thousands of tensors.
 
     Raises:
-      ValueError: there is no such strategy, or world size.
+      ValueError: no such strategy or world size.
     """
     if num_workers is not None and num_workers not in SCALE_OUT:
         allowed = ", ".join(map(str, SCALE_OUT))
@@ -68,7 +67,7 @@ def strategies_view(
 
 
 def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, Any], ...]:
-    """One strategy, with each number of threads that it is there with."""
+    """Return the rows of one strategy, one per thread count."""
 
     def plan() -> tuple[dict[str, Any], ...]:
         profile, cost = record.conclusion.profile, record.conclusion.cost_model
@@ -89,10 +88,10 @@ def _rows(record: PlanRecord, num_workers: int, name: str) -> tuple[dict[str, An
 def strategy_like(
     record: PlanRecord, name: str, num_threads: int | None = None
 ) -> strategies.Strategy:
-    """The strategy of that name as `strategies_view` has it.
+    """Return the strategy of a row of `strategies_view`.
 
     Raises:
-      ValueError: it is none, or it is not there with so many threads.
+      ValueError: no such strategy, or no row with this number of threads.
     """
     named = [one for one in _all_strategies(record) if one.name == name]
     for strategy in named:
@@ -104,7 +103,7 @@ def strategy_like(
 
 
 def _all_strategies(record: PlanRecord) -> list[strategies.Strategy]:
-    """The user's own strategy, and every other with those of its arguments that it knows."""
+    """Return the user's strategy, and every other with the arguments that it has."""
     given = {
         field.name: getattr(record.strategy, field.name)
         for field in dataclasses.fields(record.strategy)

@@ -1,4 +1,4 @@
-"""Computation and communication on one time axis."""
+"""View of computation and communication on one time axis."""
 
 import dataclasses
 import itertools
@@ -16,9 +16,9 @@ from tf_libra.simulation import Timeline, simulate
 
 
 def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None = None) -> Any:
-    """The predicted timeline of the record's plan, or of what another strategy would have made.
+    """Return the predicted timeline of the record's plan, or of another strategy's plan.
 
-    None where there is nothing to predict by.
+    None without a model.
     """
     profile, cost = record.conclusion.profile, record.conclusion.cost_model
     if profile is None or cost is None:
@@ -57,7 +57,7 @@ def predicted_timeline(record: PlanRecord, strategy: strategies.Strategy | None 
 
 
 def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str, Any]:
-    """What the steps under the plan did, median and quartiles."""
+    """Return the median and quartiles of the steps under the plan."""
     plan = record.plan
     rows = stream_rows(plan)
     spans = []
@@ -83,7 +83,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
         "num_steps": measured.num_steps,
         "backward": dataclasses.asdict(measured.backward),
         "compute": dataclasses.asdict(measured.compute),
-        # What stretches a measured computation is not known; where gradients come, is.
+        # Productions of gradients are measured; slowdowns between them are not.
         "computation": [
             {"from": earlier, "to": later, "beside": None, "rate": None}
             for earlier, later in _pairs(
@@ -95,7 +95,7 @@ def measured_timeline(record: PlanRecord, measured: TimelineRecord) -> dict[str,
 
 
 def stream_rows(plan: Plan) -> dict[int, int]:
-    """Each stream's row of a timeline: their numbers need not follow each other."""
+    """Return each stream's row of a timeline; stream numbers may have gaps."""
     return {stream: row for row, stream in enumerate(sorted({g.stream for g in plan.groups}))}
 
 
@@ -110,7 +110,7 @@ def _pairs(edges: Sequence[float]) -> list[tuple[float, float]]:
 def _computation(
     profile: BackwardProfile, plan: Plan, timeline: Timeline, cost: CostModel
 ) -> list[dict[str, Any]]:
-    """Pieces of backward computation, each beside the same all-reduces: where, and how fast."""
+    """Return pieces of backward computation with constant overlap, with their rates."""
     end = timeline.computation_end_seconds
     edges = {0.0, end}
     for span in timeline.groups:
