@@ -16,7 +16,7 @@ def folder_of(name: str) -> Path:
 
 
 @functools.cache
-def build(name: str, options: tuple[str, ...] = ()) -> Path:
+def build(name: str, options: tuple[str, ...] = (), root: Path = ROOT) -> Path:
     """Compiles `benchmarks/NAME.cc`, and of the lanes what has changed; returns the program.
 
     Once in a process: what changes meanwhile is not looked at.
@@ -24,19 +24,33 @@ def build(name: str, options: tuple[str, ...] = ()) -> Path:
     Args:
         name: of the source.
         options: of the compiler, besides.
+        root: a checkout whose lanes the program is linked with.
     """
-    program = folder_of(name) / name
+    program = folder_of(name) / (name if root == ROOT else f"{name}-{root.name}")
     source = ROOT / "benchmarks" / f"{name}.cc"
-    command = ["g++", "-std=c++17", "-O3", f"-I{ROOT}", source, *lanes(), *options]
+    command = ["g++", "-std=c++17", "-O3", f"-I{root}", f"-I{ROOT}", source]
+    command += [*lanes(root), *options]
     subprocess.run([*command, "-pthread", "-o", program], check=True)
     return program
 
 
-def lanes() -> list[Path]:
-    """Objects of `ops/lanes`, brought up to date."""
+def checkout(revision: str) -> Path:
+    """Writes the lanes of a commit to a folder below `build/` and returns the folder."""
+    command = ["git", "rev-parse", "--short", f"{revision}^{{commit}}"]
+    commit = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    folder = folder_of("against") / commit.strip()
+    folder.mkdir(exist_ok=True)
+    archive = ["git", "archive", commit.strip(), "Makefile", "ops"]
+    files = subprocess.run(archive, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "--extract", "--directory", folder], check=True, input=files)
+    return folder
+
+
+def lanes(root: Path = ROOT) -> list[Path]:
+    """Objects of `ops/lanes` of a checkout, brought up to date."""
     # Who calls may itself run under make, whose job server is not ours to use.
     env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     jobs = len(os.sched_getaffinity(0))
-    subprocess.run(["make", "--silent", f"-j{jobs}", "cc-lanes"], cwd=ROOT, env=env, check=True)
-    units = [p for p in (ROOT / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
-    return [ROOT / "build" / "cc" / "plain" / f"{path.stem}.o" for path in sorted(units)]
+    subprocess.run(["make", "--silent", f"-j{jobs}", "cc-lanes"], cwd=root, env=env, check=True)
+    units = [p for p in (root / "ops" / "lanes").glob("*.cc") if not p.name.endswith("_test.cc")]
+    return [root / "build" / "cc" / "plain" / f"{path.stem}.o" for path in sorted(units)]

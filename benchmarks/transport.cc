@@ -1,7 +1,7 @@
 // One all-reduce after the other between two processes on one host, by TF-Libra's lanes through
 // shared memory, over Unix sockets and over TCP, and by Gloo with the same number of connections,
-// alone and beside computation on the same core.
-// Started by benchmarks/transport.py, which defines the columns it prints.
+// alone and overlapping computation on the same core. One round over all cases.
+// benchmarks/transport.py starts this program and defines the columns that it prints.
 #ifdef TF_LIBRA_WITH_GLOO
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -9,22 +9,19 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 #endif
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "benchmarks/forked_ranks.h"
 #include "benchmarks/lanes.h"
 #include "ops/lanes/lane_engine.h"
 
@@ -47,9 +44,8 @@ class Transport {
 
 class Lanes : public Transport {
  public:
-  Lanes(const char* name, tf_libra::Mesh mesh) : name_(name) {
-    Require(tf_libra::LaneEngine::Start({}, std::move(mesh), &engine_));
-  }
+  Lanes(const char* name, std::shared_ptr<tf_libra::LaneEngine> engine)
+      : name_(name), engine_(std::move(engine)) {}
   const char* name() const override { return name_; }
 
   void AllReduce(float* data, size_t count, int num_threads) override {
@@ -58,34 +54,8 @@ class Lanes : public Transport {
 
  private:
   const char* const name_;
-  std::shared_ptr<tf_libra::LaneEngine> engine_;
+  const std::shared_ptr<tf_libra::LaneEngine> engine_;
 };
-
-// Both ranks' listeners, made before the fork.
-struct Meeting {
-  tf_libra::MeshOptions options;
-  tf_libra::Socket listeners[2];
-};
-
-Meeting Meet(const char* host, bool share_memory) {
-  Meeting meeting;
-  meeting.options.share_memory = share_memory;
-  meeting.options.num_lanes = kMaxLanes;
-  meeting.options.secret.fill(1);
-  for (auto& listener : meeting.listeners) {
-    tf_libra::Address address;
-    if (!Listen(host, 0, &listener, &address).ok()) std::exit(1);
-    meeting.options.addresses.push_back(address);
-  }
-  return meeting;
-}
-
-std::unique_ptr<Transport> ConnectLanes(const char* name, int rank, Meeting meeting) {
-  meeting.options.rank = rank;
-  tf_libra::Mesh mesh;
-  Require(ConnectMesh(meeting.options, std::move(meeting.listeners[rank]), &mesh));
-  return std::make_unique<Lanes>(name, std::move(mesh));
-}
 
 #ifdef TF_LIBRA_WITH_GLOO
 // A pool of threads, each with a context and a device of its own.
@@ -170,13 +140,6 @@ uint64_t ComputeUntil(const std::atomic<bool>& stop) {
   return rounds;
 }
 
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec +
-         1e-6 * (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 double RoundsPerSecondAlone() {
   std::atomic<bool> stop{false};
   const auto start = Clock::now();
@@ -220,46 +183,33 @@ void Measure(Transport* transport, int rank, size_t bytes, int num_threads, int 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: transport FOLDER ROUNDS REPETITIONS\n");
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: transport FOLDER REPETITIONS\n");
     return 2;
   }
   const std::string folder = argv[1];
-  const int rounds = std::atoi(argv[2]), repetitions = std::atoi(argv[3]);
-  Meeting over_tcp = Meet("127.0.0.1", false), over_unix = Meet(tf_libra::kUnixHost, false);
-  Meeting in_memory = Meet(tf_libra::kUnixHost, true);
-  const pid_t child = fork();
-  const int rank = child == 0 ? 1 : 0;
-  if (child == 0) {
-    // A fork leaves no sockets behind. Rank 1 of two needs no listener.
-    for (Meeting* meeting : {&over_tcp, &over_unix, &in_memory}) {
-      for (auto& listener : meeting->listeners) listener = tf_libra::Socket();
-    }
-  }
-  cpu_set_t core;
-  CPU_ZERO(&core);
-  CPU_SET(rank, &core);
-  sched_setaffinity(0, sizeof(core), &core);
+  const int repetitions = std::atoi(argv[2]);
+  ForkedRanks ranks(2);
+  const int rank = ranks.rank();
   {
     std::vector<std::unique_ptr<Transport>> transports;
-    transports.push_back(ConnectLanes("lanes-memory", rank, std::move(in_memory)));
-    transports.push_back(ConnectLanes("lanes-unix", rank, std::move(over_unix)));
-    transports.push_back(ConnectLanes("lanes-tcp", rank, std::move(over_tcp)));
+    transports.push_back(std::make_unique<Lanes>(
+        "lanes-memory", ranks.Connect(tf_libra::kUnixHost, kMaxLanes, true)));
+    transports.push_back(std::make_unique<Lanes>(
+        "lanes-unix", ranks.Connect(tf_libra::kUnixHost, kMaxLanes, false)));
+    transports.push_back(
+        std::make_unique<Lanes>("lanes-tcp", ranks.Connect("127.0.0.1", kMaxLanes, false)));
 #ifdef TF_LIBRA_WITH_GLOO
     transports.push_back(std::make_unique<GlooLanes>(rank, folder));
 #endif
     std::vector<float> data(kSizes[2] / sizeof(float), 0.0f);
-    for (int round = 0; round < rounds; ++round) {
-      for (const size_t bytes : kSizes) {
-        for (const int num_threads : kThreads) {
-          for (const auto& transport : transports) {
-            Measure(transport.get(), rank, bytes, num_threads, repetitions, &data);
-          }
+    for (const size_t bytes : kSizes) {
+      for (const int num_threads : kThreads) {
+        for (const auto& transport : transports) {
+          Measure(transport.get(), rank, bytes, num_threads, repetitions, &data);
         }
       }
     }
   }
-  int child_status = 0;
-  if (child != 0) waitpid(child, &child_status, 0);
-  return child_status;
+  return ranks.Join();
 }

@@ -1,29 +1,36 @@
-"""Lanes against Gloo: python -m benchmarks.transport [--rounds N] [--nogloo] [--json out.json].
+"""Speed of lanes: python -m benchmarks.transport [--rounds N] [--nogloo] [--json out.json].
 
-And what goes over the links between hosts: python -m benchmarks.transport --hosts 8.
+Each round runs three programs, whose tables `--document docs/benchmarks.md` writes between the
+marks of that page:
 
-Two processes of one host, one core each, all-reduce with 1, 2 and 4 connections: lanes through
-shared memory (as ranks of one host do), lanes over Unix sockets (as they do where they are refused
-such memory), lanes over TCP on loopback, Gloo over TCP on loopback. Gloo is the one in Horovod's
-sdist, which pip downloads and CMake builds. All are measured in one run, round by round, and each
-round gives, per transport, size and thread count:
+`sums.cc`: GB/s of output at which one core averages 2, 3, 4 and 8 contributions of each element
+type; the best of all rounds.
+
+`latencies.cc`: all-reduces among 2, 4 and 8 processes of this host, pinned to its cores in turn,
+with one thread each. lanes-memory, lanes-unix and lanes-tcp are planned all-reduces through
+shared memory, Unix sockets and TCP on loopback; collectives is `tf_libra.collectives.all_reduce`.
+Reported are p50 and p99 of the latencies on rank 0 over all rounds, and CPU time per all-reduce:
+the mean over processes, the median over rounds.
+
+`transport.cc`: two processes, one core each, all-reduce with 1, 2 and 4 connections, by lanes and
+by Gloo over TCP on loopback. Gloo is the one in Horovod's sdist, which pip downloads and CMake
+builds. Reported are medians over rounds, and medians of paired ratios:
 
 - alone: seconds per all-reduce;
 - cpu: seconds of CPU time per all-reduce and process;
 - overlapped: seconds per all-reduce while another thread computes on the same core;
 - slowdown: how many times slower that thread is than without communication.
 
-Reported are medians over rounds, and the medians of paired ratios: of shared memory to Unix
-sockets, and of lanes to Gloo.
+`--against REVISION` builds the lanes of another commit as well, runs both alternately in each
+round, and prints the first two tables of both.
 
-With `--hosts` nothing is timed: bytes per link and connections per rank of one all-reduce are
-counted (`benchmarks/links.py`), on a grid of so many hosts that are pretended, with
-`--ranks_per_host` ranks each, and where nobody knows of hosts.
+With `--hosts 8` the program counts instead: bytes per link and connections per rank of one
+all-reduce (`benchmarks/links.py`), on a grid of simulated hosts with `--ranks_per_host` ranks
+each, and without knowledge of hosts.
 """
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -34,16 +41,11 @@ from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import links, native
+from benchmarks import links, native, transport_report
+from benchmarks.paper.document import fill
 
 HOROVOD = "horovod==0.28.1"
-# Of the first to the second.
-RATIOS = (
-    ("lanes-memory", "lanes-unix"),
-    ("lanes-memory", "gloo"),
-    ("lanes-unix", "gloo"),
-    ("lanes-tcp", "gloo"),
-)
+RANKS = (2, 4, 8)
 COLUMNS = ("alone", "cpu", "overlapped", "slowdown")
 
 
@@ -87,55 +89,70 @@ def count_links() -> None:
         Path(_JSON.value).write_text(json.dumps([asdict(one) for one in counted], indent=1))
 
 
+def run(program: Path, *arguments: object) -> str:
+    """Runs one round of a program and returns its output."""
+    command = [program, *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300)
+    return done.stdout
+
+
 def main(_: list[str]) -> None:
     if _HOSTS.value:
         count_links()
         return
-    program = native.build("transport", build_gloo() if _GLOO.value else ())
-    with tempfile.TemporaryDirectory() as folder:
-        for lane in range(4):
-            Path(folder, str(lane)).mkdir()
-        arguments = [folder, str(_ROUNDS.value), str(_REPETITIONS.value)]
-        output = subprocess.run(
-            [program, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-    cases: dict[tuple[int, int], dict[str, list[list[float]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for line in output.splitlines():
-        transport, size, threads, *figures = line.split()
-        cases[int(size), int(threads)][transport].append([float(figure) for figure in figures])
-    print("| bytes | threads | | alone ms | CPU ms | overlapped ms | slowdown |")
-    print("|---|---|---|---|---|---|---|")
-    for (size, threads), by_transport in cases.items():
-        for transport, rounds in by_transport.items():
-            medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
-            cells = [f"{value * 1e3:.2f}" for value in medians[:3]] + [f"x{medians[3]:.2f}"]
-            print(f"| {size} | {threads} | {transport} | {' | '.join(cells)} |")
-        for first, second in RATIOS:
-            if second not in by_transport:
-                continue
-            pairs = zip(by_transport[first], by_transport[second], strict=True)
-            ratios = [[x / y for x, y in zip(*pair, strict=True)] for pair in pairs]
-            medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
-            cells = " | ".join(f"{median:.2f}" for median in medians)
-            print(f"| {size} | {threads} | {first}/{second} | {cells} |")
+    roots = {"": native.ROOT}
+    if _AGAINST.value:
+        roots[_AGAINST.value] = native.checkout(_AGAINST.value)
+    programs = {
+        (name, label): native.build(name, root=root)
+        for name in ("sums", "latencies")
+        for label, root in roots.items()
+    }
+    overlapping = native.build("transport", build_gloo() if _GLOO.value else ())
+    lines: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for _round in range(_ROUNDS.value):
+        for label in roots:
+            lines["sums", label].append(run(programs["sums", label]))
+        for ranks in RANKS:
+            for label in roots:
+                output = run(programs["latencies", label], ranks, _REPETITIONS.value)
+                lines["latencies", label].append(output)
+        if not _AGAINST.value:
+            with tempfile.TemporaryDirectory() as folder:
+                for lane in range(4):
+                    Path(folder, str(lane)).mkdir()
+                lines["overlap", ""].append(run(overlapping, folder, _REPETITIONS.value))
+    documents = {
+        label: {
+            "columns": COLUMNS,
+            "cpus": len(os.sched_getaffinity(0)),
+            "rounds": _ROUNDS.value,
+            "overlap": transport_report.overlap_cases(lines["overlap", label]),
+            "latencies": transport_report.latency_cases(lines["latencies", label]),
+            "sums": transport_report.sum_cases(lines["sums", label]),
+        }
+        for label in roots
+    }
+    for label, document in documents.items():
+        if label:
+            print(f"at {label}:")
+        print("\n".join(transport_report.blocks(document).values()))
+    if _DOCUMENT.value:
+        page = Path(_DOCUMENT.value)
+        page.write_text(fill(page.read_text(), transport_report.blocks(documents[""])))
     if _JSON.value:
-        rows = [
-            {"bytes": size, "threads": threads, "transport": name, "rounds": rounds}
-            for (size, threads), by_transport in cases.items()
-            for name, rounds in by_transport.items()
-        ]
-        document = {"columns": COLUMNS, "cpus": os.cpu_count(), "cases": rows}
-        Path(_JSON.value).write_text(json.dumps(document, indent=1))
+        found = {**documents[""], "against": documents.get(_AGAINST.value)}
+        Path(_JSON.value).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
-    _ROUNDS = flags.DEFINE_integer("rounds", 9, "Rounds over all cases.", lower_bound=1)
+    _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds over all cases.", lower_bound=1)
     _REPETITIONS = flags.DEFINE_integer(
-        "repetitions", 20, "All-reduces per case and round.", lower_bound=1
+        "repetitions", 10, "All-reduces of 1 MiB per case and round.", lower_bound=1
     )
     _GLOO = flags.DEFINE_bool("gloo", True, "Whether Gloo is built and measured, too.")
+    _AGAINST = flags.DEFINE_string("against", None, "A git revision to compare the lanes with.")
+    _DOCUMENT = flags.DEFINE_string("document", None, "Page whose tables are written.")
     _HOSTS = flags.DEFINE_integer(
         "hosts", None, "Hosts that are pretended, to count what goes between them.", lower_bound=2
     )
