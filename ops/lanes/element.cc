@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-// One binary for every x86-64: the loader picks the clone that the processor can run. Sums have
-// no multiplication to contract, so all clones give the same bits.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define TF_LIBRA_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define TF_LIBRA_CLONES
+// One binary for every x86-64: ReduceBlock chooses what the processor can run. Sums have no
+// multiplication to contract, so all implementations give the same bits.
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define TF_LIBRA_AVX2 __attribute__((target("avx2,f16c"), always_inline)) inline
+#define TF_LIBRA_AVX2_ENTRY __attribute__((target("avx2,f16c"), noinline))
 #endif
-// A clone only helps if the loops stand inside it.
-#define TF_LIBRA_INLINE inline __attribute__((always_inline))
 
 namespace tf_libra {
 namespace {
@@ -33,14 +30,13 @@ inline uint32_t ToBits(float value) {
 }
 
 struct BFloat16 {
+  using Sum = float;
   uint16_t bits;
 
-  static TF_LIBRA_INLINE float Widen(BFloat16 x) {
-    return FromBits(static_cast<uint32_t>(x.bits) << 16);
-  }
+  static inline float Widen(BFloat16 x) { return FromBits(static_cast<uint32_t>(x.bits) << 16); }
 
   // Round to nearest even; a NaN stays a NaN.
-  static TF_LIBRA_INLINE BFloat16 Narrow(float x) {
+  static inline BFloat16 Narrow(float x) {
     const uint32_t bits = ToBits(x);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t quiet_nan = (bits >> 16) | 0x40u;
@@ -49,9 +45,10 @@ struct BFloat16 {
 };
 
 struct Float16 {
+  using Sum = float;
   uint16_t bits;
 
-  static TF_LIBRA_INLINE float Widen(Float16 x) {
+  static inline float Widen(Float16 x) {
     const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
     const uint32_t magnitude = x.bits & 0x7fffu;
     if (magnitude >= 0x7c00u) return FromBits(sign | 0x7f800000u | (magnitude << 13));
@@ -63,7 +60,7 @@ struct Float16 {
   }
 
   // Round to nearest even; too large becomes infinity, a NaN stays a NaN.
-  static TF_LIBRA_INLINE Float16 Narrow(float x) {
+  static inline Float16 Narrow(float x) {
     const uint32_t bits = ToBits(x);
     const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
     const uint32_t magnitude = bits & 0x7fffffffu;
@@ -79,74 +76,194 @@ struct Float16 {
   }
 };
 
+// An element that is summed in its own type.
 template <typename T>
-TF_LIBRA_INLINE void AddTo(const T* __restrict term, size_t count, T* __restrict sum) {
-  for (size_t i = 0; i < count; ++i) sum[i] += term[i];
+struct Native {
+  using Sum = T;
+  T value;
+  static inline T Widen(Native x) { return x.value; }
+  static inline Native Narrow(T x) { return {x}; }
+};
+
+// Reads and writes at any address.
+template <typename T>
+inline T Read(const void* from, size_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(from) + index * sizeof(T), sizeof(T));
+  return value;
 }
 
 template <typename T>
-TF_LIBRA_INLINE void DivideAll(T divisor, size_t count, T* __restrict values) {
-  for (size_t i = 0; i < count; ++i) values[i] /= divisor;
+inline void Write(T value, void* to, size_t index) {
+  std::memcpy(static_cast<char*>(to) + index * sizeof(T), &value, sizeof(T));
 }
 
-// `out` may alias a contribution of the same tile, so sums are formed in a tile of their own.
-template <typename T>
-TF_LIBRA_INLINE void ReduceNative(Reduction reduction,
-                                  const std::vector<const void*>& contributions, size_t count,
-                                  T* out) {
-  alignas(64) T sum[kTile];
-  const T divisor = static_cast<T>(contributions.size());
-  for (size_t begin = 0; begin < count; begin += kTile) {
-    const size_t n = std::min(kTile, count - begin);
-    std::memcpy(sum, static_cast<const T*>(contributions[0]) + begin, n * sizeof(T));
-    for (size_t rank = 1; rank < contributions.size(); ++rank) {
-      AddTo(static_cast<const T*>(contributions[rank]) + begin, n, sum);
+// Not inlined: GCC would interleave the loops over ranks and elements, and vectorize neither.
+template <typename In>
+__attribute__((noinline)) void AddTo(const void* term, size_t begin, size_t count,
+                                     typename In::Sum* sum) {
+  for (size_t i = 0; i < count; ++i) sum[i] += In::Widen(Read<In>(term, begin + i));
+}
+
+// How sums of In become Out.
+template <typename In>
+struct Division {
+  bool is_average;
+  typename In::Sum divisor;
+};
+
+// For every processor. `out` may be one of the contributions, so sums are formed in a tile.
+template <typename In, typename Out>
+void ReducePortably(Division<In> division, const std::vector<const void*>& contributions,
+                    size_t from, size_t to, void* out) {
+  alignas(64) typename In::Sum sum[kTile];
+  for (size_t begin = from; begin < to; begin += kTile) {
+    const size_t n = std::min(kTile, to - begin);
+    for (size_t i = 0; i < n; ++i) {  // 0 + -0 would lose the sign
+      sum[i] = In::Widen(Read<In>(contributions[0], begin + i));
     }
-    if (reduction == Reduction::kAverage) DivideAll(divisor, n, sum);
-    std::memcpy(out + begin, sum, n * sizeof(T));
+    for (size_t rank = 1; rank < contributions.size(); ++rank) {
+      AddTo<In>(contributions[rank], begin, n, sum);
+    }
+    if (division.is_average) {
+      for (size_t i = 0; i < n; ++i) sum[i] /= division.divisor;
+    }
+    for (size_t i = 0; i < n; ++i) Write<Out>(Out::Narrow(sum[i]), out, begin + i);
   }
 }
 
-template <typename Half>
-TF_LIBRA_INLINE void ReduceHalf(Reduction reduction, const std::vector<const void*>& contributions,
-                                size_t count, Half* out) {
-  alignas(64) float sum[kTile];
-  const float divisor = static_cast<float>(contributions.size());
-  for (size_t begin = 0; begin < count; begin += kTile) {
-    const size_t n = std::min(kTile, count - begin);
-    const Half* first = static_cast<const Half*>(contributions[0]) + begin;
-    for (size_t i = 0; i < n; ++i) sum[i] = Half::Widen(first[i]);  // 0 + -0 would lose the sign
-    for (size_t rank = 1; rank < contributions.size(); ++rank) {
-      const Half* term = static_cast<const Half*>(contributions[rank]) + begin;
-      for (size_t i = 0; i < n; ++i) sum[i] += Half::Widen(term[i]);
-    }
-    if (reduction == Reduction::kAverage) DivideAll(divisor, n, sum);
-    for (size_t i = 0; i < n; ++i) out[begin + i] = Half::Narrow(sum[i]);
+#ifdef TF_LIBRA_AVX2
+// Elements in one register of their sums' type: how these are read, summed and written.
+template <typename T>
+struct Avx2;
+
+template <>
+struct Avx2<Native<float>> {
+  using Sum = __m256;
+  static constexpr size_t kWidth = 8;
+  static TF_LIBRA_AVX2 Sum Load(const void* from, size_t index) {
+    return _mm256_loadu_ps(static_cast<const float*>(from) + index);
   }
+  static TF_LIBRA_AVX2 void Store(Sum sum, void* to, size_t index) {
+    _mm256_storeu_ps(static_cast<float*>(to) + index, sum);
+  }
+  static TF_LIBRA_AVX2 Sum Add(Sum sum, Sum term) { return _mm256_add_ps(sum, term); }
+  static TF_LIBRA_AVX2 Sum Divide(Sum sum, float by) {
+    return _mm256_div_ps(sum, _mm256_set1_ps(by));
+  }
+};
+
+template <>
+struct Avx2<Native<double>> {
+  using Sum = __m256d;
+  static constexpr size_t kWidth = 4;
+  static TF_LIBRA_AVX2 Sum Load(const void* from, size_t index) {
+    return _mm256_loadu_pd(static_cast<const double*>(from) + index);
+  }
+  static TF_LIBRA_AVX2 void Store(Sum sum, void* to, size_t index) {
+    _mm256_storeu_pd(static_cast<double*>(to) + index, sum);
+  }
+  static TF_LIBRA_AVX2 Sum Add(Sum sum, Sum term) { return _mm256_add_pd(sum, term); }
+  static TF_LIBRA_AVX2 Sum Divide(Sum sum, double by) {
+    return _mm256_div_pd(sum, _mm256_set1_pd(by));
+  }
+};
+
+template <>
+struct Avx2<Float16> : Avx2<Native<float>> {
+  static TF_LIBRA_AVX2 Sum Load(const void* from, size_t index) {
+    const auto* const half = static_cast<const uint16_t*>(from) + index;
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(half)));
+  }
+  static TF_LIBRA_AVX2 void Store(Sum sum, void* to, size_t index) {
+    // The processor would keep a part of a NaN's payload, which Float16::Narrow does not.
+    const __m256 is_nan = _mm256_cmp_ps(sum, sum, _CMP_UNORD_Q);
+    const __m256 sign = _mm256_and_ps(sum, _mm256_set1_ps(-0.0f));
+    const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+    sum = _mm256_blendv_ps(sum, _mm256_or_ps(sign, quiet), is_nan);
+    auto* const half = static_cast<uint16_t*>(to) + index;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(half),
+                     _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+template <>
+struct Avx2<BFloat16> : Avx2<Native<float>> {
+  static TF_LIBRA_AVX2 Sum Load(const void* from, size_t index) {
+    const auto* const half = static_cast<const uint16_t*>(from) + index;
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(half));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  // As BFloat16::Narrow.
+  static TF_LIBRA_AVX2 void Store(Sum sum, void* to, size_t index) {
+    const __m256i bits = _mm256_castps_si256(sum);
+    const __m256i upper = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    const __m256i carry = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, carry), 16);
+    const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(sum, sum, _CMP_UNORD_Q));
+    const __m256i found = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    auto* const half = static_cast<uint16_t*>(to) + index;
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(half),
+        _mm_packus_epi32(_mm256_castsi256_si128(found), _mm256_extracti128_si256(found, 1)));
+  }
+};
+
+// Reduces in one pass over all contributions, with sums in `kRegisters` registers, from `begin` on;
+// returns where fewer elements are left. All contributions of an element are read before it is
+// written: `out` may be one of them.
+template <size_t kRegisters, typename In, typename Out, typename T>
+TF_LIBRA_AVX2 size_t ReduceRegisters(Division<T> division,
+                                     const std::vector<const void*>& contributions, size_t begin,
+                                     size_t count, void* out) {
+  constexpr size_t kStep = kRegisters * In::kWidth;
+  const void* const* const terms = contributions.data();
+  const size_t num_ranks = contributions.size();
+  for (; begin + kStep <= count; begin += kStep) {
+    typename In::Sum sum[kRegisters];
+    for (size_t i = 0; i < kRegisters; ++i) sum[i] = In::Load(terms[0], begin + i * In::kWidth);
+    for (size_t rank = 1; rank < num_ranks; ++rank) {
+      for (size_t i = 0; i < kRegisters; ++i) {
+        sum[i] = In::Add(sum[i], In::Load(terms[rank], begin + i * In::kWidth));
+      }
+    }
+    for (size_t i = 0; i < kRegisters; ++i) {
+      if (division.is_average) sum[i] = In::Divide(sum[i], division.divisor);
+      Out::Store(sum[i], out, begin + i * In::kWidth);
+    }
+  }
+  return begin;
 }
 
-TF_LIBRA_CLONES void ReduceFloat32(Reduction reduction,
-                                   const std::vector<const void*>& contributions, size_t count,
-                                   float* out) {
-  ReduceNative<float>(reduction, contributions, count, out);
+template <typename In, typename Out>
+TF_LIBRA_AVX2_ENTRY size_t ReduceByAvx2(Division<In> division,
+                                        const std::vector<const void*>& contributions, size_t count,
+                                        void* out) {
+  const size_t begin =
+      ReduceRegisters<4, Avx2<In>, Avx2<Out>>(division, contributions, 0, count, out);
+  return ReduceRegisters<1, Avx2<In>, Avx2<Out>>(division, contributions, begin, count, out);
 }
 
-TF_LIBRA_CLONES void ReduceFloat64(Reduction reduction,
-                                   const std::vector<const void*>& contributions, size_t count,
-                                   double* out) {
-  ReduceNative<double>(reduction, contributions, count, out);
+bool HasAvx2() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return has;
 }
+#endif
 
-TF_LIBRA_CLONES void ReduceFloat16(Reduction reduction,
-                                   const std::vector<const void*>& contributions, size_t count,
-                                   Float16* out) {
-  ReduceHalf<Float16>(reduction, contributions, count, out);
-}
-
-TF_LIBRA_CLONES void ReduceBFloat16(Reduction reduction,
-                                    const std::vector<const void*>& contributions, size_t count,
-                                    BFloat16* out) {
-  ReduceHalf<BFloat16>(reduction, contributions, count, out);
+template <typename In, typename Out>
+void Reduce(Processor processor, Reduction reduction, int divisor,
+            const std::vector<const void*>& contributions, size_t count, void* out) {
+  const Division<In> division = {reduction == Reduction::kAverage,
+                                 static_cast<typename In::Sum>(divisor)};
+  size_t begin = 0;
+#ifdef TF_LIBRA_AVX2
+  if (processor == Processor::kThis && HasAvx2()) {
+    begin = ReduceByAvx2<In, Out>(division, contributions, count, out);
+  }
+#endif
+  ReducePortably<In, Out>(division, contributions, begin, count, out);
 }
 
 }  // namespace
@@ -179,17 +296,35 @@ const char* ElementName(ElementType type) {
 }
 
 void ReduceBlock(ElementType type, Reduction reduction,
-                 const std::vector<const void*>& contributions, size_t count, void* out) {
+                 const std::vector<const void*>& contributions, size_t count, void* out,
+                 Processor processor) {
+  const int divisor = static_cast<int>(contributions.size());
   switch (type) {
     case ElementType::kFloat16:
-      return ReduceFloat16(reduction, contributions, count, static_cast<Float16*>(out));
+      return Reduce<Float16, Float16>(processor, reduction, divisor, contributions, count, out);
     case ElementType::kBFloat16:
-      return ReduceBFloat16(reduction, contributions, count, static_cast<BFloat16*>(out));
+      return Reduce<BFloat16, BFloat16>(processor, reduction, divisor, contributions, count, out);
     case ElementType::kFloat32:
-      return ReduceFloat32(reduction, contributions, count, static_cast<float*>(out));
+      return Reduce<Native<float>, Native<float>>(processor, reduction, divisor, contributions,
+                                                  count, out);
     case ElementType::kFloat64:
-      return ReduceFloat64(reduction, contributions, count, static_cast<double*>(out));
+      return Reduce<Native<double>, Native<double>>(processor, reduction, divisor, contributions,
+                                                    count, out);
   }
+}
+
+void SumInFloat32(ElementType type, const std::vector<const void*>& contributions, size_t count,
+                  float* out) {
+  const auto sum = type == ElementType::kFloat16 ? Reduce<Float16, Native<float>>
+                                                 : Reduce<BFloat16, Native<float>>;
+  sum(Processor::kThis, Reduction::kSum, 1, contributions, count, out);
+}
+
+void RoundFromFloat32(ElementType type, Reduction reduction, int num_terms, const float* sums,
+                      size_t count, void* out) {
+  const auto round = type == ElementType::kFloat16 ? Reduce<Native<float>, Float16>
+                                                   : Reduce<Native<float>, BFloat16>;
+  round(Processor::kThis, reduction, num_terms, {sums}, count, out);
 }
 
 }  // namespace tf_libra
