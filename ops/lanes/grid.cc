@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace tf_libra {
@@ -76,12 +77,41 @@ ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPe
   row.names = &grid.row();
   row.watch = peers.row_watch.get();
   row.steps = ExchangeSteps::kReduceScatter;
+  const auto type = static_cast<ElementType>(options.header.element_type);
+  const size_t element_size = ElementSize(type);
+  column.slice = Part(options.slice, element_size, grid.row().size(), grid.place_in_row());
+  const size_t count = column.slice.size() / element_size;
+  const bool in_float32 = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
+  const std::unique_ptr<float[]> sums(in_float32 ? new float[count] : nullptr);
+  row.float32_sums = sums.get();
   ExchangeResult result = RunExchange(row, scratch);
   if (!result.status.ok()) return result;
-  const size_t element_size = ElementSize(static_cast<ElementType>(options.header.element_type));
   column.buffers = row.buffers = &in_place;
-  column.slice = Part(options.slice, element_size, grid.row().size(), grid.place_in_row());
-  result = RunExchange(column, scratch);
+  row.float32_sums = nullptr;
+  if (in_float32) {
+    const Buffers buffers({{sums.get(), sums.get(), count * sizeof(float)}});
+    ExchangeOptions summing = column;
+    summing.buffers = &buffers;
+    summing.slice = {0, buffers.num_bytes()};
+    summing.has_float32_buffers = true;
+    summing.steps = ExchangeSteps::kReduceScatter;
+    result = RunExchange(summing, scratch);
+    if (!result.status.ok()) return result;
+    const size_t num_rows = grid.column().size();
+    const auto reduction = static_cast<Reduction>(options.header.reduction);
+    const int num_terms = static_cast<int>(num_rows * grid.row().size());
+    const ByteRange own = Part(column.slice, element_size, num_rows, grid.place_in_column());
+    const float* sum = sums.get() + (own.begin - column.slice.begin) / element_size;
+    in_place.ForEachRun(own, [&](const char*, char* output, size_t size) {
+      RoundFromFloat32(type, reduction, num_terms, sum, size / element_size, output);
+      sum += size / element_size;
+      return true;
+    });
+    column.steps = ExchangeSteps::kAllGather;
+    result.status = RunExchange(column, scratch).status;
+  } else {
+    result = RunExchange(column, scratch);
+  }
   if (!result.status.ok()) return result;
   row.steps = ExchangeSteps::kAllGather;
   result.status = RunExchange(row, scratch).status;

@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstring>
 #include <future>
 #include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -82,6 +84,35 @@ Bytes Values(const Operation& operation, int rank) {
   return testing::Gradients(operation, rank, /*seed=*/0);
 }
 
+// Random bits between 0.25 and 4, of either sign, in 16 bits.
+Bytes Mantissas(const Operation& operation, int rank) {
+  std::mt19937 random(rank + 1);
+  Bytes values(operation.num_elements() * 2);
+  const bool is_float16 = operation.type == ElementType::kFloat16;
+  for (size_t i = 0; i < operation.num_elements(); ++i) {
+    const uint32_t exponent = (is_float16 ? 13 : 125) + random() % 4;
+    const uint32_t mantissa = random() & (is_float16 ? 0x83ff : 0x807f);
+    const auto bits = static_cast<uint16_t>(mantissa | exponent << (is_float16 ? 10 : 7));
+    std::memcpy(values.data() + 2 * i, &bits, sizeof(bits));
+  }
+  return values;
+}
+
+Status AllReduceInPlace(Engine* engine, const Operation& operation, Bytes* values) {
+  auto info = std::make_shared<OperationInfo>();
+  info->reduction = operation.reduction;
+  info->tensor_names = {"values"};
+  info->ComputeDigest();
+  AllReduceRequest request;
+  request.operation = info;
+  request.element_type = operation.type;
+  request.tensors = {{values->data(), values->data(), values->size()}};
+  std::promise<Status> end;
+  request.done = [&end](const Status& status) { end.set_value(status); };
+  engine->AllReduce(std::move(request));
+  return end.get_future().get();
+}
+
 Bytes Reduced(const Operation& operation, const std::vector<Bytes>& inputs) {
   std::vector<const void*> pointers;
   for (const Bytes& input : inputs) pointers.push_back(input.data());
@@ -92,13 +123,31 @@ Bytes Reduced(const Operation& operation, const std::vector<Bytes>& inputs) {
 }
 
 // Within each row in the order of ranks, then over rows by their first ranks; where there are none,
-// over all ranks.
+// over all ranks. Float16 and bfloat16: in float32, rounded once.
 Bytes Expected(const std::vector<int>& hosts, const Operation& operation) {
   const int world_size = static_cast<int>(hosts.size());
   std::map<int, std::vector<Bytes>> rows;  // by first rank
   for (int rank = 0; rank < world_size; ++rank) {
     const Grid grid(rank, world_size, hosts);
     rows[grid.has_rows() ? grid.row()[0] : 0].push_back(Values(operation, rank));
+  }
+  if (rows.size() > 1 && ElementSize(operation.type) == 2) {
+    const size_t count = operation.num_elements();
+    std::vector<std::vector<float>> sums;
+    std::vector<const void*> of_rows;
+    for (const auto& [first, row] : rows) {
+      std::vector<const void*> terms;
+      for (const Bytes& values : row) terms.push_back(values.data());
+      sums.emplace_back(count);
+      SumInFloat32(operation.type, terms, count, sums.back().data());
+    }
+    for (const std::vector<float>& sum : sums) of_rows.push_back(sum.data());
+    std::vector<float> sum(count);
+    ReduceBlock(ElementType::kFloat32, Reduction::kSum, of_rows, count, sum.data());
+    Bytes result(2 * count);
+    RoundFromFloat32(operation.type, operation.reduction, world_size, sum.data(), count,
+                     result.data());
+    return result;
   }
   std::vector<Bytes> sums;
   for (const auto& [first, row] : rows) sums.push_back(Reduced(operation, row));
@@ -180,11 +229,12 @@ TEST_CASE("WhichNumbersAreSquares") {
 }
 
 // Of everything the same bits on every rank, whatever the lanes, the groups and the order, and of
-// every type of elements: halves are rounded once per level.
+// every type of elements.
 TEST_CASE("SumsOfGrids") {
   const std::vector<std::pair<std::vector<int>, int>> cases = {
-      {Hosts(2, 2), 2}, {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2}, {Hosts(2, 3, true), 3},
-      {Hosts(1, 3), 3}, {Hosts(3, 1), 1},       {{0, 0, 1}, 0},   {Alone(18), 1}};
+      {Hosts(2, 2), 2},       {Hosts(2, 2, true), 2}, {Hosts(3, 2), 2},
+      {Hosts(2, 3, true), 3}, {Hosts(4, 2), 2},       {Hosts(1, 3), 3},
+      {Hosts(3, 1), 1},       {{0, 0, 1}, 0},         {Alone(18), 1}};
   for (const auto& one : cases) {
     const std::vector<int>& hosts = one.first;
     constexpr int kLanes = 3;
@@ -210,6 +260,34 @@ TEST_CASE("SumsOfGrids") {
         Bytes output;
         CHECK_EQ(testing::AllReduce(engine.get(), operation, /*seed=*/0, &output), testing::IsOk());
         CHECK(output == expected);
+      }
+    });
+  }
+}
+
+// Gradients in 16 bits get the bits that a mesh without rows gives: their sums are exact in
+// float32.
+TEST_CASE("GridsAndMeshesAgreeIn16Bits") {
+  constexpr size_t kCount = 3000;
+  for (const std::vector<int>& hosts : {Hosts(2, 2), Hosts(2, 3), Hosts(4, 2), Hosts(2, 4, true)}) {
+    const int world_size = static_cast<int>(hosts.size());
+    std::vector<Mesh> meshes = ConnectHosts(hosts, 1);
+    std::vector<std::pair<Operation, Bytes>> operations;
+    for (const ElementType type : {ElementType::kFloat16, ElementType::kBFloat16}) {
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kAverage}) {
+        const Operation operation = Reducing(type, reduction, kCount);
+        std::vector<Bytes> inputs;
+        for (int rank = 0; rank < world_size; ++rank) inputs.push_back(Mantissas(operation, rank));
+        operations.emplace_back(operation, Reduced(operation, inputs));
+      }
+    }
+    OnEveryRank(world_size, [&](int rank) {
+      CHECK(meshes[rank].grid.has_rows());
+      const auto engine = testing::MakeEngine(testing::Patient(), std::move(meshes[rank]));
+      for (const auto& [operation, expected] : operations) {
+        Bytes values = Mantissas(operation, rank);
+        CHECK_EQ(AllReduceInPlace(engine.get(), operation, &values), testing::IsOk());
+        CHECK(values == expected);
       }
     });
   }

@@ -13,8 +13,14 @@ namespace {
 constexpr size_t kMinBlockBytes = 2 * 1024;
 constexpr size_t kScratchBytes = 1024 * 1024;
 
-size_t ElementSizeOf(const ExchangeOptions& options) {
-  return ElementSize(static_cast<ElementType>(options.header.element_type));
+ElementType TypeOf(const ExchangeOptions& options) {
+  if (options.has_float32_buffers) return ElementType::kFloat32;
+  return static_cast<ElementType>(options.header.element_type);
+}
+
+Reduction ReductionOf(const ExchangeOptions& options) {
+  if (options.has_float32_buffers) return Reduction::kSum;
+  return static_cast<Reduction>(options.header.reduction);
 }
 
 // No more than there is to be summed, nor than half a ring.
@@ -36,7 +42,7 @@ class Exchange {
  public:
   Exchange(const ExchangeOptions& options, std::vector<char>* scratch)
       : options_(options),
-        element_size_(ElementSizeOf(options)),
+        element_size_(ElementSize(TypeOf(options))),
         own_chunk_(Part(options.slice, element_size_, options.peers->size(), options.rank)),
         moves_(options, own_chunk_, BlockBytes(options, own_chunk_.size())) {
     const size_t world_size = options.peers->size();
@@ -140,21 +146,30 @@ class Exchange {
     if (moves_.summed() == own_chunk_.size() || num_lacking_ > 0) return false;
     const size_t end = moves_.BlockEnd();
     size_t at = 0;  // within the block
-    options_.buffers->ForEachRun({own_chunk_.begin + moves_.summed(), own_chunk_.begin + end},
-                                 [&](const char* input, char* output, size_t size) {
-                                   for (const ExchangePeer& peer : peers_)
-                                     parts_[peer.place] = ExchangeMoves::PartOf(peer) + at;
-                                   parts_[options_.rank] = input;
-                                   ReduceBlock(
-                                       static_cast<ElementType>(options_.header.element_type),
-                                       static_cast<Reduction>(options_.header.reduction), parts_,
-                                       size / element_size_, output);
-                                   at += size;
-                                   return true;
-                                 });
+    const ByteRange block = {own_chunk_.begin + moves_.summed(), own_chunk_.begin + end};
+    options_.buffers->ForEachRun(block, [&](const char* input, char* output, size_t size) {
+      for (const ExchangePeer& peer : peers_) {
+        parts_[peer.place] = ExchangeMoves::PartOf(peer) + at;
+      }
+      parts_[options_.rank] = input;
+      Sum(moves_.summed() + at, size, output);
+      at += size;
+      return true;
+    });
     moves_.Summed(end, &peers_);
     CountLacking();
     return true;
+  }
+
+  // Sums `parts_`, `size` bytes from `begin` of the own chunk on.
+  void Sum(size_t begin, size_t size, char* output) {
+    const ElementType type = TypeOf(options_);
+    const size_t count = size / element_size_;
+    if (options_.float32_sums != nullptr) {
+      SumInFloat32(type, parts_, count, options_.float32_sums + begin / element_size_);
+    } else {
+      ReduceBlock(type, ReductionOf(options_), parts_, count, output);
+    }
   }
 
   // The ranks that hold the others up.

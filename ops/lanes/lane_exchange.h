@@ -46,6 +46,11 @@ struct ExchangeOptions {
   ExchangeHeader header;
   const Buffers* buffers = nullptr;
   ByteRange slice;
+  // For sums of float16 and bfloat16 in two levels (grid.h). The first level writes its sums, in
+  // float32 and not divided, from here on, and nothing to the output. The second level sums buffers
+  // of float32, whatever type the header names, and divides nothing.
+  float* float32_sums = nullptr;
+  bool has_float32_buffers = false;
   double timeout_seconds = 600;
   double stall_warning_seconds = 30;
   // Called once per stall with the ranks that are waited for.
