@@ -14,8 +14,23 @@ namespace {
 // Of the keys of its messages. Between two ranks parts on their way to their owners come before
 // what owners pass on: all are posted at once, so that they meet in this order.
 constexpr char kLetter = 'c';
-// What is summed at a time, while it is in the cache.
-constexpr size_t kBlockBytes = 64 << 10;
+// How the parts of the peers are summed. All are powers of two.
+struct Blocks {
+  size_t bytes = 32 << 10;        // summed at a time, while they are in the first cache
+  size_t ring_bytes = bytes;      // of a peer's part that wait for their sum
+  size_t window = SIZE_MAX;       // of a peer
+  size_t step_bytes = 256 << 10;  // summed before they go on to others
+
+  explicit Blocks(size_t num_peers) {
+    if (num_peers < 2) return;  // no block waits for another peer's
+    constexpr size_t kMinRingBytes = 16 << 10, kScratchBytes = 1 << 20;
+    ring_bytes = 512 << 10;
+    while (ring_bytes > kMinRingBytes && ring_bytes * num_peers > kScratchBytes) ring_bytes /= 2;
+    window = ring_bytes;
+    step_bytes = ring_bytes / 4;  // more comes while they are summed
+    bytes = std::min(bytes, step_bytes);
+  }
+};
 
 // One collective under way, kept by the messages that it waits for.
 class Collective : public std::enable_shared_from_this<Collective> {
@@ -28,7 +43,8 @@ class Collective : public std::enable_shared_from_this<Collective> {
         own_(std::find(request_.ranks.begin(), request_.ranks.end(), rank) -
              request_.ranks.begin()),
         root_(std::find(request_.ranks.begin(), request_.ranks.end(), request_.root) -
-              request_.ranks.begin()) {}
+              request_.ranks.begin()),
+        blocks_(size_ - 1) {}
 
   Status Start(bool* is_over) {
     try {
@@ -57,12 +73,11 @@ class Collective : public std::enable_shared_from_this<Collective> {
         break;
       case CollectiveKind::kReduce:
         SendParts();
+        SumInto(request_.output + PartOf(own_).begin);
         if (own_ == root_) {
-          SumInto(request_.output + PartOf(own_).begin);
           ReceiveOthers();
         } else {
-          SumInto(Scratch(PartOf(own_).size()));
-          Add(Transfer::Way::kSend, root_, sum_, PartOf(own_).size(), /*is_ready=*/false);
+          SendOwnTo(root_);
         }
         break;
       case CollectiveKind::kAllGather:
@@ -72,21 +87,14 @@ class Collective : public std::enable_shared_from_this<Collective> {
         Spread();
         break;
     }
-    if (waits_for_ == 0) OwnIsThere();
+    if (size_ == 1 && Sums(request_.kind)) Sum();
   }
 
   ByteRange PartOf(size_t index) const {
     return Part({0, request_.num_bytes}, request_.element_size, size_, index);
   }
 
-  char* Scratch(size_t num_bytes) {
-    // As every type of elements wants it.
-    scratch_.push_back(std::unique_ptr<char[]>(new char[num_bytes + 1]));
-    return scratch_.back().get();
-  }
-
-  void Add(Transfer::Way way, size_t peer, const char* data, size_t num_bytes,
-           bool is_ready = true) {
+  Transfer* Add(Transfer::Way way, size_t peer, const char* data, size_t num_bytes) {
     auto transfer = std::make_shared<Transfer>();
     transfer->way = way;
     transfer->peer = request_.ranks[peer];
@@ -94,19 +102,9 @@ class Collective : public std::enable_shared_from_this<Collective> {
     transfer->content = text_;
     transfer->data = const_cast<char*>(data);  // what is sent is only read
     transfer->num_bytes = num_bytes;
-    transfer->is_ready = is_ready;
     transfer->done = [self = shared_from_this()](const Status& status) { self->OneLess(status); };
-    if (!is_ready) to_release_.push_back(transfer);
     transfers_.push_back(std::move(transfer));
-  }
-
-  // What the own part waits for.
-  void Await(size_t peer, char* data, size_t num_bytes) {
-    Add(Transfer::Way::kReceive, peer, data, num_bytes);
-    ++waits_for_;
-    transfers_.back()->done = [self = shared_from_this()](const Status& status) {
-      self->OneOfOwn(status);
-    };
+    return transfers_.back().get();
   }
 
   template <typename Visit>
@@ -118,29 +116,43 @@ class Collective : public std::enable_shared_from_this<Collective> {
   void SendParts() {
     ForEachOther([this](size_t peer) {
       const ByteRange part = PartOf(peer);
-      Add(Transfer::Way::kSend, peer, request_.input + part.begin, part.size());
+      Transfer* const send =
+          Add(Transfer::Way::kSend, peer, request_.input + part.begin, part.size());
+      if (Sums(request_.kind)) send->window = blocks_.window;
     });
   }
 
+  // What comes of the others' parts waits for its sum in a ring each.
   void SumInto(char* sum) {
     sum_ = sum;
-    const ByteRange part = PartOf(own_);
-    parts_.assign(size_, nullptr);
-    parts_[own_] = request_.input + part.begin;
-    ForEachOther([this, &part](size_t peer) {
-      char* const place = Scratch(part.size());
-      parts_[peer] = place;
-      Await(peer, place, part.size());
+    const size_t own_bytes = PartOf(own_).size();
+    const size_t bytes_of_each = std::min(blocks_.ring_bytes, own_bytes);
+    scratch_.reset(new char[bytes_of_each * (size_ - 1) + 1]);
+    arrived_.assign(size_, 0);
+    arrived_[own_] = own_bytes;
+    char* ring = scratch_.get();
+    ForEachOther([&](size_t peer) {
+      Transfer* const receive = Add(Transfer::Way::kReceive, peer, ring, own_bytes);
+      receive->window = blocks_.window;
+      receive->ring_bytes = blocks_.ring_bytes;
+      receive->on_progress = [self = shared_from_this(), peer](size_t num_moved) {
+        self->arrived_[peer] = num_moved;
+        self->Sum();
+      };
+      parts_of_own_.push_back(transfers_.back());
+      ring += bytes_of_each;
     });
   }
 
-  // To all others, once it is there.
-  void SendOwn() {
+  // As far as it is there.
+  void SendOwnTo(size_t peer) {
     const ByteRange part = PartOf(own_);
-    ForEachOther([this, &part](size_t peer) {
-      Add(Transfer::Way::kSend, peer, request_.output + part.begin, part.size(),
-          /*is_ready=*/false);
-    });
+    Add(Transfer::Way::kSend, peer, request_.output + part.begin, part.size())->num_ready = 0;
+    own_sends_.push_back(transfers_.back());
+  }
+
+  void SendOwn() {
+    ForEachOther([this](size_t peer) { SendOwnTo(peer); });
   }
 
   void ReceiveOthers() {
@@ -172,45 +184,47 @@ class Collective : public std::enable_shared_from_this<Collective> {
       });
       return;
     }
-    Await(root_, request_.output + own.begin, own.size());
-    ForEachOther([this, &own](size_t peer) {
-      if (peer != root_) {
-        Add(Transfer::Way::kSend, peer, request_.output + own.begin, own.size(),
-            /*is_ready=*/false);
-      }
+    Transfer* const receive =
+        Add(Transfer::Way::kReceive, root_, request_.output + own.begin, own.size());
+    receive->on_progress = [self = shared_from_this()](size_t num_moved) {
+      self->Release(self->own_sends_, num_moved);
+    };
+    ForEachOther([this](size_t peer) {
+      if (peer != root_) SendOwnTo(peer);
       const ByteRange part = PartOf(peer);
       Add(Transfer::Way::kReceive, peer, request_.output + part.begin, part.size());
     });
   }
 
-  // All that the own part needs has come.
-  void OwnIsThere() {
-    if (Sums(request_.kind)) Sum();
-    for (const std::weak_ptr<Transfer>& one : to_release_) {
-      if (auto send = one.lock()) messenger_->Release(std::move(send));
+  void Release(const std::vector<std::weak_ptr<Transfer>>& transfers, size_t num_ready) {
+    for (const std::weak_ptr<Transfer>& one : transfers) {
+      if (auto transfer = one.lock()) messenger_->Release(std::move(transfer), num_ready);
     }
   }
 
+  // All blocks of the own part that are there.
   void Sum() {
-    const size_t bytes = PartOf(own_).size();
-    std::vector<const void*> block(size_);
-    for (size_t at = 0; at < bytes; at += kBlockBytes) {
-      for (size_t i = 0; i < size_; ++i) block[i] = parts_[i] + at;
-      ReduceBlock(request_.element_type, request_.reduction, block,
-                  std::min(kBlockBytes, bytes - at) / request_.element_size, sum_ + at);
+    const ByteRange part = PartOf(own_);
+    const size_t arrived = *std::min_element(arrived_.begin(), arrived_.end());
+    const size_t bytes_of_each = std::min(blocks_.ring_bytes, part.size());
+    while (summed_ < arrived) {
+      const size_t bytes = std::min(blocks_.bytes, part.size() - summed_);
+      if (arrived - summed_ < bytes) break;
+      const char* place = scratch_.get() + summed_ % blocks_.ring_bytes;
+      contributions_.resize(size_);
+      contributions_[own_] = request_.input + part.begin + summed_;
+      ForEachOther([&](size_t peer) {
+        contributions_[peer] = place;
+        place += bytes_of_each;
+      });
+      ReduceBlock(request_.element_type, request_.reduction, contributions_,
+                  bytes / request_.element_size, sum_ + summed_);
+      summed_ += bytes;
     }
-  }
-
-  void OneOfOwn(const Status& status) {
-    if (status.ok() && --waits_for_ == 0) {
-      try {
-        OwnIsThere();
-      } catch (...) {
-        OneLess(CaughtStatus(text_.c_str()));
-        throw;  // the others of its messages end with all that is under way
-      }
-    }
-    OneLess(status);
+    if (summed_ - released_ < blocks_.step_bytes && summed_ < part.size()) return;
+    released_ = summed_;
+    Release(own_sends_, summed_);
+    if (blocks_.window < part.size()) Release(parts_of_own_, summed_ + blocks_.window);
   }
 
   void OneLess(const Status& status) {
@@ -230,14 +244,17 @@ class Collective : public std::enable_shared_from_this<Collective> {
   const CollectiveRequest request_;
   const std::string text_;
   const size_t size_, own_, root_;
+  const Blocks blocks_;
   std::vector<std::shared_ptr<Transfer>> transfers_;  // to post
-  std::vector<std::weak_ptr<Transfer>> to_release_;   // which hold this
-  std::vector<std::unique_ptr<char[]>> scratch_;
-  std::vector<const char*> parts_;
+  // They hold this.
+  std::vector<std::weak_ptr<Transfer>> own_sends_, parts_of_own_;
+  std::unique_ptr<char[]> scratch_;
   char* sum_ = nullptr;
-  // From Post on, of the thread that calls `done`.
-  size_t waits_for_ = 0;  // messages of the own part
-  size_t left_ = 0;       // messages
+  // From Post on, of the messenger's thread.
+  std::vector<size_t> arrived_;  // bytes of the own part that each rank has contributed
+  std::vector<const void*> contributions_;
+  size_t summed_ = 0, released_ = 0;
+  size_t left_ = 0;  // messages
   Status status_;
 };
 

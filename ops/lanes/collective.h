@@ -3,7 +3,9 @@
 //
 // As on lanes, a tensor is cut into a part per rank of the set, and each rank owns one. What is
 // summed goes to the owners of its parts directly, is added in the order of the set, and goes from
-// there to whoever wants it: per rank the bytes of a ring, in two hops.
+// there to whoever wants it: per rank the bytes of a ring, in two hops. Sums are forwarded while
+// more of the parts comes, and parts that wait for those of other ranks are held in a buffer of
+// fixed size.
 #ifndef TF_LIBRA_OPS_LANES_COLLECTIVE_H_
 #define TF_LIBRA_OPS_LANES_COLLECTIVE_H_
 

@@ -147,7 +147,7 @@ constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind:
 
 // Every kind over every set of ranks, in one order or another.
 TEST_CASE("EveryKindOverEverySet") {
-  testing::OverBoth();
+  testing::OverAll();
   constexpr int kWorld = 4;
   Engines engines = MakeEngines(kWorld);
   const std::vector<Ranks> sets = {{0},    {2},       {0, 1},    {3, 1},
@@ -188,8 +188,43 @@ TEST_CASE("EveryKindOverEverySet") {
   });
 }
 
+// Blocks of parts wait for those of other ranks, and rings for them come round several times.
+TEST_CASE("LargerThanWhatRanksHoldAtATime") {
+  testing::OverAll();
+  constexpr int kWorld = 4;
+  Engines engines = MakeEngines(kWorld);
+  const std::vector<Ranks> sets = {{1, 0}, {3, 0, 2}, {0, 1, 2, 3}};
+  for (const Ranks& ranks : sets) {
+    OnEveryRank(kWorld, [&](int rank) {
+      if (std::count(ranks.begin(), ranks.end(), rank) == 0) return;
+      std::vector<std::unique_ptr<Call>> calls;
+      for (const CollectiveKind kind : kKinds) {
+        for (const bool in_place : {false, true}) {
+          What what{kind, ranks, size_t{720'000}};
+          what.in_place = in_place;
+          if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast) {
+            what.count += 5;  // parts of different sizes
+          }
+          const bool resizes =
+              kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
+          if (resizes && in_place) continue;
+          if (kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce) {
+            what.root = ranks.back();
+          }
+          what.name = std::string(CollectiveName(kind)) + (in_place ? " in place" : "");
+          calls.push_back(std::make_unique<Call>(what, rank));
+        }
+      }
+      // In another order on each rank.
+      std::rotate(calls.begin(), calls.begin() + rank, calls.end());
+      for (auto& call : calls) call->Start(engines[rank].get());
+      for (auto& call : calls) CheckCall(call.get(), rank);
+    });
+  }
+}
+
 TEST_CASE("SameNameAgainAndAgain") {
-  testing::OverBoth();
+  testing::OverAll();
   Engines engines = MakeEngines(3);
   OnEveryRank(3, [&](int rank) {
     std::vector<std::unique_ptr<Call>> calls;
@@ -211,7 +246,7 @@ TEST_CASE("SameNameAgainAndAgain") {
 }
 
 TEST_CASE("SetThatHasNotTheRank") {
-  testing::OverBoth();
+  testing::OverAll();
   Engines engines = MakeEngines(3);
   const auto refused = [&](const What& what, const std::string& part) {
     Call call(what, 0);
@@ -246,7 +281,7 @@ void CheckDisagreement(const What& mine, const What& theirs, const std::string& 
 }
 
 TEST_CASE("RanksThatDoSomethingElse") {
-  testing::OverBoth();
+  testing::OverAll();
   const What reduces{CollectiveKind::kAllReduce, {0, 1}, 4};
   What gathers = reduces, longer = reduces, averages = reduces, order = reduces;
   gathers.kind = CollectiveKind::kAllGather;
@@ -261,7 +296,7 @@ TEST_CASE("RanksThatDoSomethingElse") {
 
 // Who takes part is told why; who does not goes on.
 TEST_CASE("RankThatDoesNotCome") {
-  testing::OverBoth();
+  testing::OverAll();
   Engines engines = MakeEngines(3, kShortSeconds);
   Call call({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
   call.Start(engines[0].get());
@@ -273,7 +308,7 @@ TEST_CASE("RankThatDoesNotCome") {
 }
 
 TEST_CASE("AbortIsToldToWhoeverTakesPart") {
-  testing::OverBoth();
+  testing::OverAll();
   Engines engines = MakeEngines(3);
   Call call({CollectiveKind::kAllReduce, {0, 1, 2}, size_t{4}}, 0);
   call.Start(engines[0].get());

@@ -11,14 +11,15 @@ bool OnOneHost(const MeshOptions& options, int rank) {
   return !options.hosts.empty() && options.hosts[rank] == options.hosts[options.rank];
 }
 
-// Of the connections that are no lanes.
+// Of the connections that carry no tensors.
 std::vector<Socket>* Sockets(int number, Mesh* mesh) {
-  if (number == kLink) return &mesh->links;
-  return number == kMessages ? &mesh->messages : &mesh->control;
+  return number == kLink ? &mesh->links : &mesh->control;
 }
 
-// A lane's to a rank that it connects.
-Connection* OfLane(const MeshOptions& options, int number, int rank, Mesh* mesh) {
+// Of messages, or a lane's to a rank that it connects; nullptr: it carries no tensors.
+Connection* ForTensors(const MeshOptions& options, int number, int rank, Mesh* mesh) {
+  if (number == kMessages) return &mesh->messages[rank];
+  if (number < 0) return nullptr;
   GridPeers& peers = mesh->lanes[number - options.first_lane];
   const auto find = [rank](const std::vector<int>& ranks, std::vector<Connection>* connections) {
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
@@ -50,20 +51,21 @@ bool Wants(const MeshOptions& options, const Mesh& mesh, int number, int rank) {
 }
 
 void Keep(const MeshOptions& options, int number, int rank, Connection connection, Mesh* mesh) {
-  if (number < 0) {
-    (*Sockets(number, mesh))[rank] = std::move(connection.socket);
+  if (Connection* const place = ForTensors(options, number, rank, mesh)) {
+    *place = std::move(connection);
   } else {
-    *OfLane(options, number, rank, mesh) = std::move(connection);
+    (*Sockets(number, mesh))[rank] = std::move(connection.socket);
   }
 }
 
 bool Has(const MeshOptions& options, int number, int rank, Mesh* mesh) {
-  if (number < 0) return (*Sockets(number, mesh))[rank].valid();
-  return OfLane(options, number, rank, mesh)->valid();
+  const Connection* const place = ForTensors(options, number, rank, mesh);
+  return place == nullptr ? (*Sockets(number, mesh))[rank].valid() : place->valid();
 }
 
 bool SharesMemory(const MeshOptions& options, int number, int rank) {
-  return options.share_memory && number >= 0 && IsLocal(options, rank);
+  const bool carries_tensors = number >= 0 || number == kMessages;
+  return options.share_memory && carries_tensors && IsLocal(options, rank);
 }
 
 size_t RingBytes(const MeshOptions& options) {

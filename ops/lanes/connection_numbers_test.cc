@@ -72,7 +72,9 @@ TEST_CASE("NearRanksAreReachedByUnixSockets") {
   CHECK(!IsLocal(options, 2));
   CHECK_EQ(AddressOf(options, 2).host, "10.0.0.1");
   CHECK(SharesMemory(options, 0, 1));
-  CHECK(!SharesMemory(options, kMessages, 1));
+  CHECK(SharesMemory(options, kMessages, 1));
+  CHECK(!SharesMemory(options, kControlLane, 1));
+  CHECK(!SharesMemory(options, kMessages, 2));
   CHECK(!SharesMemory(options, 0, 2));
   options.local_addresses[1].host = "";  // it listens for the others alone
   CHECK(!IsLocal(options, 1));

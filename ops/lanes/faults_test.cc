@@ -197,7 +197,7 @@ std::vector<Socket> Copies(const Mesh& mesh) {
   const auto add = [&copies](const Socket& socket) {
     if (socket.valid()) copies.emplace_back(dup(socket.fd()));
   };
-  for (const Socket& socket : mesh.messages) add(socket);
+  for (const Connection& one : mesh.messages) add(one.socket);
   for (const GridPeers& peers : mesh.lanes) {
     for (const Connection& one : peers.row) add(one.socket);
     for (const Connection& one : peers.column) add(one.socket);

@@ -11,7 +11,7 @@ bool HasText(const Frame& frame) {
 
 bool IsFrame(const Frame& frame) {
   if (frame.magic != Frame::kMagic || frame.num_text_bytes > Frame::kMaxTextBytes) return false;
-  if (frame.kind < Frame::kOffer || frame.kind > Frame::kConfirmed) return false;
+  if (frame.kind < Frame::kOffer || frame.kind > Frame::kCredit) return false;
   return HasText(frame) == (frame.num_text_bytes > 0);
 }
 

@@ -17,6 +17,7 @@ struct Frame {
     kData = 3,       // `num_bytes` of the message that was asked for as `id` follow
     kConfirm = 4,    // asks for a kConfirmed behind all that was sent before
     kConfirmed = 5,  // all that has been read
+    kCredit = 6,     // the receiver of the message asked for as `id` has room for `num_bytes` more
   };
   static constexpr uint32_t kMagic = 0x4d42494cu;
   static constexpr size_t kMaxTextBytes = 8192;

@@ -136,8 +136,8 @@ TEST_CASE("Frames") {
 
 TEST_CASE("Messages") {
   ForEachInput("messages", Iterations(), [](const std::string& bytes) {
-    std::vector<Socket> peers(2);
-    peers[0] = After(bytes);
+    std::vector<Connection> peers(2);
+    peers[0].socket = After(bytes);
     MessengerOptions options;
     options.rank = 1;
     options.timeout_seconds = testing::kGenerousSeconds;

@@ -19,12 +19,14 @@ void Incoming::Room(iovec (&runs)[2]) {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
   runs[0] = {nullptr, 0};
-  if (receiving_ != nullptr) runs[0] = {receiving_->data + receiving_->num_moved, fragment_left_};
   runs[1] = {buffer_.data() + end_, buffer_.size() - end_};
+  if (receiving_ == nullptr) return;
+  runs[0] = {receiving_->here(), NumHere()};
+  if (NumHere() < fragment_left_) runs[1].iov_len = 0;  // what follows belongs elsewhere
 }
 
 void Incoming::Received(size_t num_bytes) {
-  const size_t of_payload = receiving_ == nullptr ? 0 : std::min(num_bytes, fragment_left_);
+  const size_t of_payload = receiving_ == nullptr ? 0 : std::min(num_bytes, NumHere());
   end_ += num_bytes - of_payload;
   if (of_payload > 0) Take(of_payload);
 }
@@ -32,9 +34,8 @@ void Incoming::Received(size_t num_bytes) {
 Incoming::News Incoming::Next(Frame* frame, const char** text, TransferPtr* through,
                               Status* status) {
   if (receiving_ != nullptr) {
-    const size_t count = std::min(end_ - begin_, fragment_left_);
-    if (count > 0) {
-      std::memcpy(receiving_->data + receiving_->num_moved, buffer_.data() + begin_, count);
+    while (const size_t count = std::min(end_ - begin_, NumHere())) {
+      std::memcpy(receiving_->here(), buffer_.data() + begin_, count);
       begin_ += count;
       Take(count);
     }
@@ -60,10 +61,13 @@ void Incoming::Expect(TransferPtr receive, size_t num_bytes) {
   fragment_left_ = num_bytes;
 }
 
+size_t Incoming::NumHere() const { return std::min(fragment_left_, receiving_->num_here()); }
+
 void Incoming::Take(size_t num_bytes) {
   receiving_->num_moved += num_bytes;
   receiving_->last_progress = Clock::now();
   fragment_left_ -= num_bytes;
+  if (receiving_->on_progress) receiving_->on_progress(receiving_->num_moved);
 }
 
 }  // namespace tf_libra

@@ -16,7 +16,7 @@ namespace tf_libra {
 
 class Incoming {
  public:
-  // Where the bytes that are next belong, in two runs, of which the first may be empty.
+  // Where the bytes that are next belong, in two runs, of which one may be empty.
   void Room(iovec (&runs)[2]);
   // So many have come there.
   void Received(size_t num_bytes);
@@ -29,10 +29,14 @@ class Incoming {
   };
   // What of all that has come is next; of the last, `status` says what it is.
   News Next(Frame* frame, const char** text, TransferPtr* through, Status* status);
+  // Bytes that are certain to come next; 0: not known.
+  size_t num_expected() const { return receiving_ == nullptr ? 0 : fragment_left_; }
   // The frame that was next has so many bytes of this receive behind it.
   void Expect(TransferPtr receive, size_t num_bytes);
 
  private:
+  // What of the fragment comes to one place.
+  size_t NumHere() const;
   void Take(size_t num_bytes);
 
   std::vector<char> buffer_;

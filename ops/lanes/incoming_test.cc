@@ -109,6 +109,27 @@ TEST_CASE("AllGoesWhereItBelongs") {
   }
 }
 
+// Each byte is taken before the ring comes to its place again.
+TEST_CASE("RingTakesMoreThanItHolds") {
+  std::string sent(100'001, 0);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<char>(i % 251);
+  const std::string bytes = Data(0, sent.substr(0, 60'000)) + Data(0, sent.substr(60'000));
+  for (const size_t most : {size_t{1}, size_t{23}, size_t{7919}, size_t{1} << 30}) {
+    std::string ring(1024, ' '), taken;
+    Reader reader;
+    reader.wanted.push_back(Wanted(&ring));
+    reader.wanted[0]->num_bytes = sent.size();
+    reader.wanted[0]->ring_bytes = ring.size();
+    reader.wanted[0]->on_progress = [&](size_t num_moved) {
+      CHECK(num_moved - taken.size() <= ring.size() - taken.size() % ring.size());
+      taken += ring.substr(taken.size() % ring.size(), num_moved - taken.size());
+    };
+    reader.Read(bytes, most);
+    CHECK(taken == sent);
+    CHECK(reader.heard == std::vector<std::string>({"through"}));
+  }
+}
+
 TEST_CASE("WhatIsNoFrameIsInvalid") {
   Reader reader;
   std::string bytes = Data(0, "");

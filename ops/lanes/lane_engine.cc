@@ -29,7 +29,7 @@ Status LaneEngine::Start(const LaneEngineOptions& options, Mesh mesh,
     if (!mesh.unshared.ok() && options.warn) {
       options.warn("rank " + std::to_string(mesh.rank) +
                    " cannot share memory with ranks of its host (" + mesh.unshared.message() +
-                   "); their lanes go over Unix sockets, which cost more CPU time");
+                   "); lanes and messages go over Unix sockets, which cost more CPU time");
     }
     std::vector<GridPeers> connections = std::move(mesh.lanes);
     std::shared_ptr<LaneEngine> started(new LaneEngine(options, &mesh), Delete);

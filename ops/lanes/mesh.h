@@ -30,8 +30,8 @@ struct MeshOptions {
   // other connections already.
   int first_lane = 0;
   int num_lanes = 1;
-  // Whether lanes between ranks of one host share memory; a rank that does not want to, or is not
-  // let, talks to the others over sockets.
+  // Whether lanes and messages between ranks of one host share memory; a rank that does not want
+  // to, or is not let, talks to the others over sockets.
   bool share_memory = true;
   double timeout_seconds = 600;
   double liveness_seconds = 10;  // see WatchLink
@@ -42,14 +42,14 @@ struct MeshOptions {
 struct Mesh {
   int rank = 0;
   int world_size = 1;
-  Tree tree;                     // which ranks control connects
-  std::vector<Socket> control;   // [rank]; invalid but for neighbours
-  std::vector<Socket> messages;  // [rank]; own entry invalid
-  std::vector<Socket> links;     // likewise; watched, see WatchLink; none in one host
-  Grid grid;                     // which ranks lanes connect
-  int ranks_per_host = 0;        // the same on all of them; 0: not known, or hosts differ
-  std::vector<GridPeers> lanes;  // [lane - first_lane]
-  Status unshared;               // why this process could not share memory as it wanted; else OK
+  Tree tree;                         // which ranks control connects
+  std::vector<Socket> control;       // [rank]; invalid but for neighbours
+  std::vector<Connection> messages;  // [rank]; own entry invalid
+  std::vector<Socket> links;         // likewise; watched, see WatchLink; none in one host
+  Grid grid;                         // which ranks lanes connect
+  int ranks_per_host = 0;            // the same on all of them; 0: not known, or hosts differ
+  std::vector<GridPeers> lanes;      // [lane - first_lane]
+  Status unshared;  // why this process could not share memory as it wanted; else OK
 };
 
 // Connects to every lower rank and accepts every higher one; `local_listener` is the one of

@@ -17,15 +17,23 @@ namespace {
 
 // What is read from a peer before the next has its turn.
 constexpr size_t kTurnBytes = 1 << 20;
+// The same in memory, where the peer goes on with what it has meanwhile.
+constexpr size_t kMemoryTurnBytes = 128 << 10;
 // Of a peer, that nobody here has an answer to.
 constexpr size_t kMaxAnnounced = 1 << 16;
 // Named in a message.
 constexpr size_t kMaxNamed = 3;
 constexpr uint64_t kWaker = UINT64_MAX;
+constexpr char kClosed[] = "it closed the connection";
 
 std::string Named(int rank) { return "rank " + std::to_string(rank); }
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+Status Impossible(int rank) {
+  return Status(StatusCode::kFailedPrecondition,
+                Named(rank) + " has written into the shared memory what cannot be");
+}
 
 void Append(std::string* list, const std::string& text) {
   *list += (list->empty() ? "" : ", ") + text;
@@ -34,6 +42,7 @@ void Append(std::string* list, const std::string& text) {
 // The first of these for a transfer ends it. Returns what follows it has thrown.
 Status Finish(const TransferPtr& transfer, const Status& status) noexcept {
   const auto done = std::exchange(transfer->done, nullptr);
+  transfer->on_progress = nullptr;
   try {
     if (done != nullptr) done(status);
   } catch (...) {
@@ -44,9 +53,9 @@ Status Finish(const TransferPtr& transfer, const Status& status) noexcept {
 
 }  // namespace
 
-Messenger::Messenger(MessengerOptions options, std::vector<Socket> peers,
+Messenger::Messenger(MessengerOptions options, std::vector<Connection> peers,
                      const std::vector<Socket>* links)
-    : options_(std::move(options)), sockets_(std::move(peers)), links_(links) {}
+    : options_(std::move(options)), connections_(std::move(peers)), links_(links) {}
 
 void Messenger::Join() {
   if (thread_.joinable()) thread_.join();
@@ -54,7 +63,7 @@ void Messenger::Join() {
 
 Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
   for (const TransferPtr& transfer : transfers) {
-    const int world_size = static_cast<int>(sockets_.size());
+    const int world_size = static_cast<int>(connections_.size());
     Status status = CheckTransfer(*transfer, options_.rank, world_size);
     if (!status.ok()) return status;
   }
@@ -78,11 +87,15 @@ Status Messenger::Post(const std::vector<TransferPtr>& transfers) {
   return Status();
 }
 
-void Messenger::Release(TransferPtr send) {
+void Messenger::Release(TransferPtr transfer, size_t num_ready) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_ended_) return;  // with the others
-  released_.push_back(std::move(send));
-  waker_.Wake();
+  released_.emplace_back(std::move(transfer), num_ready);
+  if (std::this_thread::get_id() == thread_.get_id()) {
+    turns_again_ = true;
+  } else {
+    waker_.Wake();
+  }
 }
 
 std::string Messenger::Flush(double seconds) noexcept {
@@ -102,7 +115,7 @@ void Messenger::End(const Status& cause) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (std::exchange(has_ended_, true)) return;
   end_ = cause;
-  for (Socket& socket : sockets_) socket.Shutdown();
+  for (Connection& connection : connections_) connection.Shutdown();
   waker_.Wake();
   flushed_.notify_all();
 }
@@ -145,7 +158,7 @@ void Messenger::EndAll() noexcept {
 }
 
 Status Messenger::WatchAll() {
-  peers_.resize(sockets_.size());
+  peers_.resize(connections_.size());
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWaker;
@@ -155,8 +168,10 @@ Status Messenger::WatchAll() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
     peer.rank = static_cast<int>(rank);
-    peer.fd = sockets_[rank].fd();
+    peer.fd = connections_[rank].socket.fd();
+    peer.memory = connections_[rank].memory.get();
     if (peer.fd < 0) continue;
+    if (peer.memory != nullptr) GiveTurn(&peer);  // to wait for it
     event.data.u64 = rank;
     event.events = EPOLLIN;
     bool watched = epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, peer.fd, &event) == 0;
@@ -173,16 +188,19 @@ Status Messenger::WatchAll() {
 
 Status Messenger::Turn() {
   if (Status status = TakePosted(); !status.ok()) return status;
-  for (const int rank : std::exchange(to_write_, {})) {
-    peers_[rank].is_to_write = false;
-    if (Status status = Write(&peers_[rank]); !status.ok()) return status;
+  for (const int rank : std::exchange(turns_, {})) {
+    Peer& peer = peers_[rank];
+    peer.has_turn = false;
+    const Status status = peer.memory == nullptr ? Write(&peer) : MoveInMemory(&peer);
+    if (!status.ok()) return status;
   }
   Confirm();
   if (Status status = CheckWaits(); !status.ok()) return status;
   if (!thrown_.ok()) return thrown_;
   epoll_event events[64];
   const int wait = active_.empty() ? -1 : PollMilliseconds(next_look_);
-  const int count = epoll_wait(poll_.fd(), events, std::size(events), to_write_.empty() ? wait : 0);
+  const bool sleeps = turns_.empty() && !std::exchange(turns_again_, false);
+  const int count = epoll_wait(poll_.fd(), events, std::size(events), sleeps ? wait : 0);
   for (int i = 0; i < count; ++i) {
     const uint64_t who = events[i].data.u64;
     Status status;
@@ -192,6 +210,8 @@ Status Messenger::Turn() {
       const size_t rank = who - peers_.size();
       epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, (*links_)[rank].fd(), nullptr);
       status = Gone(&peers_[rank], WhyLinkBroke((*links_)[rank]));
+    } else if (peers_[who].memory != nullptr) {
+      WakeUp(&peers_[who]);
     } else {
       Peer& peer = peers_[who];
       if ((events[i].events & EPOLLOUT) != 0) status = Write(&peer);
@@ -203,7 +223,7 @@ Status Messenger::Turn() {
 }
 
 Status Messenger::TakePosted() {
-  std::vector<TransferPtr> released;
+  std::vector<std::pair<TransferPtr, size_t>> released;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     taken_.swap(posted_);
@@ -216,13 +236,26 @@ Status Messenger::TakePosted() {
   for (const TransferPtr& transfer : std::exchange(taken_, {})) {
     if (Status status = Begin(transfer); !status.ok()) return status;
   }
-  for (const TransferPtr& send : released) {
-    send->is_ready = true;
-    send->last_progress = Clock::now();
-    if (send->is_matched) Stream(&peers_[send->peer], send);
-  }
+  for (const auto& [transfer, num_ready] : released) Continue(transfer, num_ready);
   if (!released.empty()) next_look_ = std::min(next_look_, After(Patience()));
   return Status();
+}
+
+void Messenger::Continue(const TransferPtr& transfer, size_t num_ready) {
+  Peer& peer = peers_[transfer->peer];
+  const size_t before = transfer->num_ready;
+  transfer->num_ready = std::min(num_ready, transfer->num_bytes);
+  if (transfer->num_ready == before) return;
+  transfer->last_progress = Clock::now();
+  if (transfer->way == Transfer::Way::kSend) {
+    if (transfer->is_matched) Stream(&peer, transfer);
+    return;
+  }
+  Frame frame;
+  frame.kind = Frame::kCredit;
+  frame.id = transfer->asked_as;
+  frame.num_bytes = transfer->num_ready - before;
+  AddFrame(&peer, std::string(reinterpret_cast<const char*>(&frame), sizeof(frame)));
 }
 
 double Messenger::Patience() const {
@@ -232,12 +265,15 @@ double Messenger::Patience() const {
 Status Messenger::Begin(const TransferPtr& transfer) {
   Peer& peer = peers_[transfer->peer];
   transfer->last_progress = Clock::now();
+  const bool sends = transfer->way == Transfer::Way::kSend;
+  const size_t window = std::min(transfer->window, transfer->num_bytes);
+  if (sends) transfer->credit = window;
+  transfer->num_ready = std::min(transfer->num_ready, sends ? transfer->num_bytes : window);
   next_look_ = std::min(next_look_, After(Patience()));
   if (!peer.gone.empty()) {
     return Status(StatusCode::kUnavailable,
                   Wait(*transfer) + ": " + Named(peer.rank) + " is gone: " + peer.gone);
   }
-  const bool sends = transfer->way == Transfer::Way::kSend;
   const uint64_t id = peer.next_id++;
   Frame frame;
   frame.kind = sends ? Frame::kOffer : Frame::kAsk;
@@ -270,7 +306,8 @@ Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
     transfer->is_matched = true;
     if (sends) {
       transfer->asked_as = theirs.id;
-      if (transfer->is_ready) Stream(peer, transfer);
+      if (transfer->credit < transfer->num_bytes) peer->on_credit[theirs.id] = transfer;
+      Stream(peer, transfer);
     }
   }
   return Status();
@@ -279,17 +316,17 @@ Status Messenger::Match(Peer* peer, const std::string& key, bool sends) {
 void Messenger::Stream(Peer* peer, const TransferPtr& send) {
   peer->outgoing.Add(send);
   peer->has_sent = true;
-  ToWrite(peer);
+  GiveTurn(peer);
 }
 
 void Messenger::AddFrame(Peer* peer, const std::string& bytes) {
   peer->outgoing.Add(bytes);
-  ToWrite(peer);
+  GiveTurn(peer);
 }
 
-void Messenger::ToWrite(Peer* peer) {
-  if (peer->awaits_room || std::exchange(peer->is_to_write, true)) return;
-  to_write_.push_back(peer->rank);
+void Messenger::GiveTurn(Peer* peer) {
+  if (peer->awaits_room || std::exchange(peer->has_turn, true)) return;
+  turns_.push_back(peer->rank);
 }
 
 void Messenger::Watch(Peer* peer, bool room) {
@@ -316,7 +353,7 @@ Status Messenger::Write(Peer* peer) {
     if (sent < 0) {
       // As in ControlPlane::Send.
       peer->is_deaf = true;
-      sockets_[peer->rank].Shutdown();
+      connections_[peer->rank].Shutdown();
       break;
     }
     if (const TransferPtr through = peer->outgoing.Sent(static_cast<size_t>(sent))) {
@@ -337,12 +374,78 @@ Status Messenger::Read(Peer* peer) {
     const ssize_t received = recvmsg(peer->fd, &message, MSG_DONTWAIT);
     if (received < 0 && WouldBlock(errno)) return Status();
     if (received < 0) return Gone(peer, ErrnoText(errno));
-    if (received == 0) return Gone(peer, "it closed the connection");
+    if (received == 0) return Gone(peer, kClosed);
     peer->incoming.Received(static_cast<size_t>(received));
     if (Status status = HandleAll(peer); !status.ok()) return status;
     left -= std::min(left, static_cast<size_t>(received));
   }
   return Status();
+}
+
+Status Messenger::WriteInMemory(Peer* peer, bool* moved) {
+  for (size_t left = kMemoryTurnBytes; left > 0;) {
+    iovec runs[2];
+    if (!peer->outgoing.Next(runs)) break;
+    size_t sent = 0;
+    const Step step =
+        StreamThroughRing(runs, 2, true, left, peer->fd, peer->memory->outgoing_parts(), &sent);
+    if (step == Step::kFailed) return Impossible(peer->rank);
+    if (step == Step::kBlocked) break;
+    *moved = true;
+    left -= sent;
+    if (const TransferPtr through = peer->outgoing.Sent(sent)) Through(through);
+  }
+  return Status();
+}
+
+Status Messenger::ReadInMemory(Peer* peer, bool* moved) {
+  for (size_t left = kMemoryTurnBytes; left > 0;) {
+    iovec runs[2];
+    peer->incoming.Room(runs);
+    size_t received = 0;
+    const Step step = StreamThroughRing(runs, 2, false, left, peer->fd,
+                                        peer->memory->incoming_parts(), &received);
+    if (step == Step::kFailed) return Impossible(peer->rank);
+    if (step == Step::kBlocked) break;
+    *moved = true;
+    left -= received;
+    peer->incoming.Received(received);
+    if (Status status = HandleAll(peer); !status.ok()) return status;
+  }
+  return Status();
+}
+
+Step Messenger::AwaitInMemory(Peer* peer) {
+  const size_t expected = std::max<size_t>(1, peer->incoming.num_expected());
+  const Step step = AwaitRing(peer->memory->incoming_parts(), expected);
+  iovec runs[2];
+  if (step != Step::kBlocked || !peer->outgoing.Next(runs)) return step;
+  return AwaitRing(peer->memory->outgoing_parts(), runs[0].iov_len + runs[1].iov_len);
+}
+
+Status Messenger::MoveInMemory(Peer* peer) {
+  if (!peer->gone.empty()) return Status();
+  bool moved = false;
+  // Writes first: the peer learns what differs here, too, before this rank fails.
+  if (Status status = WriteInMemory(peer, &moved); !status.ok()) return status;
+  bool received = false;
+  if (Status status = ReadInMemory(peer, &received); !status.ok()) return status;
+  if (!received && !peer->ended.empty()) return Gone(peer, peer->ended);
+  moved = moved || received;
+  const Step step = moved ? Step::kProgress : AwaitInMemory(peer);
+  if (step == Step::kFailed) return Impossible(peer->rank);
+  if (step == Step::kProgress) GiveTurn(peer);
+  return Status();
+}
+
+void Messenger::WakeUp(Peer* peer) {
+  char bytes[64];
+  const ssize_t received = recv(peer->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (received == 0 || (received < 0 && !WouldBlock(errno))) {
+    peer->ended = received == 0 ? kClosed : ErrnoText(errno);
+    epoll_ctl(poll_.fd(), EPOLL_CTL_DEL, peer->fd, nullptr);
+  }
+  GiveTurn(peer);
 }
 
 Status Messenger::HandleAll(Peer* peer) {
@@ -385,11 +488,23 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
     case Frame::kData: {
       const auto found = peer->asked.find(frame.id);
       if (found == peer->asked.end() || !found->second->is_matched ||
-          frame.num_bytes > found->second->num_bytes - found->second->num_moved) {
+          frame.num_bytes > found->second->num_movable()) {
         return Status(StatusCode::kFailedPrecondition,
                       Named(peer->rank) + " sent what nobody has asked for");
       }
       peer->incoming.Expect(found->second, frame.num_bytes);
+      return Status();
+    }
+    case Frame::kCredit: {
+      const auto found = peer->on_credit.find(frame.id);
+      if (found == peer->on_credit.end() ||
+          frame.num_bytes > found->second->num_bytes - found->second->credit) {
+        return Status(StatusCode::kFailedPrecondition,
+                      Named(peer->rank) + " has room for what is not sent to it");
+      }
+      found->second->credit += frame.num_bytes;
+      found->second->last_progress = Clock::now();
+      Stream(peer, found->second);
       return Status();
     }
     case Frame::kConfirm: {
@@ -484,7 +599,9 @@ std::string Messenger::Wait(const Transfer& transfer) const {
 
 void Messenger::Through(const TransferPtr& transfer) noexcept {
   active_.erase(transfer);
-  --peers_[transfer->peer].num_active;
+  Peer& peer = peers_[transfer->peer];
+  if (transfer->way == Transfer::Way::kSend) peer.on_credit.erase(transfer->asked_as);
+  --peer.num_active;
   if (const Status thrown = Finish(transfer, Status()); !thrown.ok()) thrown_ = thrown;
 }
 

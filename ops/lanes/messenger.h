@@ -5,7 +5,9 @@
 // been asked it sends, and what comes goes straight to where it is wanted. So nothing waits at a
 // receiver that did not ask for it, nobody waits for room that another message holds, and both
 // sides see where they disagree. Messages take turns on the one connection of a pair, a fragment
-// each.
+// each. A receiver that has less room than the message is long grants the sender credit for what it
+// has. Between ranks of one host all of it goes through shared memory, and the bytes on the socket
+// only wake the other side.
 #ifndef TF_LIBRA_OPS_LANES_MESSENGER_H_
 #define TF_LIBRA_OPS_LANES_MESSENGER_H_
 
@@ -19,13 +21,16 @@
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "ops/lanes/channels.h"
 #include "ops/lanes/clock.h"
+#include "ops/lanes/connection.h"
 #include "ops/lanes/frame.h"
 #include "ops/lanes/incoming.h"
 #include "ops/lanes/outgoing.h"
+#include "ops/lanes/ring_moves.h"
 #include "ops/lanes/socket.h"
 #include "ops/lanes/status.h"
 #include "ops/lanes/transfer.h"
@@ -48,7 +53,8 @@ class Messenger {
  public:
   // `peers[rank]`, own entry invalid; `links`, watched as in WatchLink, outlive this. The thread
   // starts with the first message.
-  Messenger(MessengerOptions options, std::vector<Socket> peers, const std::vector<Socket>* links);
+  Messenger(MessengerOptions options, std::vector<Connection> peers,
+            const std::vector<Socket>* links);
   ~Messenger() { Join(); }
   // Until the thread has ended. After End, which another thread may be about to call.
   void Join();
@@ -56,8 +62,9 @@ class Messenger {
   // All of them at once, in this order. Throws where no thread can start; then none is posted.
   // InvalidArgument: likewise none is, since a name or a peer cannot be.
   Status Post(const std::vector<TransferPtr>& transfers);
-  // The data of a send that was posted without is there.
-  void Release(TransferPtr send);
+  // So many bytes of a transfer are ready by now: as Transfer::num_ready. From any thread; the
+  // messenger's own does so in `on_progress`.
+  void Release(TransferPtr transfer, size_t num_ready);
 
   // Waits until all that was sent has arrived, or its receiver is gone, for at most `seconds`. Says
   // what is still under way; "" is nothing.
@@ -70,16 +77,19 @@ class Messenger {
   struct Peer {
     int rank = 0;
     int fd = -1;
+    SharedMemory* memory = nullptr;
     std::string gone;  // why nothing more comes; empty: it is there
     Channels sends, receives;
-    std::unordered_map<uint64_t, TransferPtr> asked;  // receives, until all has come
+    std::unordered_map<uint64_t, TransferPtr> asked;      // receives, until all has come
+    std::unordered_map<uint64_t, TransferPtr> on_credit;  // sends with a window, until all has gone
     uint64_t next_id = 0;
     int num_active = 0;  // transfers with it
     bool has_sent = false;
     bool asked_to_confirm = false, has_confirmed = false;
 
     Outgoing outgoing;
-    bool is_to_write = false, awaits_room = false;
+    bool has_turn = false, awaits_room = false;
+    std::string ended;     // in memory: why nothing follows what is there
     bool is_deaf = false;  // it takes nothing any more
 
     Incoming incoming;
@@ -91,13 +101,23 @@ class Messenger {
   Status Turn();
   Status TakePosted();
   Status Begin(const TransferPtr& transfer);
+  void Continue(const TransferPtr& transfer, size_t num_ready);
   Status Match(Peer* peer, const std::string& key, bool sends);
   void Stream(Peer* peer, const TransferPtr& send);
   void AddFrame(Peer* peer, const std::string& bytes);
-  void ToWrite(Peer* peer);
+  // In what follows, before the thread sleeps.
+  void GiveTurn(Peer* peer);
   void Watch(Peer* peer, bool room);
   Status Write(Peer* peer);
   Status Read(Peer* peer);
+  // The same in memory that this rank shares with the peer: some, or it rests.
+  Status MoveInMemory(Peer* peer);
+  Status WriteInMemory(Peer* peer, bool* moved);
+  Status ReadInMemory(Peer* peer, bool* moved);
+  // Has the peer wake this rank. kProgress: there is something now.
+  Step AwaitInMemory(Peer* peer);
+  // Takes note of what the peer has sent to wake this rank, or of its end.
+  void WakeUp(Peer* peer);
   // All that has come, as far as it is whole.
   Status HandleAll(Peer* peer);
   Status Handle(Peer* peer, const Frame& frame, const char* text);
@@ -111,7 +131,7 @@ class Messenger {
   void EndAll() noexcept;
 
   const MessengerOptions options_;
-  std::vector<Socket> sockets_;
+  std::vector<Connection> connections_;
   const std::vector<Socket>* const links_;
 
   // Of the thread.
@@ -119,15 +139,17 @@ class Messenger {
   // What was posted and is not through is in one of posted_, taken_, active_ at any time.
   std::vector<TransferPtr> taken_;  // on their way between the others
   std::unordered_set<TransferPtr> active_;
-  TimePoint next_look_;  // after what waits
-  std::vector<int> to_write_;
-  Status thrown_;  // by what follows a message
+  TimePoint next_look_;       // after what waits
+  std::vector<int> turns_;    // of peers
+  bool turns_again_ = false;  // does not sleep before
+  Status thrown_;             // by what follows a message
 
   std::mutex mutex_;  // guards what follows
   Socket poll_;
   Waker waker_;
   std::thread thread_;
-  std::vector<TransferPtr> posted_, released_;
+  std::vector<TransferPtr> posted_;
+  std::vector<std::pair<TransferPtr, size_t>> released_;
   bool has_ended_ = false;
   bool flushes_ = false, is_flushed_ = false;
   std::string unflushed_ = "what its thread has not come to";

@@ -98,7 +98,7 @@ constexpr Transfer::Way kSend = Transfer::Way::kSend;
 constexpr Transfer::Way kReceive = Transfer::Way::kReceive;
 
 TEST_CASE("WhicheverComesFirst") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{300'000}, size_t{5'000'001}}) {
     for (const bool send_first : {true, false}) {
@@ -115,7 +115,7 @@ TEST_CASE("WhicheverComesFirst") {
 
 // More than sockets hold, both ways at once, and nobody reads before everything is posted.
 TEST_CASE("ManyLargeOnesInAnyOrder") {
-  testing::OverBoth();
+  testing::OverAll();
   constexpr int kRanks = 3, kMessages = 12;
   constexpr size_t kBytes = 3 << 20;
   Nodes nodes = MakeNodes(kRanks);
@@ -146,7 +146,7 @@ TEST_CASE("ManyLargeOnesInAnyOrder") {
 }
 
 TEST_CASE("SameNameInTheOrderOfPosting") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   Sides sends, receives;
   for (int i = 0; i < 50; ++i) {
@@ -164,12 +164,12 @@ TEST_CASE("SameNameInTheOrderOfPosting") {
 }
 
 TEST_CASE("SendThatIsNotReadyKeepsItsPlace") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   Side first(kSend, 1, "x", 10, '1'), second(kSend, 1, "x", 10, '2');
   Side other(kSend, 1, "y", 10, '3');
   Side a(kReceive, 0, "x", 10), b(kReceive, 0, "x", 10), c(kReceive, 0, "y", 10);
-  first.transfer->is_ready = false;
+  first.transfer->num_ready = 0;
   CHECK_EQ(nodes[0]->messenger->Post({first.transfer, second.transfer, other.transfer}),
            testing::IsOk());
   CHECK_EQ(nodes[1]->messenger->Post({a.transfer, b.transfer, c.transfer}), testing::IsOk());
@@ -177,15 +177,56 @@ TEST_CASE("SendThatIsNotReadyKeepsItsPlace") {
   CHECK_EQ(b.Wait(), testing::IsOk());
   CHECK_EQ(b.bytes[0], '2');
   CHECK_EQ(a.times_done.load(), 0);
-  nodes[0]->messenger->Release(first.transfer);
+  nodes[0]->messenger->Release(first.transfer, 10);
   CHECK_EQ(a.Wait(), testing::IsOk());
   CHECK_EQ(a.bytes[0], '1');
   for (Side* side : {&first, &second, &other}) CHECK_EQ(side->Wait(), testing::IsOk());
 }
 
+// The sender is never further ahead than the receiver has room, whatever is ready.
+TEST_CASE("WindowHoldsTheSenderBack") {
+  testing::OverAll();
+  constexpr size_t kBytes = 1'000'000, kWindow = 64 << 10;
+  Nodes nodes = MakeNodes(2);
+  Side send(kSend, 1, "x", kBytes), receive(kReceive, 0, "x", kBytes);
+  for (size_t i = 0; i < kBytes; ++i) send.bytes[i] = static_cast<char>(i % 251);
+  std::vector<char> ring(kWindow), taken;
+  send.transfer->window = receive.transfer->window = receive.transfer->ring_bytes = kWindow;
+  receive.transfer->data = ring.data();
+  receive.transfer->on_progress = [&, one = std::weak_ptr(receive.transfer)](size_t num_moved) {
+    CHECK(num_moved - taken.size() <= kWindow);
+    // Some at a time, and the last of it in any case.
+    if (num_moved - taken.size() < kWindow / 4 && num_moved < kBytes) return;
+    while (taken.size() < num_moved) taken.push_back(ring[taken.size() % kWindow]);
+    nodes[1]->messenger->Release(one.lock(), num_moved + kWindow);
+  };
+  // A small one has its turn meanwhile.
+  Side small(kSend, 1, "y", 10, 'y'), wanted(kReceive, 0, "y", 10);
+  CHECK_EQ(nodes[0]->messenger->Post({send.transfer, small.transfer}), testing::IsOk());
+  CHECK_EQ(nodes[1]->messenger->Post({receive.transfer, wanted.transfer}), testing::IsOk());
+  for (Side* side : {&send, &receive, &small, &wanted}) CHECK_EQ(side->Wait(), testing::IsOk());
+  CHECK(taken == send.bytes);
+  CHECK_EQ(wanted.bytes[9], 'y');
+}
+
+// Who waits for nothing but its own room is not late; the one that waits for it is.
+TEST_CASE("WindowThatIsNeverReleasedIsGivenUpByTheSender") {
+  testing::OverAll();
+  MessengerOptions options = Patient();
+  options.timeout_seconds = kShortSeconds;
+  Nodes nodes = MakeNodes(2, options);
+  Side send(kSend, 1, "x", 1000), receive(kReceive, 0, "x", 1000);
+  send.transfer->window = receive.transfer->window = 100;
+  receive.Post(nodes[1].get());
+  send.Post(nodes[0].get());
+  CHECK_EQ(send.Wait(),
+           testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank 1 to receive 'x'"));
+  CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kUnavailable, "rank 0 to send 'x'"));
+}
+
 // Both are told, and both are named.
 TEST_CASE("WhatDiffersIsSaidOnBothSides") {
-  testing::OverBoth();
+  testing::OverAll();
   for (const bool send_first : {true, false}) {
     Nodes nodes = MakeNodes(2);
     Side send(kSend, 1, "h", 16), receive(kReceive, 0, "h", 16);
@@ -210,7 +251,7 @@ TEST_CASE("WhatDiffersIsSaidOnBothSides") {
 }
 
 TEST_CASE("DeadlineSaysWhatIsThereInstead") {
-  testing::OverBoth();
+  testing::OverAll();
   MessengerOptions options = Patient();
   Nodes nodes;
   for (Mesh& mesh : ConnectAll(2, 1)) {
@@ -230,7 +271,7 @@ TEST_CASE("DeadlineSaysWhatIsThereInstead") {
 }
 
 TEST_CASE("SendThatNobodyReceivesIsGivenUp") {
-  testing::OverBoth();
+  testing::OverAll();
   MessengerOptions options = Patient();
   options.timeout_seconds = kShortSeconds;
   Nodes nodes = MakeNodes(2, options);
@@ -241,7 +282,7 @@ TEST_CASE("SendThatNobodyReceivesIsGivenUp") {
 }
 
 TEST_CASE("StallIsWarnedAbout") {
-  testing::OverBoth();
+  testing::OverAll();
   std::promise<std::string> warned;
   std::atomic<bool> is_first{true};  // others may wait as long, once it is sent
   MessengerOptions options = Patient();
@@ -260,7 +301,7 @@ TEST_CASE("StallIsWarnedAbout") {
 }
 
 TEST_CASE("PeerThatLeavesIsNoticedByWhoeverNeedsIt") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(3);
   Side before(kSend, 1, "x", 10), after(kReceive, 0, "x", 10);
   before.Post(nodes[0].get());
@@ -278,7 +319,7 @@ TEST_CASE("PeerThatLeavesIsNoticedByWhoeverNeedsIt") {
 }
 
 TEST_CASE("EndEndsWhatIsUnderWay") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   Side receive(kReceive, 0, "x", 10), send(kSend, 0, "y", 10);
   CHECK_EQ(nodes[1]->messenger->Post({receive.transfer, send.transfer}), testing::IsOk());
@@ -291,7 +332,7 @@ TEST_CASE("EndEndsWhatIsUnderWay") {
 }
 
 TEST_CASE("WhatCannotBePosted") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   const auto refused = [&](int peer, const std::string& name, const std::string& part) {
     Side side(kSend, peer, name, 1);
@@ -314,7 +355,7 @@ TEST_CASE("WhatCannotBePosted") {
 
 // What a peer sends that is no message, or that nobody asked for.
 TEST_CASE("PeerThatMakesNoSense") {
-  testing::OverBoth();
+  testing::OverAll();
   Frame data;
   data.kind = Frame::kData;
   data.id = 99;
@@ -323,21 +364,49 @@ TEST_CASE("PeerThatMakesNoSense") {
   unmatched.id = 0;  // asked for, but never offered
   const std::string known(reinterpret_cast<const char*>(&data), sizeof(data));
   const std::string early(reinterpret_cast<const char*>(&unmatched), sizeof(unmatched));
-  for (const std::string& bytes : {std::string(100, 'x'), known, early}) {
+  Frame room = data;
+  room.kind = Frame::kCredit;  // for what is not sent
+  const std::string credit(reinterpret_cast<const char*>(&room), sizeof(room));
+  // More than there is room for.
+  Frame offer, whole = unmatched;
+  offer.kind = Frame::kOffer;
+  offer.num_bytes = whole.num_bytes = 16;
+  const std::string more = WithText(offer, "mx", "uint8 [16]") +
+                           std::string(reinterpret_cast<const char*>(&whole), sizeof(whole)) +
+                           std::string(16, 'x');
+  for (const std::string& bytes : {std::string(100, 'x'), known, early, credit, more}) {
     std::vector<Mesh> meshes = ConnectAll(2, 1);
-    const Socket peer = std::move(meshes[0].messages[1]);
+    const Connection peer = std::move(meshes[0].messages[1]);
     Node node(std::move(meshes[1]), Patient());
     Side receive(kReceive, 0, "x", 16);
+    receive.transfer->window = 8;
     receive.Post(&node);
-    CHECK_EQ(SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds)), testing::IsOk());
-    CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 sent "));
+    CHECK_EQ(testing::Send(peer, bytes.data(), bytes.size()), testing::IsOk());
+    CHECK_EQ(receive.Wait(),
+             testing::StatusIs(StatusCode::kFailedPrecondition,
+                               bytes == credit ? "rank 0 has room for what " : "rank 0 sent "));
   }
 }
 
-TEST_CASE("PeerThatAnnouncesWithoutEnd") {
-  testing::OverBoth();
+TEST_CASE("PeerThatWritesWhatCannotBe") {
+  testing::MeetAt(kUnixHost, true);
   std::vector<Mesh> meshes = ConnectAll(2, 1);
-  const Socket peer = std::move(meshes[0].messages[1]);
+  const Connection peer = std::move(meshes[0].messages[1]);
+  REQUIRE(peer.memory != nullptr);
+  Node node(std::move(meshes[1]), Patient());
+  Side receive(kReceive, 0, "x", 16);
+  receive.Post(&node);
+  RingEnd* const end = peer.memory->outgoing_parts();
+  if (end->Advance(2 * end->capacity())) send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
+  send(peer.socket.fd(), "", 1, MSG_NOSIGNAL);
+  CHECK_EQ(receive.Wait(), testing::StatusIs(StatusCode::kFailedPrecondition,
+                                             "rank 0 has written into the shared memory"));
+}
+
+TEST_CASE("PeerThatAnnouncesWithoutEnd") {
+  testing::OverAll();
+  std::vector<Mesh> meshes = ConnectAll(2, 1);
+  const Connection peer = std::move(meshes[0].messages[1]);
   Node node(std::move(meshes[1]), Patient());
   Side receive(kReceive, 0, "y", 16);
   receive.Post(&node);
@@ -345,14 +414,14 @@ TEST_CASE("PeerThatAnnouncesWithoutEnd") {
   offer.kind = Frame::kOffer;
   std::string bytes;
   for (int i = 0; i < (1 << 16) + 1; ++i) bytes += WithText(offer, "mx", "");
-  const Status sent = SendAll(peer, bytes.data(), bytes.size(), After(kGenerousSeconds));
+  const Status sent = testing::Send(peer, bytes.data(), bytes.size());
   CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));  // it may hang up before
   CHECK_EQ(receive.Wait(),
            testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 has more than 65536"));
 }
 
 TEST_CASE("FlushWaitsForWhatWasSent") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   CHECK_EQ(nodes[0]->messenger->Flush(kGenerousSeconds), std::string());  // nothing was
   Side send(kSend, 1, "h", 4 << 20, 'x'), receive(kReceive, 0, "h", 4 << 20);
@@ -373,7 +442,7 @@ TEST_CASE("FlushWaitsForWhatWasSent") {
 }
 
 TEST_CASE("WhatFollowsMayThrow") {
-  testing::OverBoth();
+  testing::OverAll();
   Nodes nodes = MakeNodes(2);
   Side send(kSend, 1, "x", 1), receive(kReceive, 0, "x", 1), next(kReceive, 0, "y", 1);
   receive.transfer->done = [](const Status&) { throw std::runtime_error("no"); };

@@ -8,6 +8,12 @@
 
 namespace tf_libra {
 
+void Outgoing::Add(const TransferPtr& send) {
+  if (send->is_queued || (send->num_movable() == 0 && send->num_bytes > 0)) return;
+  send->is_queued = true;
+  streaming_.push_back(send);
+}
+
 bool Outgoing::Next(iovec (&runs)[2]) {
   if (frames_sent_ == frames_.size() && sending_ == nullptr) {
     // Frames stand between fragments.
@@ -18,7 +24,7 @@ bool Outgoing::Next(iovec (&runs)[2]) {
       sending_ = std::move(streaming_.front());
       streaming_.pop_front();
       const size_t at = sending_->num_moved;
-      fragment_end_ = std::min(at + kFragmentBytes, sending_->num_bytes);
+      fragment_end_ = at + std::min(kFragmentBytes, sending_->num_movable());
       Frame frame;
       frame.kind = Frame::kData;
       frame.id = sending_->asked_as;
@@ -44,8 +50,9 @@ TransferPtr Outgoing::Sent(size_t num_bytes) {
   if (frames_sent_ < frames_.size() || sending_->num_moved < fragment_end_) return nullptr;
   TransferPtr sent = std::move(sending_);
   sending_ = nullptr;
+  sent->is_queued = false;
   if (sent->num_moved == sent->num_bytes) return sent;
-  streaming_.push_back(std::move(sent));
+  Add(sent);
   return nullptr;
 }
 

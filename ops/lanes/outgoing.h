@@ -16,12 +16,12 @@ namespace tf_libra {
 class Outgoing {
  public:
   // What one message sends before the next has its turn.
-  static constexpr size_t kFragmentBytes = 256 << 10;
+  static constexpr size_t kFragmentBytes = 512 << 10;
 
   // A frame with its text.
   void Add(const std::string& frame) { next_frames_ += frame; }
-  // A send that was asked for, and whose data is there.
-  void Add(const TransferPtr& send) { streaming_.push_back(send); }
+  // A send that was asked for, if something of it may move and it is not here already.
+  void Add(const TransferPtr& send);
 
   // The bytes that are next, in two runs, of which one may be empty. False: there are none.
   bool Next(iovec (&runs)[2]);

@@ -123,5 +123,34 @@ TEST_CASE("FramesStandBetweenFragments") {
   }
 }
 
+// Bytes go out as they become ready and the receiver has room, whichever comes last.
+TEST_CASE("SendIsQueuedWhileSomethingOfItMayMove") {
+  std::string data(1000, 'd');
+  const TransferPtr send = Made(7, &data);
+  send->num_ready = 0;
+  send->credit = 300;
+  Outgoing outgoing;
+  std::vector<TransferPtr> through;
+  std::vector<uint64_t> fragments;
+  std::string sent;
+  const auto add = [&](size_t num_ready, size_t credit) {
+    send->num_ready = num_ready;
+    send->credit = credit;
+    outgoing.Add(send);
+    outgoing.Add(send);  // it is there once
+    sent += SendAll(&outgoing, 1 << 20, &through);
+    return send->num_moved;
+  };
+  CHECK_EQ(add(0, 300), 0u);
+  CHECK_EQ(add(200, 300), 200u);
+  CHECK_EQ(add(1000, 300), 300u);
+  CHECK_EQ(add(1000, 300), 300u);
+  CHECK(through.empty());
+  CHECK_EQ(add(1000, 1000), 1000u);
+  CHECK(through == std::vector<TransferPtr>({send}));
+  CHECK(Read(sent, &fragments)[7] == data);
+  CHECK_EQ(fragments.size(), 3u);
+}
+
 }  // namespace
 }  // namespace tf_libra

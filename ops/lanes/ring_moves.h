@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "ops/lanes/buffers.h"
 #include "ops/lanes/lane_exchange_header.h"
@@ -45,6 +46,24 @@ Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size
   });
   *moved += bytes;
   AdvanceRing(fd, end, bytes);
+  return Step::kProgress;
+}
+
+// Bytes of a stream: as much of `runs` as there is room for, or is there, up to `most`.
+inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, size_t most, int fd,
+                              RingEnd* end, size_t* moved) {
+  size_t there = 0;
+  *moved = 0;
+  if (const Step step = LookIntoRing(*end, &there); step != Step::kProgress) return step;
+  there = std::min({there, most, end->capacity() / 4});
+  for (size_t i = 0; i < num_runs && *moved < there; ++i) {
+    const size_t size = std::min(runs[i].iov_len, there - *moved);
+    if (size == 0) continue;  // its place may be none
+    char* const place = end->here() + *moved;
+    std::memcpy(sends ? place : runs[i].iov_base, sends ? runs[i].iov_base : place, size);
+    *moved += size;
+  }
+  AdvanceRing(fd, end, *moved);
   return Step::kProgress;
 }
 

@@ -125,5 +125,33 @@ TEST_CASE("WhatCannotBeIsAFailure") {
                         [](const char*, char*, char*, size_t) {}) == Step::kFailed);
 }
 
+TEST_CASE("StreamGoesThroughInRunsOfAnySize") {
+  const Sides sides;
+  std::string input(200'001, 0), output;
+  for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i % 251);
+  for (size_t at = 0; output.size() < input.size();) {
+    const size_t first = std::min<size_t>(24, input.size() - at);
+    const iovec out[2] = {{&input[at], first}, {&input[at] + first, input.size() - at - first}};
+    size_t sent = 0, received = 0;
+    const Step step = StreamThroughRing(out, 2, true, 50'000, sides.ours.fd(),
+                                        sides.one->outgoing_parts(), &sent);
+    CHECK(step != Step::kFailed);
+    CHECK(sent <= Sides::kCapacity / 4);
+    at += sent;
+    char bytes[2][7000];
+    const iovec in[2] = {{bytes[0], 1000}, {bytes[1], sizeof(bytes[1])}};
+    CHECK(StreamThroughRing(in, 2, false, 50'000, sides.theirs.fd(), sides.other->incoming_parts(),
+                            &received) == Step::kProgress);
+    output.append(bytes[0], std::min<size_t>(received, 1000));
+    if (received > 1000) output.append(bytes[1], received - 1000);
+  }
+  CHECK(output == input);
+  size_t none = 1;
+  const iovec in[1] = {{&output[0], 10}};
+  CHECK(StreamThroughRing(in, 1, false, 10, sides.theirs.fd(), sides.other->incoming_parts(),
+                          &none) == Step::kBlocked);
+  CHECK_EQ(none, 0u);
+}
+
 }  // namespace
 }  // namespace tf_libra

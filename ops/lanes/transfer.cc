@@ -30,7 +30,8 @@ Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint n
   Waits waits;
   double next = timeout_seconds;
   for (const TransferPtr& transfer : transfers) {
-    if (!transfer->is_ready) continue;  // then others are waited for
+    // Then this rank's own data or room is waited for.
+    if (transfer->num_moved == transfer->num_ready && transfer->num_bytes > 0) continue;
     const double silent = std::chrono::duration<double>(now - transfer->last_progress).count();
     if (silent >= timeout_seconds) {
       waits.overdue.push_back(transfer.get());

@@ -2,6 +2,7 @@
 #ifndef TF_LIBRA_OPS_LANES_TRANSFER_H_
 #define TF_LIBRA_OPS_LANES_TRANSFER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,18 +26,34 @@ struct Transfer {
   std::string content;   // as "float32 [8, 16]": the same on both sides
   char* data = nullptr;  // of `num_bytes`, alive until `done` is called
   size_t num_bytes = 0;
-  // Of a send: whether the data is there. Until Messenger::Release it only keeps its place.
-  bool is_ready = true;
+  // Bytes from the beginning that may move now, and later as many as Messenger::Release says: data
+  // of a send that is there, room of a receive. A send with none keeps its place.
+  size_t num_ready = SIZE_MAX;
+  // The most bytes that the receiver has room for before it releases more: the same on both sides.
+  size_t window = SIZE_MAX;
+  // `data` of a receive is a ring of so many bytes.
+  size_t ring_bytes = SIZE_MAX;
+  // Called by the messenger's thread when bytes of a receive have come, with their number in total.
+  std::function<void(size_t num_moved)> on_progress;
   std::function<void(const Status&)> done;  // exactly once, from any thread; none from then on
 
   std::string name() const { return key.substr(1); }
 
   // Of the messenger's thread.
   bool is_matched = false;  // of a send: it was asked for
+  bool is_queued = false;   // of a send: its next bytes are to go out
   uint64_t asked_as = 0;    // the receiver's id
+  // Of a send: bytes from the beginning that the receiver has room for.
+  size_t credit = SIZE_MAX;
   size_t num_moved = 0;
   TimePoint last_progress;
   bool warned = false;
+
+  // What may move now, once both sides have met.
+  size_t num_movable() const { return std::min({num_ready, credit, num_bytes}) - num_moved; }
+  // Where the next byte stands, and how many follow it there.
+  char* here() const { return data + num_moved % ring_bytes; }
+  size_t num_here() const { return ring_bytes - num_moved % ring_bytes; }
 };
 
 using TransferPtr = std::shared_ptr<Transfer>;
@@ -52,7 +69,7 @@ struct Waits {
 };
 
 // Those that are late are noted as warned about. A `warning_seconds` of no less than the timeout
-// warns of none; a send without data waits for nobody.
+// warns of none; one of which all that is ready has moved waits for nobody.
 Waits LookForWaits(const std::unordered_set<TransferPtr>& transfers, TimePoint now,
                    double timeout_seconds, double warning_seconds);
 

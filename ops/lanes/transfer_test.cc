@@ -38,7 +38,8 @@ TEST_CASE("WhoHasWaitedForHowLong") {
   const TransferPtr fresh = Made(1, "mfresh", before(4)), late = Made(1, "mlate", before(12)),
                     later = Made(1, "mlater", before(50)), over = Made(1, "mover", before(100)),
                     empty = Made(1, "mempty", before(500));
-  empty->is_ready = false;
+  empty->num_bytes = 1;
+  empty->num_ready = 0;
   const std::unordered_set<TransferPtr> all = {fresh, late, later, over, empty};
   Waits waits = LookForWaits(all, now, kTimeout, kWarning);
   CHECK_EQ(waits.overdue.size(), 1u);
