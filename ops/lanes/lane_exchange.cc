@@ -123,9 +123,11 @@ class Exchange {
     for (const size_t i : served_) {
       ExchangePeer& peer = peers_[i];
       const bool lacked = peer.part_received < moves_.BlockEnd();
-      const Step received = moves_.Receive(&peer);
-      const Step sent = received == Step::kFailed ? Step::kFailed : moves_.Send(&peer);
+      // First what does not wait for the peer.
+      const Step sent = peer.is_full ? Step::kBlocked : moves_.Send(&peer);
       if (sent == Step::kFailed) return false;
+      const Step received = peer.is_drained ? Step::kBlocked : moves_.Receive(&peer);
+      if (received == Step::kFailed) return false;
       if (lacked && peer.part_received >= moves_.BlockEnd()) --num_lacking_;
       const bool moved = received == Step::kProgress || sent == Step::kProgress;
       progress_ = progress_ || moved;
@@ -234,6 +236,7 @@ class Exchange {
     for (const int place : news_) {
       const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
       if (peers_[i].memory != nullptr) DrainWakes(peers_[i].fd);
+      peers_[i].is_drained = peers_[i].is_full = false;
       WakeUp(i);
     }
     return true;

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace tf_libra {
 namespace {
 
 // Bytes per system call: large enough to amortise it, small enough to take turns.
 constexpr size_t kCallBytes = 512 * 1024;
-constexpr size_t kMaxRuns = 64;
 
 // Of two that were tried.
 Step Both(Step one, Step other) {
@@ -75,13 +75,15 @@ Step ExchangeMoves::Fail(StatusCode code, const ExchangePeer& peer, const std::s
 }
 
 template <typename Choose>
-size_t ExchangeMoves::Gather(ByteRange range, iovec* runs, Choose choose) const {
-  size_t count = 0;
+size_t ExchangeMoves::Gather(ByteRange range, Runs* runs, Choose choose) const {
+  size_t bytes = 0;
   options_.buffers->ForEachRun(range, [&](const char* input, char* output, size_t size) {
-    runs[count++] = iovec{choose(input, output), size};
-    return count < kMaxRuns;
+    if (runs->count == kMaxRuns) return false;
+    runs->Add(choose(input, output), size);
+    bytes += size;
+    return true;
   });
-  return count;
+  return bytes;
 }
 
 Step ExchangeMoves::Outcome(const ExchangePeer& peer, ssize_t bytes) {
@@ -91,93 +93,114 @@ Step ExchangeMoves::Outcome(const ExchangePeer& peer, ssize_t bytes) {
   return Fail(StatusCode::kUnavailable, peer, "is gone: " + ErrnoText(errno));
 }
 
-Step ExchangeMoves::SendRuns(ExchangePeer* peer, iovec* runs, size_t count, size_t* sent) {
+Step ExchangeMoves::SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent) {
   msghdr message{};
-  message.msg_iov = runs;
-  message.msg_iovlen = count;
+  message.msg_iov = runs->runs;
+  message.msg_iovlen = runs->count;
   const ssize_t bytes = sendmsg(peer->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   const Step step = Outcome(*peer, bytes);
-  if (step == Step::kProgress) *sent += static_cast<size_t>(bytes);
+  *sent = step == Step::kProgress ? static_cast<size_t>(bytes) : 0;
+  peer->is_full = step == Step::kBlocked;
   return step;
 }
 
-Step ExchangeMoves::ReceiveRuns(ExchangePeer* peer, iovec* runs, size_t count, size_t* received) {
+Step ExchangeMoves::ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received) {
   msghdr message{};
-  message.msg_iov = runs;
-  message.msg_iovlen = count;
+  message.msg_iov = runs->runs;
+  message.msg_iovlen = runs->count;
   const ssize_t bytes = recvmsg(peer->fd, &message, MSG_DONTWAIT);
   const Step step = Outcome(*peer, bytes);
-  if (step == Step::kProgress) *received += static_cast<size_t>(bytes);
+  *received = step == Step::kProgress ? static_cast<size_t>(bytes) : 0;
+  peer->is_drained = step == Step::kBlocked;
   return step;
 }
 
+// The header, the part and what is summed, as far as they come next: small ones in one call.
 Step ExchangeMoves::Send(ExchangePeer* peer) {
   if (peer->memory != nullptr) return SendInMemory(peer);
-  iovec runs[kMaxRuns];
-  if (peer->header_sent < sizeof(ExchangeHeader)) {
-    auto* bytes = reinterpret_cast<const char*>(&options_.header);
-    runs[0] = iovec{const_cast<char*>(bytes) + peer->header_sent,
-                    sizeof(ExchangeHeader) - peer->header_sent};
-    return SendRuns(peer, runs, 1, &peer->header_sent);
+  Runs runs;
+  const size_t header = sizeof(ExchangeHeader) - peer->header_sent;
+  if (header > 0) {
+    const char* const bytes = reinterpret_cast<const char*>(&options_.header);
+    runs.Add(const_cast<char*>(bytes) + peer->header_sent, header);
   }
-  if (peer->part_sent < peer->chunk.size()) {
-    const size_t begin = peer->chunk.begin + peer->part_sent;
-    const size_t end = std::min(begin + kCallBytes, peer->chunk.end);
-    const size_t count = Gather({begin, end}, runs,
-                                [](const char* input, char*) { return const_cast<char*>(input); });
-    return SendRuns(peer, runs, count, &peer->part_sent);
+  const size_t part_begin = peer->chunk.begin + peer->part_sent;
+  const size_t part =
+      Gather({part_begin, std::min(part_begin + kCallBytes, peer->chunk.end)}, &runs,
+             [](const char* input, char*) { return const_cast<char*>(input); });
+  const size_t sum_begin = own_chunk_.begin + peer->sum_sent;
+  if (peer->part_sent + part == peer->chunk.size() && peer->sum_sent < summed_) {
+    Gather({sum_begin, std::min(sum_begin + kCallBytes - part, own_chunk_.begin + summed_)}, &runs,
+           [](const char*, char* output) { return output; });
   }
-  if (peer->sum_sent < summed_) {
-    const size_t begin = own_chunk_.begin + peer->sum_sent;
-    const size_t end = std::min(begin + kCallBytes, own_chunk_.begin + summed_);
-    const size_t count =
-        Gather({begin, end}, runs, [](const char*, char* output) { return output; });
-    return SendRuns(peer, runs, count, &peer->sum_sent);
+  if (runs.count == 0) return Step::kBlocked;
+  size_t sent = 0;
+  const Step step = SendRuns(peer, &runs, &sent);
+  for (const auto& [size, moved] :
+       {std::pair(header, &peer->header_sent), std::pair(part, &peer->part_sent),
+        std::pair(SIZE_MAX, &peer->sum_sent)}) {
+    const size_t count = std::min(size, sent);
+    *moved += count;
+    sent -= count;
   }
-  return Step::kBlocked;
+  return step;
 }
 
 Step ExchangeMoves::Receive(ExchangePeer* peer) {
   if (!WantsToReceive(*peer)) return Step::kBlocked;
-  if (peer->header_received < sizeof(ExchangeHeader)) return ReceiveHeader(peer);
-  if (peer->memory != nullptr) return ReceiveInMemory(peer);
-  iovec runs[kMaxRuns];
-  if (peer->part_received < own_chunk_.size()) {
-    runs[0] =
-        iovec{peer->block + (peer->part_received - summed_), BlockEnd() - peer->part_received};
-    return ReceiveRuns(peer, runs, 1, &peer->part_received);
+  if (peer->header_received == sizeof(ExchangeHeader)) {
+    if (peer->memory != nullptr) return ReceiveInMemory(peer);
+    if (peer->part_received == own_chunk_.size()) return ReceiveSum(peer);
   }
-  const size_t begin = peer->chunk.begin + peer->sum_received;
-  const size_t end = std::min(begin + kCallBytes, peer->chunk.end);
-  const size_t count = Gather({begin, end}, runs, [](const char*, char* output) { return output; });
-  return ReceiveRuns(peer, runs, count, &peer->sum_received);
-}
-
-Step ExchangeMoves::ReceiveHeader(ExchangePeer* peer) {
-  iovec run{reinterpret_cast<char*>(&peer->header) + peer->header_received,
-            sizeof(ExchangeHeader) - peer->header_received};
-  const bool first = peer->header_received == 0;
-  const Step step = peer->memory != nullptr ? ReceiveHeaderInMemory(peer)
-                                            : ReceiveRuns(peer, &run, 1, &peer->header_received);
-  if (first && step == Step::kProgress && ++arrived_ == options_.peers->size() - 1) {
+  const size_t header = sizeof(ExchangeHeader) - peer->header_received;
+  const bool is_first = peer->header_received == 0;
+  size_t received = 0;
+  Step step;
+  if (peer->memory != nullptr) {
+    step = ReceiveHeaderInMemory(peer);
+  } else {
+    Runs runs;
+    if (header > 0) {
+      runs.Add(reinterpret_cast<char*>(&peer->header) + peer->header_received, header);
+    }
+    const size_t part = BlockEnd() - peer->part_received;
+    if (part > 0) runs.Add(peer->block + (peer->part_received - summed_), part);
+    step = ReceiveRuns(peer, &runs, &received);
+    const size_t of_header = std::min(header, received);
+    peer->header_received += of_header;
+    received -= of_header;
+  }
+  if (step != Step::kProgress) return step;
+  if (is_first && ++arrived_ == options_.peers->size() - 1) {
     result_.first_byte_nanos = SteadyNanos();
   }
-  if (step != Step::kProgress || peer->header_received < sizeof(ExchangeHeader)) return step;
-  const Step checked = CheckHeader(*peer);
-  // The peer is to see the difference as well, and not to wait for this rank to leave.
-  while (checked == Step::kFailed && peer->header_sent < sizeof(ExchangeHeader)) {
-    const Status cause = result_.status;
-    const Step sent = Send(peer);
-    result_.status = cause;
-    if (sent != Step::kProgress) break;
-  }
-  return checked;
+  // Before the part that has come with it counts.
+  if (header > 0 && peer->header_received == sizeof(ExchangeHeader)) step = CheckHeader(peer);
+  if (step == Step::kProgress) peer->part_received += received;
+  return step;
 }
 
-Step ExchangeMoves::CheckHeader(const ExchangePeer& peer) {
-  const std::string difference = DifferenceOf(peer.header, options_.header);
+Step ExchangeMoves::ReceiveSum(ExchangePeer* peer) {
+  // Nobody has a sum of what it was not sent.
+  const size_t most = options_.steps == ExchangeSteps::kAll ? peer->part_sent : peer->chunk.size();
+  if (peer->sum_received >= most) return Step::kBlocked;
+  const size_t begin = peer->chunk.begin + peer->sum_received;
+  Runs runs;
+  Gather({begin, std::min(begin + kCallBytes, peer->chunk.end)}, &runs,
+         [](const char*, char* output) { return output; });
+  size_t received = 0;
+  const Step step = ReceiveRuns(peer, &runs, &received);
+  peer->sum_received += received;
+  return step;
+}
+
+Step ExchangeMoves::CheckHeader(ExchangePeer* peer) {
+  const std::string difference = DifferenceOf(peer->header, options_.header);
   if (difference.empty()) return Step::kProgress;
-  return Fail(StatusCode::kFailedPrecondition, peer, difference);
+  // The peer is to see the difference as well, and not to wait for this rank to leave.
+  while (peer->header_sent < sizeof(ExchangeHeader) && Send(peer) == Step::kProgress) {
+  }
+  return Fail(StatusCode::kFailedPrecondition, *peer, difference);
 }
 
 Step ExchangeMoves::InMemory(const ExchangePeer& peer, Step step) {

@@ -30,6 +30,9 @@ struct ExchangePeer {
   SharedMemory* memory = nullptr;
   // Over a socket: nothing moved, and nothing that it depends on has changed.
   bool rests = false;
+  // Over a socket: the last call found nothing, or no room, as would another without news of the
+  // peer.
+  bool is_drained = false, is_full = false;
   bool is_through = false;
   ByteRange chunk;  // owned by this peer
   size_t header_sent = 0;
@@ -81,15 +84,24 @@ class ExchangeMoves {
   ExchangeResult* result() { return &result_; }
 
  private:
-  // Gathers runs of `range` for one system call: inputs to send, or outputs to receive into.
+  static constexpr size_t kMaxRuns = 64;
+  // Of one system call.
+  struct Runs {
+    iovec runs[kMaxRuns];
+    size_t count = 0;
+
+    void Add(char* data, size_t size) { runs[count++] = iovec{data, size}; }
+  };
+
+  // Adds runs of `range`, inputs to send, or outputs to receive into; the bytes of them.
   template <typename Choose>
-  size_t Gather(ByteRange range, iovec* runs, Choose choose) const;
+  size_t Gather(ByteRange range, Runs* runs, Choose choose) const;
   // `bytes` > 0 moved, or what errno says; zero means that the peer has closed.
   Step Outcome(const ExchangePeer& peer, ssize_t bytes);
-  Step SendRuns(ExchangePeer* peer, iovec* runs, size_t count, size_t* sent);
-  Step ReceiveRuns(ExchangePeer* peer, iovec* runs, size_t count, size_t* received);
-  Step ReceiveHeader(ExchangePeer* peer);
-  Step CheckHeader(const ExchangePeer& peer);
+  Step SendRuns(ExchangePeer* peer, Runs* runs, size_t* sent);
+  Step ReceiveRuns(ExchangePeer* peer, Runs* runs, size_t* received);
+  Step ReceiveSum(ExchangePeer* peer);
+  Step CheckHeader(ExchangePeer* peer);
 
   // A step in shared memory, whose failure has one cause.
   Step InMemory(const ExchangePeer& peer, Step step);

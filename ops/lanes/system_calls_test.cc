@@ -26,6 +26,8 @@ std::atomic<bool> moves_less{false};
 // Calls to come until one fails; negative: none does.
 std::atomic<int> calls_left{-1};
 std::atomic<bool> has_failed{false};
+// Made by lanes: those that send, and that receive.
+std::atomic<int> num_sends{0}, num_receives{0};
 std::atomic<size_t> num_shortened{0};
 
 bool Fails() {
@@ -80,6 +82,7 @@ ssize_t recv(int fd, void* data, size_t size, int flags) {
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   static auto* const real = Real<decltype(sendmsg)>("sendmsg");
   if (Fails()) return -1;
+  ++num_sends;
   const Cut cut(*message);
   return real(fd, &cut.message, flags);
 }
@@ -87,6 +90,7 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   static auto* const real = Real<decltype(recvmsg)>("recvmsg");
   if (Fails()) return -1;
+  ++num_receives;
   Cut cut(*message);
   const ssize_t received = real(fd, &cut.message, flags);
   message->msg_controllen = cut.message.msg_controllen;
@@ -228,6 +232,32 @@ TEST_CASE("MoveLessThanTheyAreAsked") {
   });
   moves_less = false;
   CHECK(num_shortened > before + 1000);  // else the hooks are none
+}
+
+// A rank sends a header with its part, and a sum. It looks for what the peer sends when it has sent
+// its own, and after each event of the socket: bytes that came, twice, and bytes that the peer
+// took.
+TEST_CASE("SmallAllReduceTakesFewCalls") {
+  testing::OverBoth();
+  constexpr int kRounds = 50;
+  const Engines engines = MakeEngines();
+  for (const bool is_first : {true, false}) {
+    if (!is_first) num_sends = num_receives = 0;
+    OnEveryRank(kWorld, [&](int rank) {
+      for (int round = 0; round < (is_first ? 1 : kRounds); ++round) {
+        UnderWay way;
+        way.rank = rank;
+        way.engine = engines[rank].get();
+        std::vector<float>* const values = way.Values(1000, 1);
+        way.AllReduce(0, values);
+        CHECK_EQ(way.ends[0].get_future().get(), testing::IsOk());
+        CHECK_EQ((*values)[999], 2);
+      }
+    });
+  }
+  CHECK_EQ(num_sends.load(), 2 * kWorld * kRounds);
+  CHECK(num_receives >= 2 * kWorld * kRounds);
+  CHECK(num_receives <= 6 * kWorld * kRounds);
 }
 
 // Exit codes of a process in which one call was to fail.
