@@ -73,7 +73,10 @@ MeshOptions MeetingOf(int world_size, const char* const* hosts, const int* ports
   for (int i = 0; i < world_size; ++i) {
     options.addresses.push_back({hosts[i], static_cast<uint16_t>(ports[i])});
     if (machines == nullptr || local_hosts == nullptr) continue;
-    options.hosts.push_back(numbers.emplace(machines[i], numbers.size()).first->second);
+    const std::string machine = machines[i];
+    options.hosts.push_back(machine.empty()
+                                ? tf_libra::kUnknownHost
+                                : numbers.emplace(machine, numbers.size()).first->second);
     options.local_addresses.push_back({local_hosts[i], 0});
   }
   std::memcpy(options.secret.data(), secret, options.secret.size());

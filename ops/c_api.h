@@ -25,7 +25,8 @@ int TfLibraListen(const char* host, int first_port, int last_port, int beside,
 // Connects to all ranks with `num_lanes` lanes and puts the engine in place. `hosts` and `ports`
 // have `world_size` entries, `secret` has 64 bytes. Blocks for `timeout_seconds` at most.
 // `machines` tells by equal texts which ranks reach each other by Unix sockets, and `local_hosts`
-// at which of those they listen beside ("" for none); both may be null.
+// at which of those they listen beside ("" for none); both may be null. A machine that is "" is not
+// known: then the ranks connect as if none were.
 int TfLibraConnect(int rank, int world_size, const char* const* hosts, const int* ports,
                    const char* const* machines, const char* const* local_hosts,
                    const uint8_t* secret, int num_lanes, double timeout_seconds,

@@ -52,6 +52,7 @@ LaneEngine::LaneEngine(const LaneEngineOptions& options, Mesh* mesh)
       rank_(mesh->rank),
       world_size_(mesh->world_size),
       ranks_per_host_(mesh->ranks_per_host),
+      hosts_(std::move(mesh->hosts)),
       grid_(std::move(mesh->grid)),
       links_(std::move(mesh->links)),
       control_(std::make_unique<ControlPlane>(std::move(mesh->tree), std::move(mesh->control),
@@ -426,7 +427,12 @@ Status LaneEngine::Grow(MeshOptions meeting, Socket listener, Socket local_liste
       return known.ok() ? control_->Standing() : known;
     };
     Mesh mesh;
-    status = ConnectMesh(meeting, std::move(listener), &mesh, std::move(local_listener));
+    // Lanes run on the grid of the engine, which follows from the hosts.
+    const std::string difference = DifferenceOfHosts(hosts_, meeting.hosts);
+    if (!difference.empty()) status = Status(StatusCode::kFailedPrecondition, difference);
+    if (status.ok()) {
+      status = ConnectMesh(meeting, std::move(listener), &mesh, std::move(local_listener));
+    }
     if (status.ok()) status = AddLanes(std::move(mesh.lanes));
     if (status.ok()) return status;
     if (Status known = failure(); !known.ok()) return known;

@@ -129,6 +129,7 @@ class LaneEngine : public Engine {
   const int rank_;
   const int world_size_;
   const int ranks_per_host_;
+  const std::vector<int> hosts_;  // as ranks first met
   const Grid grid_;
   std::vector<Socket> links_;  // [rank]
   std::unique_ptr<ControlPlane> control_;

@@ -1,4 +1,5 @@
 // Lanes that are added to an engine that runs.
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -107,6 +108,71 @@ TEST_CASE("RankThatIsLostWhileLanesAreAdded") {
         CHECK_EQ(AllReduce(engines[rank].get(), Operation()).message(), status.message());
       });
     }
+  }
+}
+
+testing::Meeting MeetingOn(const std::vector<int>& hosts, int num_lanes) {
+  testing::Meeting meeting(static_cast<int>(hosts.size()), num_lanes);
+  meeting.options.hosts = hosts;
+  return meeting;
+}
+
+// Engines of one lane whose ranks met on hosts `first`, which all grow to two on hosts `now`: how,
+// [rank]. `body` uses them then.
+void GrowOn(const std::vector<int>& first, const std::vector<int>& now,
+            const std::function<void(LaneEngine*, const Status&)>& body) {
+  const int world_size = static_cast<int>(first.size());
+  testing::Meeting meeting = MeetingOn(first, 1), again = MeetingOn(first, 2);
+  again.options.hosts = now;
+  OnEveryRank(world_size, [&](int rank) {
+    Mesh mesh;
+    CHECK_EQ(meeting.Connect(rank, &mesh), testing::IsOk());
+    const auto engine = MakeEngine(testing::Patient(), std::move(mesh));
+    body(engine.get(), Grow(&again, rank, engine.get()));
+  });
+}
+
+// Lanes run on the grid of the first meeting. Also if the grids of some ranks are alike, all ranks
+// end, with the same reason.
+TEST_CASE("AddedLanesOnOtherHostsAreRejected") {
+  testing::MeetAt("127.0.0.1", false);
+  const struct {
+    std::vector<int> first, now;
+    std::string reason;
+  } cases[] = {
+      {{0, 0, 1, 1}, {}, "the ranks' hosts are not known"},
+      {{0, 0, 1, 1}, {0, 0, kUnknownHost, 1}, "rank 2's host is not known"},
+      {{0, kUnknownHost, 1, 1}, {0, 0, 1, 1}, "rank 1's host is known"},
+      {{0, 0, 1, 1}, {0, 1, 0, 1}, "rank 1's host is another"},
+      {{0, 0, 1, 1}, {0, 1, 2, 3}, "rank 1's host is another"},
+      {{0, 0, 1, 1, 2, 2}, {0, 0, 1, 2, 1, 2}, "rank 3's host is another"},
+  };
+  for (const auto& one : cases) {
+    GrowOn(one.first, one.now, [&one](LaneEngine* engine, const Status& status) {
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition, one.reason));
+      CHECK_EQ(status.message(), testing::Contains("while lanes 2 to 2 are added"));
+      CHECK_EQ(AllReduce(engine, Operation()).message(), status.message());
+    });
+  }
+}
+
+// Numbers of hosts mean nothing but which ranks share one.
+TEST_CASE("AddedLanesOnTheSameHostsAreUsed") {
+  testing::MeetAt("127.0.0.1", false);
+  const std::vector<std::vector<int>> cases[] = {
+      {{0, 0, 1, 1}, {7, 7, 3, 3}},
+      {{0, kUnknownHost, 1, 1}, {}},
+      {{0, kUnknownHost, 1, 1}, {0, 0, 1, kUnknownHost}},
+  };
+  Operation wide;
+  wide.counts = {1000};
+  wide.num_threads = 2;
+  wide.reduction = Reduction::kSum;
+  for (const auto& one : cases) {
+    GrowOn(one[0], one[1], [&wide](LaneEngine* engine, const Status& status) {
+      CHECK_EQ(status, testing::IsOk());
+      CHECK_EQ(AllReduce(engine, wide), testing::IsOk());
+    });
   }
 }
 

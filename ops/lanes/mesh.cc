@@ -38,6 +38,32 @@ int RanksPerHost(const MeshOptions& options) {
   return is_even ? first : 0;
 }
 
+// The first rank whose host is not known; the number of ranks: there is none.
+size_t FirstUnknown(const std::vector<int>& hosts) {
+  return std::find(hosts.begin(), hosts.end(), kUnknownHost) - hosts.begin();
+}
+
+bool AreKnown(const std::vector<int>& hosts) {
+  return !hosts.empty() && FirstUnknown(hosts) == hosts.size();
+}
+
+// Numbers of hosts in the order of their first ranks.
+std::vector<int> InOrder(const std::vector<int>& hosts) {
+  std::map<int, int> numbers;
+  std::vector<int> in_order;
+  for (const int host : hosts) {
+    in_order.push_back(numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
+  }
+  return in_order;
+}
+
+MeshOptions WithKnownHosts(MeshOptions options) {
+  if (AreKnown(options.hosts)) return options;
+  options.hosts.clear();
+  options.local_addresses.clear();
+  return options;
+}
+
 // A connection that has not yet shown who it is.
 struct Pending {
   Socket socket;
@@ -257,12 +283,32 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
 
 }  // namespace
 
-Status ConnectMesh(const MeshOptions& options, Socket listener, Mesh* mesh, Socket local_listener) {
+std::string DifferenceOfHosts(const std::vector<int>& first, const std::vector<int>& now) {
+  const bool were_known = AreKnown(first), are_known = AreKnown(now);
+  if (!were_known && !are_known) return "";
+  if (were_known != are_known) {
+    const std::vector<int>& lacking = were_known ? now : first;
+    const std::string ranks = lacking.empty()
+                                  ? "the ranks' hosts are"
+                                  : "rank " + std::to_string(FirstUnknown(lacking)) + "'s host is";
+    return ranks + (were_known ? " not known, unlike when the ranks first met"
+                               : " known, unlike when the ranks first met");
+  }
+  const std::vector<int> one = InOrder(first), other = InOrder(now);
+  const auto differ = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
+  if (differ == one.end()) return "";
+  return "rank " + std::to_string(differ - one.begin()) +
+         "'s host is another than when the ranks first met";
+}
+
+Status ConnectMesh(const MeshOptions& given, Socket listener, Mesh* mesh, Socket local_listener) {
+  const MeshOptions options = WithKnownHosts(given);
   const TimePoint deadline = After(options.timeout_seconds);
   const int world_size = static_cast<int>(options.addresses.size());
   Mesh result;
   result.rank = options.rank;
   result.world_size = world_size;
+  result.hosts = given.hosts;
   result.control.resize(world_size);
   result.messages.resize(world_size);
   result.links.resize(world_size);

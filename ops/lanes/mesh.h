@@ -18,11 +18,15 @@
 
 namespace tf_libra {
 
+// As a rank's host in MeshOptions: not known.
+inline constexpr int kUnknownHost = -1;
+
 struct MeshOptions {
   int rank = 0;
   std::vector<Address> addresses;  // of every rank's listener, own included
   // [rank]: a number for its host, the same for ranks that reach each other by Unix sockets, and
-  // where those listen beside (an empty host: nowhere). Empty: nothing is known of hosts.
+  // where those listen beside (an empty host: nowhere). Empty: nothing is known of hosts. If one
+  // is kUnknownHost, the ranks connect as if nothing were known of any.
   std::vector<int> hosts;
   std::vector<Address> local_addresses;
   JobSecret secret;
@@ -42,6 +46,7 @@ struct MeshOptions {
 struct Mesh {
   int rank = 0;
   int world_size = 1;
+  std::vector<int> hosts;            // as in MeshOptions
   Tree tree;                         // which ranks control connects
   std::vector<Socket> control;       // [rank]; invalid but for neighbours
   std::vector<Connection> messages;  // [rank]; own entry invalid
@@ -51,6 +56,11 @@ struct Mesh {
   std::vector<GridPeers> lanes;      // [lane - first_lane]
   Status unshared;  // why this process could not share memory as it wanted; else OK
 };
+
+// How the hosts of a meeting differ from those of the first meeting of the same ranks, with the
+// first rank that differs, as in "rank 1's host ...": "" if ranks connect alike. The same on every
+// rank.
+std::string DifferenceOfHosts(const std::vector<int>& first, const std::vector<int>& now);
 
 // Connects to every lower rank and accepts every higher one; `local_listener` is the one of
 // `local_addresses`, if there are any. Connections that do not prove within a

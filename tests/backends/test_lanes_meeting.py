@@ -92,6 +92,22 @@ def test_lanes_grow_to_what_is_asked_for() -> None:
         engine.close()
 
 
+def test_machine_unreadable_when_lanes_are_added_keeps_that_of_the_first_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_LIBRA_INTERFACE", "lo")
+    world = World(rank=0, size=1, local_size=0)  # on several hosts, as far as this rank can tell
+    terms = Terms(1, 10.0, 5.0)
+    engine = lanes_meeting.connect(world, terms, [lanes_meeting.offer(world, terms.num_lanes)])
+    try:
+        assert engine.machine == machine.here() != ""
+        monkeypatch.setattr(machine, "here", lambda: "")
+        assert lanes_meeting.grow(world, engine, 2).num_lanes == 2
+        assert engine.all_gather("still there") == ["still there"]
+    finally:
+        engine.close()
+
+
 # As `offer` has them: the place, TF_LIBRA_INTERFACE, what is listened on by it or without, where.
 NAMED, OTHER = ("a", "lo", "lo", "127.0.0.1"), ("a", "", "eth0", "10.0.0.1")
 ON_UNIX, ELSEWHERE = ("a", "", "", "unix:x"), ("b", "", "eth0", "10.0.0.2")

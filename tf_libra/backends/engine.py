@@ -90,6 +90,8 @@ class Engine:
         num_lanes: the largest number of threads that an all-reduce may use.
         ranks_per_host: the same on all hosts; 0: not known, or hosts differ.
         job: whose ranks they are: `World.job`.
+        machine: this process's machine as the ranks first met it; "": not known. Lanes are added
+            on the grid of that meeting.
     """
 
     rank: int
@@ -97,6 +99,7 @@ class Engine:
     num_lanes: int
     ranks_per_host: int = 0
     job: int = 0
+    machine: str = ""
 
     def all_gather(self, message: Any) -> list[Any]:
         """Every rank's message, by rank. Messages are what JSON can say.
@@ -212,6 +215,7 @@ class _Connected:
     """What the engine that runs does not know itself."""
 
     job: int = 0
+    machine: str = ""
 
 
 @functools.cache
@@ -227,7 +231,10 @@ def running() -> Engine | None:
     found = rank, world_size, per_host, num_lanes = [ctypes.c_int() for _ in range(4)]
     if library.load().c.TfLibraEngineInfo(*(ctypes.byref(one) for one in found)) != 0:
         return None
-    return Engine(rank.value, world_size.value, num_lanes.value, per_host.value, _connected().job)
+    known = _connected()
+    return Engine(
+        rank.value, world_size.value, num_lanes.value, per_host.value, known.job, known.machine
+    )
 
 
 def connect(
@@ -239,6 +246,7 @@ def connect(
     stall_warning_seconds: float,
     liveness_seconds: float = 10.0,
     job: int = 0,
+    machine: str = "",
 ) -> Engine:
     """Connects to all ranks of a job. `listen` must have been called; `addresses` are by rank.
 
@@ -258,7 +266,7 @@ def connect(
             liveness_seconds,
         )
     )
-    _connected().job = job
+    _connected().job, _connected().machine = job, machine
     connected = running()
     assert connected is not None
     return connected
@@ -266,12 +274,11 @@ def connect(
 
 def _arrays(addresses: list[Address]) -> list[Any]:
     """Hosts, ports, machines and local sockets, as C takes them."""
-    known = all(address.machine for address in addresses)
     return [
         library.text_array([address.host for address in addresses]),
         library.int_array([address.port for address in addresses]),
-        library.text_array([address.machine for address in addresses]) if known else None,
-        library.text_array([address.local for address in addresses]) if known else None,
+        library.text_array([address.machine for address in addresses]),
+        library.text_array([address.local for address in addresses]),
     ]
 
 

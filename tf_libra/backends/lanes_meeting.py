@@ -23,8 +23,13 @@ _INTERFACE = "TF_LIBRA_INTERFACE"
 _MAX_PORT = 65535
 
 
-def offer(world: World, num_lanes: int) -> dict[str, Any]:
+def offer(world: World, num_lanes: int, place: str | None = None) -> dict[str, Any]:
     """Listens, and says where: what every rank has to know of this one to connect.
+
+    Args:
+        world: the ranks.
+        num_lanes: the lanes that this rank needs.
+        place: the machine as an earlier meeting of the same ranks read it; None: read it now.
 
     Raises:
         ValueError: no network interface can be chosen.
@@ -32,7 +37,8 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
     """
     host = listening_host(world)
     # On one host it is what the user has named, or it would be a Unix socket.
-    here = machine.here() if world.local_size < world.size else ""
+    place = machine.here() if place is None else place
+    here = place if world.local_size < world.size else ""
     beside = bool(here) and world.local_size > 1
     address = engine_lib.listen(host, listening_ports(), here, beside)
     secret = os.urandom(engine_lib.SECRET_BYTES)
@@ -42,7 +48,7 @@ def offer(world: World, num_lanes: int) -> dict[str, Any]:
         "local": address.local,
         "machine": address.machine,
         # For what is compared with other ranks of the same place.
-        "place": machine.here(),
+        "place": place,
         "named": os.environ.get(_INTERFACE, ""),
         "interface": _interface(world),
         # Only rank 0's is used.
@@ -82,6 +88,7 @@ def connect(world: World, terms: Terms, offers: Sequence[dict[str, Any]]) -> eng
         terms.stall_warning_seconds,
         terms.liveness_seconds,
         world.job,
+        offers[world.rank]["place"],
     )
 
 
@@ -92,7 +99,8 @@ def grow(world: World, engine: engine_lib.Engine, num_lanes: int) -> engine_lib.
         ValueError: no network interface can be chosen.
         EngineError: a rank cannot be reached in time, or has given up.
     """
-    offers = engine.all_gather(offer(world, num_lanes))
+    # Read again it might be "" on one rank, and lanes would then fit no grid.
+    offers = engine.all_gather(offer(world, num_lanes, engine.machine))
     _check(offers)
     return engine.grow(_addresses(offers), _secret(offers), _num_lanes(offers))
 
