@@ -235,7 +235,7 @@ class Exchange {
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
     for (const int place : news_) {
       const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
-      if (peers_[i].memory != nullptr) DrainWakes(peers_[i].fd);
+      if (!moves_.TakeWakes(peers_[i])) return false;
       peers_[i].is_drained = peers_[i].is_full = false;
       WakeUp(i);
     }

@@ -130,6 +130,66 @@ TEST_CASE("PositionsThatCannotBe") {
   }
 }
 
+// Rank 1 does something again and again, until the exchange of rank 0 has ended.
+Status RunAgainst(Scripted* script, const std::function<void()>& attack) {
+  std::atomic<bool> is_over{false};
+  std::thread peer([&] {
+    while (!is_over) attack();
+  });
+  const Status status = script->Run().status;
+  is_over = true;
+  peer.join();
+  return status;
+}
+
+// A position that goes back and forth moves nothing: the exchange ends long before its deadline.
+TEST_CASE("PositionsThatGoBack") {
+  testing::MeetAt(kUnixHost, true);
+  RingEnd* (*const ends[])(SharedMemory*) = {
+      [](SharedMemory* memory) { return memory->outgoing_parts(); },
+      [](SharedMemory* memory) { return memory->outgoing_sums(); },
+  };
+  for (const auto& end : ends) {
+    Scripted script(2, 1 << 20);
+    script.SendHeader(1, HeaderOf(script.buffers));
+    RingEnd* const attacked = end(script.End(1).memory.get());
+    const int fd = script.End(1).socket.fd();
+    const Status status = RunAgainst(&script, [attacked, fd] {
+      for (const size_t step : {size_t{64}, 0 - size_t{64}}) {
+        static_cast<void>(attacked->Advance(step));
+        send(fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);  // so that rank 0 looks
+        poll(nullptr, 0, 1);
+      }
+    });
+    CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition,
+                                       "rank 1 has written into the shared memory what cannot be"));
+  }
+}
+
+// Bytes that wake this rank move nothing: as many as there is room for end the exchange, and a few
+// at a time keep neither its warning nor its deadline from coming.
+TEST_CASE("PeerThatWakesWithoutEnd") {
+  testing::MeetAt(kUnixHost, true);
+  const std::vector<char> bytes(1 << 16);
+  for (const bool is_flood : {true, false}) {
+    Scripted script(2, 1000, is_flood ? kGenerousSeconds : kShortSeconds);
+    std::vector<std::string> warnings;
+    script.options.stall_warning_seconds = kShortSeconds / 4;
+    script.options.on_stall = [&](const std::string& ranks, double) { warnings.push_back(ranks); };
+    const Status status = RunAgainst(&script, [&] {
+      send(script.End(1).socket.fd(), bytes.data(), is_flood ? bytes.size() : 10,
+           MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (!is_flood) poll(nullptr, 0, 1);
+    });
+    if (is_flood) {
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition, "rank 1 sends bytes"));
+    } else {
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 1"));
+      CHECK((warnings.size() == 1 && warnings[0] == "1"));
+    }
+  }
+}
+
 // Rank 1 is a process of its own, in the middle of many all-reduces.
 void WithAnotherProcess(double timeout_seconds,
                         const std::function<void(const ExchangeOptions&, pid_t)>& body) {

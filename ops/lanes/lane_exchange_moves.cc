@@ -216,6 +216,12 @@ Step ExchangeMoves::CopyRange(ExchangePeer* peer, RingEnd* end, ByteRange range,
                                          end, moved, copy));
 }
 
+bool ExchangeMoves::TakeWakes(const ExchangePeer& peer) {
+  if (peer.memory == nullptr || tf_libra::TakeWakes(peer.fd)) return true;
+  Fail(StatusCode::kFailedPrecondition, peer, "sends bytes without end beside the shared memory");
+  return false;
+}
+
 Step ExchangeMoves::SendHeaderInMemory(ExchangePeer* peer) {
   const auto copy = [this](char* place) {
     std::memcpy(place, &options_.header, sizeof(ExchangeHeader));
@@ -234,7 +240,7 @@ Step ExchangeMoves::ReceiveHeaderInMemory(ExchangePeer* peer) {
 
 Step ExchangeMoves::ReceivePartInMemory(ExchangePeer* peer) {
   size_t there = 0;
-  const Step looked = LookIntoRing(*peer->memory->incoming_parts(), &there);
+  const Step looked = LookIntoRing(peer->memory->incoming_parts(), &there);
   if (InMemory(*peer, looked) == Step::kFailed) return looked;
   const size_t received = std::min(own_chunk_.size(), summed_ + there);
   if (received == peer->part_received) return Step::kBlocked;

@@ -71,6 +71,9 @@ class ExchangeMoves {
   // now, or a failure.
   bool AwaitInMemory(const ExchangePeer& peer);
 
+  // Takes off the socket what a peer that shares memory has woken this rank with. False: a failure.
+  bool TakeWakes(const ExchangePeer& peer);
+
   // Where the block that is next begins and ends, within the own chunk, and the most bytes of one.
   size_t summed() const { return summed_; }
   size_t block_bytes() const { return block_bytes_; }

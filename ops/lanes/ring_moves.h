@@ -23,8 +23,8 @@ inline void AdvanceRing(int fd, RingEnd* end, size_t num_bytes) {
 }
 
 // As RingEnd::Look. kFailed, here and in all that follows: the other side claims what cannot be.
-inline Step LookIntoRing(const RingEnd& end, size_t* num_bytes) {
-  if (!end.Look(num_bytes)) return Step::kFailed;
+inline Step LookIntoRing(RingEnd* end, size_t* num_bytes) {
+  if (!end->Look(num_bytes)) return Step::kFailed;
   return *num_bytes > 0 ? Step::kProgress : Step::kBlocked;
 }
 
@@ -35,7 +35,7 @@ Step CopyThroughRing(const Buffers& buffers, ByteRange range, size_t limit, size
                      RingEnd* end, size_t* moved, Copy copy) {
   if (*moved >= limit) return Step::kBlocked;
   size_t room = 0;
-  if (const Step step = LookIntoRing(*end, &room); step != Step::kProgress) return step;
+  if (const Step step = LookIntoRing(end, &room); step != Step::kProgress) return step;
   const size_t bytes = std::min({room, limit - *moved, most, end->capacity() / 4});
   char* place = end->here();
   const size_t begin = range.begin + *moved;
@@ -72,7 +72,7 @@ template <typename Copy>
 Step MoveHeaderThroughRing(int fd, RingEnd* end, size_t* moved, Copy copy) {
   const size_t size = BytesToHeaderEnd(end->position());
   size_t room = 0;
-  if (LookIntoRing(*end, &room) == Step::kFailed) return Step::kFailed;
+  if (LookIntoRing(end, &room) == Step::kFailed) return Step::kFailed;
   if (room < size) return Step::kBlocked;
   copy(end->here() + size - kHeaderRoom);
   AdvanceRing(fd, end, size);
@@ -89,15 +89,24 @@ inline Step AwaitRing(RingEnd* end, size_t left) {
   const size_t awaited = std::min(left, end->capacity() / 2);
   end->Await(awaited);
   size_t there = 0;
-  if (LookIntoRing(*end, &there) == Step::kFailed) return Step::kFailed;
+  if (LookIntoRing(end, &there) == Step::kFailed) return Step::kFailed;
   return there < awaited ? Step::kBlocked : Step::kProgress;
 }
 
-// Takes off the socket what has woken this rank: all of it, so that there is room for more.
-inline void DrainWakes(int fd) {
+// More than a peer has cause to send between two waits: a byte for each ring that this rank waits
+// at.
+inline constexpr size_t kMaxWakes = 4096;
+
+// Takes off the socket what has woken this rank: all of it, so that there is room for more. False:
+// the peer sends without end.
+inline bool TakeWakes(int fd) {
   char bytes[64];
-  while (recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == sizeof(bytes)) {
+  for (size_t taken = 0; taken < kMaxWakes;) {
+    const ssize_t received = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (received <= 0) return true;  // an end is found by who watches the connection
+    taken += static_cast<size_t>(received);
   }
+  return false;
 }
 
 }  // namespace tf_libra

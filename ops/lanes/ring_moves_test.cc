@@ -58,7 +58,7 @@ TEST_CASE("TensorsGoThroughInParts") {
   }
   CHECK(output == input);
   size_t none = 0;
-  CHECK(LookIntoRing(*sides.other->incoming_parts(), &none) == Step::kBlocked);
+  CHECK(LookIntoRing(sides.other->incoming_parts(), &none) == Step::kBlocked);
 }
 
 TEST_CASE("NothingBeyondTheLimit") {
@@ -107,8 +107,17 @@ TEST_CASE("WhoWaitsIsWoken") {
   AdvanceRing(sides.ours.fd(), out, 10);
   CHECK(sides.TheirsWasWoken());
   for (int i = 0; i < 200; ++i) CHECK_EQ(send(sides.ours.fd(), "", 1, 0), 1);
-  DrainWakes(sides.theirs.fd());
+  CHECK(TakeWakes(sides.theirs.fd()));
   CHECK(!sides.TheirsWasWoken());
+}
+
+TEST_CASE("WakesAreTakenUpToALimit") {
+  const Sides sides;
+  const std::vector<char> bytes(2 * kMaxWakes);
+  CHECK_EQ(send(sides.ours.fd(), bytes.data(), bytes.size(), 0),
+           static_cast<ssize_t>(bytes.size()));
+  CHECK(!TakeWakes(sides.theirs.fd()));
+  CHECK(sides.TheirsWasWoken());  // the rest is still there
 }
 
 TEST_CASE("WhatCannotBeIsAFailure") {
@@ -117,7 +126,7 @@ TEST_CASE("WhatCannotBeIsAFailure") {
   RingEnd* const in = sides.other->incoming_parts();
   size_t number = 0;
   const Buffers buffers;
-  CHECK(LookIntoRing(*in, &number) == Step::kFailed);
+  CHECK(LookIntoRing(in, &number) == Step::kFailed);
   CHECK(AwaitRing(in, 10) == Step::kFailed);
   CHECK(MoveHeaderThroughRing(sides.theirs.fd(), in, &number, [](char*) {}) == Step::kFailed);
   number = 0;

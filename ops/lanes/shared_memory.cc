@@ -43,10 +43,11 @@ RingEnd::RingEnd(bool reads, RingState* state, char* bytes, size_t capacity)
       wanted_by_me_(reads ? &state->wanted_written : &state->wanted_read),
       wanted_by_them_(reads ? &state->wanted_read : &state->wanted_written) {}
 
-bool RingEnd::Look(size_t* num_bytes) const {
+bool RingEnd::Look(size_t* num_bytes) {
   const uint64_t theirs = *theirs_;
   const uint64_t in_ring = reads_ ? theirs - position_ : position_ - theirs;
-  if (in_ring > capacity_) return false;
+  if (in_ring > capacity_ || theirs < seen_) return false;
+  seen_ = theirs;
   *num_bytes = static_cast<size_t>(reads_ ? in_ring : capacity_ - in_ring);
   return true;
 }
@@ -57,10 +58,8 @@ bool RingEnd::Advance(size_t num_bytes) {
   position_ += num_bytes;
   *mine_ = position_;
   uint64_t wanted = *wanted_by_them_;
-  while (wanted <= position_) {
-    if (wanted_by_them_->compare_exchange_weak(wanted, RingState::kNever)) return true;
-  }
-  return false;
+  // If the other side has just changed what it waits for, it looks again, and sees the position.
+  return wanted <= position_ && wanted_by_them_->compare_exchange_strong(wanted, RingState::kNever);
 }
 
 void RingEnd::Await(size_t num_bytes) {

@@ -42,8 +42,8 @@ class RingEnd {
   uint64_t position() const { return position_; }
 
   // The bytes that can be read here, or written; from `here` on. False: the other side claims what
-  // cannot be.
-  bool Look(size_t* num_bytes) const;
+  // cannot be: more than there is room for, or less than before.
+  bool Look(size_t* num_bytes);
   char* here() const { return bytes_ + position_ % capacity_; }
   // That many of them have been read, or written. True: the other side waits for that, and is to be
   // woken.
@@ -59,6 +59,7 @@ class RingEnd {
   // Of this end, and of the other: positions, and what is waited for.
   std::atomic<uint64_t>*const mine_, *const theirs_, *const wanted_by_me_, *const wanted_by_them_;
   uint64_t position_ = 0;
+  uint64_t seen_ = 0;  // the position of the other side, which never goes back
 };
 
 class SharedMemory {

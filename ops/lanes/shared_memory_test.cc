@@ -36,9 +36,9 @@ struct Pair {
   }
 };
 
-size_t There(const RingEnd& end) {
+size_t There(RingEnd* end) {
   size_t there = SIZE_MAX;
-  CHECK(end.Look(&there));
+  CHECK(end->Look(&there));
   return there;
 }
 
@@ -49,14 +49,14 @@ TEST_CASE("BytesComeAsTheyWent") {
   for (const bool forth : {true, false}) {
     RingEnd* const out = forth ? pair.maker->outgoing_parts() : pair.taker->outgoing_sums();
     RingEnd* const in = forth ? pair.taker->incoming_parts() : pair.maker->incoming_sums();
-    CHECK_EQ(There(*out), kCapacity);
+    CHECK_EQ(There(out), kCapacity);
     std::string expected;
     uint64_t sent = 0;
     for (int turn = 0; turn < 2000; ++turn) {
-      CHECK_EQ(There(*out), kCapacity - expected.size());
-      CHECK_EQ(There(*in), expected.size());
+      CHECK_EQ(There(out), kCapacity - expected.size());
+      CHECK_EQ(There(in), expected.size());
       CHECK(std::memcmp(in->here(), expected.data(), expected.size()) == 0);
-      const size_t put = random() % (There(*out) + 1);
+      const size_t put = random() % (There(out) + 1);
       std::string bytes(put, ' ');
       for (char& byte : bytes) byte = static_cast<char>(sent++ * 31 >> 3);
       std::memcpy(out->here(), bytes.data(), put);
@@ -82,7 +82,7 @@ TEST_CASE("WokenWhenItIsWorthIt") {
   in->Await(200);
   in->AwaitNothing();
   CHECK(!out->Advance(kCapacity - 101));
-  CHECK_EQ(There(*out), 0u);
+  CHECK_EQ(There(out), 0u);
   out->Await(1000);
   CHECK(!in->Advance(999));
   CHECK(in->Advance(1));
@@ -113,11 +113,29 @@ TEST_CASE("PositionsThatCannotBe") {
   // Its own positions, changed by the other: known better here.
   incoming->written = 10;
   incoming->read = 77;
-  CHECK_EQ(There(*memory->incoming_parts()), 10u);
+  CHECK_EQ(There(memory->incoming_parts()), 10u);
   outgoing->read = 1000;
   outgoing->written = UINT64_MAX;
-  CHECK_EQ(There(*memory->outgoing_parts()), kCapacity);
+  CHECK_EQ(There(memory->outgoing_parts()), kCapacity);
   munmap(mapped, 4 * sizeof(RingState));
+}
+
+// A position of the other side that goes back is one that it never had, or had to keep. Amounts
+// wrap around: this one goes back by ten.
+TEST_CASE("PositionsThatGoBack") {
+  constexpr size_t kBack = 0 - size_t{10};
+  Pair pair;
+  RingEnd* const out = pair.maker->outgoing_parts();
+  RingEnd* const in = pair.taker->incoming_parts();
+  size_t there = 0;
+  static_cast<void>(out->Advance(100));
+  CHECK_EQ(There(in), 100u);
+  static_cast<void>(in->Advance(50));
+  CHECK_EQ(There(out), kCapacity - 50);
+  static_cast<void>(out->Advance(kBack));  // to 90
+  CHECK(!in->Look(&there));
+  static_cast<void>(in->Advance(kBack));  // to 40
+  CHECK(!out->Look(&there));
 }
 
 // A file that could shrink would end who has mapped it; one of another size is no agreement.
