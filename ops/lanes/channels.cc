@@ -9,8 +9,10 @@ void Channels::Post(const TransferPtr& transfer) {
 }
 
 void Channels::Announce(const std::string& key, Announced announced) {
+  const size_t num_bytes = key.size() + announced.content.size();
   channels_[key].announced.push_back(std::move(announced));
   ++num_announced_;
+  announced_bytes_ += num_bytes;
 }
 
 bool Channels::Meet(const std::string& key, TransferPtr* transfer, Announced* announced) {
@@ -23,6 +25,7 @@ bool Channels::Meet(const std::string& key, TransferPtr* transfer, Announced* an
   channel.posted.pop_front();
   channel.announced.pop_front();
   --num_announced_;
+  announced_bytes_ -= key.size() + announced->content.size();
   if (channel.posted.empty() && channel.announced.empty()) channels_.erase(found);
   return true;
 }

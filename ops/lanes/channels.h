@@ -28,6 +28,8 @@ class Channels {
 
   // What has met nothing yet.
   size_t num_announced() const { return num_announced_; }
+  // Of their texts.
+  size_t announced_bytes() const { return announced_bytes_; }
   // The first of each name, so many of them, with what they are.
   std::string NameAnnounced(size_t most) const;
 
@@ -38,7 +40,7 @@ class Channels {
   };
 
   std::map<std::string, Channel> channels_;  // by key; none is empty
-  size_t num_announced_ = 0;
+  size_t num_announced_ = 0, announced_bytes_ = 0;
 };
 
 }  // namespace tf_libra

@@ -47,6 +47,7 @@ TEST_CASE("WhatIsAnnouncedIsNamed") {
   channels.Announce("mb", {2, 4, "float32 [2]"});
   channels.Announce("ma", {3, 4, "float32 [3]"});
   CHECK_EQ(channels.num_announced(), 3u);
+  CHECK_EQ(channels.announced_bytes(), 39u);
   CHECK_EQ(channels.NameAnnounced(2), std::string("'a' (float32 [3]), 'b' (float32 [1])"));
   CHECK_EQ(channels.NameAnnounced(1), std::string("'a' (float32 [3]) and more"));
   TransferPtr transfer;
@@ -54,6 +55,7 @@ TEST_CASE("WhatIsAnnouncedIsNamed") {
   channels.Post(Made("ma"));
   CHECK(channels.Meet("ma", &transfer, &announced));
   CHECK_EQ(channels.num_announced(), 2u);
+  CHECK_EQ(channels.announced_bytes(), 26u);
   CHECK_EQ(channels.NameAnnounced(2), std::string("'b' (float32 [1])"));
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 namespace tf_libra {
@@ -22,6 +23,14 @@ constexpr int kAll = ControlHeader::kAll;
 constexpr int kFramesPerTurn = 64;
 // How long before somebody is named all on the way there are asked; of short waits it is half.
 constexpr double kProbeSeconds = 5;
+
+bool IsProbe(const ControlHeader& header) {
+  return header.Is(Kind::kProbe) || header.Is(Kind::kAlive);
+}
+
+std::tuple<uint32_t, int32_t, int32_t> KeyOf(const ControlHeader& header) {
+  return {header.kind, header.origin, header.target};
+}
 
 std::string Named(int rank) { return "rank " + std::to_string(rank); }
 
@@ -154,18 +163,26 @@ Status ControlPlane::Read(Edge* edge) {
     edge->incoming = nullptr;
     --left;
     const std::lock_guard<std::mutex> lock(mutex_);
-    Deliver(edge, frame);
+    if (Status status = Deliver(edge, frame); !status.ok()) return status;
     if (!HasRoom(*edge)) return Status();
   }
   return Status();
 }
 
-void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
+Status ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
   const int origin = frame->header.origin, target = frame->header.target;
   switch (static_cast<Kind>(frame->header.kind)) {
     case Kind::kData:
+      // As long as a rank behind a neighbour is missing, no other one there is further than this
+      // collective: what a rank says next follows, on every edge, what it has waited for itself.
+      if (edge->unread_bytes > options_.max_waiting_bytes && !inbox_[origin].empty() &&
+          LacksFrom(*edge)) {
+        return Status(StatusCode::kFailedPrecondition,
+                      Named(edge->rank) + " sends messages of " + Named(origin) +
+                          " that do not wait for those of other ranks");
+      }
       Pass(frame, edge);
-      edge->unread_bytes += frame->bytes.size();
+      edge->unread_bytes += frame->memory_bytes();
       inbox_[origin].push_back(frame);
       if (is_wanted_[origin] && inbox_[origin].size() == 1 && --num_missing_ == 0) {
         changed_.notify_all();
@@ -187,6 +204,7 @@ void ControlPlane::Deliver(Edge* edge, const FramePtr& frame) {
         is_alive_[origin] = true;
       }
   }
+  return Status();
 }
 
 void ControlPlane::Lose(Edge* edge, const Status& why) {
@@ -214,8 +232,12 @@ void ControlPlane::Pass(const FramePtr& frame, const Edge* from) {
 }
 
 void ControlPlane::Enqueue(Edge* edge, const FramePtr& frame) {
+  const bool is_probe = IsProbe(frame->header);
+  // The same that is still to be sent says as much: a neighbour that does not read is owed one.
+  if (is_probe && edge->queued_probes.count(KeyOf(frame->header)) > 0) return;
   edge->queue.push_back(frame);
-  edge->queued_bytes += frame->bytes.size();
+  edge->queued_bytes += frame->memory_bytes();
+  if (is_probe) edge->queued_probes.insert(KeyOf(frame->header));
   if (!edge->is_open || edge->is_deaf) return Drop(edge);
   Send(edge);
   if (!edge->queue.empty()) waker_.Wake();
@@ -237,7 +259,8 @@ void ControlPlane::Send(Edge* edge) {
     }
     edge->front_sent += static_cast<size_t>(sent);
     if (edge->front_sent < bytes.size()) continue;
-    edge->queued_bytes -= bytes.size();
+    edge->queued_bytes -= edge->queue.front()->memory_bytes();
+    edge->queued_probes.erase(KeyOf(edge->queue.front()->header));
     edge->queue.pop_front();
     edge->front_sent = 0;
     ++edge->num_sent;
@@ -254,15 +277,24 @@ void ControlPlane::Drop(Edge* edge) {
   }
   edge->num_sent += edge->queue.size();
   edge->queue.clear();
+  edge->queued_probes.clear();
   edge->front_sent = edge->queued_bytes = 0;
   changed_.notify_all();
 }
 
 bool ControlPlane::HasRoom(const Edge& edge) const {
-  if (edge.unread_bytes > options_.max_waiting_bytes && num_missing_ == 0) return false;
+  if (edge.unread_bytes > options_.max_waiting_bytes && !LacksFrom(edge)) return false;
   return std::none_of(edges_.begin(), edges_.end(), [this, &edge](const Edge& other) {
     return &other != &edge && other.queued_bytes > options_.max_waiting_bytes;
   });
+}
+
+bool ControlPlane::LacksFrom(const Edge& edge) const {
+  if (num_missing_ == 0) return false;
+  for (int rank = 0; rank < tree_.world_size(); ++rank) {
+    if (Misses(rank) && tree_.Toward(rank) == edge.rank) return true;
+  }
+  return false;
 }
 
 ControlPlane::Edge* ControlPlane::EdgeToward(int rank) {
@@ -323,7 +355,7 @@ Status ControlPlane::Run(const FramePtr& mine, int root, double timeout_seconds,
       inbox_[rank].pop_front();
       Edge* const edge = EdgeToward(rank);
       const bool was_full = edge->unread_bytes > options_.max_waiting_bytes;
-      edge->unread_bytes -= received[rank]->bytes.size();
+      edge->unread_bytes -= received[rank]->memory_bytes();
       if (was_full) waker_.Wake();
     }
   }

@@ -15,8 +15,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "ops/lanes/clock.h"
@@ -95,9 +97,11 @@ class ControlPlane {
     bool has_lost_data = false;  // what it was to have
     std::deque<FramePtr> queue;  // what goes out
     size_t front_sent = 0;       // bytes of the first of them
-    size_t queued_bytes = 0;     // of them all
-    uint64_t num_sent = 0;       // frames, since the beginning
-    size_t unread_bytes = 0;     // that came from it, and wait to be asked for
+    size_t queued_bytes = 0;     // of them all, as they take memory
+    // Probes and answers among them, by kind, origin and target: each once.
+    std::set<std::tuple<uint32_t, int32_t, int32_t>> queued_probes;
+    uint64_t num_sent = 0;    // frames, since the beginning
+    size_t unread_bytes = 0;  // that came from it, and wait to be asked for
   };
   struct Statement {
     int rank = 0;  // of whom
@@ -118,7 +122,8 @@ class ControlPlane {
   Status Read(Edge* edge);
 
   // All of these with the lock held.
-  void Deliver(Edge* edge, const FramePtr& frame);
+  // An error: the neighbour says more than it can have cause to.
+  Status Deliver(Edge* edge, const FramePtr& frame);
   void Lose(Edge* edge, const Status& why);
   // Notes what is said of a rank for the first time, and passes it on.
   void Note(const FramePtr& said, const Status& status, const Edge* from);
@@ -127,6 +132,8 @@ class ControlPlane {
   void Send(Edge* edge);
   void Drop(Edge* edge);
   bool HasRoom(const Edge& edge) const;
+  // Whether a collective waits for a rank behind the edge.
+  bool LacksFrom(const Edge& edge) const;
   Edge* EdgeToward(int rank);
 
   // A collective: what this rank says, unless it is null, and what comes from `root`, or from all

@@ -2,6 +2,7 @@
 #ifndef TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 #define TF_LIBRA_OPS_LANES_CONTROL_FRAME_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,10 +38,14 @@ struct ControlFrame {
   // Of what ranks say, and of words about one that is gone or gives up.
   static constexpr uint32_t kMaxDataBytes = 64u << 20;
   static constexpr uint32_t kMaxWordsBytes = 4096;
+  // Of this, its pointers, and the queue that it waits in.
+  static constexpr size_t kFrameOverhead = 128;
 
   ControlHeader header;
   std::string bytes;  // header included
 
+  // What it takes while it waits, counted at the least for a frame without a text.
+  size_t memory_bytes() const { return kFrameOverhead + bytes.size(); }
   std::string text() const { return bytes.substr(sizeof(ControlHeader)); }
 };
 

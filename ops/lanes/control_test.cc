@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -343,6 +344,77 @@ TEST_CASE("NobodyRunsAway") {
       CHECK_EQ(all[other].size(), other < 3 ? large.size() : size_t{0});
     }
   });
+}
+
+// Of answers that a neighbour does not read few wait for it, however often it asks.
+TEST_CASE("NeighbourThatProbesAndDoesNotRead") {
+  testing::OverBoth();
+  constexpr size_t kProbes = 200'000;
+  std::vector<Mesh> meshes = testing::ConnectAll(2, 1);
+  Socket& end = meshes[1].control[0];
+  const int small = 1 << 16;  // so that the connection itself holds few
+  for (const Socket* socket : {&meshes[0].control[1], &end}) {
+    setsockopt(socket->fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+  }
+  const auto plane = PlaneOf(&meshes[0]);
+  std::string probes;
+  for (size_t i = 0; i < kProbes; ++i) probes += Header(kProbe, 0, 1, 0);
+  probes += Message(kData, "asked");
+  std::thread asked([&] {
+    std::string message;
+    CHECK_EQ(plane->Broadcast(1, kGenerousSeconds, &message), testing::IsOk());
+    message = "last";
+    CHECK_EQ(plane->Broadcast(0, kGenerousSeconds, &message), testing::IsOk());
+  });
+  CHECK_EQ(SendAll(end, probes.data(), probes.size(), After(kGenerousSeconds)), testing::IsOk());
+  const std::string answer = Header(kAlive, 0, 0, 1);
+  std::string received(answer.size(), '\0');
+  size_t num_answers = 0;
+  for (bool is_answer = true; is_answer; num_answers += is_answer) {
+    CHECK_EQ(ReceiveAll(end, received.data(), received.size(), After(kGenerousSeconds)),
+             testing::IsOk());
+    is_answer = received == answer;
+  }
+  CHECK(received == Header(kData, 4, 0));
+  CHECK((num_answers > 0 && num_answers < kProbes / 2));
+  asked.join();
+}
+
+// While rank 0 waits for another rank, a neighbour says more than it may: from behind another edge
+// nothing is to come by it, and it is not read; if something is, it is named.
+TEST_CASE("NeighbourThatRunsAwayWhileAnotherIsMissing") {
+  testing::OverBoth();
+  ControlOptions options;
+  options.max_waiting_bytes = 1 << 20;
+  const std::string message = Message(kData, std::string(1 << 18, 'x'));
+  for (const int world_size : {3, 6}) {
+    std::vector<Mesh> meshes = testing::ConnectAll(world_size, 1);
+    const auto plane = PlaneOf(&meshes[0], options);
+    std::atomic<bool> is_over{false};
+    size_t num_sent = 0;
+    std::thread neighbour([&] {
+      while (!is_over) {
+        const size_t at = num_sent % message.size();
+        const ssize_t sent = send(meshes[1].control[0].fd(), message.data() + at,
+                                  message.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent > 0) num_sent += static_cast<size_t>(sent);
+        if (sent < 0) poll(nullptr, 0, 1);
+      }
+    });
+    std::vector<std::string> all;
+    const bool is_relay = world_size == 6;  // rank 5 is behind it
+    const Status status =
+        plane->AllGather("", is_relay ? kGenerousSeconds : 2 * kShortSeconds, &all);
+    is_over = true;
+    neighbour.join();
+    if (is_relay) {
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kFailedPrecondition,
+                                         "rank 1 sends messages of rank 1 that do not wait"));
+    } else {
+      CHECK_EQ(status, testing::StatusIs(StatusCode::kDeadlineExceeded, "for rank(s) 2"));
+      CHECK(num_sent < 32u << 20);  // most of it in the buffers of the connection
+    }
+  }
 }
 
 // While a collective waits in another thread, it gets what it waits for.

@@ -21,6 +21,7 @@ constexpr size_t kTurnBytes = 1 << 20;
 constexpr size_t kMemoryTurnBytes = 128 << 10;
 // Of a peer, that nobody here has an answer to.
 constexpr size_t kMaxAnnounced = 1 << 16;
+constexpr size_t kMaxAnnouncedBytes = 16 << 20;  // of their names and what they are
 // Named in a message.
 constexpr size_t kMaxNamed = 3;
 constexpr uint64_t kWaker = UINT64_MAX;
@@ -469,14 +470,21 @@ Status Messenger::HandleAll(Peer* peer) {
   }
 }
 
+Status Messenger::Unexpected(const Peer& peer) {
+  return Status(StatusCode::kFailedPrecondition,
+                Named(peer.rank) + " sent what nobody has asked for");
+}
+
 Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
   switch (frame.kind) {
     case Frame::kOffer:
     case Frame::kAsk: {
-      if (peer->sends.num_announced() + peer->receives.num_announced() >= kMaxAnnounced) {
+      if (peer->sends.num_announced() + peer->receives.num_announced() >= kMaxAnnounced ||
+          peer->sends.announced_bytes() + peer->receives.announced_bytes() >= kMaxAnnouncedBytes) {
         return Status(StatusCode::kFailedPrecondition,
                       Named(peer->rank) + " has more than " + std::to_string(kMaxAnnounced) +
-                          " messages under way that this rank has none of");
+                          " messages, or " + std::to_string(kMaxAnnouncedBytes >> 20) +
+                          " MiB of their names, under way that this rank has none of");
       }
       const bool sends = frame.kind == Frame::kAsk;
       std::string key;
@@ -489,8 +497,7 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       const auto found = peer->asked.find(frame.id);
       if (found == peer->asked.end() || !found->second->is_matched ||
           frame.num_bytes > found->second->num_movable()) {
-        return Status(StatusCode::kFailedPrecondition,
-                      Named(peer->rank) + " sent what nobody has asked for");
+        return Unexpected(*peer);
       }
       peer->incoming.Expect(found->second, frame.num_bytes);
       return Status();
@@ -508,12 +515,15 @@ Status Messenger::Handle(Peer* peer, const Frame& frame, const char* text) {
       return Status();
     }
     case Frame::kConfirm: {
+      // A rank asks once. Answers to more would wait without end for a peer that reads none.
+      if (std::exchange(peer->was_asked_to_confirm, true)) return Unexpected(*peer);
       Frame answer;
       answer.kind = Frame::kConfirmed;
       AddFrame(peer, std::string(reinterpret_cast<const char*>(&answer), sizeof(answer)));
       return Status();
     }
     default:
+      if (!peer->asked_to_confirm) return Unexpected(*peer);
       peer->has_confirmed = true;
       return Status();
   }

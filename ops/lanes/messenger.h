@@ -85,7 +85,8 @@ class Messenger {
     uint64_t next_id = 0;
     int num_active = 0;  // transfers with it
     bool has_sent = false;
-    bool asked_to_confirm = false, has_confirmed = false;
+    bool asked_to_confirm = false, has_confirmed = false;  // by this rank, and it
+    bool was_asked_to_confirm = false;
 
     Outgoing outgoing;
     bool has_turn = false, awaits_room = false;
@@ -121,6 +122,7 @@ class Messenger {
   // All that has come, as far as it is whole.
   Status HandleAll(Peer* peer);
   Status Handle(Peer* peer, const Frame& frame, const char* text);
+  static Status Unexpected(const Peer& peer);
   Status Gone(Peer* peer, const std::string& why);
   void Confirm();
   double Patience() const;

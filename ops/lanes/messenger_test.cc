@@ -364,6 +364,11 @@ TEST_CASE("PeerThatMakesNoSense") {
   unmatched.id = 0;  // asked for, but never offered
   const std::string known(reinterpret_cast<const char*>(&data), sizeof(data));
   const std::string early(reinterpret_cast<const char*>(&unmatched), sizeof(unmatched));
+  Frame confirm;
+  confirm.kind = Frame::kConfirm;
+  const std::string once(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
+  confirm.kind = Frame::kConfirmed;  // though nobody has asked
+  const std::string confirmed(reinterpret_cast<const char*>(&confirm), sizeof(confirm));
   Frame room = data;
   room.kind = Frame::kCredit;  // for what is not sent
   const std::string credit(reinterpret_cast<const char*>(&room), sizeof(room));
@@ -374,7 +379,8 @@ TEST_CASE("PeerThatMakesNoSense") {
   const std::string more = WithText(offer, "mx", "uint8 [16]") +
                            std::string(reinterpret_cast<const char*>(&whole), sizeof(whole)) +
                            std::string(16, 'x');
-  for (const std::string& bytes : {std::string(100, 'x'), known, early, credit, more}) {
+  for (const std::string& bytes :
+       {std::string(100, 'x'), known, early, credit, more, once + once, confirmed}) {
     std::vector<Mesh> meshes = ConnectAll(2, 1);
     const Connection peer = std::move(meshes[0].messages[1]);
     Node node(std::move(meshes[1]), Patient());
@@ -403,21 +409,31 @@ TEST_CASE("PeerThatWritesWhatCannotBe") {
                                              "rank 0 has written into the shared memory"));
 }
 
-TEST_CASE("PeerThatAnnouncesWithoutEnd") {
-  testing::OverAll();
+// Many messages, or fewer with long names.
+void AnnouncedWithoutEnd(bool is_long) {
   std::vector<Mesh> meshes = ConnectAll(2, 1);
   const Connection peer = std::move(meshes[0].messages[1]);
   Node node(std::move(meshes[1]), Patient());
   Side receive(kReceive, 0, "y", 16);
   receive.Post(&node);
   Frame offer;
-  offer.kind = Frame::kOffer;
+  offer.kind = is_long ? Frame::kAsk : Frame::kOffer;
+  const std::string content(is_long ? 8000 : 0, 'c');
   std::string bytes;
-  for (int i = 0; i < (1 << 16) + 1; ++i) bytes += WithText(offer, "mx", "");
+  for (int i = 0; i < (is_long ? 2200 : (1 << 16) + 1); ++i) {
+    bytes += WithText(offer, "mx" + std::string(is_long, static_cast<char>('a' + i % 26)), content);
+  }
   const Status sent = testing::Send(peer, bytes.data(), bytes.size());
   CHECK((sent.ok() || sent.code() == StatusCode::kUnavailable));  // it may hang up before
   CHECK_EQ(receive.Wait(),
-           testing::StatusIs(StatusCode::kFailedPrecondition, "rank 0 has more than 65536"));
+           testing::StatusIs(StatusCode::kFailedPrecondition,
+                             "rank 0 has more than 65536 messages, or 16 MiB of their names"));
+}
+
+TEST_CASE("PeerThatAnnouncesWithoutEnd") {
+  testing::OverAll();
+  AnnouncedWithoutEnd(/*is_long=*/false);
+  AnnouncedWithoutEnd(/*is_long=*/true);
 }
 
 TEST_CASE("FlushWaitsForWhatWasSent") {

@@ -54,7 +54,7 @@ inline Step StreamThroughRing(const iovec* runs, size_t num_runs, bool sends, si
                               RingEnd* end, size_t* moved) {
   size_t there = 0;
   *moved = 0;
-  if (const Step step = LookIntoRing(*end, &there); step != Step::kProgress) return step;
+  if (const Step step = LookIntoRing(end, &there); step != Step::kProgress) return step;
   there = std::min({there, most, end->capacity() / 4});
   for (size_t i = 0; i < num_runs && *moved < there; ++i) {
     const size_t size = std::min(runs[i].iov_len, there - *moved);
