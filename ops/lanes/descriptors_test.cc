@@ -17,6 +17,7 @@ namespace tf_libra {
 namespace {
 
 using testing::kGenerousSeconds;
+using testing::NumOpen;
 using testing::OnEveryRank;
 
 void InAnotherProcess(void (*body)()) {
@@ -30,12 +31,6 @@ void InAnotherProcess(void (*body)()) {
   int outcome = -1;
   CHECK_EQ(waitpid(child, &outcome, 0), child);
   CHECK_EQ(outcome, 0);
-}
-
-int NumOpen() {
-  int count = 0;
-  for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) >= 0;
-  return count;
 }
 
 void Limit(int soft, int hard) {

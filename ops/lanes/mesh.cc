@@ -101,8 +101,7 @@ enum class Hearing { kGoesOn, kWelcome, kDropped };
 // Whoever has proven to know the secret, and what it has passed along. Whether
 // it is welcome now.
 bool Welcome(const MeshOptions& options, const Socket& file, Pending* pending, Status* unshared) {
-  if (file.valid() && SharesMemory(options, pending->hello.lane, pending->hello.rank) &&
-      unshared->ok()) {
+  if (file.valid() && unshared->ok()) {
     *unshared = SharedMemory::Take(file, RingBytes(options), &pending->memory);
   }
   const uint8_t welcome = pending->memory != nullptr ? kWelcomeInMemory : kWelcome;
@@ -116,8 +115,14 @@ Hearing Hear(const MeshOptions& options, Pending* pending, Mesh* mesh) {
   char* const bytes = in_hello ? reinterpret_cast<char*>(&pending->hello)
                                : reinterpret_cast<char*>(pending->proof.data());
   const size_t size = in_hello ? sizeof(Hello) : pending->proof.size();
-  Socket file;  // comes with the last bytes
-  const ssize_t received = ReceiveFile(pending->socket, bytes + at, size - at, &file);
+  // A file may come with the last bytes of a proof; of any other that is sent along the system lets
+  // go.
+  Socket file;
+  const bool takes_file =
+      !in_hello && SharesMemory(options, pending->hello.lane, pending->hello.rank);
+  const ssize_t received = takes_file
+                               ? ReceiveFile(pending->socket, bytes + at, size - at, &file)
+                               : recv(pending->socket.fd(), bytes + at, size - at, MSG_DONTWAIT);
   if (received <= 0) {
     const bool later = received < 0 && WouldBlock(errno);
     return later ? Hearing::kGoesOn : Hearing::kDropped;

@@ -445,6 +445,35 @@ TEST_CASE("NobodyConnectsOnceTheMeshIsUp") {
   }
 }
 
+// Descriptors that come with a greeting are not taken, whatever it says: strangers, who stay, leave
+// this process none.
+TEST_CASE("FilesOfStrangersAreNotTaken") {
+  testing::MeetAt(kUnixHost, true);
+  Meeting meeting(2, 1);
+  Mesh meshes[2];
+  const int before = testing::NumOpen();
+  std::thread rank0([&] { CHECK_EQ(meeting.Connect(0, &meshes[0]), testing::IsOk()); });
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 20; ++i) {
+    Socket socket;
+    CHECK_EQ(Connect(meeting.options.addresses[0], After(kGenerousSeconds), &socket),
+             testing::IsOk());
+    // On the lane, which may share memory; and the files come before any proof.
+    const std::string hello = HelloBytes(1, 0, 2, 1);
+    for (size_t at = 0; at < hello.size(); ++at) {
+      CHECK_EQ(testing::SendWithFiles(socket, hello.substr(at, 1), 2), 1);
+    }
+    Answer answer;  // all of it has been read
+    CHECK_EQ(ReceiveAll(socket, &answer, sizeof(answer), After(kGenerousSeconds)), testing::IsOk());
+    strangers.push_back(std::move(socket));
+  }
+  // Each has two ends in this process.
+  const int most = before + 2 * static_cast<int>(strangers.size()) + 2;
+  CHECK(testing::NumOpen() <= most);
+  CHECK_EQ(meeting.Connect(1, &meshes[1]), testing::IsOk());
+  rank0.join();
+}
+
 // More strangers than are waited for at a time, none of whom says a word.
 TEST_CASE("ManySilentStrangers") {
   testing::OverAll();

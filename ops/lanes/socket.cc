@@ -156,7 +156,8 @@ Status WaitFor(int fd, short events, TimePoint deadline) {
   }
 }
 
-// Bytes, and room for one file beside them: the system closes whatever else is sent along.
+// Bytes, and room for one file with them. Alignment leaves room for a second one: whoever receives
+// closes what is not wanted.
 struct MessageWithFile {
   MessageWithFile(void* data, size_t size) : run{data, size} {
     message.msg_iov = &run;
@@ -359,9 +360,14 @@ ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file)
         header->cmsg_len < CMSG_LEN(sizeof(int))) {
       continue;
     }
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    *file = Socket(fd);
+    // All of them are open in this process by now.
+    const size_t num_files = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < num_files; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
+      Socket received_file(fd);
+      if (!file->valid()) *file = std::move(received_file);
+    }
   }
   return received;
 }

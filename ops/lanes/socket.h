@@ -84,7 +84,8 @@ Status ReceiveAll(const Socket& socket, void* data, size_t size, TimePoint deadl
 // Over a Unix socket, with a copy of a file's descriptor. So few bytes that they find room, or none
 // are sent.
 bool SendFile(const Socket& socket, const void* data, size_t size, const Socket& file);
-// As recv(2), of what is there; of a file that comes with it `file` becomes the owner.
+// As recv(2), of what is there. `file`, which owns none before, becomes the owner of the first file
+// that comes with it; others are closed.
 ssize_t ReceiveFile(const Socket& socket, void* data, size_t size, Socket* file);
 
 // The IPv4 address of a network interface such as "eth0", or else its IPv6 address, though none

@@ -1,5 +1,6 @@
 #include "ops/lanes/socket.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -33,6 +34,25 @@ TEST_CASE("LinksAreProbedAsOftenAsIsAsked") {
     const int probes = SocketOption(idle, IPPROTO_TCP, TCP_KEEPCNT);
     const int interval = SocketOption(idle, IPPROTO_TCP, TCP_KEEPINTVL);
     CHECK_EQ(SocketOption(idle, IPPROTO_TCP, TCP_KEEPIDLE) + probes * interval, seconds);
+  }
+}
+
+// Control messages have room for a multiple of their alignment: two descriptors instead of one.
+TEST_CASE("FilesThatAreNotWantedAreClosed") {
+  int fds[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  const Socket ours(fds[0]), theirs(fds[1]);
+  const int before = testing::NumOpen();
+  for (const size_t count : {1, 2, 3, 20}) {
+    char byte = 0;
+    Socket file;
+    CHECK_EQ(testing::SendWithFiles(theirs, "x", count), 1);
+    CHECK_EQ(ReceiveFile(ours, &byte, 1, &file), 1);
+    CHECK(file.valid());
+    CHECK((fcntl(file.fd(), F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK_EQ(testing::NumOpen(), before + 1);
+    file = Socket();
+    CHECK_EQ(testing::NumOpen(), before);
   }
 }
 

@@ -3,6 +3,7 @@
 #ifndef TF_LIBRA_OPS_LANES_TESTING_H_
 #define TF_LIBRA_OPS_LANES_TESTING_H_
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -179,6 +180,32 @@ inline Status SendSum(const Connection& connection, const void* data, size_t siz
 inline Status ReceiveSum(const Connection& connection, void* data, size_t size) {
   RingEnd* const end = connection.memory ? connection.memory->incoming_sums() : nullptr;
   return Move(connection, end, false, data, size);
+}
+
+// Open descriptors of this process.
+inline int NumOpen() {
+  int count = 0;
+  for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+  return count;
+}
+
+// Bytes over a Unix socket, with `count` descriptors of one file in one control message.
+inline ssize_t SendWithFiles(const Socket& socket, const std::string& bytes, size_t count) {
+  const Socket file(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const std::vector<int> files(count, file.fd());
+  iovec run{const_cast<char*>(bytes.data()), bytes.size()};
+  std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &run;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(header), files.data(), count * sizeof(int));
+  return sendmsg(socket.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // One exchange, and nothing of it is watched before or after.
