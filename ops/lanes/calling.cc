@@ -50,6 +50,7 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
   const Address& address = AddressOf(options, rank);
   Socket* const socket = &connection->socket;
   Status status = BeginConnect(address, socket);
+  if (status.ok()) EnableKeepalive(*socket, options.liveness_seconds);
   if (status.ok()) status = AwaitEvent(options, *socket, POLLOUT, deadline);
   if (status.ok()) status = ConnectFailure(address, *socket);
   if (!status.ok()) return status;

@@ -49,7 +49,8 @@ class ControlPlane {
  public:
   static constexpr uint32_t kMaxMessageBytes = ControlFrame::kMaxDataBytes;
 
-  // `peers[rank]`, those of neighbours in the tree. `links`, watched as in WatchLink, outlive this.
+  // `peers[rank]`, those of neighbours in the tree. `links`, watched as in EnableKeepalive, outlive
+  // this.
   ControlPlane(Tree tree, std::vector<Socket> peers, ControlOptions options = {},
                const std::vector<Socket>* links = nullptr);
   ~ControlPlane();

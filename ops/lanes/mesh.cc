@@ -185,7 +185,7 @@ Status BeginToWatch(const MeshOptions& options, int rank, Watched* watched) {
   if (watched->socket.valid() || SecondsUntil(watched->due) > 0) return Status();
   watched->due = After(kLookSeconds);
   Status status = BeginConnect(AddressOf(options, rank), &watched->socket);
-  if (status.ok()) WatchLink(watched->socket, options.liveness_seconds);
+  if (status.ok()) EnableKeepalive(watched->socket, options.liveness_seconds);
   return IfRefused(status);
 }
 
@@ -197,7 +197,7 @@ Status WhyItBroke(const Address& address, Watched* watched) {
 }
 
 // Takes one connection, if there is any.
-Status TakeIn(const Socket& listener, std::vector<Pending>* pending) {
+Status TakeIn(const MeshOptions& options, const Socket& listener, std::vector<Pending>* pending) {
   Socket socket;
   Status status = Accept(listener, &socket);
   if (status.code() == StatusCode::kResourceExhausted && !pending->empty()) {
@@ -206,6 +206,7 @@ Status TakeIn(const Socket& listener, std::vector<Pending>* pending) {
     return status;
   }
   if (!socket.valid() || !IsOfThisUser(socket)) return Status();
+  EnableKeepalive(socket, options.liveness_seconds);
   Pending one;
   one.socket = std::move(socket);
   // A rank speaks as soon as it is connected: the longest silent is the least
@@ -280,7 +281,7 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
     }
     for (size_t i = 0; i < std::size(listeners); ++i) {
       if (entries[i].revents == 0) continue;
-      if (Status status = TakeIn(*listeners[i], &pending); !status.ok()) return status;
+      if (Status status = TakeIn(options, *listeners[i], &pending); !status.ok()) return status;
     }
   }
   return connecting->Wait();
@@ -355,9 +356,6 @@ Status ConnectMesh(const MeshOptions& given, Socket listener, Mesh* mesh, Socket
   if (Status status = AcceptHigherRanks(options, listeners, deadline, &connecting, &result);
       !status.ok()) {
     return status;
-  }
-  for (const Socket& link : result.links) {
-    if (link.valid()) WatchLink(link, options.liveness_seconds);
   }
   *mesh = std::move(result);
   return Status();

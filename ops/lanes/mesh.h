@@ -38,7 +38,7 @@ struct MeshOptions {
   // to, or is not let, talks to the others over sockets.
   bool share_memory = true;
   double timeout_seconds = 600;
-  double liveness_seconds = 10;  // see WatchLink
+  double liveness_seconds = 10;  // see EnableKeepalive
   // Asked about once a second while this rank waits; what it says other than OK ends the wait.
   std::function<Status()> interrupted;
 };
@@ -50,7 +50,7 @@ struct Mesh {
   Tree tree;                         // which ranks control connects
   std::vector<Socket> control;       // [rank]; invalid but for neighbours
   std::vector<Connection> messages;  // [rank]; own entry invalid
-  std::vector<Socket> links;         // likewise; watched, see WatchLink; none in one host
+  std::vector<Socket> links;         // likewise; watched, see EnableKeepalive; none in one host
   Grid grid;                         // which ranks lanes connect
   int ranks_per_host = 0;            // the same on all of them; 0: not known, or hosts differ
   std::vector<GridPeers> lanes;      // [lane - first_lane]

@@ -1,8 +1,11 @@
 #include "ops/lanes/mesh.h"
 
+#include <linux/filter.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -443,6 +446,77 @@ TEST_CASE("NobodyConnectsOnceTheMeshIsUp") {
     CHECK_EQ(Connect(address, After(kGenerousSeconds), &socket),
              testing::StatusIs(StatusCode::kFailedPrecondition, address.host));
   }
+}
+
+// Until the peer has acknowledged all that was sent.
+void AwaitAcknowledgement(const Socket& socket) {
+  int left = 1;
+  while (left > 0 && ioctl(socket.fd(), SIOCOUTQ, &left) == 0) poll(nullptr, 0, 1);
+}
+
+// As a firewall that has forgotten a connection: drops all packets that come.
+void Forget(const Socket& socket) {
+  sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &nothing};
+  CHECK_EQ(setsockopt(socket.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+}
+
+// Every kind of connection that two ranks have.
+std::vector<Socket*> AllTo(Mesh* mesh, int peer) {
+  std::vector<Socket*> sockets = {&mesh->control[peer], &mesh->messages[peer], &mesh->links[peer]};
+  for (GridPeers& lane : mesh->lanes) sockets.push_back(&lane.column[peer].socket);
+  return sockets;
+}
+
+// On both sides, also of lanes that are added. One whose packets are dropped breaks, and one whose
+// peer does not read what is under way stays.
+TEST_CASE("EveryConnectionIsProbedWhileIdle") {
+  testing::MeetAt("127.0.0.1", false);
+  std::vector<Mesh> meshes(2), added(2);
+  for (const int first_lane : {0, 2}) {
+    Meeting meeting(2, 2 + first_lane);
+    meeting.options.first_lane = first_lane;
+    meeting.options.liveness_seconds = 5;
+    OnEveryRank(2, [&](int rank) {
+      CHECK_EQ(meeting.Connect(rank, &(first_lane == 0 ? meshes : added)[rank]), testing::IsOk());
+    });
+  }
+  std::vector<Socket*> ends[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    ends[rank] = AllTo(&meshes[rank], 1 - rank);
+    for (GridPeers& lane : added[rank].lanes) {
+      ends[rank].push_back(&lane.column[1 - rank].socket);
+    }
+    CHECK_EQ(ends[rank].size(), 7u);
+    for (const Socket* end : ends[rank]) {
+      AwaitAcknowledgement(*end);
+      const auto option = [end](int level, int name) {
+        int value = 0;
+        socklen_t length = sizeof(value);
+        CHECK_EQ(getsockopt(end->fd(), level, name, &value, &length), 0);
+        return value;
+      };
+      CHECK_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+      CHECK_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE) +
+                   option(IPPROTO_TCP, TCP_KEEPCNT) * option(IPPROTO_TCP, TCP_KEEPINTVL),
+               5);
+      CHECK_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+    }
+  }
+  const std::string bytes(1 << 16, 'x');
+  const Socket& unread = *ends[0].back();
+  while (send(unread.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+  }
+  for (size_t i = 0; i + 1 < ends[0].size(); ++i) {
+    for (const auto& end : ends) Forget(*end[i]);
+  }
+  for (size_t i = 0; i + 1 < ends[0].size(); ++i) {
+    pollfd entry{ends[0][i]->fd(), 0, 0};  // its end alone
+    CHECK_EQ(poll(&entry, 1, static_cast<int>(kGenerousSeconds * 1e3)), 1);
+    CHECK_EQ(WhyLinkBroke(*ends[0][i]), ErrnoText(ETIMEDOUT));
+  }
+  pollfd entry{unread.fd(), 0, 0};
+  CHECK_EQ(poll(&entry, 1, 0), 0);
 }
 
 // Descriptors that come with a greeting are not taken, whatever it says: strangers, who stay, leave

@@ -51,8 +51,8 @@ struct MessengerOptions {
 
 class Messenger {
  public:
-  // `peers[rank]`, own entry invalid; `links`, watched as in WatchLink, outlive this. The thread
-  // starts with the first message.
+  // `peers[rank]`, own entry invalid; `links`, watched as in EnableKeepalive, outlive this. The
+  // thread starts with the first message.
   Messenger(MessengerOptions options, std::vector<Connection> peers,
             const std::vector<Socket>* links);
   ~Messenger() { Join(); }

@@ -207,12 +207,16 @@ void Socket::Shutdown() {
   if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
 }
 
-void WatchLink(const Socket& idle, double liveness_seconds) {
-  // One wait before the first probe, and one behind each.
-  const int on = 1, probes = 4;
-  const int interval_seconds = std::max(1, static_cast<int>(liveness_seconds / (probes + 1)));
-  const int idle_seconds =
-      std::max(1, static_cast<int>(liveness_seconds) - probes * interval_seconds);
+void EnableKeepalive(const Socket& idle, double liveness_seconds) {
+  // One wait before the first probe, and one behind each: a fifth of the time, but short ones,
+  // since firewalls forget what is silent for minutes; and no more than the system has probes for.
+  constexpr int kMostProbes = 127, kLongestWaitSeconds = 30;
+  const int on = 1;
+  const int seconds = std::max(5, static_cast<int>(std::min(liveness_seconds, 1e6)));
+  const int interval_seconds = std::max(std::min(seconds / 5, kLongestWaitSeconds),
+                                        (seconds + kMostProbes) / (kMostProbes + 1));
+  const int probes = seconds / interval_seconds - 1;
+  const int idle_seconds = seconds - probes * interval_seconds;
   setsockopt(idle.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
   setsockopt(idle.fd(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_seconds, sizeof(interval_seconds));

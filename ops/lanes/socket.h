@@ -36,12 +36,13 @@ class Socket {
   int fd_ = -1;
 };
 
-// Lets the kernel watch over a connection on which nobody sends anything: where the other host does
-// not answer for so many seconds (whole ones, five at least), the connection breaks. A process that
-// is slow, or stopped, is answered for by its kernel. (A connection with data under way is not
+// Lets the kernel probe a TCP connection on which nothing is under way: if the other host, or what
+// lies between, does not answer for so many seconds (whole ones, five at least), the connection
+// breaks. A process that is slow, or stopped, is answered for by its kernel. No firewall sees a
+// connection that is silent for long, and forgets it. (A connection with data under way is not
 // probed in this way, and TCP_USER_TIMEOUT would also end connections to peers that are merely slow
-// to read.)
-void WatchLink(const Socket& idle, double liveness_seconds);
+// to read: so two hosts have links, which carry nothing.)
+void EnableKeepalive(const Socket& idle, double liveness_seconds);
 
 // Why a watched connection has broken, for the first who asks.
 std::string WhyLinkBroke(const Socket& idle);
