@@ -232,8 +232,13 @@ int TfLibraBroadcast(const char* message, int64_t num_bytes, const char** receiv
 int TfLibraSetStep(int64_t step) {
   return Guarded([&] {
     const auto engine = ActiveEngine();
-    if (engine == nullptr) return NotRunning();
-    engine->SetStep(step);
+    if (engine != nullptr) {
+      engine->SetStep(step);
+    } else if (tf_libra::HorovodJob::Global().is_running()) {
+      tf_libra::HorovodJob::Global().SetStep(step);
+    } else {
+      return NotRunning();
+    }
     return Status();
   });
 }
@@ -288,9 +293,9 @@ int TfLibraClose(const char* why) {
   });
 }
 
-int TfLibraStartHorovod() {
-  return Guarded([] {
-    tf_libra::HorovodJob::Global().Start();
+int TfLibraStartHorovod(int rank, int world_size) {
+  return Guarded([&] {
+    tf_libra::HorovodJob::Global().Start(rank, world_size);
     return Status();
   });
 }

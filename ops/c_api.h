@@ -72,7 +72,7 @@ int TfLibraAbort(const char* reason);
 int TfLibraClose(const char* why);
 
 // From here on Horovod executes what LibraAllReduce is asked for, unless an engine runs.
-int TfLibraStartHorovod();
+int TfLibraStartHorovod(int rank, int world_size);
 
 // Every LibraAllReduce by Horovod ends with this reason, or the first that was given.
 int TfLibraFailHorovod(const char* reason);

@@ -33,18 +33,21 @@ absl::Status ToTensorFlow(const Status& status) {
   return absl::AbortedError(absl::StrCat("LibraAllReduce: ", status.message()));
 }
 
+}  // namespace
+
 // One call of Horovod's kernel, with a context of its own.
-struct Call {
+struct HorovodAllReduce::Call {
   std::vector<Tensor> inputs;
   std::vector<tensorflow::TensorValue> values;
   OpKernelContext::Params params;
   std::unique_ptr<OpKernelContext> context;
 };
 
-std::shared_ptr<Call> CallOf(OpKernelContext* outer, tensorflow::OpKernel* kernel) {
+std::shared_ptr<HorovodAllReduce::Call> HorovodAllReduce::CallOf(OpKernelContext* outer,
+                                                                 std::vector<Tensor> inputs,
+                                                                 tensorflow::OpKernel* kernel) {
   auto call = std::make_shared<Call>();
-  for (int i = 0; i < outer->num_inputs(); ++i) {
-    const Tensor& input = outer->input(i);
+  for (const Tensor& input : inputs) {
     call->inputs.push_back(HorovodReduces(input.dtype()) ? input : Widened(input));
   }
   for (Tensor& input : call->inputs) call->values.emplace_back(&input);
@@ -53,11 +56,11 @@ std::shared_ptr<Call> CallOf(OpKernelContext* outer, tensorflow::OpKernel* kerne
   call->params.forward_from_array = nullptr;
   call->params.op_kernel = kernel;
   call->params.inputs = call->values;
-  call->context = std::make_unique<OpKernelContext>(&call->params, outer->num_outputs());
+  call->context = std::make_unique<OpKernelContext>(&call->params, static_cast<int>(inputs.size()));
   return call;
 }
 
-absl::Status TakeOutputs(Call* call, OpKernelContext* outer) {
+absl::Status HorovodAllReduce::TakeOutputs(Call* call, OpKernelContext* outer) {
   for (int i = 0; i < outer->num_outputs(); ++i) {
     const Tensor& reduced = *call->context->mutable_output(i);
     if (outer->expected_output_dtype(i) == reduced.dtype()) {
@@ -71,17 +74,38 @@ absl::Status TakeOutputs(Call* call, OpKernelContext* outer) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 HorovodJob& HorovodJob::Global() {
   static HorovodJob* const job = new HorovodJob;  // kernels may outlive static destruction
   return *job;
 }
 
-void HorovodJob::Start() {
+void HorovodJob::Start(int rank, int world_size) {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_running_ = true;
+  rank_ = rank;
+  world_size_ = world_size;
+  step_ = -1;
   status_ = Status();
+}
+
+void HorovodJob::SetStep(int64_t step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  step_ = step;
+}
+
+int HorovodJob::rank() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return rank_;
+}
+
+int HorovodJob::world_size() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return world_size_;
+}
+
+int64_t HorovodJob::step() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return step_;
 }
 
 void HorovodJob::Stop() {
@@ -131,16 +155,16 @@ void HorovodJob::Leave(const std::string& name) {
   next();
 }
 
-absl::Status HorovodAllReduce::MakeKernel(OpKernelContext* context) {
+absl::Status HorovodAllReduce::MakeKernel(OpKernelContext* context, tensorflow::DataType type,
+                                          int num_tensors) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (kernel_ != nullptr) return absl::OkStatus();
   tensorflow::NodeDef node;
   // By this name Horovod finds what belongs together; the digest is the same on every rank.
   node.set_name(absl::StrCat("LibraAllReduce.", operation_->tensor_names.front(), ".",
                              absl::Hex(operation_->digest)));
-  WriteHorovodOp(TypeOnTheWire(context->input_dtype(0)), context->num_inputs(),
-                 operation_->reduction == Reduction::kSum, &node);
-  for (int i = 0; i < context->num_inputs(); ++i) node.add_input(absl::StrCat("tensor:", i));
+  WriteHorovodOp(TypeOnTheWire(type), num_tensors, operation_->reduction == Reduction::kSum, &node);
+  for (int i = 0; i < num_tensors; ++i) node.add_input(absl::StrCat("tensor:", i));
   auto* const device = static_cast<tensorflow::DeviceBase*>(context->device());
   absl::Status status;
   kernel_ = tensorflow::CreateOpKernel(tensorflow::DeviceType(tensorflow::DEVICE_CPU), device,
@@ -154,31 +178,50 @@ absl::Status HorovodAllReduce::MakeKernel(OpKernelContext* context) {
 }
 
 void HorovodAllReduce::Compute(OpKernelContext* context, std::function<void()> done) {
-  const Status failed = HorovodJob::Global().status();
-  OP_REQUIRES_OK_ASYNC(context, failed.ok() ? absl::OkStatus() : ToTensorFlow(failed), done);
-  OP_REQUIRES_OK_ASYNC(context, MakeKernel(context), done);
-  HorovodJob::Global().Enter(kernel_->name(), [this, context, done = std::move(done)]() mutable {
-    Run(context, std::move(done));
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->input(i));
+  Reduce(context, std::move(inputs),
+         [context, done = std::move(done)](absl::Status status, Call* call) {
+           if (status.ok()) status = TakeOutputs(call, context);
+           if (!status.ok()) context->SetStatus(status);
+           done();
+         });
+}
+
+void HorovodAllReduce::Sum(OpKernelContext* context, const Tensor& tensor, SumDone done) {
+  Reduce(context, {tensor}, [done = std::move(done)](const absl::Status& status, Call* call) {
+    done(status, status.ok() ? *call->context->mutable_output(0) : Tensor());
   });
 }
 
-void HorovodAllReduce::Run(OpKernelContext* context, std::function<void()> done) {
-  const std::shared_ptr<Call> call = CallOf(context, kernel_.get());
+void HorovodAllReduce::Reduce(OpKernelContext* context, std::vector<Tensor> inputs, CallDone done) {
+  const Status failed = HorovodJob::Global().status();
+  absl::Status status = failed.ok() ? absl::OkStatus() : ToTensorFlow(failed);
+  if (status.ok()) {
+    status = MakeKernel(context, inputs.front().dtype(), static_cast<int>(inputs.size()));
+  }
+  if (!status.ok()) return done(status, nullptr);
+  HorovodJob::Global().Enter(kernel_->name(), [this, context, inputs = std::move(inputs),
+                                               done = std::move(done)]() mutable {
+    Run(context, std::move(inputs), std::move(done));
+  });
+}
+
+void HorovodAllReduce::Run(OpKernelContext* context, std::vector<Tensor> inputs, CallDone done) {
+  const std::shared_ptr<Call> call = CallOf(context, std::move(inputs), kernel_.get());
   const std::string name = kernel_->name();
-  kernel_->AsAsync()->ComputeAsync(call->context.get(), [context, call, name, done] {
+  kernel_->AsAsync()->ComputeAsync(call->context.get(), [call, name, done = std::move(done)] {
     absl::Status status = call->context->status();
-    if (status.ok()) status = TakeOutputs(call.get(), context);
     if (!status.ok()) {
       const std::string message = absl::StrCat("LibraAllReduce by Horovod: ", status.message());
       // Horovod tells of lost ranks as Unknown.
       const bool is_lost = absl::IsUnknown(status) || absl::IsAborted(status);
-      context->SetStatus(
-          absl::Status(is_lost ? absl::StatusCode::kAborted : status.code(), message));
+      status = absl::Status(is_lost ? absl::StatusCode::kAborted : status.code(), message);
     }
     // The name is free as soon as Horovod has called back; what waits for it may start before what
     // follows this one.
     HorovodJob::Global().Leave(name);
-    done();
+    done(status, call.get());
   });
 }
 

@@ -3,12 +3,15 @@
 #ifndef TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 #define TF_LIBRA_OPS_HOROVOD_EXECUTOR_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ops/lanes/status.h"
 #include "ops/lanes/telemetry.h"
@@ -21,11 +24,16 @@ class HorovodJob {
  public:
   static HorovodJob& Global();
 
-  void Start();
+  void Start(int rank, int world_size);
   void Stop();
   // Every later all-reduce ends with the first reason.
   void Fail(const Status& reason);
+  // Number that messages give to what follows.
+  void SetStep(int64_t step);
   bool is_running() const;
+  int rank() const;
+  int world_size() const;
+  int64_t step() const;
   Status status() const;
 
   // Runs `start` when nothing of that name is under way, in the order of these calls: Horovod
@@ -36,6 +44,9 @@ class HorovodJob {
  private:
   mutable std::mutex mutex_;
   bool is_running_ = false;
+  int rank_ = 0;
+  int world_size_ = 1;
+  int64_t step_ = -1;
   Status status_;
   std::map<std::string, std::deque<std::function<void()>>> waiting_;  // by what is under way
 };
@@ -49,9 +60,25 @@ class HorovodAllReduce {
   // As the kernel's ComputeAsync. The inputs and outputs of `context` are one for one.
   void Compute(tensorflow::OpKernelContext* context, std::function<void()> done);
 
+  // Sums one tensor of a kernel that has other inputs and outputs. `done` gets an error or the sum.
+  using SumDone = std::function<void(const absl::Status&, const tensorflow::Tensor&)>;
+  void Sum(tensorflow::OpKernelContext* context, const tensorflow::Tensor& tensor, SumDone done);
+
  private:
-  absl::Status MakeKernel(tensorflow::OpKernelContext* context);
-  void Run(tensorflow::OpKernelContext* context, std::function<void()> done);
+  struct Call;
+  using CallDone = std::function<void(const absl::Status&, Call*)>;
+
+  absl::Status MakeKernel(tensorflow::OpKernelContext* context, tensorflow::DataType type,
+                          int num_tensors);
+  // Reduces `inputs` when no other all-reduce of this name is under way.
+  void Reduce(tensorflow::OpKernelContext* context, std::vector<tensorflow::Tensor> inputs,
+              CallDone done);
+  void Run(tensorflow::OpKernelContext* context, std::vector<tensorflow::Tensor> inputs,
+           CallDone done);
+  static std::shared_ptr<Call> CallOf(tensorflow::OpKernelContext* outer,
+                                      std::vector<tensorflow::Tensor> inputs,
+                                      tensorflow::OpKernel* kernel);
+  static absl::Status TakeOutputs(Call* call, tensorflow::OpKernelContext* outer);
 
   const std::shared_ptr<const OperationInfo> operation_;
   std::mutex mutex_;

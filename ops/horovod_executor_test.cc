@@ -14,7 +14,7 @@ namespace {
 DOCTEST_TEST_CASE("ItRunsFromStartToStop") {
   HorovodJob job;
   DOCTEST_CHECK(!job.is_running());
-  job.Start();
+  job.Start(1, 3);
   DOCTEST_CHECK(job.is_running());
   job.Stop();
   DOCTEST_CHECK(!job.is_running());
@@ -22,7 +22,7 @@ DOCTEST_TEST_CASE("ItRunsFromStartToStop") {
 
 DOCTEST_TEST_CASE("TheFirstReasonStaysUntilTheNextJob") {
   HorovodJob job;
-  job.Start();
+  job.Start(1, 3);
   DOCTEST_CHECK(job.status().ok());
   job.Fail(Status(StatusCode::kUnavailable, "the cause"));
   job.Fail(Status(StatusCode::kInternal, "what follows from it"));
@@ -30,7 +30,7 @@ DOCTEST_TEST_CASE("TheFirstReasonStaysUntilTheNextJob") {
   DOCTEST_CHECK_EQ(job.status().message(), "the cause");
   job.Stop();
   DOCTEST_CHECK_EQ(job.status().message(), "the cause");
-  job.Start();
+  job.Start(1, 3);
   DOCTEST_CHECK(job.status().ok());
 }
 

@@ -40,7 +40,7 @@ _PROTOTYPES = {
     "TfLibraTakeExecuted": (_INT, [_TEXT, _TEXT_OUT]),
     "TfLibraAbort": (_INT, [_TEXT]),
     "TfLibraClose": (_INT, [_TEXT]),
-    "TfLibraStartHorovod": (_INT, []),
+    "TfLibraStartHorovod": (_INT, [_INT, _INT]),
     "TfLibraFailHorovod": (_INT, [_TEXT]),
     "TfLibraStopHorovod": (_INT, []),
     "TfLibraRegisterPlan": (

@@ -77,6 +77,7 @@ class Engine {
 
   // Number that telemetry and messages give to what follows.
   virtual void SetStep(int64_t step) = 0;
+  virtual int64_t step() const = 0;
   virtual Telemetry* telemetry() = 0;
 };
 

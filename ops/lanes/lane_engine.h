@@ -67,6 +67,7 @@ class LaneEngine : public Engine {
   Status Grow(MeshOptions meeting, Socket listener, Socket local_listener) noexcept override;
   void Abort(const Status& reason) noexcept override;
   void SetStep(int64_t step) override;
+  int64_t step() const override { return step_; }
   Telemetry* telemetry() override { return &telemetry_; }
 
  private:

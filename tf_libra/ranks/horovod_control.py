@@ -36,7 +36,7 @@ class HorovodControl:
         self._world = world
         self._shutdown = _Shutdown(self._on_shutdown)
         self._step = 0
-        library.load().c.TfLibraStartHorovod()
+        library.load().c.TfLibraStartHorovod(world.rank, world.size)
         self._rounds = Rounds(
             world.rank, terms, lambda note: horovod_lib.gather(note, "tf_libra.control"), self._fail
         )
@@ -81,6 +81,7 @@ class HorovodControl:
         """Gives a number to what follows, for messages."""
         self._rounds.check()
         self._step = step
+        library.load().c.TfLibraSetStep(step)
 
     def meet(self, what: str, function: str, *, quiet: bool = False) -> None:
         """Returns when every rank is at the same point of the same function; see `Control`."""

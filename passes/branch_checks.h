@@ -1,0 +1,48 @@
+// Makes every condition around all-reduces one that the ranks compare before they follow it.
+//
+// A rank that skips an all-reduce under a condition of its own, or repeats one, would add its later
+// gradients to the earlier ones of the other ranks. So each predicate that decides whether, or how
+// often, an all-reduce runs is routed through a LibraCheckBranch, which fails on all ranks where
+// they differ. If all predicates around an all-reduce agree, all ranks run it equally often, in the
+// same order: checks need no other guard than the predicates around them, which are checked, too.
+//
+// No check is added for
+// - a predicate that every rank computes from the same numbers: constants and results of
+//   all-reduces, such as the counter of a loop with a fixed number of turns;
+// - a conditional whose branches perform the same all-reduces.
+
+#ifndef TF_LIBRA_PASSES_BRANCH_CHECKS_H_
+#define TF_LIBRA_PASSES_BRANCH_CHECKS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "passes/control_flow_contexts.h"
+#include "passes/indexed_graph.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tf_libra {
+
+struct BranchCheck {
+  Fanin predicate;         // of what it checks; of a loop, the LoopCond's input
+  Fanin followed;          // by whom: the predicate itself, or the LoopCond
+  std::string condition;   // for messages: "the condition 'cond' (of 'IsFinite')"
+  std::string tensor;      // one whose all-reduce depends on it
+  std::string function;    // the training function of that
+  std::string key;         // the same on every rank, of no other check in the graph
+  int all_reduce = -1;     // the node that reduces `tensor`
+  bool is_loop = false;
+};
+
+// The checks that `graph` needs, in the order of their keys. `is_stateful` says of an op whether
+// equal inputs may give unequal outputs.
+std::vector<BranchCheck> FindBranchChecks(
+    const IndexedGraph& graph, const std::function<bool(const tensorflow::NodeDef&)>& is_stateful);
+
+// Adds them to a graph that is about to be executed.
+absl::Status AddBranchChecks(tensorflow::Graph* graph);
+
+}  // namespace tf_libra
+
+#endif  // TF_LIBRA_PASSES_BRANCH_CHECKS_H_
