@@ -4,7 +4,7 @@ namespace tf_libra {
 namespace {
 
 std::string Text(const BranchOfRanks& check, int32_t vote) {
-  if (check.is_loop) return vote != 0 ? "goes on" : "ends";
+  if (check.is_loop) return vote != 0 ? "continues" : "ends";
   if (check.is_index) return "is " + std::to_string(vote);
   return vote != 0 ? "is true" : "is false";
 }

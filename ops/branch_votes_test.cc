@@ -32,15 +32,15 @@ DOCTEST_TEST_CASE("TheMessageNamesStepConditionVariableAndBothRanks") {
     DOCTEST_CHECK(Has(text, part));
   }
   DOCTEST_CHECK(!Has(text, "turn"));
-  DOCTEST_CHECK(Has(DescribeVotes(Check(), {1, 1, 0}, 2, 30, 0),
-                    "is false on rank 2 and is true on rank 0"));
+  DOCTEST_CHECK(
+      Has(DescribeVotes(Check(), {1, 1, 0}, 2, 30, 0), "is false on rank 2 and is true on rank 0"));
 }
 
 DOCTEST_TEST_CASE("LoopsEndOrGoOnAndBranchesHaveIndices") {
   BranchOfRanks loop = Check();
   loop.is_loop = true;
   DOCTEST_CHECK(Has(DescribeVotes(loop, {1, 0}, 0, 30, 3),
-                    "goes on on rank 0 and ends on rank 1, after 3 turn(s)"));
+                    "continues on rank 0 and ends on rank 1, after 3 turn(s)"));
   BranchOfRanks branch = Check();
   branch.is_index = true;
   DOCTEST_CHECK(Has(DescribeVotes(branch, {2, 0}, 0, 30, 0), "is 2 on rank 0 and is 0 on rank 1"));

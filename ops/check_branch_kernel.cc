@@ -65,8 +65,9 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     try {
-      const int32_t mine = check_.is_index ? context->input(0).scalar<int32_t>()()
-                                           : static_cast<int32_t>(context->input(0).scalar<bool>()());
+      const int32_t mine = check_.is_index
+                               ? context->input(0).scalar<int32_t>()()
+                               : static_cast<int32_t>(context->input(0).scalar<bool>()());
       if (ActiveEngine() == nullptr && HorovodJob::Global().is_running()) {
         CheckByHorovod(context, mine, done);
       } else {
@@ -122,9 +123,9 @@ class LibraCheckBranchKernel : public tensorflow::AsyncOpKernel {
                        }
                        const std::string difference = DescribeVotes(check_, all, rank, step, turn);
                        End(context,
-                           difference.empty() ? absl::OkStatus()
-                                              : absl::FailedPreconditionError(
-                                                    absl::StrCat(kOp, ": ", difference)),
+                           difference.empty()
+                               ? absl::OkStatus()
+                               : absl::FailedPreconditionError(absl::StrCat(kOp, ": ", difference)),
                            done);
                      });
   }

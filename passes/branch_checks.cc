@@ -24,11 +24,10 @@ namespace {
 using tensorflow::NodeDef;
 
 // Ops whose results are the same on every rank, as they come from all of them.
-constexpr const char* kUniformOps[] = {"LibraAllReduce",   "LibraAllReduceWait",
-                                       "LibraCheckBranch", "HorovodAllreduce",
-                                       "HorovodAllgather", "HorovodBroadcast",
-                                       "CollectiveReduce", "CollectiveGather",
-                                       "CollectiveBcast",  "HorovodGroupedAllreduce"};
+constexpr const char* kUniformOps[] = {
+    "LibraAllReduce",   "LibraAllReduceWait",     "LibraCheckBranch", "HorovodAllreduce",
+    "HorovodAllgather", "HorovodBroadcast",       "CollectiveReduce", "CollectiveGather",
+    "CollectiveBcast",  "HorovodGroupedAllreduce"};
 
 bool IsAllReduce(const NodeDef& node) { return node.op() == "LibraAllReduce" || IsWritten(node); }
 
@@ -80,11 +79,22 @@ bool NaturallyLess(const std::string& a, const std::string& b) {
 // "cond/switch_pred/_0" is of "cond".
 std::string NameOfControlFlow(const std::string& node) {
   const size_t slash = node.rfind('/');
-  const bool is_numbered = slash != std::string::npos && slash + 1 < node.size() &&
-                           node[slash + 1] == '_';
+  const bool is_numbered =
+      slash != std::string::npos && slash + 1 < node.size() && node[slash + 1] == '_';
   const std::string made = is_numbered ? node.substr(0, slash) : node;
   const size_t last = made.rfind('/');
   return last == std::string::npos ? made : made.substr(0, last);
+}
+
+// Without the bodies of control flow around it: "while/body/_1/while/IsFinite" is "while/IsFinite".
+std::string NameInBody(const std::string& node) {
+  size_t begin = 0;
+  for (size_t at = node.find("/_"); at != std::string::npos; at = node.find("/_", at + 1)) {
+    size_t end = at + 2;
+    while (end < node.size() && absl::ascii_isdigit(node[end])) ++end;
+    if (end > at + 2 && end < node.size() && node[end] == '/') begin = end + 1;
+  }
+  return node.substr(begin);
 }
 
 class Uniformity {
@@ -103,8 +113,7 @@ class Uniformity {
       if (is_stateful_(next) || !MayBeUniform(next)) return false;
       for (const std::string& input : next.input()) {
         if (input[0] == '^') continue;
-        const auto found =
-            graph_.index.find(tensorflow::ParseTensorName(input).node());
+        const auto found = graph_.index.find(tensorflow::ParseTensorName(input).node());
         if (found == graph_.index.end()) return false;
         if (seen.insert(found->second).second) pending.push_back(found->second);
       }
@@ -116,8 +125,8 @@ class Uniformity {
   static bool IsUniformOp(const NodeDef& node) {
     if (node.op() == "Const" || IsWritten(node)) return true;
     return std::any_of(std::begin(kUniformOps), std::end(kUniformOps), [&node](const char* op) {
-      return node.op() == op || (absl::StartsWith(op, "Collective") &&
-                                 absl::StartsWith(node.op(), op));
+      return node.op() == op ||
+             (absl::StartsWith(op, "Collective") && absl::StartsWith(node.op(), op));
     });
   }
 
@@ -196,8 +205,8 @@ std::string FollowerOf(const IndexedGraph& graph, const Predicate& predicate, bo
 
 }  // namespace
 
-std::vector<BranchCheck> FindBranchChecks(
-    const IndexedGraph& graph, const std::function<bool(const NodeDef&)>& is_stateful) {
+std::vector<BranchCheck> FindBranchChecks(const IndexedGraph& graph,
+                                          const std::function<bool(const NodeDef&)>& is_stateful) {
   const Uniformity uniformity(graph, is_stateful);
   std::vector<std::tuple<std::string, size_t, std::string, BranchCheck>> found;
   for (const auto& [predicate, of] : FindDependents(graph)) {
@@ -212,15 +221,18 @@ std::vector<BranchCheck> FindBranchChecks(
     const bool are_alike = !check.is_loop && !is_switch_n && branches.size() == 2 &&
                            branches.begin()->second == branches.rbegin()->second;
     if (are_alike || uniformity.IsUniform(check.predicate.node)) continue;
-    const std::string by = graph.def->node(check.predicate.node).name();
     if (check.is_loop) {
-      check.condition = absl::StrCat("the loop '", NameOfControlFlow(node.name()), "'");
+      const std::string loop = NameInBody(NameOfControlFlow(node.name()));
+      check.condition = absl::StrCat("the loop '", loop, "'");
     } else {
-      check.condition = absl::StrCat("the condition '", name, "' (by '", by, "')");
+      const std::string by = NameInBody(graph.def->node(check.predicate.node).name());
+      check.condition = absl::StrCat("the condition '", NameInBody(name), "' (by '", by, "')");
     }
     check.tensor = of.tensor;
     check.all_reduce = of.all_reduce;
-    tensorflow::TryGetNodeAttr(graph.def->node(of.all_reduce), "function", &check.function);
+    for (const char* attr : {"function", "_tf_libra_function"}) {
+      tensorflow::TryGetNodeAttr(graph.def->node(of.all_reduce), attr, &check.function);
+    }
     found.emplace_back(of.tensor, of.depth, name, std::move(check));
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {

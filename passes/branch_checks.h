@@ -25,13 +25,13 @@
 namespace tf_libra {
 
 struct BranchCheck {
-  Fanin predicate;         // of what it checks; of a loop, the LoopCond's input
-  Fanin followed;          // by whom: the predicate itself, or the LoopCond
-  std::string condition;   // for messages: "the condition 'cond' (of 'IsFinite')"
-  std::string tensor;      // one whose all-reduce depends on it
-  std::string function;    // the training function of that
-  std::string key;         // the same on every rank, of no other check in the graph
-  int all_reduce = -1;     // the node that reduces `tensor`
+  Fanin predicate;        // of what it checks; of a loop, the LoopCond's input
+  Fanin followed;         // by whom: the predicate itself, or the LoopCond
+  std::string condition;  // for messages: "the condition 'cond' (of 'IsFinite')"
+  std::string tensor;     // one whose all-reduce depends on it
+  std::string function;   // the training function of that
+  std::string key;        // the same on every rank, of no other check in the graph
+  int all_reduce = -1;    // the node that reduces `tensor`
   bool is_loop = false;
 };
 

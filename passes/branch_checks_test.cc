@@ -29,9 +29,9 @@ void AddSwitch(testing::Graph* graph, const std::string& name, const std::string
 DOCTEST_TEST_CASE("AConditionAroundAnAllReduceIsChecked") {
   testing::Graph graph;
   graph.Add("Data", "x");
-  graph.Add("IsFinite", "finite", {"x"});
-  AddSwitch(&graph, "cond", "x", "finite");
-  graph.Add("Neg", "gradient", {"cond/switch_pred/_0:1"});
+  graph.Add("IsFinite", "while/body/_1/finite", {"x"});
+  AddSwitch(&graph, "while/body/_1/cond", "x", "while/body/_1/finite");
+  graph.Add("Neg", "gradient", {"while/body/_1/cond/switch_pred/_0:1"});
   tensorflow::AddNodeAttr("function", "step", graph.Reduce("reduce", "gradient", "w"));
   const std::vector<BranchCheck> checks = Found(graph);
   DOCTEST_REQUIRE_EQ(checks.size(), 1u);

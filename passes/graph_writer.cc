@@ -264,6 +264,7 @@ WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
     if (!IsWritten(*node)) {
       tensorflow::AddNodeAttr("_tf_libra_tensor_names", fused.tensor_names, node);
       tensorflow::AddNodeAttr("_tf_libra_group", fusion.group, node);
+      tensorflow::AddNodeAttr("_tf_libra_function", kind.function, node);
       tensorflow::AddNodeAttr("_tf_libra_num_threads", plan.groups[fusion.group].num_threads, node);
     }
     if (rewriter.NeedsDone()) {

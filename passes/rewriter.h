@@ -27,7 +27,7 @@ struct FusedGroup {
 // Writes the op and its attributes. Input i and output i of the node belong to tensor i. The pass
 // itself sets name, device, inputs and the attributes of members that start with '_'; and for who
 // reads the executed graph, where the op is another than LibraAllReduce and knows nothing of them,
-// "_tf_libra_tensor_names", "_tf_libra_group" and "_tf_libra_num_threads".
+// "_tf_libra_tensor_names", "_tf_libra_group", "_tf_libra_function" and "_tf_libra_num_threads".
 //
 // Only tensors with the same Device are fused: one that is computed elsewhere takes no others
 // along.

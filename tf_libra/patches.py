@@ -196,6 +196,14 @@ COLLECTIVE_ALL_REDUCE = Patch(
     since=_TENSORFLOW,
 )
 
+CHECK_FINITE = Patch(
+    module="keras",
+    path="optimizers.LossScaleOptimizer.check_finite",
+    why="under a MultiWorkerMirroredStrategy it judges the gradients of this rank, and decides"
+    " whether the rank all-reduces them: all ranks get one verdict",
+    since="Keras 3.0",
+)
+
 JOIN = Patch(
     module="horovod.tensorflow.mpi_ops",
     path="MPI_LIB.horovod_join",
@@ -271,6 +279,7 @@ OF_HOROVOD = (
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
+    CHECK_FINITE,
     JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
 )  # fmt: skip
 

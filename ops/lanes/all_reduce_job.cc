@@ -60,6 +60,7 @@ AllReduceJob::AllReduceJob(const AllReduceRequest& request, int64_t step, const 
   header.num_threads = static_cast<uint16_t>(operation.num_threads);
   header.element_type = static_cast<uint8_t>(request.element_type);
   header.reduction = static_cast<uint8_t>(operation.reduction);
+  header.step = step;
 }
 
 void AllReduceJob::Began(int64_t nanos) { KeepEarliest(&started_nanos_, nanos); }

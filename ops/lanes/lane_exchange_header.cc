@@ -21,6 +21,9 @@ std::string DifferenceOf(const ExchangeHeader& theirs, const ExchangeHeader& min
   } else if (theirs.digest != mine.digest) {
     what << "reduces other tensors, or of other sizes, or by another plan than this rank";
   }
+  if (theirs.magic != mine.magic || theirs.step == mine.step) return what.str();
+  if (what.tellp() > 0) what << ", and ";
+  what << "is in step " << theirs.step << ", this rank in step " << mine.step;
   return what.str();
 }
 

@@ -18,8 +18,9 @@ struct ExchangeHeader {
   uint16_t num_threads = 0;
   uint8_t element_type = 0;
   uint8_t reduction = 0;
+  int64_t step = -1;  // of the training function, -1 before the first
 };
-static_assert(sizeof(ExchangeHeader) == 40, "the header goes over the wire as it is");
+static_assert(sizeof(ExchangeHeader) == 48, "the header goes over the wire as it is");
 // In shared memory it stands in this many bytes, at a multiple of them: so what follows lies as
 // every type of elements wants it.
 inline constexpr size_t kHeaderRoom = 64;

@@ -14,7 +14,9 @@ TEST_CASE("TheFirstDifferenceIsNamed") {
   };
   // Each is asked before what stands after it.
   const Case cases[] = {
-      {"other tensors", [](ExchangeHeader* header) { header->digest ^= 1; }},
+      {"is in step 8, this rank in step -1", [](ExchangeHeader* header) { header->step = 8; }},
+      {"by another plan than this rank, and is in step 8",
+       [](ExchangeHeader* header) { header->digest ^= 1; }},
       {"by another reduction", [](ExchangeHeader* header) { header->reduction = 1; }},
       {"another dtype", [](ExchangeHeader* header) { header->element_type = 3; }},
       {"uses 4 thread(s), this rank 0", [](ExchangeHeader* header) { header->num_threads = 4; }},

@@ -521,6 +521,55 @@ def pipeline() -> Any:
 
 
 @cases
+def overflow_of_one_worker() -> Any:
+    """While plans are tried, and under a plan: all workers skip the step."""
+    overflows = (1, 7)
+    alone = models.HandWritten("float32", "sgd")
+    for number in range(STEPS):
+        if number not in overflows:
+            alone.step(*models.batch(number, SIZE, "float32"))
+    with STRATEGY.scope():
+        inner = tf.keras.optimizers.SGD(0.1)
+        one = Dense(tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0))
+        replica, variables = scaling(one)
+    step = tf_libra.optimize("wfbp", **TUNING)(tf.function(whole_step(replica)))
+    for number in range(STEPS):
+        inputs, labels = data(number)
+        step(inputs * (np.inf if RANK == 1 and number in overflows else 1.0), labels)
+    plain = {f"{i}": v.numpy() for i, v in enumerate(alone.variables)}
+    save_both(plain, {f"{i}": v.numpy() for i, v in enumerate(variables)})
+    return describe(step) | scale_of(one.optimizer)
+
+
+def scale_of(optimizer: Any) -> dict[str, Any]:
+    """What became of the scale of the loss."""
+    return {
+        "scale": float(np.asarray(optimizer.dynamic_scale)),
+        "updates": int(np.asarray(optimizer.iterations)),
+    }
+
+
+@cases
+def overflow_of_one_worker_in_fit() -> Any:
+    tf.keras.utils.set_random_seed(3)
+    with STRATEGY.scope():
+        model = layers_of(keras)
+        inner = keras.optimizers.SGD(0.1)
+        model.optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=64.0)
+        model.compile(model.optimizer, model.loss)
+    inputs, labels = models.batch(0, SIZE, "float32", FITTED)
+    inputs = inputs.numpy()
+    inputs[0] = np.inf  # of one worker, in the first step of each epoch
+    joint = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(SIZE * models.SHARD)
+    options = joint_batches().options()
+    fitting = tf_libra.keras.optimize(model, "wfbp", max_tuning_steps=4)
+    model.fit(joint.with_options(options), epochs=EPOCHS, verbose=0)
+    weights = {f"{i}": np.asarray(v) for i, v in enumerate(model.trainable_variables)}
+    save_both(weights, weights)
+    return describe(fitting) | scale_of(model.optimizer)
+
+
+@cases
 def gradient_that_is_no_number() -> Any:
     """The step is undone on every rank."""
     with STRATEGY.scope():

@@ -506,6 +506,123 @@ def plan_that_is_left_for_another() -> Any:
     return {"told": told, "explained": explained}
 
 
+# Conditions that differ between the ranks.
+
+
+class Conditional(models.HandWritten):
+    """Takes gradients if the loss of this rank is finite."""
+
+    def __init__(self) -> None:
+        super().__init__("float32", "sgd")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        if tf.math.is_finite(loss):
+            self.update(tape.gradient(loss, self.variables))
+        return loss
+
+
+class Repeated(models.HandWritten):
+    """Takes two steps on finite inputs, else one."""
+
+    def __init__(self) -> None:
+        super().__init__("float32", "sgd")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        all_finite = tf.reduce_all(tf.math.is_finite(inputs))
+        inputs = tf.where(all_finite, inputs, tf.zeros_like(inputs))
+        loss = tf.constant(0.0)
+        for _ in tf.range(tf.where(all_finite, 2, 1)):
+            loss = super().step(inputs, labels)
+        return loss
+
+
+class OverData(Repeated):
+    """Takes a step for each element of a dataset that ends earlier on one rank."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        all_finite = tf.reduce_all(tf.math.is_finite(inputs))
+        inputs = tf.where(all_finite, inputs, tf.zeros_like(inputs))
+        loss = tf.constant(0.0)
+        for _ in tf.data.Dataset.range(tf.where(all_finite, tf.constant(2, tf.int64), 1)):
+            loss = models.HandWritten.step(self, inputs, labels)
+        return loss
+
+
+class InOneGraph(Conditional):
+    """Three steps in one graph, the second of which may be skipped."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        loss = tf.constant(0.0)
+        for turn in tf.range(3):
+            loss = super().step(tf.where(turn == 1, inputs, tf.zeros_like(inputs)), labels)
+        return loss
+
+
+def drifts(
+    make: Callable[[], Any], at: int, rank: int = LAST, num_steps: int = 1, **options: Any
+) -> dict[str, Any]:
+    """Trains until the inputs of one rank are NaN, and says what becomes of that step."""
+    model = make()
+    step = tf_libra.optimize(**{"max_tuning_steps": 9} | options)(tf.function(model.step))
+    for number in range(at + 2):
+        inputs, labels = shard(number)
+        before = model.weights()
+        if number == at and RANK == rank:
+            inputs *= np.nan
+        try:
+            step.several(num_steps, inputs, labels)
+        except tf.errors.FailedPreconditionError as error:
+            same = [bool((v == before[name]).all()) for name, v in model.weights().items()]
+            return {"at": number, "message": str(error), "same": same, "phase": str(step.phase)}
+    return {"at": -1, "message": "", "same": [], "phase": str(step.phase)}
+
+
+for name, make, options in (
+    ("drifts_in_the_first_step", Conditional, {"at": 0}),
+    ("drifts_while_plans_are_tried", Conditional, {"at": 4}),
+    ("drifts_under_a_plan", Conditional, {"at": 3, "plan": PLAN_FILE}),
+    ("drifts_on_rank_0", Conditional, {"at": 3, "rank": 0, "plan": PLAN_FILE}),
+    ("drifts_in_a_loop", Repeated, {"at": 3, "plan": PLAN_FILE}),
+    ("drifts_in_a_loop_on_rank_0", Repeated, {"at": 4, "rank": 0}),
+    ("drifts_in_a_loop_over_data", OverData, {"at": 3, "plan": PLAN_FILE}),
+    ("drifts_within_a_graph", InOneGraph, {"at": 2, "num_steps": 3, "plan": PLAN_FILE}),
+):
+    cases.add(name, lambda make=make, options=options: drifts(make, **options))
+
+
+@cases
+def branches_that_reduce_the_same() -> Any:
+    """Each rank takes another one: what they reduce belongs together."""
+    saved = {}
+    for alone in (True, False):
+        model = models.HandWritten("float64", "sgd")
+
+        def train(
+            inputs: tf.Tensor, labels: tf.Tensor, other: tf.Tensor, model: Any = model
+        ) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                loss = model.loss(inputs, labels)
+            if other > 0:
+                gradients = tape.gradient(loss, model.variables)
+            else:
+                gradients = tape.gradient(loss, model.variables)
+            model.update(gradients)
+            return loss
+
+        step = tf.function(train)
+        if not alone:
+            step = tf_libra.optimize("wfbp", max_tuning_steps=4)(step)
+        for number in range(8):
+            batch = models.batch(number, SIZE, "float64")
+            step(*(batch if alone else shard(number, "float64")), tf.constant(RANK))
+        who = "alone" if alone else "ours"
+        saved |= {f"{who}/{k}": v for k, v in model.weights().items()}
+    cases.save(**saved)
+    return str(step.phase)
+
+
 # Surroundings.
 
 

@@ -332,3 +332,45 @@ def test_missing_horovod_is_said_in_one_line(alone: Job) -> None:
     assert error.startswith("ImportError: Horovod is ")
     assert "tools/build_horovod.py" in error
     assert "\n" not in error
+
+
+DRIFTS = [
+    # case, the step in which it is noticed, the rank of which the condition is false
+    ("drifts_in_the_first_step", 0, 1, "condition"),
+    ("drifts_while_plans_are_tried", 4, 1, "condition"),
+    ("drifts_under_a_plan", 3, 1, "condition"),
+    ("drifts_on_rank_0", 3, 0, "condition"),
+    ("drifts_in_a_loop", 3, 1, "loop"),
+    ("drifts_in_a_loop_on_rank_0", 4, 0, "loop"),
+    ("drifts_in_a_loop_over_data", 3, 1, "condition"),
+    ("drifts_within_a_graph", 2, 1, "condition"),
+]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("case", "at", "who", "kind"), DRIFTS)
+def test_condition_of_one_rank_is_an_error_on_all_in_its_step(
+    trouble: Job, case: str, at: int, who: int, kind: str, rank: int
+) -> None:
+    value = trouble.value(case, rank)
+    message = value["message"]
+    assert value["at"] == at, message
+    first = 3 * at + 1 if case == "drifts_within_a_graph" else at + 1
+    for words in (f"rank {rank}, step {first} of ", f"the {kind} '", "the all-reduce of '"):
+        assert words in message
+    ended = ("ends", "continues") if kind == "loop" else ("is false", "is true")
+    for other in (0, 1):
+        assert f"{ended[other != who]} on rank {other}" in message
+    if case not in ("drifts_in_a_loop", "drifts_in_a_loop_on_rank_0", "drifts_in_a_loop_over_data"):
+        # Nothing of another step was added. Loops have completed a turn before.
+        assert case == "drifts_within_a_graph" or all(value["same"])
+
+
+def test_branches_that_reduce_the_same_may_differ_between_ranks(trouble: Job) -> None:
+    for rank in (0, 1):
+        assert trouble.value("branches_that_reduce_the_same", rank) == "run"
+        arrays = trouble.arrays("branches_that_reduce_the_same", rank)
+        names = [name.removeprefix("ours/") for name in arrays if name.startswith("ours/")]
+        assert len(names) == 6
+        for name in names:
+            np.testing.assert_allclose(arrays[f"ours/{name}"], arrays[f"alone/{name}"], rtol=1e-9)

@@ -161,6 +161,20 @@ def test_step_with_what_is_no_number_is_undone(job: Job) -> None:
         assert value["same"]
 
 
+@pytest.mark.parametrize(
+    ("case", "scale", "updates"),
+    [("overflow_of_one_worker", 16.0, 7), ("overflow_of_one_worker_in_fit", 8.0, 9)],
+)
+def test_overflow_of_one_worker_lowers_the_scale_on_all(
+    job: Job, case: str, scale: float, updates: int
+) -> None:
+    check_weights(job, case)
+    for rank in range(2):
+        value = job.value(case, rank)
+        assert (value["scale"], value["updates"]) == (scale, updates)
+        assert len(planned(job, case, rank)) == 6
+
+
 def test_worker_that_gives_up_is_named_to_the_others(job: Job) -> None:
     assert "UnavailableError" in job.value("one_worker_gives_up", 0)
     assert "rank 1" in job.value("one_worker_gives_up", 0)

@@ -219,21 +219,27 @@ class TrainingFunction:
             return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         assert self._meeting.control is not None
         refuse_eager_functions(self._name)
-        self._meeting.control.set_step(self._step + 1)
         concrete = self._call.get_concrete_function(*args, **kwargs)
         trace = self._traces.of(concrete)
         call = Call.of(trace, concrete, *self._call.called(args), kwargs)
+        is_step = not self._is_rank_local(trace.trace)
+        if is_step:
+            self._meeting.control.set_step(self._step + 1)
         in_stages = trained_in_stages.of_this_process()
         if in_stages.anybody():
             in_stages.bring_back({one.key: one for one in call.touched() if one.is_variable})
-        if trace.trace.asks_for_nothing and self._current is not None:
-            return self._call(*args, **kwargs)  # no step, and perhaps on this rank alone
+        if not is_step:
+            return self._call(*args, **kwargs)
         session = self._session_of(call)
         function = partial(self._call, *args, **kwargs)
         execute = partial(self._execute, call, function, num_steps)
         if self._watch is None:
             return self._run(session, execute, num_steps)
         return self._watched(self._watch, session, call, execute, num_steps)
+
+    def _is_rank_local(self, trace: Trace) -> bool:
+        """Returns whether a call of the trace is no training step: other ranks may not make it."""
+        return trace.asks_for_nothing and self._current is not None
 
     def _meet(self) -> None:
         self._meeting.meet(self._story)
@@ -311,6 +317,8 @@ class TrainingFunction:
         return self._meeting.control.rank, self._meeting.control.world_size
 
     def _on_traced(self, trace: Trace) -> None:
+        if self._meeting.control is not None and not self._is_rank_local(trace):
+            self._meeting.control.set_step(self._step + 1)
         meet = partial(self._meeting.at_the_same_place, "a new trace")
         is_first = self._current is None
         self._traces.add(trace, self._meeting.control, self._story, None if is_first else meet)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra import library
+from tf_libra.backends import side_channel
 from tf_libra.tracing import complexes, sparse
 from tf_libra.tracing.numerics import Watch
 from tf_libra.tracing.order import Named, unique_name
@@ -255,6 +256,18 @@ class Marks:
             complexes.as_complex(average) if gradient.dtype.is_complex else average
             for gradient, average in zip(gradients, averages, strict=True)
         ]
+
+    def true_on_all(self, verdict: tf.Tensor, name: str) -> tf.Tensor:
+        """Writes what makes a rank's verdict that of all ranks: true if it is true on each.
+
+        Args:
+            verdict: a scalar.
+            name: of what is judged, the same on every rank.
+        """
+        denied = side_channel.all_reduce(
+            tf.cast(tf.logical_not(verdict), tf.float32), name, self._rules.function
+        )
+        return tf.equal(denied, 0)
 
     def is_gathered(self, gradient: Any) -> bool:
         """Whether the rows of a gradient are gathered, instead of a dense one summed."""

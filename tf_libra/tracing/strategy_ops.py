@@ -9,6 +9,9 @@ as many tensors of the same shapes are given as one call of `gradient` has retur
 function or an accumulator in between. Then a `LibraAllReduce` with the same reduction is written
 for it, which is planned. All else stays with the strategy: metrics, statistics, sparse gradients.
 
+Keras' `LossScaleOptimizer` asks, before it reduces, whether the rank's gradients are finite, and
+reduces nothing if they are not. Its verdict is made that of all ranks.
+
 Nothing is averaged that the script does not reduce, and nothing twice: what is taken for a gradient
 is reduced over the same workers in either case.
 """
@@ -179,5 +182,17 @@ def recognizing(step_name: str, marks: Marks) -> Iterator[StrategyReductions]:
 
         return call
 
-    with patches.replaced(patches.COLLECTIVE_ALL_REDUCE, make):
+    def make_check(original: Any) -> Any:
+        def check_finite(optimizer: Any, gradients: Any) -> Any:
+            finite = original(optimizer, gradients)
+            if not marks.is_tracing_thread():
+                return finite
+            return marks.true_on_all(finite, "loss_scale/is_finite")
+
+        return check_finite
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patches.replaced(patches.COLLECTIVE_ALL_REDUCE, make))
+        if patches.CHECK_FINITE.exists():
+            stack.enter_context(patches.replaced(patches.CHECK_FINITE, make_check))
         yield reductions
