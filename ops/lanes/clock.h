@@ -36,6 +36,15 @@ inline std::string SecondsText(double seconds) {
   return text;
 }
 
+// The message when `seconds`, the timeout, have passed without an answer of `whom`, as in "rank(s)
+// 1": every deadline between ranks says it.
+inline std::string WaitedTooLong(double seconds, const std::string& whom) {
+  return "waited " + SecondsText(seconds) + " s for " + whom +
+         ", the limit of timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between"
+         " steps, as in an evaluation, raise it or let the others wait in a barrier, such as"
+         " hvd.barrier()";
+}
+
 inline int64_t SteadyNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
       .count();

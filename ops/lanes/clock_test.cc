@@ -36,6 +36,14 @@ using testing::OnEveryRank;
 
 constexpr int64_t kHour = 3600;
 
+TEST_CASE("AWaitThatIsTooLongNamesTheOptionAndTheBarrier") {
+  const std::string text = WaitedTooLong(30, "rank(s) 1, 2");
+  for (const char* part : {"waited 30 s for rank(s) 1, 2", "timeout_seconds",
+                           "TF_LIBRA_TIMEOUT_SECONDS", "a barrier"}) {
+    CHECK_EQ(text, testing::Contains(part));
+  }
+}
+
 TEST_CASE("TimesKeepTheirOrder") {
   shift_seconds = 0;
   const WallClock before;

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -408,11 +407,9 @@ Status ControlPlane::Wait(int root, double timeout_seconds, std::unique_lock<std
         lock->lock();
         break;
       }
-      case Turn::kEnd: {
-        std::ostringstream what;
-        what << "waited " << timeout_seconds << " s for rank(s) " << Missing(to_send);
-        return Status(StatusCode::kDeadlineExceeded, what.str());
-      }
+      case Turn::kEnd:
+        return Status(StatusCode::kDeadlineExceeded,
+                      WaitedTooLong(timeout_seconds, "rank(s) " + Missing(to_send)));
     }
     ++due;
   }

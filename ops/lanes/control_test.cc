@@ -167,7 +167,7 @@ TEST_CASE("MissingRanksAreNamedByAll") {
         if (std::count(missing.begin(), missing.end(), rank) > 0) return;
         std::vector<std::string> all;
         const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
-        CHECK_EQ(status.message(), "waited 4 s for rank(s) " + named);
+        CHECK_EQ(status.message(), testing::Contains("waited 4 s for rank(s) " + named));
       });
     });
   }
@@ -194,7 +194,7 @@ TEST_CASE("StoppedRankIsNamedByAll") {
     if (rank == 1) return;
     std::vector<std::string> all;
     const Status status = planes[rank]->AllGather("x", kWaitSeconds, &all);
-    CHECK_EQ(status.message(), "waited 4 s for rank(s) 1");
+    CHECK_EQ(status.message(), testing::Contains("waited 4 s for rank(s) 1"));
   });
 }
 

@@ -1,7 +1,6 @@
 #include "ops/lanes/lane_exchange.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "ops/lanes/lane_exchange_moves.h"
@@ -215,9 +214,9 @@ class Exchange {
   bool Wait(TimePoint last_progress, bool* warned) {
     const double silent = -SecondsUntil(last_progress);
     if (silent >= options_.timeout_seconds) {
-      std::ostringstream what;
-      what << "waited " << options_.timeout_seconds << " s for rank(s) " << WaitedFor();
-      moves_.result()->status = Status(StatusCode::kDeadlineExceeded, what.str());
+      moves_.result()->status =
+          Status(StatusCode::kDeadlineExceeded,
+                 WaitedTooLong(options_.timeout_seconds, "rank(s) " + WaitedFor()));
       return false;
     }
     double limit = options_.timeout_seconds;

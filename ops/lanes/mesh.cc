@@ -248,10 +248,10 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
     if (!connecting->is_over()) wake = std::min(wake, After(kConnectingSeconds));
     poll(entries.data(), entries.size(), PollMilliseconds(wake));
     if (SecondsUntil(deadline) <= 0) {
-      std::ostringstream what;
-      what << "rank " << options.rank << " waited " << options.timeout_seconds << " s for rank(s) "
-           << Join(MissingRanks(to_come)) << " to connect";
-      return Status(StatusCode::kDeadlineExceeded, what.str());
+      return Status(StatusCode::kDeadlineExceeded,
+                    "rank " + std::to_string(options.rank) + " " +
+                        WaitedTooLong(options.timeout_seconds,
+                                      "rank(s) " + Join(MissingRanks(to_come)) + " to connect"));
     }
     std::vector<Pending> still_pending;
     for (size_t i = 0; i < pending.size(); ++i) {

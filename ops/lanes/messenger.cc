@@ -584,7 +584,7 @@ Status Messenger::CheckWaits() {
   };
   if (!waits.overdue.empty()) {
     return Status(StatusCode::kDeadlineExceeded,
-                  "waited " + SecondsText(timeout) + " s for " + listed(waits.overdue));
+                  WaitedTooLong(timeout, listed(waits.overdue)));
   }
   if (!waits.late.empty()) {
     options_.warn(Named(options_.rank) + " has waited " +

@@ -569,7 +569,7 @@ def drifts(
     for number in range(at + 2):
         inputs, labels = shard(number)
         before = model.weights()
-        if number == at and RANK == rank:
+        if number == at and rank == RANK:
             inputs *= np.nan
         try:
             step.several(num_steps, inputs, labels)

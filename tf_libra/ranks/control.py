@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from tf_libra import units
 from tf_libra.ranks.world import World
 from tf_libra.registry import Registry
 
@@ -48,6 +49,21 @@ def why_program_ends() -> str:
         return "its program has ended, where every rank must take equally many steps"
     said = f": {error}" if str(error) else ""
     return f"its program has ended with an error: {type(error).__name__}{said}"
+
+
+def waited_too_long(rank: int, timeout_seconds: float | None, whom: str) -> str:
+    """Returns the message about a rank that has waited for another one until its deadline.
+
+    Args:
+        rank: that waited.
+        timeout_seconds: how long it waited.
+        whom: what did not come.
+    """
+    return (
+        f"rank {rank} has waited {units.time(timeout_seconds)} for {whom}, the limit of"
+        " timeout_seconds (TF_LIBRA_TIMEOUT_SECONDS); if a rank works longer between steps, as in"
+        " an evaluation, raise it or let the others wait in a barrier, such as hvd.barrier()"
+    )
 
 
 class Control(Protocol):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import patches, units
+from tf_libra import patches
+from tf_libra.ranks.control import waited_too_long
 from tf_libra.ranks.job import within
 from tf_libra.ranks.world import World
 
@@ -147,11 +148,11 @@ def exchange_json(
         return gather(payload, "tf_libra.rendezvous")
 
     def why_late() -> str:
-        return (
-            f"rank {_horovod().rank()} has waited {units.time(timeout_seconds)} for the other ranks"
-            " to come to their first step; Horovod's warnings of stalled tensors say which are"
-            " missing"
+        whom = (
+            "the other ranks to come to their first step (Horovod's warnings of stalled tensors say"
+            " which are missing)"
         )
+        return waited_too_long(_horovod().rank(), timeout_seconds, whom)
 
     # Horovod itself waits forever.
     gathered = (

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tf_libra import units
 from tf_libra.ranks import machine
-from tf_libra.ranks.control import EngineError, LostRankError
+from tf_libra.ranks.control import EngineError, LostRankError, waited_too_long
 from tf_libra.ranks.job import within
 from tf_libra.ranks.world import World
 
@@ -179,10 +178,8 @@ class _Store:
             return found
 
         def why_late() -> str:
-            return (
-                f"rank {self._cluster.rank} has waited {units.time(timeout_seconds)} for rank"
-                f" {waits_for} ({self._cluster.name(waits_for)}) to come to its first step"
-            )
+            whom = f"rank {waits_for} ({self._cluster.name(waits_for)}) to come to its first step"
+            return waited_too_long(self._cluster.rank, timeout_seconds, whom)
 
         try:
             return within(timeout_seconds, exchange, why_late)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tf_libra import units
-from tf_libra.ranks.control import EngineError, LostRankError, Terms
+from tf_libra.ranks.control import EngineError, LostRankError, Terms, waited_too_long
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -242,10 +242,9 @@ class Rounds:
                 )
             left = self._terms.timeout_seconds - waited
             if left <= 0:
+                whom = "a rank to answer (Horovod's warnings of stalled tensors say which)"
                 raise LostRankError(
-                    f"rank {self._rank}: a rank has not answered for"
-                    f" {units.time(self._terms.timeout_seconds)}; Horovod's warnings of stalled"
-                    " tensors say which"
+                    waited_too_long(self._rank, self._terms.timeout_seconds, whom)
                 )
             try:
                 found = self._results.get(timeout=left if warned else min(left, to_warning))
@@ -298,9 +297,9 @@ class Rounds:
             for rank, note in enumerate(self._last)
             if note.what != what
         ]
-        return (
-            f"rank {self._rank} has waited {units.time(self._terms.timeout_seconds)} at {what} for"
-            f" {', '.join(missing) or 'a rank that does not answer'}"
+        whom = ", ".join(missing) or "a rank that does not answer"
+        return waited_too_long(
+            self._rank, self._terms.timeout_seconds, f"{whom}, at {what}"
         )
 
 
