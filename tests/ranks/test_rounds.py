@@ -231,7 +231,9 @@ def test_rank_that_does_not_come_is_named_with_what_it_is_at() -> None:
             rounds.exchange("a gathering", b"")
 
         one.on(0, slow)
-        late = r"rank 1 has waited 1 s for rank 0 \(at step 2 of f\), at a gathering.*timeout_seconds"
+        late = (
+            r"rank 1 has waited 1 s for rank 0 \(at step 2 of f\), at a gathering.*timeout_seconds"
+        )
         with pytest.raises(LostRankError, match=late):
             one.on(1, fast).result(60)
         leave.set()

@@ -19,11 +19,29 @@ def agree(control: Control, statement: Statement) -> None:
         ValueError: on every rank, with the same words: the first difference between two ranks.
         EngineError: a rank did not answer.
     """
+    check_equal(exchange(control, statement))
+
+
+def exchange(control: Control, statement: Statement) -> list[dict[str, Any]]:
+    """Returns the statements of all ranks, by rank.
+
+    Args:
+        control: reaches the other ranks.
+        statement: of this rank, as for `agree`.
+
+    Raises:
+        EngineError: a rank did not answer.
+    """
     # Sorted keys would lose the order that matters, so it travels as a list of pairs.
     everyone = control.all_gather([[key, value] for key, value in statement.items()])
-    difference = first_difference([dict(one) for one in everyone])
+    return [dict(one) for one in everyone]
+
+
+def check_equal(statements: Sequence[Statement], advice: str = "") -> None:
+    """Raises `ValueError` that names the first difference between ranks, and what to do."""
+    difference = first_difference(statements)
     if difference is not None:
-        raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}")
+        raise ValueError(f"the ranks do not agree, nothing was exchanged: {difference}{advice}")
 
 
 def first_difference(statements: Sequence[Statement]) -> str | None:

@@ -243,9 +243,7 @@ class Rounds:
             left = self._terms.timeout_seconds - waited
             if left <= 0:
                 whom = "a rank to answer (Horovod's warnings of stalled tensors say which)"
-                raise LostRankError(
-                    waited_too_long(self._rank, self._terms.timeout_seconds, whom)
-                )
+                raise LostRankError(waited_too_long(self._rank, self._terms.timeout_seconds, whom))
             try:
                 found = self._results.get(timeout=left if warned else min(left, to_warning))
             except queue.Empty:
@@ -298,9 +296,7 @@ class Rounds:
             if note.what != what
         ]
         whom = ", ".join(missing) or "a rank that does not answer"
-        return waited_too_long(
-            self._rank, self._terms.timeout_seconds, f"{whom}, at {what}"
-        )
+        return waited_too_long(self._rank, self._terms.timeout_seconds, f"{whom}, at {what}")
 
 
 def _why_ended(notes: Sequence[Note]) -> EngineError:

@@ -1,22 +1,34 @@
 """What is done at the end of every trace of a training function: what ranks must have alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from tf_libra.ranks.agreement import agree
+from tf_libra.ranks.agreement import Statement, check_equal, exchange, first_difference
 from tf_libra.ranks.control import Control
 from tf_libra.session.trace import KnownTrace
 from tf_libra.story.story import Story
+from tf_libra.tracing.automatic_names import renames
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marks import MarkedGradient
 
+_ADVICE = (
+    "; where only names differ, name layers and models explicitly, or call"
+    " keras.utils.clear_session() on every rank before they are built"
+)
+
 
 class Traces:
-    """The traces that one training function has so far, in the job that there is now."""
+    """The traces that one training function has so far, in the job that there is now.
+
+    Attributes:
+        names: rank 0's names of variables that this rank's Keras has numbered differently.
+        is_renamed: whether the last trace has shown that `names` are needed, and is to be made
+            again on all ranks.
+    """
 
     def __init__(self, name: str) -> None:
         """Knows no trace.
@@ -28,6 +40,8 @@ class Traces:
         self._known: WeakKeyDictionary[tf.Graph, KnownTrace] = WeakKeyDictionary()
         self._agreed: set[tuple[MarkedGradient, ...]] = set()
         self._warned: set[str] = set()
+        self.names: dict[str, str] = {}
+        self.is_renamed = False
 
     def of(self, concrete: Any) -> KnownTrace:
         """What is known of a trace, as TensorFlow has it."""
@@ -59,17 +73,41 @@ class Traces:
         marked = trace.marked
         if marked in self._agreed or control is None:
             return
-        if meet is not None:
+        if meet is not None and not self.is_renamed:
             meet()
-        agree(
-            control,
-            {
-                "averaged gradients": [one.name for one in marked],
-                "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
-                "gathered": {one.name: one.is_gathered for one in marked},
-            },
-        )
+        statement: dict[str, Any] = {
+            "averaged gradients": [one.name for one in marked],
+            "gradient": {one.name: f"{one.dtype} {one.shape}" for one in marked},
+            "gathered": {one.name: one.is_gathered for one in marked},
+        }
+        everyone = exchange(control, statement)
+        if not self.is_renamed and self._match_names(everyone, control.rank, story):
+            self.is_renamed = True
+            return
+        self.is_renamed = False
+        check_equal(everyone, "" if _have_same_names(everyone) else _ADVICE)
         self._agreed.add(marked)
+
+    def _match_names(self, everyone: Sequence[Statement], rank: int, story: Story) -> bool:
+        """Finds rank 0's names of gradients that differ in automatic numbers alone.
+
+        Returns:
+            Whether names, and nothing else, kept the ranks from agreeing; the same on every rank.
+        """
+        of_ranks = [one["averaged gradients"] for one in everyone]
+        found = [renames(names, of_ranks[0]) for names in of_ranks]
+        renamed = [_renamed(one, names) for one, names in zip(everyone, found, strict=True)]
+        if not any(found) or first_difference(renamed) is not None:
+            return False
+        other = next(other for other, names in enumerate(found) if names)
+        name, first = next(iter(found[other].items()))
+        story.log.info(
+            "names: rank %d calls %r what is %r on rank 0, and so on: Keras has numbered other"
+            " models there before; gradients are matched by their order, shapes and dtypes",
+            other, name, first,
+        )  # fmt: skip
+        self.names.update(found[rank])
+        return True
 
     def _warn_of(self, trace: Trace, story: Story) -> None:
         """Says once what no plan is about, though a script may take it for averaged."""
@@ -86,6 +124,21 @@ class Traces:
             if names and what not in self._warned:
                 self._warned.add(what)
                 story.log.warning(what, self._name, _some(names))
+
+
+def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the statement of a rank with other names."""
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {names.get(name, name): one for name, one in value.items()}
+        return [names.get(name, name) for name in value]
+
+    return {key: rename(value) for key, value in statement.items()}
+
+
+def _have_same_names(everyone: Sequence[Statement]) -> bool:
+    return len({tuple(sorted(one["averaged gradients"])) for one in everyone}) == 1
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

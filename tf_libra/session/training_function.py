@@ -219,7 +219,7 @@ class TrainingFunction:
             return marked_function.called_alone(self._alone, self.is_method, args, kwargs)
         assert self._meeting.control is not None
         refuse_eager_functions(self._name)
-        concrete = self._call.get_concrete_function(*args, **kwargs)
+        concrete = self._concrete_function(args, kwargs)
         trace = self._traces.of(concrete)
         call = Call.of(trace, concrete, *self._call.called(args), kwargs)
         is_step = not self._is_rank_local(trace.trace)
@@ -236,6 +236,14 @@ class TrainingFunction:
         if self._watch is None:
             return self._run(session, execute, num_steps)
         return self._watched(self._watch, session, call, execute, num_steps)
+
+    def _concrete_function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Traces the step if need be, again if only then the ranks agree on names."""
+        concrete = self._call.get_concrete_function(*args, **kwargs)
+        if self._traces.is_renamed:
+            self._call.forget_traces()
+            concrete = self._call.get_concrete_function(*args, **kwargs)
+        return concrete
 
     def _is_rank_local(self, trace: Trace) -> bool:
         """Returns whether a call of the trace is no training step: other ranks may not make it."""
@@ -298,6 +306,7 @@ class TrainingFunction:
             watch=self._watch,
             by_strategy=self._by_strategy,
             is_own=self._is_own,
+            names=dict(self._traces.names),
         )
 
     def _is_own(self, variable: Any) -> bool:

@@ -1,7 +1,7 @@
 """Names that Keras numbers by itself, matched between ranks.
 
-Keras calls the first dense layer of a process `dense`, the next one `dense_1`. A rank that has built
-another model before has other numbers for the same layers, in the same order.
+Keras calls the first dense layer of a process `dense`, the next one `dense_1`. A rank that has
+built another model before has other numbers for the same layers, in the same order.
 """
 
 import re
@@ -33,6 +33,11 @@ def renames(own: Sequence[str], reference: Sequence[str]) -> dict[str, str]:
     return matched
 
 
+def without_numbers(name: str) -> str:
+    """Returns the name without automatic numbers: "dense/bias" for "dense_1/bias"."""
+    return _split(name)[0]
+
+
 def _by_form(names: Sequence[str]) -> dict[str, list[str]]:
     """Groups names by what remains without numbers; sorts each group by those."""
     groups: dict[str, list[tuple[tuple[int, ...], str]]] = defaultdict(list)
@@ -44,7 +49,8 @@ def _by_form(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _split(name: str) -> tuple[str, tuple[int, ...]]:
     """Splits "a_2/b" into "a/b" and the number after each word, -1 for none."""
-    form, numbers = "", []
+    form = ""
+    numbers: list[int] = []
     parts = _WORD_OR_SEPARATOR.findall(name)
     for index, part in enumerate(parts):
         is_number = part.isdecimal() and index > 1 and parts[index - 1] == "_"

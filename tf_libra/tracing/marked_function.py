@@ -184,6 +184,11 @@ class MarkedFunction:
         function, given = self.called(args)
         return function.get_concrete_function(*given, **kwargs)
 
+    def forget_traces(self) -> None:
+        """Lets every later call trace again, such as under other rules."""
+        self._function = None
+        self._functions_of.clear()
+
     def experimental_get_tracing_count(self) -> int:
         """How often the step was traced."""
         found = [self._function, *self._functions_of.values()]

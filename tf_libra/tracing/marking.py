@@ -92,7 +92,9 @@ def marking(
         made = {
             patches.GRADIENT: gradient,
             patches.CUSTOM_GRADIENT: _serving_the_outer_tape(marks),
-            patches.FUNCTION_CONTEXT: nested.own_traces(rules.function, marks, left_alone),
+            patches.FUNCTION_CONTEXT: nested.own_traces(
+                rules.function, marks, left_alone, rules.names
+            ),
             patches.DATASET_LOOP: loops.of_the_graph(marks),
         }
         if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from

@@ -2,8 +2,8 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -67,6 +67,7 @@ class Rules:
         by_strategy: whether a strategy of TensorFlow's reduces gradients: what it is given is
             all-reduced, and what `gradient` returns is left as it is.
         is_own: whether a variable is each rank's own, as the user says.
+        names: rank 0's names of variables that this rank's Keras has numbered differently.
     """
 
     function: str = ""
@@ -76,6 +77,7 @@ class Rules:
     watch: Watch | None = None
     by_strategy: bool = False
     is_own: Callable[[Any], bool] = lambda variable: False
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +281,7 @@ class Marks:
             raise ValueError(
                 f"the gradient of {name!r} is {gradient.dtype.name}; allowed: {allowed}"
             )
+        name = self._rules.names.get(name, name)
         shape = gradient.shape.as_list() if gradient.shape.rank is not None else None
         kind = (gradient.dtype, str(shape), self.is_gathered(gradient))
         name = unique_name(name, kind, self._taken)

@@ -1,7 +1,7 @@
 """Functions that a training step calls, which TensorFlow may have traced elsewhere before."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +17,10 @@ _GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
 def own_traces(
-    function: str, marks: Marks, left_alone: Iterable[tuple[str, ...]] = ()
+    function: str,
+    marks: Marks,
+    left_alone: Iterable[tuple[str, ...]] = (),
+    names: Mapping[str, str] | None = None,
 ) -> Callable[[Any], Any]:
     """Of what TensorFlow finds traces by: every `tf.function` is traced for `function` alone.
 
@@ -31,13 +34,16 @@ def own_traces(
         function: identity of the training function.
         marks: of the trace.
         left_alone: calls of `gradient` that are not marked.
+        names: by which gradients are called instead of their variables' own names.
     """
     unmarked = frozenset(left_alone)
+    renamed = frozenset((names or {}).items())
 
     def make(original: Any) -> Any:
         def make_function_context(scope_type: Any = None) -> Any:
             is_local = marks.of_examples is not None
-            key = (scope_type, "tf_libra", function, marks.concerned, is_local, unmarked)
+            how = (marks.concerned, is_local, unmarked, renamed)
+            key = (scope_type, "tf_libra", function, *how)
             return original(scope_type=key if marks.is_tracing_thread() else scope_type)
 
         return make_function_context

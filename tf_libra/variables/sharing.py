@@ -8,6 +8,7 @@ from typing import Any
 
 from tf_libra.ranks.agreement import agree, first_difference
 from tf_libra.ranks.control import Control
+from tf_libra.tracing.automatic_names import renames
 from tf_libra.tracing.variable_flow import Flow
 from tf_libra.variables.held import Held, broadcast, matches
 from tf_libra.variables.kept_equal import Account, Judged, Standing, Traits, judge, settle
@@ -100,10 +101,20 @@ class Sharing:
             EngineError: a rank is gone.
         """
         numbers = [one for one in call if one.is_number]
+        statements = control.all_gather(self._statement(numbers, judged))
+        # Rank 0's names, where Keras has numbered other models on another rank before.
+        of_ranks = [[name for name, *_ in rank] for rank in statements]
+        found = [renames(names, of_ranks[0]) for names in of_ranks]
         everyone = [
-            {name: tuple(rest) for name, *rest in rank}
-            for rank in control.all_gather(self._statement(numbers, judged))
+            {
+                names.get(name, name): (standing, [names.get(n, n) for n in of], *rest)
+                for name, standing, of, *rest in rank
+            }
+            for rank, names in zip(statements, found, strict=True)
         ]
+        mine = found[control.rank]
+        numbers = [replace(one, name=mine.get(one.name, one.name)) for one in numbers]
+        judged = {mine.get(name, name): one for name, one in judged.items()}
         accounts = [
             {
                 name: Account(Standing(standing), tuple(of), tuple(constants), digest)
