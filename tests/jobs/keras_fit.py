@@ -134,6 +134,33 @@ cases.add("own_step", partial(fit, "own"))
 cases.add("several_steps", partial(fit, "short", steps_per_execution=4))
 
 
+def automatic() -> Any:
+    """Names that Keras makes: "dense_3" on a rank that has built another model before."""
+    sizes = (16, 9, models.CLASSES)
+    dense = [keras.layers.Dense(size, activation="tanh") for size in sizes]
+    return keras.Sequential([keras.Input((models.FEATURES,)), *dense])
+
+
+@cases
+def numbered_otherwise_on_one_rank() -> Any:
+    alone = compiled(automatic)
+    alone.fit(data(alone=True), epochs=EPOCHS, verbose=0)
+    if RANK == 1:
+        automatic()
+    ours = compiled(automatic)
+    fitting = tf_libra.keras.optimize(ours, "wfbp", max_tuning_steps=6)
+    ours.fit(data(alone=False), epochs=EPOCHS, verbose=0)
+    fitting.check_variables()
+    both = {"ours": ours, "alone": alone}
+    saved = {
+        f"{who}/{i}": one.numpy()
+        for who, model in both.items()
+        for i, one in enumerate(model.trainable_variables)
+    }
+    cases.save(**saved)
+    return {"phase": str(fitting.phase), "plan": fitting.plan.to_json()}
+
+
 @cases
 def twice() -> Any:
     """A second `fit` goes on under the plan; a second `compile` begins anew."""

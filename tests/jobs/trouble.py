@@ -506,6 +506,38 @@ def plan_that_is_left_for_another() -> Any:
     return {"told": told, "explained": explained}
 
 
+@cases
+def numbered_otherwise_on_one_rank() -> Any:
+    """It has built another model before, so its layers have other numbers."""
+    alone = models.Keras("float64", "adam")
+    if RANK == LAST:
+        models.Keras("float64", "adam")
+    ours = models.Keras("float64", "adam")
+    step = tf_libra.optimize("wfbp", max_tuning_steps=4)(tf.function(ours.step))
+    for number in range(8):
+        alone.step(*models.batch(number, SIZE, "float64"))
+        step(*shard(number, "float64"))
+    step.check_variables()
+    saved = {"alone": alone, "ours": ours}
+    cases.save(
+        **{
+            f"{who}/{i}": one.numpy()
+            for who, model in saved.items()
+            for i, one in enumerate(model.model.trainable_variables)
+        }
+    )
+    return {"names": list(step.plan.tensor_names), "slots": len(ours.optimizer.variables)}
+
+
+@cases
+def named_otherwise_on_one_rank() -> Any:
+    """By the script: what belongs together is not known."""
+    model = models.HandWritten("float32", "sgd")
+    if RANK == LAST:
+        model.variables[1] = tf.Variable(model.variables[1], name="bias")
+    tf_libra.optimize()(tf.function(model.step))(*shard())
+
+
 # Conditions that differ between the ranks.
 
 

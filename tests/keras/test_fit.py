@@ -51,6 +51,14 @@ def test_fit_trains_like_one_process_on_the_joint_batches(job: Job, case: str) -
     check_weights(job, case)
 
 
+def test_fit_matches_layers_that_one_rank_has_numbered_otherwise(job: Job) -> None:
+    case = "numbered_otherwise_on_one_rank"
+    check_weights(job, case)
+    plans = [Plan.from_json(job.value(case, rank)["plan"]) for rank in range(2)]
+    assert plans[0] == plans[1]
+    assert len(plans[0].tensor_names) == 6
+
+
 @pytest.mark.parametrize("case", ["plain", "short_batch", "own_step", "several_steps"])
 def test_fit_ends_under_a_plan_that_fits_the_graph(job: Job, case: str) -> None:
     for rank in range(2):

@@ -374,3 +374,25 @@ def test_branches_that_reduce_the_same_may_differ_between_ranks(trouble: Job) ->
         assert len(names) == 6
         for name in names:
             np.testing.assert_allclose(arrays[f"ours/{name}"], arrays[f"alone/{name}"], rtol=1e-9)
+
+
+def test_layers_that_one_rank_has_numbered_otherwise_are_matched(trouble: Job) -> None:
+    case = "numbered_otherwise_on_one_rank"
+    values = [trouble.value(case, rank) for rank in RANKS]
+    assert values[0] == values[1]
+    assert len(values[0]["names"]) == 6
+    first, second = (trouble.arrays(case, rank) for rank in RANKS)
+    for i in range(6):
+        np.testing.assert_array_equal(first[f"ours/{i}"], second[f"ours/{i}"])
+        np.testing.assert_allclose(first[f"ours/{i}"], first[f"alone/{i}"], rtol=1e-7, atol=1e-9)
+    lines = [line for line in trouble.log(case).splitlines() if "names: rank 1 calls" in line]
+    assert len(lines) == 1
+    assert values[0]["names"][0] in lines[0]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_names_that_differ_otherwise_name_the_way_out(trouble: Job, rank: int) -> None:
+    error = trouble.error("named_otherwise_on_one_rank", rank)
+    assert error.startswith("ValueError: ")
+    for words in ("'b0' on rank 0", "'bias' on rank 1", "keras.utils.clear_session()"):
+        assert words in error
