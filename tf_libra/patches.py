@@ -1,9 +1,10 @@
 """All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
 
 Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends; `hvd.join` while an engine runs; what elastic states keep from the first step in stages on;
-Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
-methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launch/`).
+ends; the profiler's session while a step is profiled; `hvd.join` while an engine runs; what elastic
+states keep from the first step in stages on; Horovod's shutdown from the first question for the
+ranks on. A user's model that is fitted has methods of its own (`keras/`), and the launcher, another
+process, changes Horovod's (`launch/`).
 What somebody else has put in its place in the meantime stays: it may well call what it has found
 there, which from then on does what it did without us.
 """
@@ -204,6 +205,14 @@ CHECK_FINITE = Patch(
     since="Keras 3.0",
 )
 
+PROFILER_SESSION = Patch(
+    module="tensorflow.python.profiler.internal",
+    path="_pywrap_profiler.ProfilerSession",
+    why="a process has one profiler session: that of a traced step ends when the script starts its"
+    " own",
+    since=_TENSORFLOW,
+)
+
 JOIN = Patch(
     module="horovod.tensorflow.mpi_ops",
     path="MPI_LIB.horovod_join",
@@ -279,8 +288,7 @@ OF_HOROVOD = (
 OF_TRACES = (*OF_TENSORFLOW, *OF_HOROVOD, KERAS_REFERENCE)
 TABLE = (
     *OF_TRACES, REPLICA_ALL_REDUCE, KERAS_LAYER, CONDITION, CAPTURE, COLLECTIVE_ALL_REDUCE,
-    CHECK_FINITE,
-    JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
+    CHECK_FINITE, PROFILER_SESSION, JOIN, SHUTDOWN, COMMIT, HOST_UPDATES, *KEEPING, *BROADCASTING, *RESTORING,
 )  # fmt: skip
 
 

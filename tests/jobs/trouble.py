@@ -700,6 +700,32 @@ def profiler_session_of_the_user() -> Any:
 
 
 @cases
+def profiles_of_the_user_that_end() -> Any:
+    """Profiles by hand and graphs that are collected: tuning goes on after them."""
+    model = models.HandWritten("float32", "sgd")
+    step = tf_libra.optimize("libra", threads=(1, 2), max_tuning_steps=40)(tf.function(model.step))
+    folder = FOLDER / f"user-profiles.{RANK}"
+    phases = []
+    for number in range(60):
+        if number == 0:
+            tf.summary.trace_on(graph=True, profiler=False)
+        if number in (3, 9):
+            tf.profiler.experimental.start(str(folder / str(number)))
+        step(*shard(number))
+        phases.append(str(step.phase))
+        if number == 1:
+            tf.summary.trace_off()
+        if number in (5, 13):
+            tf.profiler.experimental.stop()
+    return {
+        "phases": phases,
+        "traces": len(list(folder.rglob("*.xplane.pb"))),
+        "profile": None if RANK or step.profile is None else len(step.profile.tensors),
+        "notes": list(step.plan.notes),
+    }
+
+
+@cases
 def short_budget() -> Any:
     """Five steps are not enough to measure everything."""
     model = models.HandWritten("float32", "sgd")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from tensorflow.python.eager import context
 from tf_libra.profiling.backward import measured_profile, production_times, step_production
 from tf_libra.profiling.events import Events
 from tf_libra.profiling.graph import GradientSources, GraphCapture, gradient_sources
-from tf_libra.profiling.trace import TraceSession, read_events
+from tf_libra.profiling.trace import TraceSession, in_use, read_events
 
 
 def model() -> keras.Model:
@@ -259,19 +260,6 @@ def test_a_users_session_survives_ours(tmp_path: Path) -> None:
     assert session.trace is not None
 
 
-def test_our_session_survives_a_users(tmp_path: Path) -> None:
-    with TraceSession() as session:
-        with (
-            pytest.raises(tf.errors.AlreadyExistsError),
-            tf.profiler.experimental.Profile(str(tmp_path)),
-        ):
-            pass
-        add_one(tf.ones(()))
-    assert "AddV2" in read_events(session.trace).op_types
-    # TensorFlow keeps the session that it could not start.
-    tf.profiler.experimental.stop(save=False)
-
-
 def test_an_error_in_the_step_passes_and_ends_the_session() -> None:
     with pytest.raises(ZeroDivisionError), TraceSession() as session:
         raise ZeroDivisionError
@@ -327,3 +315,54 @@ def test_sources_are_what_feeds_all_reduces() -> None:
     graph.node[0].attr["part_starts"].list.i.extend([0, -1])
     graph.node[1].attr["part_starts"].list.i.extend([8, -1])
     assert gradient_sources([graph]).producers == {"a": ("g",), "b": ("h", "h")}
+
+
+def test_what_the_script_needs_is_known_without_a_session_of_ours(tmp_path: Path) -> None:
+    assert in_use() == ""
+    with TraceSession():
+        assert "profiler session" in in_use()
+    with tf.profiler.experimental.Profile(str(tmp_path)):
+        assert "profiler session" in in_use()
+    assert in_use() == ""
+    tf.summary.trace_on(graph=True, profiler=False)
+    try:
+        assert "trace_on" in in_use()
+    finally:
+        tf.summary.trace_off()
+    assert in_use() == ""
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_session_that_starts_while_ours_runs_gets_its_profile(
+    in_thread: bool, tmp_path: Path
+) -> None:
+    step, _ = hand_written_step()
+    step()
+
+    def start() -> None:
+        tf.profiler.experimental.start(str(tmp_path))
+
+    with TraceSession() as session:
+        step()
+        if in_thread:
+            thread = threading.Thread(target=start)
+            thread.start()
+            thread.join()
+        else:
+            start()
+        step()
+    assert session.trace is None and session.is_interrupted
+    assert "another profiler session is active" in session.unavailable
+    step()
+    tf.profiler.experimental.stop()
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1
+    with TraceSession() as session:
+        step()
+    assert session.trace is not None and not session.is_interrupted
+
+
+def test_an_active_session_is_left_alone_and_named(tmp_path: Path) -> None:
+    with tf.profiler.experimental.Profile(str(tmp_path)), TraceSession() as session:
+        pass
+    assert session.trace is None and session.is_interrupted
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1

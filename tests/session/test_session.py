@@ -189,6 +189,20 @@ def test_profiler_session_of_the_user_is_left_alone(trouble: Job, rank: int) -> 
     assert value["phase"] == "run"
     assert value["traces"] == 1
     assert any("another profiler session is active" in note for note in value["notes"])
+    assert any("9 steps" in note and "start it when" in note for note in value["notes"])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_tuning_goes_on_after_profiles_of_the_user(trouble: Job, rank: int) -> None:
+    value = trouble.value("profiles_of_the_user_that_end", rank)
+    phases = value["phases"]
+    # Graphs are collected in 2 steps and 3 + 5 are profiled; none of them is charged.
+    assert set(phases[:13]) == {"measure"}
+    assert phases[-1] == "run"
+    assert value["traces"] == 2
+    assert not any("profiler session" in note for note in value["notes"])
+    if rank == 0:
+        assert value["profile"] > 0
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -1,15 +1,20 @@
 """Traces of TensorFlow steps, in memory: start and stop the profiler, read the op events."""
 
+import contextlib
+import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from tensorflow.python.framework import errors
+from tensorflow.python.ops import summary_ops_v2
 from tensorflow.python.profiler import trace as tf_trace
 from tensorflow.python.profiler.internal import _pywrap_profiler
 from tensorflow.tsl.profiler.protobuf import trace_events_pb2
 
+from tf_libra import patches
 from tf_libra.profiling.events import Events
 
 # The defaults record ops and no Python calls. TensorFlow 2.21 takes no option from here: it warns
@@ -23,35 +28,61 @@ _CLOCK_ARGUMENT = "realtime_ns"
 _NUM_CLOCK_EVENTS = 5
 
 
+BUSY = "another profiler session is active"
+
+
+def in_use() -> str:
+    """Return why the script itself needs what traces need; empty if it does not.
+
+    A profiler session may be the script's, that of Keras' TensorBoard(profile_batch=...), or one of
+    the profiler server. Graphs are collected from `tf.summary.trace_on` to its export.
+    """
+    enabled = tf_trace.enabled  # a function; in older releases, a flag
+    if enabled() if callable(enabled) else enabled:
+        return BUSY
+    if getattr(summary_ops_v2, "_current_trace_context", None) is not None:
+        return "tf.summary.trace_on is collecting graphs"
+    return ""
+
+
 class TraceSession:
-    """Profiles what runs inside the `with` block, unless someone else is profiling already.
+    """Profiles what runs inside the `with` block, unless another session is or becomes active.
 
-    TensorFlow allows one profiler session in a process. Where one is active, a user's own or
+    TensorFlow allows one profiler session in a process. If one is active, a user's own or
     the profiler server's, this session stands back: it raises nothing, `trace` stays None and
-    `unavailable` says why. Nothing is written to disk.
+    `unavailable` says why. If Python code starts another session inside of the block, in whatever
+    thread, this one ends first, so that the other starts. Nothing is written to disk.
 
-    Keep the block short, a step or a few: nobody else can profile meanwhile.
+    Keep the block short, a step or a few: a profiler server cannot profile meanwhile.
 
     Attributes:
       trace: serialized trace for `read_events`, once the block has ended; None without one.
       unavailable: why there is no trace, empty if there is one.
+      is_interrupted: whether that is because of another session.
     """
 
     def __init__(self) -> None:
         self.trace: bytes | None = None
         self.unavailable = ""
+        self.is_interrupted = False
         self._session: _pywrap_profiler.ProfilerSession | None = None
+        self._lock = threading.Lock()
+        self._replaced = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         session = _pywrap_profiler.ProfilerSession()
         try:
             session.start("", _OPTIONS)
         except errors.AlreadyExistsError:
-            self.unavailable = "busy: another profiler session is active"
+            self.unavailable = f"busy: {BUSY}"
+            self.is_interrupted = True
         except errors.OpError as error:
             self.unavailable = f"the profiler did not start: {error.message}"
         else:
             self._session = session
+            self._replaced.enter_context(
+                patches.replaced(patches.PROFILER_SESSION, self._giving_way)
+            )
             for _ in range(_NUM_CLOCK_EVENTS):
                 with tf_trace.Trace(_CLOCK_EVENT, **{_CLOCK_ARGUMENT: time.time_ns()}):
                     pass
@@ -63,13 +94,26 @@ class TraceSession:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._session is None:
-            return
-        session, self._session = self._session, None
-        try:
-            self.trace = session.stop()
-        except errors.OpError as error:
-            self.unavailable = f"the profiler did not stop: {error.message}"
+        self._replaced.close()
+        self.trace = self._stop()
+
+    def _stop(self) -> bytes | None:
+        with self._lock:
+            session, self._session = self._session, None
+            try:
+                return None if session is None else session.stop()
+            except errors.OpError as error:
+                self.unavailable = f"the profiler did not stop: {error.message}"
+                return None
+
+    def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            if self._stop() is not None:
+                self.unavailable = f"busy: {BUSY}, started while a step was traced"
+                self.is_interrupted = True
+            return original(*args, **kwargs)
+
+        return make
 
 
 def read_events(trace: bytes) -> Events:

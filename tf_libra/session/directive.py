@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_libra.model.plan import Plan
-from tf_libra.tuning import Conclusion, Experiment, Origin, Phase
+from tf_libra.tuning import Conclusion, Experiment, Origin, Phase, Postponed
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Directive:
     Attributes:
         function: identity of the training function.
         step: number of the step.
-        what: the experiment to make, the conclusion that is in force from this step on, or that
-            the one in force still is.
+        what: the experiment to make, the conclusion that is in force from this step on, that the
+            one in force still is, or that the experiment is postponed.
         origin: how the conclusion came to be, where it is one.
     """
 
     function: str
     step: int
-    what: Experiment | Conclusion | GoOn
+    what: Experiment | Conclusion | GoOn | Postponed
     origin: Origin = Origin.MADE
 
     def to_message(self) -> dict[str, Any]:
@@ -45,6 +45,8 @@ class Directive:
             }
         if isinstance(self.what, GoOn):
             return message | {"then_try": self.what.then_try}
+        if isinstance(self.what, Postponed):
+            return message | {"postponed": True}
         return message | {
             "phase": self.what.phase.value,
             "plan": self.what.plan.to_json(),
@@ -60,6 +62,8 @@ class Directive:
             return cls(function, step, conclusion, Origin(message["origin"]))
         if "then_try" in message:
             return cls(function, step, GoOn(message["then_try"]))
+        if "postponed" in message:
+            return cls(function, step, Postponed())
         plan = Plan.from_json(message["plan"])
         return cls(function, step, Experiment(Phase(message["phase"]), plan, message["traced"]))
 

@@ -62,7 +62,9 @@ class Observer:
         if self._sources is None:
             return result, replace(seen, problem=self._problem)
         if session.trace is None:
-            return result, replace(seen, problem=session.unavailable)
+            return result, replace(
+                seen, problem=session.unavailable, is_interrupted=session.is_interrupted
+            )
         try:
             events = read_events(session.trace)
             sources = self._sources

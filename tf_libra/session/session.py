@@ -14,6 +14,7 @@ from tf_libra import options as options_lib
 from tf_libra.model.plan import Plan
 from tf_libra.model.telemetry import of_step
 from tf_libra.profiling.samples import measured_timeline
+from tf_libra.profiling.trace import in_use
 from tf_libra.ranks.control import Control, exchange_clocks
 from tf_libra.records.step_graph import GroupNode
 from tf_libra.session import grappler
@@ -32,11 +33,15 @@ from tf_libra.tuning import (
     Experiment,
     Observation,
     Origin,
+    Pause,
     Phase,
+    Postponed,
+    PostponingTuner,
     TensorSpec,
     Tuner,
     TuningAgain,
     asks_for_a_start,
+    postponing,
     tune,
 )
 
@@ -83,7 +88,7 @@ class Session:
         self._drawn = ""  # the plan whose graph was kept last
         self._applying = Applying(control, self._backend, story)
         self._checking = Checking()
-        self._tuning: Tuner | None = None
+        self._tuning: PostponingTuner | None = None
         self._looks: Looks | None = None  # where a plan may be left for another
         self._tries_next = False
         self._keeping: Keeping | None = None
@@ -121,21 +126,26 @@ class Session:
             more["start"] = self._keeping.nearest()
         self._tuning = self._new_tuning(options.budget, **more)
 
-    def _new_tuning(self, budget: Budget, **more: Any) -> Tuner:
-        return self._tuner(
-            self._tensors,
-            self._backend.applicable(self._options.strategy),
-            self._control.world_size,
-            budget,
-            self._options.tuning.max_model_error,
-            begins=self.story.busy,
-            hops=self._backend.hops,
-            workers_per_host=self._backend.workers_per_host(),
-            runs_streams=self._backend.runs_streams,
-            **more,
-        )
+    def _new_tuning(self, budget: Budget, **more: Any) -> PostponingTuner:
+        def make(pause: Pause) -> Tuner:
+            return self._tuner(
+                self._tensors,
+                self._backend.applicable(self._options.strategy),
+                self._control.world_size,
+                budget,
+                self._options.tuning.max_model_error,
+                clock=pause.clock,
+                begins=self.story.busy,
+                hops=self._backend.hops,
+                workers_per_host=self._backend.workers_per_host(),
+                runs_streams=self._backend.runs_streams,
+                is_over=lambda: pause.is_spent,
+                **more,
+            )
 
-    def _tune_again(self, in_force: Plan) -> Tuner:
+        return postponing(make, Pause(budget), in_use, self.story.log.info)
+
+    def _tune_again(self, in_force: Plan) -> PostponingTuner:
         if self._kept is not None and self._keeping is not None:
             self._kept = None  # what it has spared follows
             start = self._keeping.nearest()
@@ -230,9 +240,9 @@ class Session:
         directive.check(self._name, self._step, self._control.rank)
         return directive
 
-    def _judge(self) -> tuple[Experiment | Conclusion | GoOn, Origin]:
+    def _judge(self) -> tuple[Experiment | Conclusion | GoOn | Postponed, Origin]:
         observation, self._observation = self._observation, None
-        what: Experiment | Conclusion | GoOn
+        what: Experiment | Conclusion | GoOn | Postponed
         if self._tuning is None:
             assert self._looks is not None
             is_look = self.state.is_running
@@ -256,6 +266,8 @@ class Session:
             return what.traced
         if isinstance(what, GoOn):
             self._go_on(what)
+            return False
+        if isinstance(what, Postponed):
             return False
         self._enter_run(what, directive.origin)
         return False

@@ -8,7 +8,7 @@ from tf_libra.tuning.again import DOSE, Found, TuningAgain
 from tf_libra.tuning.conclusion import Conclusion, Origin
 from tf_libra.tuning.drift import CALLS_PER_LOOK, Drift
 from tf_libra.tuning.end_of_tuning import Budget, EndOfTuning
-from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.experiment import Experiment, Observation, Postponed
 from tf_libra.tuning.phase import Phase
 from tf_libra.tuning.plans_to_try import (
     TensorSpec,
@@ -16,6 +16,7 @@ from tf_libra.tuning.plans_to_try import (
     one_group_plan,
     random_plans,
 )
+from tf_libra.tuning.postponing import Pause, PostponingTuner, postponing
 from tf_libra.tuning.tuners import asks_for_a_start, tune
 from tf_libra.tuning.ways import Tuner, Way, way_of
 
@@ -30,7 +31,10 @@ __all__ = [
     "Found",
     "Observation",
     "Origin",
+    "Pause",
     "Phase",
+    "Postponed",
+    "PostponingTuner",
     "TensorSpec",
     "Tuner",
     "TuningAgain",
@@ -38,6 +42,7 @@ __all__ = [
     "asks_for_a_start",
     "measuring_plans",
     "one_group_plan",
+    "postponing",
     "random_plans",
     "tune",
     "way_of",

@@ -1,13 +1,14 @@
 """Tuning again while a plan is in force: in small doses, and only for as long as it is worth it."""
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from enum import Enum, auto
 
 from tf_libra.model.plan import Plan
 from tf_libra.tuning.conclusion import Conclusion
 from tf_libra.tuning.drift import Drift
-from tf_libra.tuning.experiment import Experiment, Observation
+from tf_libra.tuning.experiment import Experiment, Observation, Postponed
+from tf_libra.tuning.postponing import PostponingTuner
 from tf_libra.tuning.race import FEWEST_ROUNDS
 
 # Experiments in a row, after a look.
@@ -31,7 +32,7 @@ class TuningAgain:
         self,
         share: float,
         conclusion: Conclusion,
-        tuner: Callable[[Plan], Generator[Experiment, Observation | None, Conclusion]],
+        tuner: Callable[[Plan], PostponingTuner],
         is_kept: bool = False,
     ) -> None:
         """A conclusion is in force.
@@ -50,8 +51,8 @@ class TuningAgain:
         self.drift = Drift(share, _expected(conclusion))
         self._conclusion = conclusion
         self._new_tuner = tuner
-        self._tuner: Generator[Experiment, Observation | None, Conclusion] | None = None
-        self._next: Experiment | None = None
+        self._tuner: PostponingTuner | None = None
+        self._next: Experiment | Postponed | None = None
         self._left_of_dose: float = 0
 
     def look(self) -> Found:
@@ -75,7 +76,9 @@ class TuningAgain:
         return Found.DRIFT if begins else Found.STILL
 
     def next(self, observation: Observation | None) -> Experiment | Conclusion | None:
-        """What the next step of a dose does; None where the dose is over.
+        """What the next step of a dose does; None if the dose is over.
+
+        Postponed trials end a dose.
 
         Args:
             observation: of the dose's step before; None before its first.
@@ -90,7 +93,7 @@ class TuningAgain:
             return None
         self._left_of_dose -= 1
         experiment, self._next = self._next, None
-        return experiment
+        return None if isinstance(experiment, Postponed) else experiment
 
     def _settle(self, found: Conclusion) -> Conclusion | None:
         """What was found, if it was measured: else the plan in force stays as it is."""

@@ -42,13 +42,20 @@ class EndOfTuning:
     and tells nothing of them.
     """
 
-    def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        clock: Callable[[], float] = time.monotonic,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         """The budget's seconds begin.
 
         Args:
             budget: what may go by.
             clock: seconds.
+            is_over: whether no experiment can be made any more, whatever the budget has left.
         """
+        self._is_over = is_over
         self._budget = budget
         self._clock = clock
         self._deadline = clock() + budget.max_seconds
@@ -60,6 +67,8 @@ class EndOfTuning:
     @property
     def steps_left(self) -> int:
         """Steps that can still be taken, as long as usual ones are."""
+        if self._is_over():
+            return 0
         each = self._usual_seconds(is_first=False)
         if each == 0:
             return self._steps_left
@@ -67,6 +76,8 @@ class EndOfTuning:
 
     def affords(self, first: int, others: int) -> bool:
         """Whether so many first steps of plans, and so many others, can still be taken."""
+        if self._is_over():
+            return False
         seconds = first * self._usual_seconds(True) + others * self._usual_seconds(False)
         return first + others <= self._steps_left and seconds <= self._seconds_left
 
@@ -92,7 +103,7 @@ class EndOfTuning:
         left = self._deadline - now
         is_late = left <= 0 or left < self._usual_seconds(is_first)
         is_begun = self._budget.max_steps - self._steps_left < self._budget.least_steps
-        if self._steps_left <= 0 or (is_late and not is_begun):
+        if self._is_over() or self._steps_left <= 0 or (is_late and not is_begun):
             self._came_early = True
             return True
         self._steps_left -= 1

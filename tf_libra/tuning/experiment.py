@@ -25,6 +25,11 @@ class Experiment:
     is_first: bool = False
 
 
+@dataclass(frozen=True)
+class Postponed:
+    """The next training step tries nothing: a profiler session of the script is active."""
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """What rank 0 saw of a step.
@@ -34,12 +39,14 @@ class Observation:
         records: the all-reduces that were executed.
         problem: why there is no production, else empty.
         called_ns: when the step was called and when it returned, nanoseconds since the epoch.
+        is_interrupted: whether another profiler session has taken the trace's place.
     """
 
     production: StepProduction | None
     records: tuple[AllReduceRecord, ...]
     problem: str = ""
     called_ns: tuple[int, int] = (0, 0)
+    is_interrupted: bool = False
 
     @property
     def seconds(self) -> float:

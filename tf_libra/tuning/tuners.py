@@ -35,6 +35,7 @@ def tune(
     runs_streams: bool = False,
     in_force: Plan | None = None,
     start: Callable[[float | None], Start | None] = lambda bytes_per_second: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Tuner:
     """Yields experiments until the budget is spent or all is known; returns a plan.
 
@@ -55,12 +56,13 @@ def tune(
         in_force: a plan that is left only for one that is clearly faster in a race.
         start: what a job that is alike has found, by the bytes per second of the network as
             measured; None where nothing is known.
+        is_over: whether no experiment can be made any more, whatever the budget has left.
     """
     task = Task(
         tensors,
         strategy,
         num_workers,
-        EndOfTuning(budget, clock),  # with the first step
+        EndOfTuning(budget, clock, is_over),  # with the first step
         max_model_error,
         begins,
         hops,
