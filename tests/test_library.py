@@ -37,6 +37,11 @@ def test_every_c_function_is_called_with_as_many_arguments_as_it_has() -> None:
         assert len(getattr(c, name).argtypes or ()) == number, name
 
 
+def test_messages_are_utf8_whatever_they_are_made_of() -> None:
+    assert library.message("m\N{LATIN SMALL LETTER A WITH DIAERESIS}") == b"m\xc3\xa4"
+    assert library.message("m\udce4\0") == rb"m\udce4\0"
+
+
 def test_to_ask_whether_an_engine_runs_loads_nothing() -> None:
     """A lone process trains where the library cannot be loaded, too."""
     script = (

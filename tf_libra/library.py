@@ -122,6 +122,14 @@ def _gradient(operation: Any, *incoming: Any) -> list[Any]:
     )
 
 
+def message(text: str) -> bytes:
+    """A text for people as a C string of UTF-8, whatever is in it.
+
+    Paths of other encodings have surrogates in Python, which UTF-8 does not have.
+    """
+    return text.encode(errors="backslashreplace").replace(b"\0", b"\\0")
+
+
 def text_array(texts: list[str] | tuple[str, ...]) -> ctypes.Array[ctypes.c_char_p]:
     """Texts as a C array of UTF-8 strings."""
     return (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))

@@ -12,6 +12,8 @@
 #include <tuple>
 #include <utility>
 
+#include "ops/lanes/text.h"
+
 namespace tf_libra {
 namespace {
 
@@ -210,7 +212,7 @@ void ControlPlane::Lose(Edge* edge, const Status& why) {
   if (!edge->is_open) return;
   edge->is_open = false;
   Drop(edge);
-  const std::string text = why.message().substr(0, ControlFrame::kMaxWordsBytes);
+  const std::string text = CutText(why.message(), ControlFrame::kMaxWordsBytes);
   Note(MakeControlFrame(Kind::kGone, edge->rank, kAll, text), why, edge);
 }
 
@@ -483,7 +485,7 @@ void ControlPlane::Farewell(const std::string& reason) noexcept {
   if (std::exchange(said_farewell_, true)) return;
   try {
     Pass(MakeControlFrame(Kind::kFarewell, tree_.rank(), kAll,
-                          reason.substr(0, ControlFrame::kMaxWordsBytes)),
+                          CutText(ValidText(reason), ControlFrame::kMaxWordsBytes)),
          nullptr);
   } catch (...) {  // no memory for words: they will see the connections close
   }

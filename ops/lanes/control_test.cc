@@ -264,6 +264,25 @@ TEST_CASE("TooLargeAMessageIsNotSent") {
   CHECK_EQ(all[1], "hello");
 }
 
+// A reason that is too long ends with a whole character, however many bytes that has.
+TEST_CASE("FarewellsAreCutBetweenCharacters") {
+  constexpr size_t kMost = ControlFrame::kMaxWordsBytes;
+  for (const std::string character : {"x", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
+    for (size_t size = kMost - 1; size <= kMost + 1; ++size) {
+      const std::string before(size - character.size(), '-');
+      auto planes = Planes(2);
+      planes[1]->Farewell(before + character);
+      const std::string all = "rank 1 gave up: " + before + character;
+      const std::string cut =
+          "rank 1 gave up: " + (character == "x" ? all.substr(16, kMost) : before);
+      CHECK_EQ(planes[0]->HearFarewells(kGenerousSeconds), size <= kMost ? all : cut);
+    }
+  }
+  auto planes = Planes(2);
+  planes[1]->Farewell("no UTF-8: \xFF");
+  CHECK_EQ(planes[0]->HearFarewells(kGenerousSeconds), "rank 1 gave up: no UTF-8: \xEF\xBF\xBD");
+}
+
 TEST_CASE("FarewellsAreHeard") {
   testing::OverBoth();
   {  // behind a message that nobody waits for any more

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "ops/lanes/text.h"
+
 namespace tf_libra {
 
 enum class StatusCode {
@@ -18,15 +20,16 @@ enum class StatusCode {
   kInternal,            // what nobody has thought of
 };
 
-// Can be made and copied where there is no memory left: then it says as much.
+// Can be made and copied where there is no memory left: then it says as much. Messages are valid
+// UTF-8, whatever they were made of.
 class Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string message) noexcept : code_(code) {
-    Keep([&message] { return std::make_shared<const std::string>(std::move(message)); });
+    Keep([&message] { return std::make_shared<const std::string>(ValidText(std::move(message))); });
   }
   Status(StatusCode code, const char* message) noexcept : code_(code) {
-    Keep([message] { return std::make_shared<const std::string>(message); });
+    Keep([message] { return std::make_shared<const std::string>(ValidText(message)); });
   }
 
   bool ok() const { return code_ == StatusCode::kOk; }

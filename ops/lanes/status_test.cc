@@ -43,6 +43,15 @@ TEST_CASE("CopiesSayTheSame") {
   CHECK_EQ(copy.message(), words);
 }
 
+TEST_CASE("MessagesAreValidUtf8") {
+  const std::string cut = "/data/m\xC3";
+  const std::string valid = "/data/m\xEF\xBF\xBD";
+  CHECK_EQ(Status(StatusCode::kUnavailable, cut).message(), valid);
+  CHECK_EQ(Status(StatusCode::kUnavailable, cut.c_str()).message(), valid);
+  CHECK_EQ(Caught(std::runtime_error(cut)),
+           testing::StatusIs(StatusCode::kInternal, "a lane cannot start: " + valid));
+}
+
 // What is thrown is told by its kind, and what was being done stands before it.
 TEST_CASE("WhatIsThrownIsTold") {
   CHECK_EQ(Caught(std::bad_alloc()),

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "ops/lanes/frame.h"
+#include "ops/lanes/text.h"
 
 namespace tf_libra {
 
@@ -19,7 +20,7 @@ Status CheckTransfer(const Transfer& transfer, int rank, int world_size) {
                   "a message's name must have characters, no zero byte, and together with what it "
                   "is less than " +
                       std::to_string(Frame::kMaxTextBytes) + " bytes, got '" +
-                      transfer.name().substr(0, 100) + "'");
+                      CutText(transfer.name(), 100) + "'");
   }
   return Status();
 }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +158,31 @@ def raises_in_the_step_on_one_rank() -> Any:
             return super().loss(inputs, labels)
 
     one_step(lambda: Broken("float32", "sgd"))
+
+
+@cases
+def raises_a_long_text_in_the_step_on_one_rank() -> Any:
+    """More than is sent, of characters of 2 bytes, at an odd place; and a byte that is no text."""
+
+    class Broken(models.HandWritten):
+        before = ""
+
+        def loss(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            if RANK == LAST:
+                raise RuntimeError(f"m\udce4 {self.before}{'ä' * 4000}")
+            return super().loss(inputs, labels)
+
+    class Odd(Broken):
+        before = "x"
+
+    errors = []
+    for kind in (Broken, Odd):
+        try:
+            one_step(partial(kind, "float32", "sgd"))
+        except Exception as error:
+            errors.append([type(error).__name__, str(error)])
+        restart_engine()
+    return errors
 
 
 @cases

@@ -1,7 +1,14 @@
-"""Signals that end the launcher."""
+"""Signals that end the launcher, and output that might stop it."""
 
+import io
+import multiprocessing
+import os
 import subprocess
 import sys
+
+import pytest
+
+from tf_libra.launch.__main__ import TolerantCodecs
 
 # The second signal comes while the first one's handler sets the event, which holds its lock.
 TWICE = """
@@ -73,3 +80,21 @@ def test_no_semaphore_is_complained_of_after_the_last_line() -> None:
         [sys.executable, "-c", DROPPED_LATE], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_output_that_is_no_text_is_shown_with_replacements(
+    monkeypatch: pytest.MonkeyPatch, horovod: None
+) -> None:
+    from horovod.runner.common.util import safe_shell_exec
+
+    monkeypatch.setattr(safe_shell_exec, "codecs", TolerantCodecs)
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    os.write(writer.fileno(), b"caf\xc3\xa9 \xff\xfe\n" + b"cut \xc3")
+    writer.close()
+    shown = io.StringIO()
+    safe_shell_exec.prefix_connection(reader, shown, "stderr", 1, False)
+    lines = shown.getvalue().splitlines()
+    assert [line.partition(":")[2] for line in lines] == [
+        "caf\N{LATIN SMALL LETTER E WITH ACUTE} " + 2 * "\N{REPLACEMENT CHARACTER}",
+        "cut \N{REPLACEMENT CHARACTER}",
+    ]

@@ -78,6 +78,15 @@ def test_what_one_rank_raises_while_tracing_reaches_the_others(trouble: Job) -> 
     assert "the data set is empty" in other
 
 
+def test_a_long_reason_reaches_the_others_with_whole_characters(trouble: Job) -> None:
+    case = "raises_a_long_text_in_the_step_on_one_rank"
+    assert [kind for kind, _ in trouble.value(case, 1)] == ["RuntimeError"] * 2
+    for kind, message in trouble.value(case, 0):
+        assert kind == "HorovodInternalError"
+        assert "rank 1 gave up: RuntimeError: " in message and "m\\udce4 " in message
+        assert message.count("ä") > 1000 and "\N{REPLACEMENT CHARACTER}" not in message
+
+
 @pytest.mark.parametrize("rank", RANKS)
 def test_call_after_a_failure_fails_with_the_first_cause(trouble: Job, rank: int) -> None:
     errors = trouble.value("raises_between_steps", rank)

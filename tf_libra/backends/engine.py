@@ -192,7 +192,7 @@ class Engine:
 
     def abort(self, reason: str) -> None:
         """Tells every rank why this one gives up, and fails all that is under way."""
-        library.load().c.TfLibraAbort(reason.encode())
+        library.load().c.TfLibraAbort(library.message(reason))
 
     def close(self, why: str = control.CLOSED) -> None:
         """Ends the engine and joins its threads; ranks that go on are told why.
@@ -200,7 +200,7 @@ class Engine:
         Raises:
             EngineError: code that follows an all-reduce does not return; its thread stays.
         """
-        _check(library.load().c.TfLibraClose(why.encode()))
+        _check(library.load().c.TfLibraClose(library.message(why)))
 
 
 def drain_telemetry() -> tuple[AllReduceRecord, ...]:

@@ -64,7 +64,7 @@ class TunerLibrary:
             counts(*(channels for _, _, channels in all_reduces)),
         )
         if refused:
-            raise ValueError(self.handle.TfLibraTunerLastError().decode())
+            raise ValueError(self.handle.TfLibraTunerLastError().decode(errors="replace"))
 
     def clear_plan(self) -> None:
         """Leaves every collective to NCCL."""

@@ -3,13 +3,15 @@
 A process of its own, because Horovod starts its helpers by importing the main module again.
 """
 
+import codecs
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, TextIO
 
@@ -48,6 +50,19 @@ class Listening:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class TolerantCodecs:
+    """What Horovod's launcher decodes the output of workers by, which may be no UTF-8.
+
+    In place of its own decoder, which raises there: then nothing of that worker is shown any more,
+    and the worker waits as soon as the pipe is full.
+    """
+
+    @staticmethod
+    def getincrementaldecoder(name: str) -> Callable[[], codecs.IncrementalDecoder]:
+        """Return the decoder of an encoding, which replaces what it cannot decode."""
+        return partial(codecs.getincrementaldecoder(name), errors="replace")
 
 
 @contextmanager
@@ -126,6 +141,7 @@ def main(lasting: list[Any]) -> int:
         launch.mpi_built = lambda verbose=False: transports.mpi
     gloo_run.register_shutdown_event = shutdown_event
     safe_shell_exec._create_event = lasting_event
+    safe_shell_exec.codecs = TolerantCodecs
     outcome = Outcome()
     out, err = sys.stdout, sys.stderr
     error: BaseException | None = None

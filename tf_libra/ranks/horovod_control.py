@@ -124,7 +124,7 @@ class HorovodControl:
         return f"{what} at step {self._step}"
 
     def _fail(self, reason: str, in_step: bool) -> None:
-        library.load().c.TfLibraFailHorovod(reason.encode())
+        library.load().c.TfLibraFailHorovod(library.message(reason))
         # Whoever waits in one of Horovod's own all-reduces is reached by nothing else.
         if in_step:
             threading.Thread(target=self._shutdown.now, name="libra shutdown", daemon=True).start()
