@@ -10,7 +10,7 @@ import keras
 import models
 import numpy as np
 import tensorflow as tf
-from harness import FOLDER, RANK, SIZE, Cases
+from harness import FOLDER, RANK, SIZE, Cases, restart_engine
 
 import tf_libra.keras
 
@@ -376,6 +376,53 @@ def metrics_differ() -> None:
     tf_libra.keras.optimize(model, "syneasgd")
     callbacks = [Rank(), tf_libra.keras.AverageMetrics()]
     model.fit(data(alone=False), epochs=1, verbose=0, callbacks=callbacks)
+
+
+def attempt(call: Callable[[], Any]) -> list[str]:
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    finally:
+        restart_engine()
+    return []
+
+
+def trained(tuning_steps: int) -> Any:
+    model = compiled(plain_model)
+    tf_libra.keras.optimize(
+        model, "libra", threads=(1, 2), max_tuning_steps=tuning_steps, timeout_seconds=60.0
+    )
+    return model
+
+
+@cases
+def fewer_batches() -> Any:
+    """One rank has a batch less than the other: while tuning, and under a plan."""
+    found = {}
+    for rank in range(SIZE):
+        for phase, tuning_steps in (("tuning", 60), ("plan", 4)):
+            model = trained(tuning_steps)
+            batches = data(alone=False).take(STEPS - 1 if rank == RANK else STEPS)
+            average = tf_libra.keras.AverageMetrics()
+            fit = partial(model.fit, batches, epochs=2, verbose=0, callbacks=[average])
+            found[f"{rank} {phase}"] = attempt(fit)
+    return found
+
+
+@cases
+def one_rank_broadcasts() -> Any:
+    """One rank begins `fit` again, which broadcasts, while the other still trains."""
+    found = {}
+    for rank in range(SIZE):
+        model = trained(60)
+        batches = data(alone=False)
+        model.fit(batches, epochs=1, verbose=0)
+        callback = tf_libra.keras.BroadcastVariables()
+        callback.set_model(model)
+        train = partial(model.fit, batches, epochs=1, verbose=0)
+        found[str(rank)] = attempt(callback.on_train_begin if rank == RANK else train)
+    return found
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as tf_context
 
 import tf_libra
+import tf_libra.elastic
 from tf_libra import library
 from tf_libra import options as options_lib
 from tf_libra.decorator import Optimized
@@ -200,6 +201,29 @@ def raises_between_steps() -> Any:
         except Exception as error:
             errors.append([number, type(error).__name__, str(error)])
     return errors
+
+
+@cases
+def elsewhere_between_steps() -> Any:
+    """One rank checks variables or commits, and the other takes a step: in tuning, under a plan."""
+    found = {}
+    for what in ("check_variables", "commit"):
+        for rank in (0, LAST):
+            for phase, tuning_steps in (("tuning", 40), ("plan", 3)):
+                model = models.HandWritten("float32", "sgd")
+                step = tf_libra.optimize(
+                    "libra", threads=(1, 2), max_tuning_steps=tuning_steps, timeout_seconds=60.0
+                )(tf.function(model.step))
+                state = tf_libra.elastic.TensorFlowState(model.variables)
+                for number in range(6):
+                    step(*shard(number))
+                calls = {"check_variables": step.check_variables, "commit": state.commit}
+                try:
+                    step(*shard()) if rank != RANK else calls[what]()
+                except Exception as error:
+                    found[f"{what} {rank} {phase}"] = [type(error).__name__, str(error)]
+                restart_engine()
+    return found
 
 
 # Ranks that disagree.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tf_libra.keras.callbacks import AverageMetrics, BroadcastVariables
-from tf_libra.ranks import control as control_lib
+from tf_libra.ranks import places
 
 
 class Ranks:
@@ -17,6 +17,10 @@ class Ranks:
 
     def __init__(self, theirs: dict[str, Any]) -> None:
         self.theirs = theirs
+        self.met: list[tuple[str, str]] = []
+
+    def meet(self, what: str, function: str) -> None:
+        self.met.append((what, function))
 
     def all_gather(self, message: Any) -> list[Any]:
         return [self.theirs, message]
@@ -29,15 +33,17 @@ def averaged(logs: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def test_metrics_are_averaged_in_place_numbers_and_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks({"of_classes": [1.0, 3.0], "loss": 0.5})
-    monkeypatch.setattr(control_lib, "running", lambda: [ranks])
+    monkeypatch.setattr(places, "current_control", lambda: ranks)
     logs = averaged({"loss": np.float32(1.5), "of_classes": np.array([3.0, 4.0])})
     assert logs is not None
     assert logs["loss"] == 1.0 and type(logs["loss"]) is float
     np.testing.assert_array_equal(logs["of_classes"], [2.0, 3.5])
+    assert ranks.met == [("between steps: the end of an epoch, after 0 batches", "AverageMetrics")]
 
 
 def test_ranks_with_other_metrics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_lib, "running", lambda: [Ranks({"accuracy": 0.5, "loss": 1.0})])
+    ranks = Ranks({"accuracy": 0.5, "loss": 1.0})
+    monkeypatch.setattr(places, "current_control", lambda: ranks)
     logs: dict[str, Any] = {"loss": 1.0}
     with pytest.raises(ValueError, match=r"rank 0 has \['accuracy', 'loss'\], rank 1 \['loss'\]"):
         averaged(logs)

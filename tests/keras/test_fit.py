@@ -308,3 +308,31 @@ def test_example_trains(run_job: Callable[..., Job]) -> None:
     assert "val_accuracy" in output
     phases = ("sample", "race", "run")
     assert any(f"phase: {phase}" in output for phase in phases)
+
+
+@pytest.mark.parametrize("rank", range(2))
+@pytest.mark.parametrize("phase", ["tuning", "plan"])
+@pytest.mark.parametrize("short", range(2))
+def test_rank_with_fewer_batches_is_named_by_all(
+    job: Job, short: int, phase: str, rank: int
+) -> None:
+    kind, message = job.value("fewer_batches", rank)[f"{short} {phase}"]
+    assert kind == "HorovodInternalError"
+    assert f"the end of an epoch, after {STEPS - 1} batches, AverageMetrics" in message
+    assert f"rank {short}" in message
+    assert "waited" not in message  # for the timeout
+    if rank == short:
+        assert "equally many batches" in message
+    else:
+        assert f"step {STEPS}" in message
+
+
+@pytest.mark.parametrize("rank", range(2))
+@pytest.mark.parametrize("broadcasting", range(2))
+def test_rank_that_broadcasts_while_another_trains_is_named(
+    job: Job, broadcasting: int, rank: int
+) -> None:
+    kind, message = job.value("one_rank_broadcasts", rank)[str(broadcasting)]
+    assert kind == "HorovodInternalError"
+    assert "the beginning of fit, BroadcastVariables" in message
+    assert "waited" not in message

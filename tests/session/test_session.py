@@ -88,6 +88,24 @@ def test_a_long_reason_reaches_the_others_with_whole_characters(trouble: Job) ->
 
 
 @pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("phase", ["tuning", "plan"])
+@pytest.mark.parametrize("away", RANKS)
+@pytest.mark.parametrize(
+    ("what", "place"), [("check_variables", "check_variables"), ("commit", "an elastic commit")]
+)
+def test_ranks_at_different_places_are_lost_and_name_both(
+    trouble: Job, what: str, place: str, away: int, phase: str, rank: int
+) -> None:
+    kind, message = trouble.value("elsewhere_between_steps", rank)[f"{what} {away} {phase}"]
+    assert kind == "HorovodInternalError"
+    assert f"between steps: {place}, " in message
+    assert "step 7 " in message or "group 0 " in message
+    assert "waited" not in message  # for the timeout
+    for other in RANKS:
+        assert f"rank {other}" in message
+
+
+@pytest.mark.parametrize("rank", RANKS)
 def test_call_after_a_failure_fails_with_the_first_cause(trouble: Job, rank: int) -> None:
     errors = trouble.value("raises_between_steps", rank)
     assert [number for number, _, _ in errors] == [3, 4, 5]

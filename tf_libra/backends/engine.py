@@ -81,6 +81,39 @@ def _listen(host: str, first: int, last: int, beside: bool) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
+class _At:
+    """What a message between all ranks is, and where its sender is.
+
+    Attributes:
+        kind: the same on every rank.
+        place: for errors; empty: as the kind.
+    """
+
+    kind: str
+    place: str = ""
+
+    def pack(self, body: bytes) -> bytes:
+        """Return a message that begins with this."""
+        return json.dumps([self.kind, self.place]).encode() + b"\n" + body
+
+    @classmethod
+    def unpack(cls, message: bytes) -> "tuple[_At, bytes]":
+        """Read what `pack` wrote."""
+        head, _, body = message.partition(b"\n")
+        return cls(*json.loads(head)), body
+
+    def compare(self, rank: int, theirs: "_At", their_rank: int) -> None:
+        """Raise `EngineError` if another rank is at something else."""
+        if theirs.kind != self.kind:
+            mine_at, theirs_at = self.place or self.kind, theirs.place or theirs.kind
+            text = (
+                f"rank {rank} is at {mine_at}, and rank {their_rank} at {theirs_at}: every rank"
+                " must do the same"
+            )
+            raise control.elsewhere(mine_at, theirs_at, text)
+
+
+@dataclass(frozen=True)
 class Engine:
     """A running engine: it executes all-reduces on lanes, and carries control beside them.
 
@@ -107,7 +140,8 @@ class Engine:
         Raises:
             LostRankError: a rank is dead, has given up, or did not arrive in time.
         """
-        payload = json.dumps(message, sort_keys=True).encode()
+        mine = _At("a gathering")
+        payload = mine.pack(json.dumps(message, sort_keys=True).encode())
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
             library.load().c.TfLibraAllGather(
@@ -115,26 +149,36 @@ class Engine:
             )
         )
         packed = ctypes.string_at(data.value or 0, size.value)
-        messages, at = [], 0
+        messages: list[Any] = []
+        at = 0
         while at < len(packed):
             (length,) = struct.unpack_from("<Q", packed, at)
-            messages.append(json.loads(packed[at + 8 : at + 8 + length]))
+            theirs, body = _At.unpack(packed[at + 8 : at + 8 + length])
+            mine.compare(self.rank, theirs, len(messages))
+            messages.append(json.loads(body))
             at += 8 + length
         return messages
 
-    def broadcast(self, message: Any = None) -> Any:
+    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
         """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
-        return json.loads(self.broadcast_bytes(json.dumps(message, sort_keys=True).encode()))
+        mine = json.dumps(message, sort_keys=True).encode()
+        return json.loads(self._broadcast(mine, _At(kind, place)))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
-        """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        """Rank 0's bytes, at most 63 MiB. Errors as for `all_gather`."""
+        return self._broadcast(payload, _At("a broadcast"))
+
+    def _broadcast(self, body: bytes, mine: "_At") -> bytes:
+        payload = mine.pack(body)
         data, size = ctypes.c_void_p(), ctypes.c_int64()
         _check(
             library.load().c.TfLibraBroadcast(
                 payload, len(payload), ctypes.byref(data), ctypes.byref(size)
             )
         )
-        return ctypes.string_at(data.value or 0, size.value)
+        theirs, body = _At.unpack(ctypes.string_at(data.value or 0, size.value))
+        mine.compare(self.rank, theirs, 0)
+        return body
 
     def grow(self, addresses: list[Address], secret: bytes, num_lanes: int) -> "Engine":
         """Connects more lanes, `num_lanes` in all, and returns the engine that has them.
@@ -177,7 +221,13 @@ class Engine:
         """
         from tf_libra.backends import side_channel  # which needs TensorFlow
 
-        side_channel.meet(f"{what}, {function}", function)
+        place = f"{what}, {function}"
+        # A rank that waits for rank 0's directive looks at no lane.
+        if self.rank == 0:
+            self.broadcast(kind="a meeting", place=place)
+        side_channel.meet(place, function)
+        if self.rank > 0:
+            self.broadcast(kind="a meeting", place=place)
 
     def resume(self) -> None:
         """Nothing is said over lanes unasked."""

@@ -6,8 +6,7 @@ import keras
 import numpy as np
 
 from tf_libra.keras import of_workers
-from tf_libra.ranks import control as control_lib
-from tf_libra.ranks import horovod
+from tf_libra.ranks import horovod, places
 from tf_libra.ranks.agreement import first_difference
 from tf_libra.tracing.variables import is_random_state, plain
 
@@ -26,6 +25,7 @@ class BroadcastVariables(keras.callbacks.Callback):
 
         Raises:
             ValueError: the model has no variables yet, or the ranks' variables are not alike.
+            HorovodInternalError: another rank is in a step, or gone.
         """
         model, optimizer = self.model, self.model.optimizer
         if of_workers.is_of_workers(model):
@@ -43,6 +43,9 @@ class BroadcastVariables(keras.callbacks.Callback):
             variables += [v for v in optimizer.variables if id(v) not in known]
         variables = [v for v in variables if not is_random_state(v)]
         kinds = [f"{v.path}: {v.dtype} {tuple(v.shape)}" for v in variables]
+        control = places.current_control()
+        if control is not None:  # a rank that still trains takes part in no other exchange
+            places.at("the beginning of fit", type(self).__name__, control, lambda control: None)
         everyone = horovod.exchange_json({"variable": kinds})
         difference = first_difference(everyone)
         if difference is not None:
@@ -57,18 +60,33 @@ class AverageMetrics(keras.callbacks.Callback):
     that they decide alike everywhere.
     """
 
+    _batches_before = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes how many batches were trained before."""
+        self._batches_before = self._num_batches()
+
+    def _num_batches(self) -> int:
+        optimizer = getattr(self.model, "optimizer", None)
+        return 0 if optimizer is None else int(optimizer.iterations)
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Averages `logs` in place, arrays by element; leaves them where this process is alone.
 
         Raises:
             ValueError: the ranks do not have the same metrics.
-            EngineError: a rank is gone, or did not arrive in time.
+            HorovodInternalError: a rank's epoch has not ended, as it has other numbers of batches;
+                or a rank is gone, or did not arrive in time. Under a
+                `MultiWorkerMirroredStrategy` it is a `tf.errors.UnavailableError`.
         """
-        control = next(iter(control_lib.running()), None)
+        control = places.current_control()
         if control is None or logs is None:
             return
         mine = {name: np.asarray(value, dtype=np.float64).tolist() for name, value in logs.items()}
-        everyone = control.all_gather(mine)
+        place = f"the end of an epoch, after {self._num_batches() - self._batches_before} batches"
+        everyone = places.at(
+            place, type(self).__name__, control, lambda control: control.all_gather(mine)
+        )
         for rank, theirs in enumerate(everyone):
             if theirs.keys() != mine.keys():
                 raise ValueError(

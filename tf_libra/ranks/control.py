@@ -25,21 +25,57 @@ class LostRankError(EngineError):
     """A rank is dead, disconnected, late beyond the timeout, or gave up."""
 
 
+class ElsewhereError(LostRankError):
+    """A rank is at a place between steps, and another rank is in a step or at another place."""
+
+
 # What other ranks hear of one that leaves between steps; `why_program_ends`, too.
 CLOSED = "it has closed its connections"
 LEFT = "it is in another job now"
+# How places begin that are no steps: a rank there and one in a step do not find each other.
+_BETWEEN_STEPS = "between steps: "
 _OPS = ("LibraAllReduce", "LibraSend", "LibraReceive", "LibraCollective", "LibraMessage")
 
 
 def lost(error: BaseException) -> str | None:
-    """Why a rank is lost, if an error of this module or of an op of ours says that one is."""
+    """Why a rank is lost, if an error of this module or of an op of ours says that one is.
+
+    A rank that has left its steps for another place is lost for those that have not.
+    """
     import tensorflow as tf
 
     kernel = isinstance(error, tf.errors.AbortedError | tf.errors.DeadlineExceededError)
     named = kernel and any(op in str(error) for op in _OPS)
-    if not (named or isinstance(error, LostRankError)):
+    if not (named or is_elsewhere(error) or isinstance(error, LostRankError)):
         return None
     return str(error)
+
+
+def between_steps(place: str) -> str:
+    """Return the name of a place at which ranks meet between two steps."""
+    return _BETWEEN_STEPS + place
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Return whether an error says that a rank is between steps and another one is not there."""
+    import tensorflow as tf
+
+    if isinstance(error, tf.errors.FailedPreconditionError):  # lanes have noticed
+        return _BETWEEN_STEPS in str(error) and any(op in str(error) for op in _OPS)
+    gave_up = isinstance(error, LostRankError | tf.errors.AbortedError)
+    return isinstance(error, ElsewhereError) or (gave_up and ElsewhereError.__name__ in str(error))
+
+
+def elsewhere(mine: str, theirs: str, text: str) -> EngineError:
+    """Return the error of two ranks at different places.
+
+    Args:
+        mine: this rank's place.
+        theirs: the other rank's.
+        text: names both.
+    """
+    is_between = any(one.startswith(_BETWEEN_STEPS) for one in (mine, theirs))
+    return ElsewhereError(text) if is_between else EngineError(text)
 
 
 def why_program_ends() -> str:
@@ -95,8 +131,14 @@ class Control(Protocol):
         """
         ...
 
-    def broadcast(self, message: Any = None) -> Any:
-        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
+    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
+        """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`.
+
+        Args:
+            message: rank 0's.
+            kind: what is broadcast, the same on every rank.
+            place: where this rank is, for the error of a rank that is elsewhere.
+        """
         ...
 
     def broadcast_bytes(self, payload: bytes) -> bytes:

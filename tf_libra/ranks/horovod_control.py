@@ -66,16 +66,19 @@ class HorovodControl:
         mine = json.dumps(message, sort_keys=True).encode()
         return [json.loads(one) for one in self._rounds.exchange(self._place("a gathering"), mine)]
 
-    def broadcast(self, message: Any = None) -> Any:
+    def broadcast(self, message: Any = None, *, kind: str = "a broadcast", place: str = "") -> Any:
         """Rank 0's message; what other ranks pass is ignored. Errors as for `all_gather`."""
-        return json.loads(self.broadcast_bytes(json.dumps(message, sort_keys=True).encode()))
+        return json.loads(self._broadcast(json.dumps(message, sort_keys=True).encode(), kind))
 
     def broadcast_bytes(self, payload: bytes) -> bytes:
         """Rank 0's bytes, at most 64 MiB. Errors as for `all_gather`."""
+        return self._broadcast(payload, "a broadcast")
+
+    def _broadcast(self, payload: bytes, kind: str) -> bytes:
         mine = payload if self.rank == 0 else b""
         if len(mine) > _MAX_BROADCAST_BYTES:
             raise EngineError(f"a message has {len(mine)} bytes; at most 64 MiB are sent at once")
-        return self._rounds.exchange(self._place("a broadcast"), mine)[0]
+        return self._rounds.exchange(self._place(kind), mine)[0]
 
     def set_step(self, step: int) -> None:
         """Gives a number to what follows, for messages."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tf_libra import units
-from tf_libra.ranks.control import EngineError, LostRankError, Terms, waited_too_long
+from tf_libra.ranks.control import EngineError, LostRankError, Terms, elsewhere, waited_too_long
 
 PERIOD_SECONDS = 1.0
 # How long a rank that ends waits for the others to learn of it.
@@ -275,9 +275,11 @@ class Rounds:
         mine = notes[self._rank]
         for rank, note in enumerate(notes):
             if note.at and note.num_done >= mine.num_done:
-                return EngineError(
+                return elsewhere(
+                    mine.what,
+                    note.at,
                     f"rank {self._rank} is at {mine.what}, and rank {rank} at {note.at}, which"
-                    f" rank {self._rank} has not ended: every rank must do the same"
+                    f" rank {self._rank} has not ended: every rank must do the same",
                 )
         return None
 
@@ -315,9 +317,11 @@ def _elsewhere(notes: Sequence[Note]) -> EngineError | None:
     """An error where not all are at the same exchange."""
     for rank, note in enumerate(notes):
         if note.what != notes[0].what:
-            return EngineError(
+            return elsewhere(
+                notes[0].what,
+                note.what,
                 f"rank 0 is at {notes[0].what}, and rank {rank} at {note.what}: every rank must"
-                " do the same"
+                " do the same",
             )
     return None
 

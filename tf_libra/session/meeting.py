@@ -216,8 +216,13 @@ class Meeting:
         offers = [one["offer"] for one in self._exchanged(job, mine)]
         running = carrier.start(world, terms, offers)
         atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
-        if not job.by_strategy and patches.JOIN.exists():
-            self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
+        if not job.by_strategy:
+            for patch, make in (
+                (patches.JOIN, joins.meeting_first),
+                (patches.COMMIT, joins.committing),
+            ):
+                if patch.exists():
+                    self._joins.enter_context(patches.replaced(patch, make))
         return running
 
     def _with_engine(self, job: Job, world: World) -> tuple[options_lib.Options, str]:

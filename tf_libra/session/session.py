@@ -236,7 +236,9 @@ class Session:
         if self._control.rank == 0:
             directive = Directive(self._name, self._step, *self._judge())
             message = directive.to_message()
-        directive = Directive.from_message(self._control.broadcast(message))
+        place = f"step {self._step} of {self._name}"
+        message = self._control.broadcast(message, kind="the directive of a step", place=place)
+        directive = Directive.from_message(message)
         directive.check(self._name, self._step, self._control.rank)
         return directive
 

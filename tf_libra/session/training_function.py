@@ -13,7 +13,7 @@ from tf_libra import options as options_lib
 from tf_libra.model.background import Got
 from tf_libra.model.plan import Plan
 from tf_libra.ranks import interrupts
-from tf_libra.ranks.control import Control, EngineError
+from tf_libra.ranks.control import Control, EngineError, between_steps
 from tf_libra.ranks.job import Job
 from tf_libra.session import circumstances, executions, identity
 from tf_libra.session.meeting import Meeting
@@ -144,7 +144,7 @@ class TrainingFunction:
             raise
 
     def _compare_variables(self, control: Control) -> None:
-        self._meeting.at_the_same_place("check_variables")
+        self._meeting.at_the_same_place(between_steps("check_variables"))
         self._sharing.check(control)
 
     # One step.
@@ -205,7 +205,7 @@ class TrainingFunction:
     def _end_of_data(self) -> tf.errors.OpError | EngineError | None:
         """None if every rank's data end here; else what says that they do not."""
         try:
-            self._meeting.at_the_same_place("the end of the data")
+            self._meeting.at_the_same_place(between_steps("the end of the data"))
         except (tf.errors.OpError, EngineError) as error:
             return error
         return None

@@ -8,20 +8,17 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tf_libra import logs, patches
-from tf_libra.ranks import control as control_lib
-from tf_libra.ranks import interrupts, jobs
+from tf_libra.ranks import jobs, places
 from tf_libra.ranks.control import Control
-from tf_libra.ranks.job import Job
 from tf_libra.tracing.variables import handles, plain
 from tf_libra.variables import trained_in_stages
 
-_PLACE = "an elastic commit"
+_CALLER = "the state"
 
 
 def stepped(control: Control) -> None:
@@ -125,32 +122,11 @@ def bring_up_to_date() -> None:
     control = trained_in_stages.of_this_process().reach()
     if control is None:
         return
-    job = jobs.of_this_process()
-    if _is_over(control, job):
-        trained_in_stages.of_this_process().forget()
+    in_stages = trained_in_stages.of_this_process()
+    if places.is_over(control, jobs.of_this_process()):
+        in_stages.forget()
         return
-    try:
-        interrupts.of_this_process().during(partial(_bring, control))
-    except BaseException as error:
-        lost = control.why_lost(error)
-        for one in control_lib.running():
-            one.abort(f"{type(error).__name__}: {error}")
-        if lost is not None:
-            raise job.lost(lost) from error
-        raise
-
-
-def _is_over(control: Control, job: Job) -> bool:
-    """Whether those that it reached are not there any more."""
-    try:
-        return not control_lib.running() or job.world(0.0).job != control.job
-    except ValueError:  # a failure has ended Horovod, too: they are still those that failed
-        return False
-
-
-def _bring(control: Control) -> None:
-    control.meet("its beginning", _PLACE)
-    trained_in_stages.of_this_process().bring_everything_back(control)
+    places.at("an elastic commit", _CALLER, control, in_stages.bring_everything_back)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
