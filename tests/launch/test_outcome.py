@@ -55,6 +55,93 @@ def test_lost_ranks_alone_are_told_as_they_are() -> None:
     ]
 
 
+# As TensorFlow says that a generator has raised, and as other ranks quote it.
+DAMAGED = (
+    "ValueError: record 90 is damaged",
+    "Traceback (most recent call last):",
+    "",
+    '  File "script_ops.py", line 269, in __call__',
+    "    ret = func(*args)",
+    "",
+    "ValueError: record 90 is damaged",
+    "",
+    "\t [[{{node PyFunc}}]] [Op:IteratorGetNext] name: ",
+)
+INVALID = "tensorflow.python.framework.errors_impl.InvalidArgumentError: "
+LOST = "horovod.common.exceptions.HorovodInternalError: "
+
+
+def quoting(rank: int, by: int) -> list[str]:
+    said = f"LibraAllReduce: rank {by}, group 0 (w) of plan 1 in step: rank {rank} gave up:"
+    end = [f"{DAMAGED[-1]}); step 23 was not completed", "\t [[tf_libra/1/group_0_wait]]"]
+    detected = ["", "Detected at node PyFunc defined at (most recent call last):"]
+    first = f"{said} InvalidArgumentError: {{{{function_node f}}}} {DAMAGED[0]}"
+    return raised(by, f"{LOST}Graph execution error:", *detected, first, *DAMAGED[1:-1], *end)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_the_rank_whose_data_failed_is_told_apart_from_those_that_quote_it(
+    rank: int, is_first: bool
+) -> None:
+    others = [one for one in range(3) if one != rank]
+    own = raised(rank, f"{INVALID}{{{{function_node w_device_/job:0}}}} {DAMAGED[0]}", *DAMAGED[1:])
+    quotes = [line for one in others for line in quoting(rank, one)]
+    lines = [*own, *quotes] if is_first else [*quotes, *own]
+    found = outcome(*lines, *(status(one, 1) for one in (*others, rank)))
+    assert found.told() == [
+        f"rank {rank}: InvalidArgumentError: ValueError: record 90 is damaged",
+        f"ranks {others[0]}, {others[1]}: ended because of that",
+    ]
+
+
+def test_independent_errors_are_told_in_the_order_in_which_they_came() -> None:
+    found = outcome(
+        *raised(2, "KeyError: 'late'"),
+        *raised(1, f"{LOST}rank 2 gave up"),
+        *raised(0, "OSError: no space"),
+        *(status(rank, 1) for rank in range(3)),
+    )
+    assert found.told() == [
+        "rank 2: KeyError: 'late'",
+        "rank 0: OSError: no space",
+        "rank 1: ended because of that",
+    ]
+
+
+def test_a_killed_rank_comes_before_those_that_lost_it() -> None:
+    unavailable = "tensorflow.python.framework.errors_impl.UnavailableError: rank 0: rank 1 is gone"
+    found = outcome(
+        *raised(0, unavailable),
+        *raised(2, f"{LOST}rank 1 is gone"),
+        status(1, 137),
+        status(0, 1),
+        status(2, 1),
+    )
+    assert found.told() == [
+        "rank 1: ended by SIGKILL, as where memory runs out",
+        "ranks 0, 2: ended because of that",
+    ]
+
+
+def test_an_error_of_the_network_that_names_no_rank_is_a_cause() -> None:
+    said = "tensorflow.python.framework.errors_impl.UnavailableError: storage is out of reach"
+    found = outcome(*raised(1, said), *raised(0, f"{LOST}rank 1"), status(0, 1), status(1, 1))
+    assert found.told()[0] == "rank 1: UnavailableError: storage is out of reach"
+
+
+def test_errors_that_led_to_another_are_not_taken_for_quotes() -> None:
+    found = outcome(
+        *raised(0, f"{INVALID}first"),
+        "[0]<stderr>:",
+        "[0]<stderr>:During handling of the above exception, another exception occurred:",
+        "[0]<stderr>:",
+        *raised(0, "KeyError: 'last'"),
+        status(0, 1),
+    )
+    assert found.told() == ["rank 0: KeyError: 'last'"]
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [

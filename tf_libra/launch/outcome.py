@@ -23,8 +23,17 @@ _NO_ERROR = re.compile(
     r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] |[-\d]+ [\d:.]+: [IW] |WARNING: All log |tf_libra: "
 )
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# What a rank raises because of another.
-_CONSEQUENCE = "HorovodInternalError"
+# Between the tracebacks of two errors of which one has led to the other.
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+# Errors of these modules may quote another rank's, or Python code that TensorFlow has called, with
+# the traceback.
+_QUOTING = ("tensorflow.", "horovod.", "tf_libra.")
+# What a rank raises because of another: always, and if the message names a rank.
+_CONSEQUENCES = ("HorovodInternalError", "LostRankError", "ElsewhereError")
+_CONSEQUENCES_BY_NAME = ("AbortedError", "DeadlineExceededError", "UnavailableError")
+_NAMES_A_RANK = re.compile(r"\brank\(?s?\)? \d")
+# TensorFlow's, before the message of an error.
+_NODE = re.compile(r"\{\{\w+ [^}]*\}\}\s*")
 _KEPT_LINES = 500
 # Of Python, after an error that nobody has caught.
 _UNCAUGHT = 1
@@ -38,11 +47,14 @@ class Outcome:
         """Nothing was printed."""
         self._last: dict[int, str] = {}  # by rank: the last line on stderr
         self._raised: dict[int, list[str]] = {}  # by rank: what followed its last "Traceback"
+        self._order: dict[int, int] = {}  # by rank: how many lines there were before that
+        self._num_lines = 0
         self._statuses: dict[int, int] = {}  # by rank, in the order in which they ended
 
     def read(self, line: str) -> bool:
         """Takes note of a line; returns whether it is to be shown."""
         text = line.rstrip("\r\n")
+        self._num_lines += 1
         if found := _WORKER.search(text):
             rank, stream, said = int(found[1]), found[2], found[3]
             if stream == "stderr" and said == "Terminated":  # the shell's, of a worker it ended
@@ -52,31 +64,44 @@ class Outcome:
             return True
         if found := _STATUS.fullmatch(text):
             self._statuses[int(found[1])] = int(found[2])
+            self._order.setdefault(int(found[1]), self._num_lines)
             return False
         return not text.startswith(_ENDING)
 
     def _read_stderr(self, rank: int, said: str) -> None:
         if said.strip() and not _NO_ERROR.match(said):
             self._last[rank] = said.strip()
-        if said == _TRACEBACK:
+        if said == _TRACEBACK and not self._is_quoted(rank):
             self._raised[rank] = []
+            self._order[rank] = self._num_lines
         elif rank in self._raised and len(self._raised[rank]) < _KEPT_LINES:
             self._raised[rank].append(said)
 
+    def _is_quoted(self, rank: int) -> bool:
+        """Return whether a traceback that begins now is a part of the message of an error."""
+        before = [line for line in self._raised.get(rank, []) if line.strip()]
+        if not before or before[-1].startswith(_CHAINED):
+            return False
+        error = next((line for line in before if not line[0].isspace()), "")
+        return error.startswith(_QUOTING)
+
     def told(self) -> list[str]:
-        """A line for each rank that failed, those first whose failure the others follow from."""
+        """A line for each rank that failed, in the order in which they did.
+
+        Those come first whose failure the others follow from.
+        """
         failed = {rank: self._failure(rank) for rank in self._statuses or self._raised}
         failed = {rank: what for rank, what in failed.items() if what}
-        causes = {r: what for r, what in failed.items() if not what.startswith(_CONSEQUENCE)}
+        causes = {rank: what for rank, what in failed.items() if not _is_consequence(what)}
         causes = causes or failed
+        by_text: dict[str, list[int]] = {}
+        for rank in sorted(causes, key=lambda rank: self._order.get(rank, 0)):
+            by_text.setdefault(causes[rank], []).append(rank)
         lines: list[str] = []
-        by_text: dict[str, int] = {}
-        for rank, what in sorted(causes.items()):
-            if what in by_text:
-                lines.append(f"rank {rank}: the same as rank {by_text[what]}")
-            else:
-                by_text[what] = rank
-                lines.append(f"rank {rank}: {what}")
+        for what, ranks in by_text.items():
+            first, *same = sorted(ranks)
+            lines.append(f"rank {first}: {what}")
+            lines += [f"rank {rank}: the same as rank {first}" for rank in same]
         others = sorted(failed.keys() - causes.keys())
         if others:
             named = ", ".join(map(str, others))
@@ -99,6 +124,12 @@ class Outcome:
         return f"exit status {status}{last}"
 
 
+def _is_consequence(what: str) -> bool:
+    kind, _, message = what.partition(": ")
+    by_name = kind in _CONSEQUENCES_BY_NAME and _NAMES_A_RANK.search(message) is not None
+    return kind in _CONSEQUENCES or by_name
+
+
 def _error(lines: list[str]) -> str:
     """`Type: message` of what follows a "Traceback" line; empty where there is none."""
     after = iter(lines)
@@ -109,6 +140,7 @@ def _error(lines: list[str]) -> str:
             kind, message = found[1].rpartition(".")[2], found[2] or ""
             if message.strip() in _MORE_FOLLOWS:
                 kind, message = _told_further(kind, message, after)
+            message = _NODE.sub("", message)
             return f"{kind}: {message}" if message else kind
     return ""
 

@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from tf_libra.launch import LAUNCHED_VARIABLE, TRACEBACK_VARIABLE
 
 FULL = "full"
+_MARK = "Traceback (most recent call last):\n"
 _AUTOGRAPH = "__autograph_generated_file"
 # Whose frames say nothing to who wrote the script.
 _LEFT_OUT = ("tf_libra", "tensorflow", "keras", "tf_keras", "horovod", "absl")
@@ -59,12 +60,12 @@ def shortened(error: BaseException) -> str:
         if seen.__cause__ is None and seen.__suppress_context__:
             seen.__context__ = None
         seen = seen.__cause__ or seen.__context__
-    text = "".join(told.format())
-    if not count:
-        return text
-    note = f"  ({count} frames of libraries are left out; {TRACEBACK_VARIABLE}={FULL} shows them)\n"
-    head, mark, rest = text.rpartition("Traceback (most recent call last):\n")
-    return f"{head}{mark}{note}{rest}" if mark else text
+    parts = list(told.format())
+    if count and _MARK in parts:  # a message may quote another traceback
+        last = len(parts) - parts[::-1].index(_MARK)
+        shown = f"{TRACEBACK_VARIABLE}={FULL} shows them"
+        parts.insert(last, f"  ({count} frames of libraries are left out; {shown})\n")
+    return "".join(parts)
 
 
 def _folders() -> list[Path]:
