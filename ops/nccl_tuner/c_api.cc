@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/nccl_tuner/channel_plan.h"
+#include "ops/nccl_tuner/guarded.h"
 #include "ops/nccl_tuner/tuner.h"
 
 namespace {
@@ -19,21 +20,42 @@ using tf_libra::nccl::Tuner;
 // More than any NCCL has; it takes what it has where more is asked for.
 constexpr int kMaxChannels = 1024;
 
-std::string& LastError() {
-  thread_local std::string error;
+constexpr int kInvalid = 1, kFailed = 2;
+
+// Of this thread. Where there is no memory for the words, it says that.
+struct LastError {
+  std::string text;
+  bool is_lost = false;
+};
+
+LastError& TheLastError() {
+  thread_local LastError error;
   return error;
 }
 
 int Fail(std::string error) {
-  LastError() = std::move(error);
-  return 1;
+  TheLastError() = {std::move(error), false};
+  return kInvalid;
 }
 
-}  // namespace
+int Caught(const char* why) noexcept {
+  LastError& error = TheLastError();
+  try {
+    error.is_lost = false;
+    error.text = why;
+  } catch (...) {
+    error.is_lost = true;
+  }
+  return kFailed;
+}
 
-int TfLibraTunerSetPlan(int num_ranks, int prefer_ring, int num_all_reduces,
-                        const uint64_t* num_bytes, const uint64_t* padded_bytes,
-                        const int* num_channels) {
+template <typename Body>
+int Guarded(Body body) noexcept {
+  return tf_libra::nccl::Guarded(body, Caught);
+}
+
+int SetPlan(int num_ranks, int prefer_ring, int num_all_reduces, const uint64_t* num_bytes,
+            const uint64_t* padded_bytes, const int* num_channels) {
   if (num_ranks < 1) {
     return Fail("num_ranks must be at least 1, got " + std::to_string(num_ranks));
   }
@@ -59,22 +81,53 @@ int TfLibraTunerSetPlan(int num_ranks, int prefer_ring, int num_all_reduces,
   return 0;
 }
 
-void TfLibraTunerClearPlan() { Tuner::Instance().SetPlan(nullptr); }
+}  // namespace
 
-void TfLibraTunerBeginStep() { Tuner::Instance().BeginStep(); }
+int TfLibraTunerSetPlan(int num_ranks, int prefer_ring, int num_all_reduces,
+                        const uint64_t* num_bytes, const uint64_t* padded_bytes,
+                        const int* num_channels) {
+  return Guarded([&] {
+    return SetPlan(num_ranks, prefer_ring, num_all_reduces, num_bytes, padded_bytes, num_channels);
+  });
+}
 
-void TfLibraTunerReadCounts(TfLibraTunerCounts* counts) {
-  const Counters now = Tuner::Instance().counters();
-  *counts = {now.interface_version, now.communicators,      now.asked,
-             now.applied,           now.passed_over,        now.no_plan,
-             now.other_collective,  now.other_communicator, now.unknown_size,
-             now.out_of_order,      now.without_ring};
+int TfLibraTunerClearPlan() {
+  return Guarded([] {
+    Tuner::Instance().SetPlan(nullptr);
+    return 0;
+  });
+}
+
+int TfLibraTunerBeginStep() {
+  return Guarded([] {
+    Tuner::Instance().BeginStep();
+    return 0;
+  });
+}
+
+int TfLibraTunerReadCounts(TfLibraTunerCounts* counts) {
+  return Guarded([counts] {
+    const Counters now = Tuner::Instance().counters();
+    *counts = {now.interface_version, now.communicators,      now.asked,
+               now.applied,           now.passed_over,        now.no_plan,
+               now.other_collective,  now.other_communicator, now.unknown_size,
+               now.out_of_order,      now.without_ring};
+    return 0;
+  });
 }
 
 int TfLibraTunerReadApplied(int64_t* applied, int capacity) {
-  const std::vector<int64_t> now = Tuner::Instance().applied();
-  std::copy_n(now.begin(), std::min<size_t>(now.size(), std::max(capacity, 0)), applied);
-  return static_cast<int>(now.size());
+  int size = -1;
+  Guarded([&] {
+    const std::vector<int64_t> now = Tuner::Instance().applied();
+    std::copy_n(now.begin(), std::min<size_t>(now.size(), std::max(capacity, 0)), applied);
+    size = static_cast<int>(now.size());
+    return 0;
+  });
+  return size;
 }
 
-const char* TfLibraTunerLastError() { return LastError().c_str(); }
+const char* TfLibraTunerLastError() {
+  const LastError& error = TheLastError();
+  return error.is_lost ? "out of memory" : error.text.c_str();
+}

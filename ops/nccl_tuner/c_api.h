@@ -26,23 +26,25 @@ typedef struct {
 } TfLibraTunerCounts;
 
 // Puts a plan in force for communicators of `num_ranks`: the all-reduces of one step in order. Each
-// is known by `num_bytes` or `padded_bytes`. Returns 0; or 1 on bad input, which changes nothing
-// and is told by TfLibraTunerLastError.
+// is known by `num_bytes` or `padded_bytes`. Returns 0; 1 on bad input; or 2 on any other failure,
+// such as a lack of memory. A call that fails changes nothing, and TfLibraTunerLastError has the
+// reason.
 TF_LIBRA_TUNER_EXPORT int TfLibraTunerSetPlan(int num_ranks, int prefer_ring, int num_all_reduces,
                                               const uint64_t* num_bytes,
                                               const uint64_t* padded_bytes,
                                               const int* num_channels);
-// Leaves everything to NCCL again.
-TF_LIBRA_TUNER_EXPORT void TfLibraTunerClearPlan(void);
-// The next all-reduce is looked for from the beginning of the plan.
-TF_LIBRA_TUNER_EXPORT void TfLibraTunerBeginStep(void);
+// Leaves everything to NCCL again. Returns as TfLibraTunerSetPlan.
+TF_LIBRA_TUNER_EXPORT int TfLibraTunerClearPlan(void);
+// The next all-reduce is looked for from the beginning of the plan. Returns as TfLibraTunerSetPlan.
+TF_LIBRA_TUNER_EXPORT int TfLibraTunerBeginStep(void);
 
-TF_LIBRA_TUNER_EXPORT void TfLibraTunerReadCounts(TfLibraTunerCounts* counts);
+// Returns as TfLibraTunerSetPlan.
+TF_LIBRA_TUNER_EXPORT int TfLibraTunerReadCounts(TfLibraTunerCounts* counts);
 // How often each all-reduce of the plan was applied, at most `capacity` of them; returns how many
-// the plan has.
+// the plan has, or -1 on a failure.
 TF_LIBRA_TUNER_EXPORT int TfLibraTunerReadApplied(int64_t* applied, int capacity);
 
-// Of the last call in this thread that returned 1.
+// The reason of the last call in this thread that failed.
 TF_LIBRA_TUNER_EXPORT const char* TfLibraTunerLastError(void);
 
 #ifdef __cplusplus

@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <new>
 
+#include "ops/nccl_tuner/guarded.h"
 #include "ops/nccl_tuner/nccl_abi.h"
 #include "ops/nccl_tuner/tuner.h"
 
@@ -11,25 +11,30 @@ namespace tf_libra {
 namespace nccl {
 namespace {
 
+template <typename Body>
+Result OrInternalError(Body body) noexcept {
+  return Guarded(body, [](const char*) { return kInternalError; });
+}
+
 Result NewContext(int version, size_t num_ranks, size_t num_nodes, Log log, void** context) {
-  try {
+  return OrInternalError([&] {
     *context = Tuner::Instance().NewCommunicator(version, num_ranks);
-  } catch (const std::bad_alloc&) {
-    return kInternalError;
-  }
-  if (log != nullptr) {
-    log(kLogInfo, kLogTuning, __FILE__, __LINE__,
-        "TF-Libra's tuner: a communicator of %zu ranks on %zu nodes, interface v%d", num_ranks,
-        num_nodes, version);
-  }
-  return kSuccess;
+    if (log != nullptr) {
+      log(kLogInfo, kLogTuning, __FILE__, __LINE__,
+          "TF-Libra's tuner: a communicator of %zu ranks on %zu nodes, interface v%d", num_ranks,
+          num_nodes, version);
+    }
+    return kSuccess;
+  });
 }
 
 Result DeleteContext(void* context) {
-  if (context != nullptr) {
-    Tuner::Instance().DeleteCommunicator(static_cast<Communicator*>(context));
-  }
-  return kSuccess;
+  return OrInternalError([context] {
+    if (context != nullptr) {
+      Tuner::Instance().DeleteCommunicator(static_cast<Communicator*>(context));
+    }
+    return kSuccess;
+  });
 }
 
 // NCCL takes the cheapest pair. Of the ring's protocols that run NCCL_NTHREADS threads per channel
@@ -50,23 +55,27 @@ bool PreferRing(CostTable table, int num_algorithms, int num_protocols) {
 
 Result Ask(void* context, Collective collective, size_t num_bytes, CostTable costs,
            int num_algorithms, int num_protocols, int* num_channels) {
-  Tuner& tuner = Tuner::Instance();
-  const Tuner::Answer answer =
-      tuner.Ask(static_cast<Communicator*>(context), collective, num_bytes);
-  if (answer.num_channels == 0) return kSuccess;
-  *num_channels = answer.num_channels;
-  if (answer.prefer_ring && !PreferRing(costs, num_algorithms, num_protocols)) {
-    tuner.CountWithoutRing();
-  }
-  return kSuccess;
+  return OrInternalError([&] {
+    Tuner& tuner = Tuner::Instance();
+    const Tuner::Answer answer =
+        tuner.Ask(static_cast<Communicator*>(context), collective, num_bytes);
+    if (answer.num_channels == 0) return kSuccess;
+    *num_channels = answer.num_channels;
+    if (answer.prefer_ring && !PreferRing(costs, num_algorithms, num_protocols)) {
+      tuner.CountWithoutRing();
+    }
+    return kSuccess;
+  });
 }
 
 // Versions 1 and 2 have no costs to choose by, so the algorithm stays NCCL's.
 Result AskForChannels(void* context, Collective collective, size_t num_bytes, int* num_channels) {
-  const Tuner::Answer answer =
-      Tuner::Instance().Ask(static_cast<Communicator*>(context), collective, num_bytes);
-  if (answer.num_channels != 0) *num_channels = answer.num_channels;
-  return kSuccess;
+  return OrInternalError([&] {
+    const Tuner::Answer answer =
+        Tuner::Instance().Ask(static_cast<Communicator*>(context), collective, num_bytes);
+    if (answer.num_channels != 0) *num_channels = answer.num_channels;
+    return kSuccess;
+  });
 }
 
 namespace v1 {
@@ -86,32 +95,41 @@ Alone& TheOne() {
 }
 
 Result Init(size_t num_ranks, size_t num_nodes, Log log) {
-  Alone& alone = TheOne();
-  const std::lock_guard<std::mutex> lock(alone.mutex);
-  ++alone.alive;
-  if (++alone.begun > 1) return kSuccess;
-  return NewContext(1, num_ranks, num_nodes, log, &alone.context);
+  return OrInternalError([&] {
+    Alone& alone = TheOne();
+    const std::lock_guard<std::mutex> lock(alone.mutex);
+    const Result result =
+        alone.begun > 0 ? kSuccess : NewContext(1, num_ranks, num_nodes, log, &alone.context);
+    if (result != kSuccess) return result;  // NCCL destroys nothing that has not begun
+    ++alone.alive;
+    ++alone.begun;
+    return kSuccess;
+  });
 }
 
 Result GetCollInfo(Collective collective, size_t num_bytes, int, int, int, int*, int*,
                    int* num_channels) {
-  Alone& alone = TheOne();
-  const std::lock_guard<std::mutex> lock(alone.mutex);
-  if (alone.begun == 1 && alone.context != nullptr) {
-    return AskForChannels(alone.context, collective, num_bytes, num_channels);
-  }
-  Tuner::Instance().PassOver();
-  return kSuccess;
+  return OrInternalError([&] {
+    Alone& alone = TheOne();
+    const std::lock_guard<std::mutex> lock(alone.mutex);
+    if (alone.begun == 1 && alone.context != nullptr) {
+      return AskForChannels(alone.context, collective, num_bytes, num_channels);
+    }
+    Tuner::Instance().PassOver();
+    return kSuccess;
+  });
 }
 
 Result Destroy() {
-  Alone& alone = TheOne();
-  const std::lock_guard<std::mutex> lock(alone.mutex);
-  if (alone.alive == 0 || --alone.alive > 0) return kSuccess;
-  alone.begun = 0;
-  void* const context = alone.context;
-  alone.context = nullptr;
-  return DeleteContext(context);
+  return OrInternalError([] {
+    Alone& alone = TheOne();
+    const std::lock_guard<std::mutex> lock(alone.mutex);
+    if (alone.alive == 0 || --alone.alive > 0) return kSuccess;
+    alone.begun = 0;
+    void* const context = alone.context;
+    alone.context = nullptr;
+    return DeleteContext(context);
+  });
 }
 
 }  // namespace v1

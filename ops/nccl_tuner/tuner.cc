@@ -12,10 +12,10 @@ Tuner& Tuner::Instance() {
 }
 
 void Tuner::SetPlan(std::shared_ptr<const ChannelPlan> plan) {
-  const size_t size = plan == nullptr ? 0 : plan->size();
+  std::vector<int64_t> applied(plan == nullptr ? 0 : plan->size());  // before anything changes
   const std::lock_guard<std::mutex> lock(mutex_);
   plan_.swap(plan);
-  applied_.assign(size, 0);
+  applied_.swap(applied);
   ++epoch_;
 }
 

@@ -26,6 +26,9 @@ COUNTS = (
     "without_ring",
 )
 
+# What a call returns that was given bad input; any other number but 0 is another failure.
+_INVALID = 1
+
 
 class _Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in COUNTS]
@@ -52,10 +55,11 @@ class TunerLibrary:
             all_reduces: bytes, bytes as padded, and channels of each, in order; at least one.
 
         Raises:
-            ValueError: what the plugin says of a plan that it refuses.
+            ValueError: what the plugin says of a plan that it rejects.
+            MemoryError: it has no memory for the plan; the one before stays.
         """
         sizes, counts = ctypes.c_uint64 * len(all_reduces), ctypes.c_int * len(all_reduces)
-        refused = self.handle.TfLibraTunerSetPlan(
+        result = self.handle.TfLibraTunerSetPlan(
             num_ranks,
             int(prefer_ring),
             len(all_reduces),
@@ -63,30 +67,43 @@ class TunerLibrary:
             sizes(*(padded for _, padded, _ in all_reduces)),
             counts(*(channels for _, _, channels in all_reduces)),
         )
-        if refused:
-            raise ValueError(self.handle.TfLibraTunerLastError().decode(errors="replace"))
+        if result == _INVALID:
+            raise ValueError(self._last_error())
+        self._check(result)
+
+    def _last_error(self) -> str:
+        return str(self.handle.TfLibraTunerLastError().decode(errors="replace"))
+
+    def _check(self, result: int) -> None:
+        if result:
+            raise MemoryError(f"NCCL's tuner plugin: {self._last_error()}")
 
     def clear_plan(self) -> None:
         """Leaves every collective to NCCL."""
-        self.handle.TfLibraTunerClearPlan()
+        self._check(self.handle.TfLibraTunerClearPlan())
 
     def begin_step(self) -> None:
         """Says that the next all-reduce is the first of a step."""
-        self.handle.TfLibraTunerBeginStep()
+        self._check(self.handle.TfLibraTunerBeginStep())
 
     def counts(self) -> dict[str, int]:
         """What NCCL asked so far, and what it was told: a number for each of `COUNTS`."""
         counts = _Counts()
-        self.handle.TfLibraTunerReadCounts(ctypes.byref(counts))
+        self._check(self.handle.TfLibraTunerReadCounts(ctypes.byref(counts)))
         return {name: int(getattr(counts, name)) for name in COUNTS}
 
     def applied(self) -> tuple[int, ...]:
         """How often each all-reduce of the plan in force was given its channels, in its order."""
-        capacity = self.handle.TfLibraTunerReadApplied(None, 0)
+        capacity = self._read_applied(None, 0)
         applied = (ctypes.c_int64 * capacity)()
         # A plan that was put in force in between may be shorter.
-        length = min(capacity, self.handle.TfLibraTunerReadApplied(applied, capacity))
+        length = min(capacity, self._read_applied(applied, capacity))
         return tuple(applied[:length])
+
+    def _read_applied(self, applied: Any, capacity: int) -> int:
+        length = int(self.handle.TfLibraTunerReadApplied(applied, capacity))
+        self._check(length < 0)
+        return length
 
 
 @functools.cache
@@ -105,9 +122,9 @@ def load(path: Path) -> TunerLibrary:
             ctypes.c_int,
             [*(3 * [ctypes.c_int]), sizes, sizes, ctypes.POINTER(ctypes.c_int)],
         ),
-        "TfLibraTunerClearPlan": (None, []),
-        "TfLibraTunerBeginStep": (None, []),
-        "TfLibraTunerReadCounts": (None, [ctypes.POINTER(_Counts)]),
+        "TfLibraTunerClearPlan": (ctypes.c_int, []),
+        "TfLibraTunerBeginStep": (ctypes.c_int, []),
+        "TfLibraTunerReadCounts": (ctypes.c_int, [ctypes.POINTER(_Counts)]),
         "TfLibraTunerReadApplied": (
             ctypes.c_int,
             [ctypes.POINTER(ctypes.c_int64), ctypes.c_int],
