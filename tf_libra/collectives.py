@@ -27,6 +27,7 @@ from tf_libra.backends import lanes_meeting, messages
 from tf_libra.ranks import control, jobs
 
 _SUM, _AVERAGE = "sum", "average"
+_SHOWN = 200  # characters of a set of ranks, in an error
 
 
 def connect(timeout_seconds: float = 600.0, stall_warning_seconds: float = 30.0) -> None:
@@ -240,7 +241,7 @@ def _collective(
     """One of a set of ranks. `differentiate` gets the incoming gradient, and a name for its own."""
     members = _members(ranks)
     if root is not None and root not in members:
-        raise ValueError(f"root must be one of the ranks {members}, got {root!r}")
+        raise ValueError(f"root must be one of the ranks {_few(members)}, got {root!r}")
     _check_name(name)
     tensor = tf.convert_to_tensor(tensor)
     if kind not in ("all_gather", "broadcast") and not tensor.dtype.is_floating:
@@ -292,13 +293,20 @@ def _members(ranks: Sequence[int]) -> tuple[int, ...]:
     members = tuple(ranks)
     good = all(isinstance(rank, int) and not isinstance(rank, bool) for rank in members)
     if not members or not good or len(set(members)) < len(members) or min(members) < 0:
-        raise ValueError(f"ranks must be different ranks, one at least, got {ranks!r}")
+        raise ValueError(f"ranks must be different ranks, one at least, got {_few(ranks)}")
     engine = engine_lib.running()
     if engine is not None and (engine.rank not in members or max(members) >= engine.world_size):
         raise ValueError(
-            f"ranks must be below {engine.world_size}, and {engine.rank} one of them, got {ranks!r}"
+            f"ranks must be below {engine.world_size}, and {engine.rank} one of them, got"
+            f" {_few(ranks)}"
         )
     return members
+
+
+def _few(ranks: Sequence[int]) -> str:
+    """The ranks as text; of a large set its beginning."""
+    shown = repr(ranks)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}... ({len(ranks)} ranks)"
 
 
 def _check_name(name: str) -> None:

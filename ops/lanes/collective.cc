@@ -1,12 +1,14 @@
 #include "ops/lanes/collective.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "ops/lanes/buffers.h"
+#include "ops/lanes/sha256.h"
 
 namespace tf_libra {
 namespace {
@@ -14,6 +16,8 @@ namespace {
 // Of the keys of its messages. Between two ranks parts on their way to their owners come before
 // what owners pass on: all are posted at once, so that they meet in this order.
 constexpr char kLetter = 'c';
+// Of a set that is named in full; of larger ones a digest is.
+constexpr size_t kMaxListedRanks = 16;
 // How the parts of the peers are summed. All are powers of two.
 struct Blocks {
   size_t bytes = 32 << 10;        // summed at a time, while they are in the first cache
@@ -258,6 +262,31 @@ class Collective : public std::enable_shared_from_this<Collective> {
   Status status_;
 };
 
+// Equal for equal sets in the same order, and short however many ranks there are.
+std::string DescribeRanks(const std::vector<int>& ranks) {
+  std::string text;
+  const auto add = [&text](int rank) { text += (text.empty() ? "" : ", ") + std::to_string(rank); };
+  if (ranks.size() <= kMaxListedRanks) {
+    for (const int rank : ranks) add(rank);
+    return text;
+  }
+  Sha256 sha;
+  for (const int rank : ranks) {
+    const std::string number = std::to_string(rank) + ",";
+    sha.Add(number.data(), number.size());
+  }
+  const Digest digest = sha.Finish();
+  std::string digits;
+  for (size_t i = 0; i < 8; ++i) {
+    char pair[3];
+    std::snprintf(pair, sizeof(pair), "%02x", static_cast<unsigned>(digest[i]));
+    digits += pair;
+  }
+  for (size_t i = 0; i < 3; ++i) add(ranks[i]);
+  return text + ", ..., " + std::to_string(ranks.back()) + " (" + std::to_string(ranks.size()) +
+         " ranks, digest " + digits + ")";
+}
+
 Status Refused(const CollectiveRequest& request, const std::string& why) {
   return Status(StatusCode::kInvalidArgument,
                 "'" + request.name + "', " + Describe(request) + ": " + why);
@@ -288,10 +317,7 @@ bool Sums(CollectiveKind kind) {
 std::string Describe(const CollectiveRequest& request) {
   std::string text = CollectiveName(request.kind);
   if (Sums(request.kind)) text += request.reduction == Reduction::kSum ? " (sum)" : " (average)";
-  text += " of " + request.content + " over ranks ";
-  for (size_t i = 0; i < request.ranks.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(request.ranks[i]);
-  }
+  text += " of " + request.content + " over ranks " + DescribeRanks(request.ranks);
   if (request.root >= 0) text += ", root " + std::to_string(request.root);
   return text;
 }

@@ -48,7 +48,8 @@ struct CollectiveRequest {
   std::function<void(const Status&)> done;  // exactly once, from any thread
 };
 
-// "all_reduce (sum) of float32 [4] over ranks 0, 2".
+// "all_reduce (sum) of float32 [4] over ranks 0, 2". Of a large set, in place of all ranks, the
+// first ones and the last, their number and a digest of them in their order.
 std::string Describe(const CollectiveRequest& request);
 
 // Returns at once. `is_over`: the rank is alone in the set, and through. Then, and where this

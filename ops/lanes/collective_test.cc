@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/lanes/frame.h"
 #include "ops/lanes/lane_engine.h"
 #include "ops/lanes/testing.h"
 
@@ -318,6 +319,45 @@ TEST_CASE("AbortIsToldToWhoeverTakesPart") {
   Call late({CollectiveKind::kAllReduce, {0, 1}, size_t{4}}, 0);
   late.Start(engines[0].get());
   CHECK_EQ(late.Wait(), testing::StatusIs(StatusCode::kUnavailable, "no more data"));
+}
+
+std::string Described(const std::vector<int>& ranks) {
+  CollectiveRequest request;
+  request.ranks = ranks;
+  request.content = "float32 [8, 16]";
+  return Describe(request);
+}
+
+// What a message says of its set fits into a frame, however many ranks the set has.
+TEST_CASE("LargeSetsAreTold") {
+  const auto range = [](int size) {
+    std::vector<int> ranks(size);
+    for (int i = 0; i < size; ++i) ranks[i] = i;
+    return ranks;
+  };
+  const std::string name(1000, 'n');
+  for (const int size : {16, 17, 1499, 1500, 100000}) {
+    const std::vector<int> ranks = range(size);
+    const std::string text = Described(ranks);
+    CHECK(text.size() < 200);
+    CHECK(FitsFrame(name, text));
+    CHECK_EQ(Described(ranks), text);
+    CHECK_EQ(text, testing::Contains("over ranks 0, 1, 2, "));
+    if (size > 16)
+      CHECK_EQ(text, testing::Contains(", ..., " + std::to_string(size - 1) + " (" +
+                                       std::to_string(size) + " ranks, digest "));
+    std::vector<int> others = ranks;
+    std::swap(others[5], others[6]);  // the order of summation
+    CHECK(Described(others) != text);
+    others = ranks;
+    others[size / 2] = size;
+    CHECK(Described(others) != text);
+  }
+  // Numbers that say the same in a row are other ranks.
+  std::vector<int> one = range(20), other = one;
+  one[8] = 112, one[9] = 3;
+  other[8] = 11, other[9] = 23;
+  CHECK(Described(one) != Described(other));
 }
 
 }  // namespace
