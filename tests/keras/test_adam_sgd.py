@@ -37,7 +37,7 @@ def trained(optimizer, steps: int = 6) -> list[np.ndarray]:
     seen = []
     for _ in range(steps):
         optimizer.apply([keras.ops.convert_to_tensor(random.normal(size=5))], [variable])
-        seen.append(keras.ops.convert_to_numpy(variable).copy())
+        seen.append(variable.numpy().copy())
     return seen
 
 
