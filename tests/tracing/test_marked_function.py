@@ -335,6 +335,80 @@ def test_function_traced_elsewhere_is_traced_again_and_for_the_step_alone() -> N
     assert all_reduces(before) == []
 
 
+class Model:
+    """A step whose gradients a `tf.function` computes, in the ways in which scripts write that."""
+
+    def __init__(self) -> None:
+        self.layers = chain()
+
+    @tf.function
+    def method(self, inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(self.layers, inputs)
+        return tape.gradient(loss, self.layers)
+
+    @tf.function
+    def nested(self, inputs: tf.Tensor) -> Any:
+        return self.method(inputs)
+
+    @tf.function
+    def in_a_branch(self, inputs: tf.Tensor) -> Any:
+        positive = tf.reduce_sum(inputs) > 0
+        return tf.cond(positive, lambda: self.method(inputs), lambda: self.method(-inputs))
+
+    @tf.function
+    def decorated(self, inputs: tf.Tensor) -> Any:
+        return self.method(inputs)
+
+
+NAMES = ["layer3", "layer2", "layer1", "layer0"]
+
+
+@pytest.mark.parametrize("kind", ["method", "nested", "in_a_branch", "decorated"])
+def test_inner_trace_belongs_to_the_trace_of_the_step_that_has_made_it(kind: str) -> None:
+    """A reset of the job makes a registry of the same identity, and so may a second decorator."""
+    model, registries = Model(), [Traces(), Traces()]
+    inner = getattr(model, kind)
+    step = inner if kind == "decorated" else tf.function(lambda inputs: inner(inputs))
+    calls = [
+        marked_function.marked_function(step, traces.add, lambda: Rules("step"))
+        for traces in registries
+    ]
+    for inputs in (INPUTS, tf.TensorSpec([3, 4])):
+        for call, traces in zip(calls, registries, strict=True):
+            assert set(all_reduces(call.get_concrete_function(inputs))) == set(NAMES)
+            assert traces.names() == NAMES
+
+
+def test_concrete_function_of_another_trace_is_rejected() -> None:
+    model, traces = Model(), Traces()
+    made: list[Any] = []
+
+    def step(inputs: tf.Tensor) -> Any:
+        made.append(model.method.get_concrete_function(INPUTS))
+        return made[0](inputs[:2])
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    call.get_concrete_function(INPUTS)
+    assert traces.names() == NAMES
+    with pytest.raises(ValueError, match=r"ConcreteFunction.*call the tf.function"):
+        call.get_concrete_function(tf.TensorSpec([3, 4]))
+
+
+def test_inner_gradient_that_a_later_trace_differentiates_again_is_rejected() -> None:
+    model, traces = Model(), Traces()
+
+    def step(inputs: tf.Tensor, twice: bool) -> Any:
+        with tf.GradientTape() as tape:
+            squares = sum(tf.reduce_sum(one**2) for one in model.method(inputs))
+        return tape.gradient(squares, model.layers) if twice else squares
+
+    call = marked_function.marked_function(tf.function(step), traces.add)
+    call.get_concrete_function(INPUTS, False)
+    with pytest.raises(ValueError, match="inner_gradients='average'"):
+        call.get_concrete_function(INPUTS, True)
+
+
 @pytest.mark.parametrize("dense", [False, True])
 def test_sparse_gradients_are_gathered_last_or_made_dense(dense: bool) -> None:
     table, final, traces = tf.Variable(tf.ones([9, 4])), tf.Variable(tf.ones([4, 2])), Traces()

@@ -66,9 +66,10 @@ class Traces:
         self._known[tf_ops.get_default_graph()] = KnownTrace(trace)
         self._warn_of(trace, story)
         if trace.asks_for_nothing and self._agreed:
-            story.log.info(
-                "trace: %s takes no gradient in a new trace, which runs as it is", self._name
-            )
+            if not trace.local:
+                story.log.info(
+                    "trace: %s takes no gradient in a new trace, which runs as it is", self._name
+                )
             return
         marked = trace.marked
         if marked in self._agreed or control is None:
@@ -119,6 +120,11 @@ class Traces:
                 in_datasets,
                 "%s computes gradients in a function of tf.data, which no plan reaches:"
                 " %s are all-reduced one by one",
+            ),
+            (
+                trace.local,
+                "%s has a trace in which the gradients of %s stay each rank's own, as under"
+                " Horovod, which averages them in other traces and not in this one",
             ),
         ):
             if names and what not in self._warned:

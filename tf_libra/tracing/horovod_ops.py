@@ -28,7 +28,7 @@ from tf_libra.tracing.label_flow import nodes_of
 from tf_libra.tracing.marks import FLOATING, GradientCall, Marks
 from tf_libra.tracing.origins import Origin, ancestors, origins, tensors_of
 from tf_libra.tracing.remade import Remade, is_collective, reaching_weights, remade
-from tf_libra.tracing.variables import variable_name
+from tf_libra.tracing.variables import variable_key, variable_name
 
 HOROVOD_OPS = ("HorovodAllreduce", "HorovodGroupedAllreduce")
 _REDUCER = "_make_cached_allreduce_grads_fn.<locals>.allreduce_grads"
@@ -133,11 +133,12 @@ class HorovodReductions:
             if not ours.isdisjoint(map(id, other.variables)):
                 self._explicit.add(other)
 
-    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
-        """The marked calls of `gradient` to be left alone: of variables that Horovod averages.
+    def averaged(self, graph: Any) -> set[int | str]:
+        """The variables whose gradients the script averages with Horovod, by `variable_key`.
 
-        Not only what Horovod was given: where a script averages a variable's gradient itself,
-        another one of the same variable (of a perturbed or adapted copy, say) is meant as it is.
+        No gradient of such a variable is to be marked, given to Horovod or not: if a script
+        averages a variable's gradient itself, another one of the same variable (of a perturbed or
+        adapted copy, say) is meant as it is.
         """
         # What is made of a jacobian says nothing of gradients.
         handed = [call for call in (*self._explicit, *self._reduced) if not call.is_jacobian]
@@ -146,18 +147,13 @@ class HorovodReductions:
         of_others = [origin for one in self._others for origin in one.origins]
         handed += [origin.call for origin in of_others]
         self.left.update(dict.fromkeys((one.name for one in of_others), "in another shape"))
-        theirs = {id(variable) for call in handed for variable in call.variables}
-        return {
-            call.names
-            for call in self._marks.calls
-            if call.is_marked and not theirs.isdisjoint(map(id, call.variables))
-        }
+        return {variable_key(variable) for call in handed for variable in call.variables}
 
     def check(self, graph: Any) -> None:
         """Raises `ValueError` if a gradient may be averaged twice, or by nobody.
 
         Args:
-            graph: what `left_alone` was given, with all gradients that Horovod averages left alone.
+            graph: what `averaged` was given, with all gradients that Horovod averages left alone.
         """
         if self.unknown_to_us and are_in(graph, HOROVOD_OPS):
             raise ValueError(

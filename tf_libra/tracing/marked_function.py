@@ -5,7 +5,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import ops as tf_ops
 
 from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops, unaveraged
-from tf_libra.tracing.label_flow import nodes_of
+from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
+from tf_libra.tracing.variables import variable_key, variable_name, variables_of
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,15 @@ class Trace:
             unplanned: why, by name.
         missing: variables of which a gradient was asked for and is None.
         jacobians: variables whose jacobian, of this rank's data alone, the step returns.
+        local: variables whose gradients stay each rank's own here, because the script averages
+            them with Horovod in other traces and not in this one.
     """
 
     marked: tuple[MarkedGradient, ...]
     left: dict[str, str]
     missing: tuple[str, ...] = ()
     jacobians: tuple[str, ...] = ()
+    local: tuple[str, ...] = ()
 
     @property
     def asks_for_nothing(self) -> bool:
@@ -50,8 +54,8 @@ class Reductions(Protocol):
 
     left: dict[str, str]
 
-    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
-        """The marked calls of `gradient` in what was traced that are not to be marked."""
+    def averaged(self, graph: Any) -> set[int | str]:
+        """The variables, by `variable_key`, no gradient of which is to be marked."""
         ...
 
     def check(self, graph: Any) -> None:
@@ -142,11 +146,11 @@ class MarkedFunction:
                 f"{self._name} is compiled with jit_compile=True, and XLA cannot call the"
                 " all-reduce; remove jit_compile=True from the training step"
             )
-        self._known: dict[str, MarkedGradient] = {}
-        self._left: dict[str, str] = {}
-        # Calls of `gradient` whose results the script averages with Horovod, by variables' names.
-        self._left_alone: set[tuple[str, ...]] = set()
-        self._is_first = False
+        # Variables whose gradients the script averages with Horovod, in whichever trace.
+        self._by_horovod: set[int | str] = set()
+        # By trace, the variables whose gradients it all-reduces for a plain tape.
+        self._by_us: WeakKeyDictionary[tf.Graph, set[int | str]] = WeakKeyDictionary()
+        self._may_discard = self._is_stale = False
         self._function: Any = None
         # A `tf.function` makes variables in its first trace alone: each object has one, as in
         # TensorFlow, since each may make variables in its first step.
@@ -168,17 +172,17 @@ class MarkedFunction:
         return function(*args, **kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        """Traces the step, twice where the first trace shows that Horovod averages gradients."""
-        left_alone = set(self._left_alone)
+        """Traces the step; again if that shows that Horovod averages what a trace has marked."""
         function, given = self.called(args)
-        self._is_first = True
+        self._may_discard, self._is_stale = True, False
         try:
             concrete = function.get_concrete_function(*given, **kwargs)
         finally:
-            self._is_first = False
-        if self._left_alone == left_alone:
+            self._may_discard = False
+        if not self._is_stale:
             return concrete
         # Variables that the step makes are there by now.
+        self._by_us.clear()
         self._function = None
         self._functions_of.clear()
         function, given = self.called(args)
@@ -211,7 +215,7 @@ class MarkedFunction:
             rules = self._rules()
             others = strategy_ops if rules.by_strategy else horovod_ops
             with (
-                marking(self._name, self._left_alone, rules) as marks,
+                marking(self._name, self._by_horovod, rules) as marks,
                 others.recognizing(self._name, marks) as reductions,
                 self._around(marks),
                 ag_ctx.ControlStatusCtx(status=status),
@@ -231,35 +235,70 @@ class MarkedFunction:
 
     def _finish(self, marks: Marks, reductions: Reductions, result: Any) -> None:
         graph = tf_ops.get_default_graph()
-        averaged_by_horovod = reductions.left_alone(graph)
-        if averaged_by_horovod - self._left_alone and self._is_first:
-            self._left_alone |= averaged_by_horovod
-            return  # this trace is not used, nor those of functions that it calls
-        # A `tf.function` called by the step keeps its graph, with what an earlier trace marked.
-        self._known.update({one.name: one for one in marks.marked})
-        self._left.update(reductions.left)
-        if averaged_by_horovod:
-            (name, *_), *_ = averaged_by_horovod
+        by_horovod = reductions.averaged(graph)
+        twice = [call for call in marks.calls if call.is_marked and call.is_about(by_horovod)]
+        earlier = [one for one, keys in self._by_us.items() if not keys.isdisjoint(by_horovod)]
+        for one in earlier:
+            self._check_earlier(one, by_horovod)
+        only_elsewhere = self._by_horovod - by_horovod
+        self._by_horovod |= by_horovod
+        if self._may_discard and (twice or earlier):
+            self._is_stale = True
+            return  # neither this trace is used nor those before
+        if twice:
             raise ValueError(
-                f"{self._name} averages the gradient of {name!r} with Horovod in a tf.function"
-                " that it calls, or in some of its traces only, and it would be averaged twice:"
-                " use hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
+                f"{self._name} averages the gradient of {twice[0].names[0]!r} with Horovod in some"
+                " of the times that it is traced only, and it would be averaged twice: use"
+                " hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
             )
         reductions.check(graph)
-        local = jacobians.check(self._name, marks, graph, result)
+        self._by_us[graph] = {key for call in marks.calls if call.is_marked for key in call.keys}
+        left_here = [call for call in marks.calls if call.is_about(only_elsewhere)]
+        local = dict.fromkeys(name for call in left_here for name in call.names)
+        of_examples = jacobians.check(self._name, marks, graph, result)
         unaveraged.check(self._name, marks, graph)
-        here = dict.fromkeys([*(one.name for one in marks.marked), *self._known])
         there, by_datasets = all_reduced(graph), loops.all_reduced_by_datasets(graph)
         marked = tuple(
             replace(one, in_dataset=one.executed_as in by_datasets)
-            for one in (self._known[name] for name in here)
+            for one in {one.name: one for one in marks.marked}.values()
             if one.executed_as in there
         )
         names = {one.name for one in marked}
-        left = {name: why for name, why in self._left.items() if name not in names}
-        if left and not horovod_ops.are_in(graph, ("Horovod", "Collective")):
-            left = {}  # they were an earlier trace's
-        self._on_traced(Trace(marked, left, tuple(dict.fromkeys(marks.missing)), local))
+        left = {name: why for name, why in reductions.left.items() if name not in names}
+        missing = dict.fromkeys(marks.missing)
+        self._on_traced(Trace(marked, left, tuple(missing), of_examples, tuple(local)))
+
+    def _check_earlier(self, graph: tf.Graph, by_horovod: Set[int | str]) -> None:
+        """Reject a gradient that Horovod averages now, and an earlier trace has trained with.
+
+        In that trace a plain tape has computed the gradient, so TF-Libra has averaged it. The
+        script, as it turns out, meant it as this rank's own. If the trace has only stored it, as
+        in accumulators, the average of the stored averages is the same.
+
+        Args:
+            graph: the earlier trace.
+            by_horovod: variables whose gradients Horovod averages now.
+
+        Raises:
+            ValueError: the earlier trace updates such a variable with a gradient.
+        """
+        weights = [one for one in variables_of(graph) if variable_key(one) in self._by_us[graph]]
+        written = flow(graph, lambda node: node.name if is_all_reduce(node) else None).written
+        for one in weights:
+            if written.get(id(one)) and variable_key(one) in by_horovod:
+                raise ValueError(
+                    f"{self._name} averages the gradient of {variable_name(one)!r} with Horovod in"
+                    " one trace, and an earlier trace, by another argument, shape or flag, has"
+                    " updated that variable with a gradient that Horovod does not average;"
+                    " TF-Libra has averaged it, as it does for a plain tape: average the gradient"
+                    " in both; or, for steps of each rank's own, call the function first in the"
+                    " way in which Horovod averages, and TF-Libra averages none of that variable"
+                )
+
+
+def is_all_reduce(node: Any) -> bool:
+    """Whether a `NodeDef` is one of our all-reduces."""
+    return bool(node.op == "LibraAllReduce")
 
 
 def all_reduced(graph: tf.Graph) -> set[str]:
@@ -267,6 +306,6 @@ def all_reduced(graph: tf.Graph) -> set[str]:
     return {
         name.decode()
         for node in nodes_of(graph)
-        if node.op == "LibraAllReduce"
+        if is_all_reduce(node)
         for name in node.attr["tensor_names"].list.s
     }

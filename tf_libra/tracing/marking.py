@@ -10,7 +10,7 @@ while TensorFlow computes another gradient is a part of that one: so the gradien
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +23,7 @@ from tf_libra.tracing import inner, jacobians, loops, mapped, nested, unaveraged
 from tf_libra.tracing.marks import Marks, Rules
 from tf_libra.tracing.order import backward_order
 from tf_libra.tracing.parameters import trained
-from tf_libra.tracing.variables import plain, variable_name, variables_of
+from tf_libra.tracing.variables import plain, variable_key, variable_name, variables_of
 
 # Attributes are replaced for the duration of a trace, and threads may trace at once.
 _TRACING = threading.RLock()
@@ -31,13 +31,14 @@ _TRACING = threading.RLock()
 
 @contextlib.contextmanager
 def marking(
-    step_name: str, left_alone: Collection[tuple[str, ...]] = (), rules: Rules | None = None
+    step_name: str, left_alone: Container[int | str] = (), rules: Rules | None = None
 ) -> Iterator[Marks]:
     """While it lasts, gradients of variables are averaged over all ranks.
 
     Args:
         step_name: the function that is traced, for messages.
-        left_alone: calls of `gradient`, by the names of their variables, that are not marked.
+        left_alone: variables, by `variable_key`, whose gradients Horovod averages: a call of
+            `gradient` that is about one of them is not marked.
         rules: how gradients are treated.
 
     Yields:
@@ -52,7 +53,7 @@ def marking(
     with _TRACING, contextlib.ExitStack() as stack:
         marks = Marks(rules)
         graph = tf_ops.get_default_graph()
-        nested.mark_traced(rules.function)
+        nested.mark_traced(marks)
 
         def gradient(original: Any) -> Any:
             def call(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +85,7 @@ def marking(
         def call_flat(original: Any) -> Any:
             def call(concrete: Any, *args: Any, **kwargs: Any) -> Any:
                 if marks.is_tracing_thread():
-                    _refuse_gradients_brought(step_name, concrete, rules.function)
+                    _refuse_gradients_brought(step_name, concrete, marks)
                 return original(concrete, *args, **kwargs)
 
             return call
@@ -92,9 +93,7 @@ def marking(
         made = {
             patches.GRADIENT: gradient,
             patches.CUSTOM_GRADIENT: _serving_the_outer_tape(marks),
-            patches.FUNCTION_CONTEXT: nested.own_traces(
-                rules.function, marks, left_alone, rules.names
-            ),
+            patches.FUNCTION_CONTEXT: nested.own_traces(marks),
             patches.DATASET_LOOP: loops.of_the_graph(marks),
         }
         if not rules.by_strategy:  # which reduces whatever it is given, wherever that comes from
@@ -108,8 +107,8 @@ def marking(
         yield marks
 
 
-def _refuse_gradients_brought(step_name: str, concrete: Any, function: str) -> None:
-    why = nested.gradients_brought(concrete, function)
+def _refuse_gradients_brought(step_name: str, concrete: Any, marks: Marks) -> None:
+    why = nested.gradients_brought(concrete, marks)
     if why is not None:
         raise ValueError(
             f"{step_name} calls the ConcreteFunction {concrete.graph.name!r}, which was made"
@@ -187,7 +186,7 @@ def _mark(
     sources: Any,
     gradients: Any,
     marks: Marks,
-    left_alone: Container[tuple[str, ...]],
+    left_alone: Container[int | str],
 ) -> Any:
     flat_sources = tf.nest.flatten(sources)
     flat_gradients = tf.nest.flatten(gradients, expand_composites=False)
@@ -205,7 +204,8 @@ def _mark(
     marks.missing.extend(name for name, one in zip(names, raw, strict=True) if one is None)
     # Horovod's tapes average what they compute, and a strategy what it is given.
     by_horovod = hasattr(tape, "_allreduce_grads")
-    if by_horovod or rules.by_strategy or names in left_alone:
+    is_left = any(variable_key(variable) in left_alone for variable in variables)
+    if by_horovod or rules.by_strategy or is_left:
         marks.note(names, raw, variables, is_marked=False, by_horovod=by_horovod)
         return gradients
     if chosen:

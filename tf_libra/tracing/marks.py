@@ -2,7 +2,8 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from tf_libra.backends import side_channel
 from tf_libra.tracing import complexes, sparse
 from tf_libra.tracing.numerics import Watch
 from tf_libra.tracing.order import Named, unique_name
+from tf_libra.tracing.variables import variable_key
 
 FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -100,6 +102,15 @@ class GradientCall:
     by_horovod: bool = False
     is_jacobian: bool = False
 
+    @property
+    def keys(self) -> set[int | str]:
+        """Those of the variables, see `variable_key`."""
+        return {variable_key(one) for one in self.variables}
+
+    def is_about(self, keys: Set[int | str]) -> bool:
+        """Whether one of the variables is among these, and gradients were asked for."""
+        return not self.is_jacobian and not keys.isdisjoint(self.keys)
+
 
 @dataclass(frozen=True, eq=False)
 class OfExample:
@@ -120,6 +131,7 @@ class Marks:
     """The gradients of one trace.
 
     Attributes:
+        key: names this registry, and no other one of any process.
         marked: those that are all-reduced; of each call of `gradient`, in backward order.
         missing: variables whose gradient is None.
         calls: every call of `gradient`, and of `jacobian`.
@@ -130,6 +142,7 @@ class Marks:
     """
 
     def __init__(self, rules: Rules) -> None:
+        self.key = uuid.uuid4().hex
         self._rules = rules
         self._graph = tf_ops.get_default_graph()
         self.marked: list[MarkedGradient] = []

@@ -1,7 +1,7 @@
 """Functions that a training step calls, which TensorFlow may have traced elsewhere before."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,34 +16,24 @@ _TRACED_FOR = "tf_libra/traced_for"
 _GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
-def own_traces(
-    function: str,
-    marks: Marks,
-    left_alone: Iterable[tuple[str, ...]] = (),
-    names: Mapping[str, str] | None = None,
-) -> Callable[[Any], Any]:
-    """Of what TensorFlow finds traces by: every `tf.function` is traced for `function` alone.
+def own_traces(marks: Marks) -> Callable[[Any], Any]:
+    """Make every `tf.function` that a step calls trace again for each trace of the step.
 
-    A trace made elsewhere would bring gradients that nobody averages, and one made here would,
-    called elsewhere, wait there for ranks that do not come. TensorFlow finds traces by the context
-    of the call, of which the training function becomes a part; and so does whether the call serves
-    another gradient, or one example, because then none of its own are averaged; and which gradients
-    are left to Horovod, which is known by the second trace only.
+    A trace made outside of the step brings gradients that are not averaged. One made in the step
+    waits, if called elsewhere, for ranks that do not come. One made in another trace of the step
+    brings gradients that the registry of this trace does not know: after a reset of the job, or
+    if an outer tape or Horovod treats them differently here. TensorFlow finds traces by the context
+    of the call, so the registry becomes a part of that context. So do two more facts: if the call
+    serves another gradient, or one example, its own gradients are not averaged.
 
     Args:
-        function: identity of the training function.
         marks: of the trace.
-        left_alone: calls of `gradient` that are not marked.
-        names: by which gradients are called instead of their variables' own names.
     """
-    unmarked = frozenset(left_alone)
-    renamed = frozenset((names or {}).items())
 
     def make(original: Any) -> Any:
         def make_function_context(scope_type: Any = None) -> Any:
             is_local = marks.of_examples is not None
-            how = (marks.concerned, is_local, unmarked, renamed)
-            key = (scope_type, "tf_libra", function, *how)
+            key = (scope_type, "tf_libra", marks.key, marks.concerned, is_local)
             return original(scope_type=key if marks.is_tracing_thread() else scope_type)
 
         return make_function_context
@@ -51,15 +41,15 @@ def own_traces(
     return make
 
 
-def mark_traced(function: str) -> None:
-    """Says of the function being traced, and of those made inside, for what that is."""
+def mark_traced(marks: Marks) -> None:
+    """Note in the graph being traced, and in those made inside, which registry it belongs to."""
     graph = tf_ops.get_default_graph()
     # Outside of any function it is the process's, which all graphs of any later trace begin with.
     if graph.building_function:
-        graph.add_to_collection(_TRACED_FOR, function)
+        graph.add_to_collection(_TRACED_FOR, marks.key)
 
 
-def gradients_brought(concrete: Any, function: str) -> str | None:
+def gradients_brought(concrete: Any, marks: Marks) -> str | None:
     """Why a `tf.types.experimental.ConcreteFunction` seems to bring gradients that nobody averages.
 
     So it does if it was traced elsewhere, computes gradients, and writes a trainable variable, or
@@ -69,13 +59,13 @@ def gradients_brought(concrete: Any, function: str) -> str | None:
 
     Args:
         concrete: what is called.
-        function: identity of the training function that calls it.
+        marks: of the trace that calls it.
 
     Returns:
         What it does to which variable; None where nothing suggests it.
     """
     graph = concrete.graph
-    if function in graph.get_collection(_TRACED_FOR) or is_backward(graph):
+    if marks.key in graph.get_collection(_TRACED_FOR) or is_backward(graph):
         return None
     trainable = {_kind(one): one.name for one in reversed(graph.trainable_variables)}
     if not trainable:

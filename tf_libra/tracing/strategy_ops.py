@@ -42,7 +42,7 @@ class StrategyReductions:
         self._marks = marks
         self.left: dict[str, str] = {}
 
-    def left_alone(self, graph: Any) -> set[tuple[str, ...]]:
+    def averaged(self, graph: Any) -> set[int | str]:
         """None: no call of `gradient` is marked in the first place."""
         return set()
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
 
 # What Keras' SeedGenerator and tf.random.Generator call their variables.
 _RANDOM_STATES = ("seed_generator_state", "StateVar")
@@ -35,6 +36,20 @@ def is_own_by_strategy(handle: Any) -> bool:
 def is_random_state(variable: Any) -> bool:
     """Whether a variable is the state of a random number generator, which is each rank's own."""
     return any(state in variable.name for state in _RANDOM_STATES)
+
+
+def variable_key(variable: Any) -> int | str:
+    """Identify a variable in all traces of one function.
+
+    Args:
+        variable: TensorFlow's or Keras'.
+
+    Returns:
+        A number that no other variable of this process gets. For an argument of the function,
+        which is another object in every trace, the name of that argument.
+    """
+    handle = handles(plain(variable))[0]
+    return int(handle._id) if isinstance(handle, tf_ops.EagerTensor) else str(handle.name)
 
 
 def variable_name(variable: Any) -> str:
