@@ -614,6 +614,38 @@ def norms_of_each_as_rates() -> Any:
     train_unplanned(Rates)
 
 
+class Flagged(Script):
+    """A flag of Python's says whether the tape averages: in between, each rank trains alone."""
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor, averages: bool) -> None:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        tape = hvd.DistributedGradientTape(tape) if averages else tape
+        self.update(tape.gradient(loss, self.variables))
+
+
+def train_flagged(step: Any, order: Sequence[bool]) -> None:
+    for number, averages in enumerate(order):
+        step(*models.part(models.batch(number, SIZE, "float64"), RANK, SIZE), averages)
+
+
+@cases
+def local_steps_by_a_flag() -> Any:
+    plain, ours = Flagged(), Flagged()
+    order = [True, False, False] * 4
+    train_flagged(tf.function(plain.step), order)
+    step = tf_libra.optimize("wfbp", max_tuning_steps=3)(tf.function(ours.step))
+    train_flagged(step, order)
+    saved = {f"plain/{name}": value for name, value in plain.weights().items()}
+    cases.save(**saved, **{f"ours/{name}": value for name, value in ours.weights().items()})
+    return {"phase": str(step.phase)}
+
+
+@cases
+def local_steps_by_a_flag_at_first() -> Any:
+    train_flagged(tf_libra.optimize("wfbp")(tf.function(Flagged().step)), [False, False, True])
+
+
 @cases
 def process_set_on_one_rank() -> Any:
     class OnOne(Script):

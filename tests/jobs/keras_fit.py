@@ -425,6 +425,27 @@ def one_rank_broadcasts() -> Any:
     return found
 
 
+@cases
+def after_a_reset() -> None:
+    """The last case: `fit` and `train_on_batch` go on in another job of the same ranks."""
+
+    def train(model: Any, alone: bool) -> None:
+        for _ in range(2):
+            model.fit(data(alone), epochs=1, verbose=0)
+            for inputs, labels in data(alone).take(2):
+                model.train_on_batch(inputs, labels)
+            if not alone:
+                hvd.shutdown()
+                hvd.init()
+
+    one, ours = compiled(plain_model), compiled(plain_model)
+    train(one, alone=True)
+    tf_libra.keras.optimize(ours, "syneasgd", max_tuning_steps=TUNING_STEPS)
+    train(ours, alone=False)
+    saved = {f"alone/{name}": value for name, value in weights(one).items()}
+    cases.save(**saved, **{f"ours/{name}": value for name, value in weights(ours).items()})
+
+
 if __name__ == "__main__":
     hvd.init()
     for reference in list(ALONE)[RANK::SIZE]:

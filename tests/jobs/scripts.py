@@ -1340,6 +1340,33 @@ def same_plan_file() -> Any:
     return digests
 
 
+@cases
+def function_that_was_traced_before_a_reset() -> Any:
+    """The last case: the step goes on in another job of the same ranks, as in elastic training."""
+
+    def train(wrap: Wrap, share: Share) -> Any:
+        model = hand_written()
+
+        @tf.function
+        def gradients_of(inputs: Any, labels: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = model.loss(inputs, labels)
+            return tape.gradient(loss, model.variables)
+
+        def step(inputs: Any, labels: Any) -> None:
+            model.update(gradients_of(inputs, labels))
+
+        stepping = wrap(step)
+        train_steps(stepping, share)
+        if share is part:
+            hvd.shutdown()
+            hvd.init()
+        train_steps(stepping, share)
+        return model.variables, None
+
+    return compared(train)
+
+
 if __name__ == "__main__":
     hvd.init()
     cases.run()

@@ -46,7 +46,9 @@ def check_weights(job: Job, case: str) -> None:
             )
 
 
-@pytest.mark.parametrize("case", ["plain", "short_batch", "own_step", "several_steps"])
+@pytest.mark.parametrize(
+    "case", ["plain", "short_batch", "own_step", "several_steps", "after_a_reset"]
+)
 def test_fit_trains_like_one_process_on_the_joint_batches(job: Job, case: str) -> None:
     check_weights(job, case)
 

@@ -24,6 +24,7 @@ EQUAL = [
     "frozen_and_shared_weights",
     "parts_of_a_weight",
     "function_that_was_traced_before",
+    "function_that_was_traced_before_a_reset",
     "concrete_function_in_the_forward_computation",
     "gradients_in_a_branch",
     "several_steps_in_a_loop_of_the_graph",

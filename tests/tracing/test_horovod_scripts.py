@@ -71,6 +71,7 @@ REFUSED = {
     "averages_of_weights": ["reduces 'w0' itself", "average gradients, or weights", "local SGD"],
     "averages_of_changes": ["reduces 'w0' itself", "average gradients, or weights", "local SGD"],
     "norms_of_each_as_rates": ["made of the gradient of", "as it is, too", "each gradient"],
+    "local_steps_by_a_flag_at_first": ["'w0' with Horovod", "earlier trace", "updated"],
     "process_set_on_one_rank": ["number of averaged gradients is 0 on rank 0 and 6 on rank 1"],
     "called_by_a_strategy": ["Script.step runs under MirroredStrategy", "Horovod"],
     "calls_a_strategy": ["distributed_step runs under MirroredStrategy", "Horovod"],
@@ -198,6 +199,14 @@ def test_explain_says_that_not_every_step_all_reduces(tf_keras_scripts: Job) -> 
 def test_figures_are_averaged_by_horovod_beside(scripts: Job, case: str) -> None:
     shown = [scripts.arrays(case, rank)["shown/ours"] for rank in RANKS]
     np.testing.assert_array_equal(shown[0], shown[1])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_steps_that_a_flag_makes_local_stay_local(scripts: Job, rank: int) -> None:
+    check_weights(scripts, "local_steps_by_a_flag", rank, ["plain"])
+    assert "gradients of 'w0', 'b0', 'w1', 'b1', 'w2' and 1 more stay each rank's own" in (
+        scripts.log("local_steps_by_a_flag", rank)
+    )
 
 
 @pytest.mark.parametrize("rank", RANKS)
