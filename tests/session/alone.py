@@ -18,9 +18,10 @@ INPUTS = tf.ones([SIDE, SIDE])
 LANES = backend.resolve("lanes")
 
 
-def step() -> Any:
-    """A marked training step of four layers."""
-    layers = [tf.Variable(tf.ones([SIDE, SIDE]) / SIDE, name=name) for name in reversed(NAMES)]
+def step(*others: str) -> Any:
+    """A marked training step of four layers, and of others of these names."""
+    names = [*reversed(NAMES), *others]
+    layers = [tf.Variable(tf.ones([SIDE, SIDE]) / SIDE, name=name) for name in names]
 
     def train(inputs: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

@@ -98,6 +98,21 @@ def test_graph_that_has_not_what_the_plan_asks_for_is_warned_about(
     assert "was not executed as it is: 0 of 4 tensors were all-reduced as planned" in caplog.text
 
 
+def test_all_reduces_of_tensors_that_the_plan_does_not_have_are_no_deviation_from_it(
+    engine: Engine, applying: Applying, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as gradients of averages, which `inner_gradients="average"` asks for."""
+    train = step("other")
+    with caplog.at_level(logging.INFO, logger="tf_libra"):
+        applying.apply(TWO)
+        engine.set_step(1)
+        applying.call(1, lambda: train(INPUTS), traced=False)
+    (skipped,) = grappler.report(TWO).latest.skipped
+    assert skipped.startswith("node ")
+    assert skipped.endswith(": tensor 'other' is not in the plan")
+    assert "was not executed as it is" not in caplog.text
+
+
 def test_session_under_a_given_plan_runs_from_its_first_step_on(engine: Engine) -> None:
     train, story = step(), Story(options.resolve({}))
     tensors = tuple(TensorSpec(name, NUM_BYTES, "float32") for name in NAMES)

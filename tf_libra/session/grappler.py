@@ -75,7 +75,7 @@ class GraphReport:
             TensorFlow has not got that far.
         groups: the all-reduces that it has written, in the order in which they run.
         left: tensors that are all-reduced as they were traced, by name.
-        skipped: what it left alone, with reasons.
+        skipped: what it left alone, with reasons, each in words.
     """
 
     name: str
@@ -248,5 +248,12 @@ def _graph_report(graph: dict[str, Any]) -> GraphReport:
         )
         for group in graph["groups"]
     )
-    skipped = tuple(json.dumps(one, sort_keys=True) for one in graph["skipped"])
+    skipped = tuple(map(_in_words, graph["skipped"]))
     return GraphReport(graph["graph"], graph["in_force"], groups, tuple(graph["left"]), skipped)
+
+
+def _in_words(skipped: dict[str, str]) -> str:
+    """One entry of the report, such as "tensor 'w0': has no all-reduce"."""
+    reason = skipped["reason"]
+    subjects = [f"{kind} {name!r}" for kind, name in skipped.items() if kind != "reason"]
+    return ": ".join([*subjects, reason])
