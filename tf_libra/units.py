@@ -5,6 +5,7 @@ significant digits and at most three decimals, in the largest unit of which ther
 halves are rounded up, as browsers do.
 """
 
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 NONE = "-"
@@ -16,6 +17,12 @@ _DIGITS = Context(prec=4, rounding=ROUND_HALF_UP)
 _TOO_LONG = 1e21
 _TIMES = (("us", 1e6), ("ms", 1e3), ("s", 1.0))
 _BYTES = (("B", 1.0), ("kB", 1e-3), ("MB", 1e-6), ("GB", 1e-9))
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first of these names, quoted, and how many there are more."""
+    first = ", ".join(repr(name) for name in names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most} more"
 
 
 def time(seconds: float | None) -> str:

@@ -851,6 +851,22 @@ def gradients_per_example_that_nobody_averages() -> Any:
     optimized()(step)(*part(batch(0)))
 
 
+@cases
+def gradients_per_example_alone() -> Any:
+    """Returned, and averaged outside of the step: no all-reduce is left for a plan."""
+    model = hand_written("sgd")
+
+    def step(inputs: Any, labels: Any) -> Any:
+        def of_one(example: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = model.loss(example[0][tf.newaxis], example[1][tf.newaxis])
+            return tape.gradient(loss, model.variables)
+
+        return tf.vectorized_map(of_one, (inputs, labels))
+
+    optimized()(step)(*part(batch(0)))
+
+
 def looping_over_a_dataset(loop: Callable[[Any, Any], Any]) -> Any:
     """Three batches in each call, from a dataset that the step is given."""
 

@@ -84,6 +84,12 @@ REFUSED = {
         "updates 'w0'",
         "with hvd.allreduce in the step",
     ],
+    "gradients_per_example_alone": [
+        "ValueError",
+        "gradients per example alone, of 'w0', 'b0', 'w1', 'b1', 'w2' and 1 more",
+        "each rank's own",
+        "hvd.allreduce",
+    ],
     "gradients_by_what_a_function_was_given": [
         "ValueError",
         "updates 'w0' with a gradient by a tensor that was made of it",
@@ -207,6 +213,12 @@ def test_a_loop_over_a_dataset_is_executed_as_planned(scripts: Job, case: str) -
     log = scripts.log(case)
     assert log.count("in force") == 1
     assert "in a function of tf.data" not in log
+    assert "was not executed as it is" not in log
+
+
+def test_a_penalty_on_averaged_gradients_is_executed_as_planned(scripts: Job) -> None:
+    log = scripts.log("penalty_on_the_gradient_of_all_data")
+    assert log.count("in force") == 1
     assert "was not executed as it is" not in log
 
 

@@ -58,6 +58,23 @@ def test_batch_jacobians_are_local_too() -> None:
     assert trace.jacobians == ("rows",)
 
 
+def test_gradients_per_example_that_are_averaged_in_one_vector_are_left_to_horovod() -> None:
+    layers = chain()
+
+    def step(inputs: tf.Tensor) -> None:
+        vector = tf.concat(
+            [tf.reshape(one, [-1]) for one in clipped(per_example(layers, inputs))], 0
+        )
+        for layer, change in zip(layers, tf.split(hvd.allreduce(vector), 2), strict=False):
+            layer.assign_sub(tf.reshape(change, layer.shape))
+
+    trace, found = traced(step)
+    assert found == []
+    assert trace.left == {"layer0": "in another shape", "layer1": "in another shape"}
+    assert trace.of_examples == ("layer0", "layer1")
+    assert trace.jacobians == ()
+
+
 def test_jacobians_by_inputs_are_no_concern() -> None:
     layers = chain()
 

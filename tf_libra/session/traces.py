@@ -14,6 +14,7 @@ from tf_libra.story.story import Story
 from tf_libra.tracing.automatic_names import renames
 from tf_libra.tracing.marked_function import Trace
 from tf_libra.tracing.marks import MarkedGradient
+from tf_libra.units import listed
 
 _ADVICE = (
     "; where only names differ, name layers and models explicitly, or call"
@@ -129,7 +130,7 @@ class Traces:
         ):
             if names and what not in self._warned:
                 self._warned.add(what)
-                story.log.warning(what, self._name, _some(names))
+                story.log.warning(what, self._name, listed(names))
 
 
 def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
@@ -145,8 +146,3 @@ def _renamed(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _have_same_names(everyone: Sequence[Statement]) -> bool:
     return len({tuple(sorted(one["averaged gradients"])) for one in everyone}) == 1
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    listed = ", ".join(repr(name) for name in names[:most])
-    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"

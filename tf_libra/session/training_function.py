@@ -29,6 +29,7 @@ from tf_libra.tracing.marking import refuse_callers, refuse_eager_functions
 from tf_libra.tracing.marks import MarkedGradient, Rules
 from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
+from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages
 from tf_libra.variables.held import is_named
 from tf_libra.variables.sharing import Sharing
@@ -371,6 +372,15 @@ class TrainingFunction:
                     f"{self._name} has {self._job.name} all-reduce no gradient of a variable, so"
                     " there is nothing to plan: call strategy.run in it, and in that"
                     " optimizer.apply_gradients"
+                )
+            of_examples = call.trace.trace.of_examples
+            if of_examples:
+                raise ValueError(
+                    f"{self._name} computes gradients per example alone, of"
+                    f" {listed(of_examples)} (tape.jacobian, tape.batch_jacobian, or a tape in"
+                    " tf.vectorized_map). They are of each rank's own data, and so is the update"
+                    " that the script makes of them: clip and sum them in the step, average that"
+                    " with hvd.allreduce, and update the variables with the average"
                 )
             raise ValueError(
                 f"{self._name} computes no gradient of a trainable variable with"

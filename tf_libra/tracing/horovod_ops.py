@@ -146,7 +146,9 @@ class HorovodReductions:
         self._others = remade(graph, self._marks, lambda one: self._stands_for(one) is not None)
         of_others = [origin for one in self._others for origin in one.origins]
         handed += [origin.call for origin in of_others]
-        self.left.update(dict.fromkeys((one.name for one in of_others), "in another shape"))
+        names = [one.name for one in of_others]
+        names += [name for one in self._others for name in one.of_examples]
+        self.left.update(dict.fromkeys(names, "in another shape"))
         return {variable_key(variable) for call in handed for variable in call.variables}
 
     def check(self, graph: Any) -> None:

@@ -33,6 +33,7 @@ class Trace:
             unplanned: why, by name.
         missing: variables of which a gradient was asked for and is None.
         jacobians: variables whose jacobian, of this rank's data alone, the step returns.
+        of_examples: variables whose gradients per example it computes, returned or not.
         local: variables whose gradients stay each rank's own here, because the script averages
             them with Horovod in other traces and not in this one.
     """
@@ -41,6 +42,7 @@ class Trace:
     left: dict[str, str]
     missing: tuple[str, ...] = ()
     jacobians: tuple[str, ...] = ()
+    of_examples: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
 
     @property
@@ -255,7 +257,10 @@ class MarkedFunction:
         self._by_us[graph] = {key for call in marks.calls if call.is_marked for key in call.keys}
         left_here = [call for call in marks.calls if call.is_about(only_elsewhere)]
         local = dict.fromkeys(name for call in left_here for name in call.names)
-        of_examples = jacobians.check(self._name, marks, graph, result)
+        of_examples = dict.fromkeys(
+            name for call in marks.calls if call.is_jacobian for name in call.names
+        )
+        returned = jacobians.check(self._name, marks, graph, result)
         unaveraged.check(self._name, marks, graph)
         there, by_datasets = all_reduced(graph), loops.all_reduced_by_datasets(graph)
         marked = tuple(
@@ -266,7 +271,9 @@ class MarkedFunction:
         names = {one.name for one in marked}
         left = {name: why for name, why in reductions.left.items() if name not in names}
         missing = dict.fromkeys(marks.missing)
-        self._on_traced(Trace(marked, left, tuple(missing), of_examples, tuple(local)))
+        self._on_traced(
+            Trace(marked, left, tuple(missing), returned, tuple(of_examples), tuple(local))
+        )
 
     def _check_earlier(self, graph: tf.Graph, by_horovod: Set[int | str]) -> None:
         """Reject a gradient that Horovod averages now, and an earlier trace has trained with.

@@ -27,12 +27,14 @@ class Remade:
         op: the collective.
         tensors: what it is given, without single numbers: these are figures and settings.
         origins: the gradients that those were made of.
+        of_examples: variables whose gradients per example those were made of.
         weights: where they were made of nothing but variables, the trainable ones of these.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     origins: tuple[Origin, ...]
+    of_examples: tuple[str, ...]
     weights: tuple[Any, ...]
 
 
@@ -53,7 +55,8 @@ def remade(graph: Any, marks: Marks, is_known: Callable[[Any], bool]) -> list[Re
             of = [origin for one in tensors for origin in origins(marks, one)]
             weights = [one for tensor in tensors for one in read_by(tensor) if one.trainable]
             gradients = tuple(one for one in of if not one.call.is_jacobian)
-            found.append(Remade(op, tensors, gradients, () if of else tuple(weights)))
+            of_examples = tuple(one.name for one in of if one.call.is_jacobian)
+            found.append(Remade(op, tensors, gradients, of_examples, () if of else tuple(weights)))
     names = {one.op.name for one in found}
     there = reaching_weights(graph, names, marks, lambda node: node.op == "LibraAllReduce")
     return [one for one in found if one.op.name in there]
