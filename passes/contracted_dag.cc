@@ -136,6 +136,20 @@ std::vector<int> ContractedDag::OrderOf(const std::vector<int>& nodes) const {
   return order;
 }
 
+std::vector<int> ContractedDag::LastLeadingTo(const std::vector<int>& nodes) const {
+  std::vector<int> last(whole_.size(), kNone);
+  for (size_t i = 0; i < nodes.size(); ++i) last[whole_[nodes[i]]] = static_cast<int>(i);
+  for (const int node : node_at_) {
+    if (node == kNone || last[node] == kNone) continue;
+    for (const int successor : successors_[node]) {
+      int& next = last[whole_[successor]];
+      next = std::max(next, last[node]);
+    }
+  }
+  for (size_t node = 0; node < last.size(); ++node) last[node] = last[whole_[node]];
+  return last;
+}
+
 std::vector<int> ContractedDag::PlacesFrom(const std::vector<int>& from, int last) const {
   std::vector<int> places;
   std::unordered_set<int> seen;

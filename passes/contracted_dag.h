@@ -40,6 +40,10 @@ class ContractedDag {
   // the next is always the first of those that wait for nothing more. O(edges).
   std::vector<int> OrderOf(const std::vector<int>& nodes) const;
 
+  // For each node, the index of the last of `nodes` that is it or leads to it; -1 if none does.
+  // O(edges).
+  std::vector<int> LastLeadingTo(const std::vector<int>& nodes) const;
+
  private:
   // The wholes of `from` and what can be reached from there up to `last`, by place; ascending.
   std::vector<int> PlacesFrom(const std::vector<int>& from, int last) const;

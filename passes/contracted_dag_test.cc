@@ -108,6 +108,15 @@ DOCTEST_TEST_CASE("RandomGraphs") {
         DOCTEST_CHECK(!reference.Reaches(found[j], found[i]));
       }
     }
+    const std::vector<int> last = dag.LastLeadingTo(found);
+    for (int node = 0; node < kSize; ++node) {
+      int expected = -1;
+      for (size_t i = 0; i < found.size(); ++i) {
+        const bool leads = reference.IsSame(found[i], node) || reference.Reaches(found[i], node);
+        if (leads) expected = static_cast<int>(i);
+      }
+      DOCTEST_CHECK_EQ(last[node], expected);
+    }
   }
 }
 

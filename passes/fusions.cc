@@ -9,9 +9,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "passes/context_paths.h"
 #include "tensorflow/core/framework/node_def.pb.h"
-#include "tensorflow/core/graph/tensor_id.h"
-#include "tensorflow/core/grappler/op_types.h"
 
 namespace tf_libra {
 namespace {
@@ -87,150 +86,27 @@ std::vector<int> Preference(const IndexedGraph& graph, const std::vector<int>& s
   return preference;
 }
 
-// The graph with what is to be fused as one node, and with the waits that were added: what a node
-// waits for.
-class Waiting {
- public:
-  Waiting(const IndexedGraph& graph, const DroppedEdge& dropped, const std::vector<Fusion>& fusions)
-      : graph_(graph), dropped_(dropped) {
-    for (const Fusion& fusion : fusions) {
-      for (const Marked* m : fusion.members) fusion_of_[m->node] = &fusion;
-    }
+// The last all-reduce of one context so far.
+struct Latest {
+  size_t position;                 // in the order of all
+  std::map<int, size_t> followed;  // context -> the last of its all-reduces that runs before
+
+  bool Follows(int context, size_t other) const {
+    const auto found = followed.find(context);
+    return found != followed.end() && found->second == other;
   }
 
-  void Add(int from, int to) { added_[to].push_back(from); }
-
-  // All nodes that lead to one of `nodes`, those included.
-  std::unordered_set<int> LeadingTo(const std::vector<int>& nodes) const {
-    std::unordered_set<int> seen;
-    std::vector<int> pending;
-    Push(nodes, &seen, &pending);
-    while (!pending.empty()) {
-      const int node = pending.back();
-      pending.pop_back();
-      Push(Fanins(node, [](const Fanin&) { return true; }), &seen, &pending);
-    }
-    return seen;
-  }
-
-  // Where branches and loops end into `context`, and wait for `node` if that runs.
-  std::vector<int> EndsBehind(int node, const Conditions& context) const {
-    const Conditions& given = graph_.conditions[graph_.contexts[node]];
-    std::unordered_set<int> seen;
-    std::vector<int> pending, ends;
-    Push({node}, &seen, &pending);
-    const auto fusion = fusion_of_.find(node);
-    if (fusion != fusion_of_.end()) {
-      for (const Marked* m : fusion->second->members) Push({m->node}, &seen, &pending);
-    }
-    for (size_t i = 0; i < pending.size(); ++i) {
-      const tensorflow::NodeDef& def = graph_.def->node(pending[i]);
-      const bool is_end = tensorflow::grappler::IsMerge(def) || tensorflow::grappler::IsExit(def);
-      if (is_end && graph_.conditions[graph_.contexts[pending[i]]] == context) {
-        ends.push_back(pending[i]);
-      }
-      for (const int next : Fanouts(pending[i], given)) Push({next}, &seen, &pending);
-    }
-    return ends;
-  }
-
-  // The nodes with inputs of `context` that `node` waits for whatever else runs, the nearest first.
-  std::vector<int> WaitedFor(int node, const Conditions& context) const {
-    std::unordered_set<int> seen;
-    std::vector<int> pending, found;
-    Push({node}, &seen, &pending);
-    for (size_t i = 0; i < pending.size(); ++i) {
-      const int from = pending[i];
-      if (graph_.conditions[graph_.input_contexts[from]] == context) found.push_back(from);
-      const std::vector<int> fanins = Fanins(from, [&](const Fanin& fanin) {
-        // An Exit leaves before other values of the loop have (loop_frames.h takes them for one).
-        const bool is_exit = tensorflow::grappler::IsExit(graph_.def->node(from));
-        if (fanin.port == kOnceMerged || (is_exit && fanin.port < 0)) return false;
-        return !IsChoice(from) || fanin.port < 0 || IsTaken(fanin.node, context);
-      });
-      Push(fanins, &seen, &pending);
-    }
-    return found;
-  }
-
- private:
-  // What waits for `node` under the conditions `given`, in later iterations, too.
-  std::vector<int> Fanouts(int node, const Conditions& given) const {
-    if (fanouts_.empty()) fanouts_ = AllFanouts();
-    std::vector<int> fanouts;
-    for (const auto& [next, port] : fanouts_[node]) {
-      if (dropped_({node, port}, next)) continue;
-      // A Merge waits for the branch that was taken.
-      if (IsChoice(next) && port >= 0 && !IsTaken(node, given)) continue;
-      fanouts.push_back(next);
-    }
-    return fanouts;
-  }
-
-  std::vector<std::vector<Fanin>> AllFanouts() const {
-    std::vector<std::vector<Fanin>> fanouts(graph_.fanins.size());
-    for (int next = 0; next < graph_.def->node_size(); ++next) {
-      const tensorflow::NodeDef& def = graph_.def->node(next);
-      for (const std::string& input : def.input()) {
-        const tensorflow::TensorId id = tensorflow::ParseTensorName(input);
-        fanouts[graph_.index.at(id.node())].push_back({next, id.index()});
-      }
-    }
-    return fanouts;
-  }
-
-  // Whether it waits for one of its inputs.
-  bool IsChoice(int node) const {
-    return tensorflow::grappler::IsMerge(graph_.def->node(node)) && graph_.fanins[node].size() > 1;
-  }
-
-  // Whether a data input of a Merge is there under the conditions `given`.
-  bool IsTaken(int fanin, const Conditions& given) const {
-    if (tensorflow::grappler::IsSwitch(graph_.def->node(fanin))) return false;  // one of its ports
-    const Conditions& needed = graph_.conditions[graph_.contexts[fanin]];
-    return std::includes(given.begin(), given.end(), needed.begin(), needed.end());
-  }
-
-  static void Push(const std::vector<int>& nodes, std::unordered_set<int>* seen,
-                   std::vector<int>* pending) {
-    for (const int node : nodes) {
-      if (seen->insert(node).second) pending->push_back(node);
+  // `earlier`, of `context`, runs before. Those that it follows do, too, if it `runs` whenever this
+  // one does.
+  void Follow(int context, const Latest& earlier, bool runs) {
+    followed[context] = earlier.position;
+    if (!runs) return;
+    for (const auto& [other, position] : earlier.followed) {
+      size_t& own = followed.emplace(other, position).first->second;
+      own = std::max(own, position);
     }
   }
-
-  // The other parts of what `node` is fused into count among what it waits for.
-  template <typename Counts>
-  std::vector<int> Fanins(int node, Counts counts) const {
-    std::vector<int> fanins;
-    for (const Fanin& fanin : graph_.fanins[node]) {
-      if (counts(fanin) && !dropped_(fanin, node)) fanins.push_back(fanin.node);
-    }
-    const auto fusion = fusion_of_.find(node);
-    if (fusion != fusion_of_.end()) {
-      for (const Marked* m : fusion->second->members) fanins.push_back(m->node);
-    }
-    const auto added = added_.find(node);
-    if (added != added_.end()) {
-      fanins.insert(fanins.end(), added->second.begin(), added->second.end());
-    }
-    return fanins;
-  }
-
-  const IndexedGraph& graph_;
-  const DroppedEdge& dropped_;
-  std::unordered_map<int, const Fusion*> fusion_of_;
-  std::unordered_map<int, std::vector<int>> added_;
-  mutable std::vector<std::vector<Fanin>> fanouts_;  // made when asked for
 };
-
-// A node that may get a control input from the context of its inputs: no input of the graph, and
-// nothing that control flow is made of but where it begins.
-bool CanWait(const tensorflow::NodeDef& node) {
-  if (tensorflow::grappler::IsEnter(node)) return true;
-  return !tensorflow::grappler::ModifiesFrameInfo(node) &&
-         !tensorflow::grappler::IsPlaceholder(node) && !tensorflow::grappler::IsMerge(node) &&
-         node.op() != "_Arg" && node.op() != "LibraAllReduce";
-}
 
 }  // namespace
 
@@ -325,65 +201,23 @@ std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vecto
   const bool one_context = ShareContext(graph, order);
 
   Waits waits;
-  Waiting waiting(graph, dropped, *fusions);
+  std::vector<std::vector<int>> fused;
+  for (const Fusion& fusion : *fusions) {
+    fused.emplace_back();
+    for (const Marked* m : fusion.members) fused.back().push_back(m->node);
+  }
+  std::optional<ContextPaths> paths;
+  if (!one_context) paths.emplace(graph, dropped, *dag, fused, order);
   const auto wait = [&](int earlier, int later) {
     const Fusion* before = fusion_of(earlier);
     const std::string name = before == nullptr ? graph.def->node(earlier).name() : before->name;
     Fusion* fusion = fusion_of(later);
     (fusion == nullptr ? waits[later] : fusion->predecessors).push_back(name);
     dag->AddEdge(earlier, later);
-    waiting.Add(earlier, later);
-  };
-  // In different contexts: what is on the way to the later one waits for where the earlier one's
-  // branch or loop ends, in the context that both are in. False where there is no such edge.
-  const auto wait_across = [&](size_t earlier, size_t later) {
-    const Conditions& of_earlier = graph.conditions[graph.contexts[order[earlier]]];
-    const Conditions& of_later = graph.conditions[graph.contexts[order[later]]];
-    const Conditions common = Common(of_earlier, of_later);
-    std::vector<int> ends = {order[earlier]};
-    if (common != of_earlier) ends = waiting.EndsBehind(order[earlier], common);
-    for (const int end : ends) {
-      // Nothing that must run before may wait.
-      std::vector<int> done(order.begin(), order.begin() + earlier + 1);
-      done.push_back(end);
-      const std::unordered_set<int> before = waiting.LeadingTo(done);
-      if (std::any_of(order.begin() + later, order.end(),
-                      [&](int node) { return before.count(node) > 0; })) {
-        continue;
-      }
-      if (common == of_later) {
-        wait(end, order[later]);
-        return true;
-      }
-      const std::vector<int> candidates = waiting.WaitedFor(order[later], common);
-      if (std::find(candidates.begin(), candidates.end(), end) != candidates.end()) return true;
-      for (const int candidate : candidates) {
-        if (before.count(candidate) > 0 || !CanWait(graph.def->node(candidate))) continue;
-        wait(end, candidate);
-        return true;
-      }
-      if (IsBranchOf(of_later, common)) {  // which may wait for what is outside
-        wait(end, order[later]);
-        return true;
-      }
-    }
-    return false;
+    if (paths) paths->Add(earlier, later);
   };
 
-  // By positions in `order`: which come before each, for sure. What has waited for others passes
-  // that on only if it runs.
-  std::vector<std::vector<bool>> follows;
-  if (!one_context) follows.assign(order.size(), std::vector<bool>(order.size(), false));
-  const auto follow = [&](size_t earlier, size_t later) {
-    follows[later][earlier] = true;
-    const Conditions& needed = graph.conditions[graph.contexts[order[earlier]]];
-    const Conditions& given = graph.conditions[graph.contexts[order[later]]];
-    if (!std::includes(given.begin(), given.end(), needed.begin(), needed.end())) return;
-    for (size_t i = 0; i < earlier; ++i) {
-      if (follows[earlier][i]) follows[later][i] = true;
-    }
-  };
-  std::map<int, size_t> last_of_context;        // context -> position in `order`
+  std::map<int, Latest> latest_of_context;
   std::map<int, const Fusion*> latest_of_copy;  // copy -> what comes last in the plan
   for (size_t i = 0; i < order.size(); ++i) {
     const int node = order[i];
@@ -398,24 +232,28 @@ std::optional<Waits> OrderAllReduces(const IndexedGraph& graph, const std::vecto
       }
     }
     const int context = graph.contexts[node];
-    const auto own = last_of_context.find(context);
-    if (own != last_of_context.end()) {
-      wait(order[own->second], node);
-      if (!one_context) follow(own->second, i);
+    Latest latest{i, {}};
+    const auto own = latest_of_context.find(context);
+    if (own != latest_of_context.end()) {
+      wait(order[own->second.position], node);
+      latest.Follow(context, own->second, true);
     }
-    if (!one_context) {
-      std::vector<size_t> latest;
-      for (const auto& entry : last_of_context) latest.push_back(entry.second);
-      std::sort(latest.rbegin(), latest.rend());
-      for (const size_t position : latest) {
-        const int other = graph.contexts[order[position]];
-        if (other == context || follows[i][position]) continue;
-        if (Exclude(graph.conditions[other], graph.conditions[context])) continue;
-        if (!wait_across(position, i)) return std::nullopt;
-        follow(position, i);
-      }
+    std::vector<std::pair<size_t, int>> others;  // (position, context)
+    for (const auto& [other, state] : latest_of_context) {
+      if (other != context) others.emplace_back(state.position, other);
     }
-    last_of_context[context] = i;
+    std::sort(others.rbegin(), others.rend());
+    for (const auto& [position, other] : others) {
+      const Conditions& needed = graph.conditions[other];
+      const Conditions& given = graph.conditions[context];
+      if (latest.Follows(other, position) || Exclude(needed, given)) continue;
+      const std::optional<OrderingEdge> edge = paths->Find(position, i);
+      if (!edge) return std::nullopt;
+      if (edge->to != OrderingEdge::kNone) wait(edge->from, edge->to);
+      latest.Follow(other, latest_of_context.at(other),
+                    std::includes(given.begin(), given.end(), needed.begin(), needed.end()));
+    }
+    latest_of_context[context] = std::move(latest);
   }
 
   std::vector<Fusion> sorted;

@@ -73,12 +73,14 @@ class Writer {
   // that.
   void WaitForDone(const NodeDef& old, NodeDef* node) const {
     if (!needs_done_ || old.op() == "Merge" || old.op() == "RefMerge") return;
+    std::vector<std::string> done;
     for (const std::string& input : old.input()) {
       const TensorId id = tensorflow::ParseTensorName(input);
       const Output* output = Find(graph_.index.at(id.node()));
       if (output == nullptr || id.index() == tensorflow::Graph::kControlSlot) continue;
-      AddControlInput(Done(*output->fusion), node);
+      done.push_back(Done(*output->fusion));
     }
+    AddControlInputs(done, node);
   }
 
   // A node that stays: its inputs and colocations follow the all-reduces that went.
@@ -150,10 +152,14 @@ class Writer {
     }
   }
 
-  static void AddControlInput(const std::string& from, NodeDef* node) {
-    const std::string input = Control(from);
-    const auto& inputs = node->input();
-    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end()) node->add_input(input);
+  // Adds a control input for each of `names`, except where there is one.
+  static void AddControlInputs(const std::vector<std::string>& names, NodeDef* node) {
+    if (names.empty()) return;
+    std::unordered_set<std::string> seen(node->input().begin(), node->input().end());
+    for (const std::string& name : names) {
+      std::string input = Control(name);
+      if (seen.insert(input).second) node->add_input(std::move(input));
+    }
   }
 
   // Adds data inputs as they are, and each control input once, behind them.
@@ -226,8 +232,7 @@ WrittenGraph WriteGraph(const IndexedGraph& graph, const RegisteredPlan& plan,
     writer.Redirect(i, node);
     writer.WaitForDone(old, node);
     const auto waits = decisions.waits.find(i);
-    if (waits == decisions.waits.end()) continue;
-    for (const std::string& name : waits->second) Writer::AddControlInput(name, node);
+    if (waits != decisions.waits.end()) Writer::AddControlInputs(waits->second, node);
   }
   for (const Barrier& barrier : decisions.barriers) {
     NodeDef* node = rewritten->add_node();

@@ -197,6 +197,13 @@ void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
     in_copy[m.copy].insert(m.tensor);
     context_of[m.copy] = graph.contexts[m.node];
   }
+  // A copy that is alone in its context lacks nothing that others there have.
+  std::map<int, int> num_copies;  // of a context
+  for (const auto& [copy, context] : context_of) ++num_copies[context];
+  std::vector<int> with_others;
+  for (const auto& [copy, context] : context_of) {
+    if (num_copies[context] > 1) with_others.push_back(copy);
+  }
   for (size_t k = 0; k < plan.groups.size(); ++k) {
     for (const std::string& name : plan.groups[k].tensor_names) {
       const auto skip = [&](const std::string& reason) {
@@ -206,8 +213,8 @@ void ReportMissing(const IndexedGraph& graph, const RegisteredPlan& plan,
         skip("has no all-reduce");
         continue;
       }
-      for (const auto& [copy, tensors] : in_copy) {
-        if (tensors.count(name) == 0 && in_context[context_of[copy]].count(name) > 0) {
+      for (const int copy : with_others) {
+        if (in_copy[copy].count(name) == 0 && in_context[context_of[copy]].count(name) > 0) {
           skip(absl::StrCat("has no all-reduce in copy ", copy, " of the step"));
         }
       }

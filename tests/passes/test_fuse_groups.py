@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from tests.passes.executor import computes_the_same_in_one_order
 from tests.passes.graphs import (
     GraphBuilder,
     Group,
@@ -11,6 +12,7 @@ from tests.passes.graphs import (
     controls,
     data,
     fuse,
+    fuse_apart,
     fused,
     joined,
     nodes,
@@ -20,6 +22,7 @@ from tests.passes.graphs import (
     report,
     tensor_names,
 )
+from tests.passes.training_graphs import TrainingGraph
 from tf_libra.model.telemetry import UNPLANNED
 
 
@@ -604,4 +607,38 @@ def test_many_tensors_in_many_copies() -> None:
     graph = fuse(builder.graph, plan)
     assert_acyclic(graph)
     assert len(fused(graph)) == 4 * 350
+    assert reasons(plan) == {}
+
+
+def conditionals_and_loops(number: int, length: int) -> TrainingGraph:
+    """A graph of `number` conditionals and loops that all-reduce, each behind `length` nodes.
+
+    Two of three read the result of the one before.
+    """
+    builder = TrainingGraph()
+    start = end = builder.source("x")
+    for i in range(number):
+        end = start if i % 3 == 0 else end
+        for j in range(length):
+            end = builder.identity(f"to{i}/{j}", end)
+        if i % 4 == 3:
+            (end,) = builder.loop(f"n{i}", end, reduces=True)
+        else:
+            end = builder.conditional(f"n{i}", end, ("then", "else", "then and else")[i % 4])
+    return builder
+
+
+def test_many_conditionals_and_loops_are_in_one_order() -> None:
+    graph = conditionals_and_loops(40, length=2).graph
+    plan = register([Group([f"n{i}"]) for i in range(40)])
+    rewritten = fuse_apart(graph, plan)
+    assert len(fused(rewritten)) == 50  # with those of ten in both branches
+    for seed in range(3):
+        computes_the_same_in_one_order(graph, rewritten, seed, num_runs=3)
+
+
+def test_hundreds_of_conditionals_and_loops_in_a_large_graph() -> None:
+    graph = conditionals_and_loops(400, length=90).graph
+    plan = register([Group([f"n{i}"]) for i in range(400)])
+    assert len(fused(fuse_apart(graph, plan))) == 500
     assert reasons(plan) == {}
