@@ -1,7 +1,7 @@
 """Steps in stages against data-parallel ones, in one job and in turns; and what was predicted.
 
     python -m benchmarks.pipelines --hosts 2 --rate 1gbit --model mlp --microbatches 4 \
-        --strategies horovod,syneasgd,wfbp,mg-wfbp,libra --rounds 30 --json pipelines.json
+        --strategies one-worker,horovod,syneasgd,wfbp,mg-wfbp,libra --rounds 30 --json FILE
 
 `spp` is `tf_libra.optimize(strategies.Spp(num_microbatches=...))`, which plans how many stages
 there are; `--stages` fixes their number. The others are as in `benchmarks.step_time`, which says
@@ -32,14 +32,15 @@ from benchmarks.machine import machine, versions
 from benchmarks.placing import Placing, WorkersFailedError
 from tf_libra import strategies
 
-_STRATEGIES = ("horovod", *strategies.BY_NAME)
+_ONE_WORKER = "one-worker"
+_STRATEGIES = (_ONE_WORKER, "horovod", *strategies.BY_NAME)
 
 FLAGS = flags.FLAGS if __name__ == "__main__" else flags.FlagValues()
 _PLACING = Placing(FLAGS)
 flags.DEFINE_list(
     "strategies",
     "horovod,syneasgd,wfbp,mg-wfbp,libra",
-    f"Data-parallel ones, any of {', '.join(_STRATEGIES)}.",
+    f"Data-parallel ones, or one worker on the joint batch: any of {', '.join(_STRATEGIES)}.",
     flag_values=FLAGS,
 )
 flags.DEFINE_integer("microbatches", 4, "Of a step in stages.", lower_bound=1, flag_values=FLAGS)
@@ -104,13 +105,15 @@ def judged(
     if better is not None:
         found["horovod"] = found[better]
     chosen = {name: found[name] for name in ("spp", *names)}
+    # One worker alone is no data-parallel strategy.
+    compared = [name for name in names if name != _ONE_WORKER] or names
     predicted = plan["predicted_seconds"]
     return {
         "plan": plan,
         "stages": len(plan["stages"]),
         "predicted_seconds": predicted,
         "measured_over_predicted": results.spread(np.divide(chosen["spp"], predicted)),
-        "best": min(names, key=lambda name: float(np.median(chosen[name]))),
+        "best": min(compared, key=lambda name: float(np.median(chosen[name]))),
         "ratios": {
             f"spp/{name}": results.spread(np.divide(chosen["spp"], chosen[name])) for name in names
         },

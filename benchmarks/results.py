@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-BASELINES = ("horovod", "mwms", "none")
+BASELINES = ("horovod", "mwms", "one-worker", "none")
 
 
 def better_horovod(seconds: Mapping[str, Sequence[float]]) -> str | None:
@@ -72,6 +72,11 @@ def notes(document: Mapping[str, Any]) -> str:
         "versions: " + ", ".join(f"{name} {of}" for name, of in document["versions"].items()),
         _threads(settings),
     ]
+    if "one-worker" in document["strategies"]:
+        lines.append(
+            f"one-worker: rank 0 alone trains the batches of all {settings['np']} workers as one,"
+            " with the threads of one worker; the others wait"
+        )
     horovod = settings["horovod"]
     if "variant" in horovod:
         medians = " and ".join(

@@ -1,7 +1,7 @@
 """How long the pass takes on a graph of several training steps, and how that grows.
 
-    python -m benchmarks.rewriting [--copies 1,2,5,10,20,50] [--strategy horovod-fusion]
-        [--repeats 3] [--json FILE]
+    python -m benchmarks.rewriting [--copies 1,2,5,10,20,50] [--conditionals 20,40,80,200]
+        [--nodes 40000] [--strategy horovod-fusion] [--repeats 3] [--json FILE]
 
 A step of Keras' ResNet-50 is traced once, with one all-reduce per gradient. As many copies as
 `steps_per_execution` asks for are called by one function and inlined by Grappler, as they are in
@@ -9,6 +9,11 @@ training. Then Grappler runs with our pass alone, under a plan, and under a plan
 where the pass looks at the graph and leaves it: the difference is what rewriting takes, the rest is
 what Grappler takes to be handed a graph and to hand it back. What is counted is CPU seconds of the
 process, in which other programs of the machine have little part.
+
+The second table is of graphs of `--nodes` nodes: one chain and conditionals that read values of it,
+each of which all-reduces a tensor of its own in one branch. The all-reduces are in as many
+control-flow contexts, and each is ordered against all earlier ones. An empty `--copies=` or
+`--conditionals=` leaves out a table.
 """
 
 import dataclasses
@@ -33,6 +38,7 @@ from tf_libra.model.plan import Plan
 from tf_libra.session import grappler
 
 COPIES = (1, 2, 5, 10, 20, 50)
+CONDITIONALS = (20, 40, 80, 200)
 COST = tf_libra.ContentionModel(
     num_workers=2,
     hop_latency=1e-5,
@@ -42,19 +48,17 @@ COST = tf_libra.ContentionModel(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What one number of copies took.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Time of the pass on one graph.
 
     Attributes:
-        copies: steps in one graph.
         nodes: of that graph.
         groups: all-reduces that the pass wrote.
         seconds: CPU seconds with the plan, the median.
         untouched_seconds: those where the pass leaves the graph as it is, the median.
     """
 
-    copies: int
     nodes: int
     groups: int
     seconds: float
@@ -62,8 +66,30 @@ class Result:
 
     @property
     def rewriting_seconds(self) -> float:
-        """What rewriting takes beside Grappler itself."""
+        """CPU seconds of rewriting, without those of Grappler itself."""
         return self.seconds - self.untouched_seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result(Timing):
+    """Time of the pass on a graph of several steps.
+
+    Attributes:
+        copies: steps in one graph.
+    """
+
+    copies: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConditionalsResult(Timing):
+    """Time of the pass on a graph with conditionals.
+
+    Attributes:
+        conditionals: conditionals that all-reduce.
+    """
+
+    conditionals: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +132,11 @@ def traced_step() -> Step:
 def plan_for(step: Step, strategy: str, prefix: str = "") -> Plan:
     """A plan of the step; with a prefix to the names, one of another model."""
     num_bytes = [variable.value.shape.num_elements() * 4 for variable in step.variables]
-    names = [prefix + variable.path for variable in step.variables]
+    return plan_of([prefix + variable.path for variable in step.variables], num_bytes, strategy)
+
+
+def plan_of(names: Sequence[str], num_bytes: Sequence[int], strategy: str) -> Plan:
+    """A plan of gradients of these sizes."""
     seconds = [1e-5] * len(names)
     profile = tf_libra.BackwardProfile.from_arrays(num_bytes, seconds, names)
     return tf_libra.make_plan(profile, COST, strategy)
@@ -167,20 +197,66 @@ def timed(meta: meta_graph_pb2.MetaGraphDef, plan: Plan, repeats: int) -> float:
     return statistics.median(times)
 
 
+def with_conditionals(number: int, num_nodes: int) -> meta_graph_pb2.MetaGraphDef:
+    """A chain of nodes from which `number` conditionals read that all-reduce.
+
+    Args:
+        number: of conditionals.
+        num_nodes: of the graph, about.
+    """
+    all_reduce = library.load().ops.libra_all_reduce
+    length = max(num_nodes // number - 6, 1)  # a conditional is six nodes
+    with tf.Graph().as_default() as graph:
+        value, outputs = tf.zeros(()), []
+        for i in range(number):
+            for _ in range(length):
+                value = tf.raw_ops.Identity(input=value)
+            untaken, taken = tf.raw_ops.Switch(data=value, pred=tf.constant(True))
+            (reduced,) = all_reduce(
+                tensors=[tf.raw_ops.Identity(input=taken)], tensor_names=[f"t{i}"]
+            )
+            merged = tf.raw_ops.Merge(inputs=[tf.raw_ops.Identity(input=untaken), reduced])
+            outputs.append(merged.output.op.name)
+    return meta_graph(graph.as_graph_def(), outputs)
+
+
 def measure(step: Step, copies: int, strategy: str, repeats: int) -> Result:
     """Times the pass on a graph of so many steps."""
-    meta = unrolled(step, copies)
-    plan = plan_for(step, strategy)
+    plans = plan_for(step, strategy), plan_for(step, strategy, "other/")
+    timing = timing_of(unrolled(step, copies), *plans, repeats)
+    if timing.groups < copies * len(plans[0].groups):
+        raise AssertionError(f"{timing.groups} all-reduces for {copies} copies")
+    return Result(copies=copies, **dataclasses.asdict(timing))
+
+
+def measure_conditionals(
+    number: int, num_nodes: int, strategy: str, repeats: int
+) -> ConditionalsResult:
+    """Times the pass on a graph of so many conditionals."""
+    plans = [
+        plan_of([f"{prefix}t{i}" for i in range(number)], [4] * number, strategy)
+        for prefix in ("", "other/")
+    ]
+    timing = timing_of(with_conditionals(number, num_nodes), *plans, repeats)
+    if timing.groups != number:
+        raise AssertionError(f"{timing.groups} all-reduces for {number} conditionals")
+    return ConditionalsResult(conditionals=number, **dataclasses.asdict(timing))
+
+
+def timing_of(meta: meta_graph_pb2.MetaGraphDef, plan: Plan, other: Plan, repeats: int) -> Timing:
+    """Times the pass under a plan of the graph, and under another that it does not fit."""
     seconds = timed(meta, plan, repeats)
     (report,) = grappler.report(plan).graphs
     written = [group for group in report.groups if len(group.tensors)]
-    if len(written) < copies * len(plan.groups):
-        raise AssertionError(f"{len(written)} all-reduces for {copies} copies: {report.skipped}")
     grappler.unregister(plan)
-    other = plan_for(step, strategy, "other/")
     untouched = timed(meta, other, repeats)
     grappler.unregister(other)
-    return Result(copies, len(meta.graph_def.node), len(written), seconds, untouched)
+    return Timing(
+        nodes=len(meta.graph_def.node),
+        groups=len(written),
+        seconds=seconds,
+        untouched_seconds=untouched,
+    )
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -198,28 +274,56 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def markdown_of_conditionals(results: Sequence[ConditionalsResult]) -> str:
+    """The results of graphs with conditionals as a table."""
+    lines = [
+        "| conditionals | nodes | CPU seconds | untouched | rewriting |",
+        "|---|---|---|---|---|",
+    ]
+    for r in results:
+        lines.append(
+            f"| {r.conditionals} | {r.nodes} | {r.seconds:.2f} | {r.untouched_seconds:.2f}"
+            f" | {r.rewriting_seconds:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str]) -> None:
     """Measures and prints."""
     if len(argv) > 1:
         raise app.UsageError(f"no arguments are taken beside the flags, got {argv[1:]}")
-    step = traced_step()
-    results = []
-    for copies in _COPIES.value:
-        results.append(measure(step, int(copies), _STRATEGY.value, _REPEATS.value))
-        print(markdown(results[-1:]).splitlines()[-1], flush=True)
-    print(f"\n{markdown(results)}\n{machine()}")
+    results, conditionals = [], []
+    if _COPIES.value:
+        step = traced_step()
+        for copies in _COPIES.value:
+            results.append(measure(step, int(copies), _STRATEGY.value, _REPEATS.value))
+            print(markdown(results[-1:]).splitlines()[-1], flush=True)
+        print(f"\n{markdown(results)}")
+    for number in _CONDITIONALS.value:
+        conditionals.append(
+            measure_conditionals(int(number), _NODES.value, _STRATEGY.value, _REPEATS.value)
+        )
+        print(markdown_of_conditionals(conditionals[-1:]).splitlines()[-1], flush=True)
+    if conditionals:
+        print(f"\n{markdown_of_conditionals(conditionals)}")
+    print(machine())
     if _JSON.value:
         document = {
             "machine": machine(),
             "versions": versions(),
             "strategy": _STRATEGY.value,
             "results": [dataclasses.asdict(result) for result in results],
+            "conditionals": [dataclasses.asdict(result) for result in conditionals],
         }
         Path(_JSON.value).write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     _COPIES = flags.DEFINE_list("copies", [str(n) for n in COPIES], "numbers of steps in one graph")
+    _CONDITIONALS = flags.DEFINE_list(
+        "conditionals", [str(n) for n in CONDITIONALS], "numbers of conditionals in one graph"
+    )
+    _NODES = flags.DEFINE_integer("nodes", 40000, "nodes of a graph with conditionals", 1)
     _STRATEGY = flags.DEFINE_string("strategy", "horovod-fusion", "what plans the groups")
     _REPEATS = flags.DEFINE_integer("repeats", 3, "runs of each; the median counts", 1)
     _JSON = flags.DEFINE_string("json", None, "write all results to this file")

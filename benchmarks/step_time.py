@@ -3,8 +3,9 @@
     python -m benchmarks.step_time --np 2 --model cnn5m \
         --strategies none,horovod,syneasgd,wfbp,libra --rounds 100 --json out.json
 
-Strategies: `none` sends nothing, which is the limit; `horovod` is the library itself, the better
-(by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
+Strategies: `none` sends nothing, which is the limit; `one-worker` is one worker that trains the
+joint batch of all workers without all-reduces, while the others wait; `horovod` is the library
+itself, the better (by median) of hvd.allreduce per gradient and hvd.grouped_allreduce; any other is
 `tf_libra.optimize(name)`, which has settled on its plan before the first round. A name may have
 arguments, as in `aiacc:streams=1:threads=1/2`.
 
@@ -20,6 +21,7 @@ What a number means:
   on all ranks, so that no strategy always follows the same one.
 - A ratio is taken within each round; its median and percentiles are over rounds. Ratios compare;
   seconds of a shared machine alone do not.
+- A ratio to `one-worker` below 1 is a gain of distributing: both train as many examples per step.
 
 On one host Horovod may run on MPICH, which goes through shared memory there, as lanes do:
 

@@ -65,6 +65,9 @@ def steps_of(
         tuning[name] = rounds.until_planned(steps[name], training.batch)
     if "none" in names:
         steps["none"] = training.step(list)
+    if "one-worker" in names:
+        alone = training.step(list)
+        steps["one-worker"] = rounds.on_joint_batch(alone, training.batch, hvd.rank(), hvd.size())
     if "horovod" in names:
         steps |= {name: training.step(exchange) for name, exchange in _HOROVOD.items()}
     return steps, tuning

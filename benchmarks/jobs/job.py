@@ -27,7 +27,7 @@ class Job(Task):
     """What every worker of `benchmarks.step_time` is to do.
 
     Attributes:
-        strategies: "none", "horovod" and names of tf_libra strategies.
+        strategies: "none", "one-worker", "horovod" and names of tf_libra strategies.
         rounds: counted rounds, in each of which the seed draws the order.
     """
 

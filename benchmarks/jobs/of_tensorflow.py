@@ -54,11 +54,15 @@ def run(job: Job) -> None:
 
         return step
 
-    steps, tuning = _steps(job.strategies, training_step, optimizer, batch)
-    mine = rounds.seconds_in_turns(list(steps.values()), batch, job, _barrier)
     this = jobs.of_this_process()
+    world = this.world(_BARRIER_MS / 1e3)
+    steps, tuning = _steps(job.strategies, training_step, optimizer, batch)
+    if "one-worker" in steps:
+        alone = steps["one-worker"]
+        steps["one-worker"] = rounds.on_joint_batch(alone, batch, world.rank, world.size)
+    mine = rounds.seconds_in_turns(list(steps.values()), batch, job, _barrier)
     everyone = this.exchange_json({"seconds": mine.tolist()}, _BARRIER_MS / 1e3)
-    if this.world(_BARRIER_MS / 1e3).rank == 0:
+    if world.rank == 0:
         seconds = np.asarray([one["seconds"] for one in everyone]).max(axis=0)
         told = (model.count_params(), {})
         Path(job.output).write_text(rounds.outcome(steps, seconds, tuning, *told))

@@ -27,6 +27,23 @@ def until_planned(step: Any, batch: tuple[Any, Any]) -> dict[str, float]:
     return {"steps": num_steps, "seconds": time.perf_counter() - start}
 
 
+def on_joint_batch(step: Any, batch: tuple[Any, Any], rank: int, num_ranks: int) -> Any:
+    """A step of rank 0 alone on the joint batch of all ranks; the other ranks return immediately.
+
+    They wait in the next barrier, on cores of their own.
+
+    Args:
+        step: without all-reduces.
+        batch: inputs and labels of one rank; the joint batch repeats them.
+        rank: of this process.
+        num_ranks: of the job.
+    """
+    if rank > 0:
+        return lambda *_: tf.constant(0.0)
+    joint = tf.nest.map_structure(lambda part: tf.concat([part] * num_ranks, axis=0), batch)
+    return lambda *_: step(*joint)
+
+
 def seconds_in_turns(
     steps: Sequence[Any], batch: tuple[Any, Any], job: Job, barrier: Callable[[str], None]
 ) -> np.ndarray:

@@ -1,12 +1,14 @@
 """The goals of performance, measured: every model and network, and docs/performance.md with it.
 
-    python -m benchmarks.performance [--minutes 60] [--only "cnn5m, one host"] [--anew]
+    python -m benchmarks.performance [--minutes 60] [--only "cnn5m, one host"]
+        [--benchmarks one_worker,plain] [--anew]
 
 For each case (`cases.py`) it runs `benchmarks.step_time`, and where they say something
-`benchmarks.wire`, `benchmarks.truth` and the plain strategy of TensorFlow, one after the other, on
-a machine that should do nothing else. What was measured is kept in `--json` after every one of
-them, so that it can be ended and goes on where it was; `--anew` measures again what is kept. In the
-end, and with `--minutes 0` at once, the tables of the document and README's are made from it.
+`benchmarks.wire`, `benchmarks.truth`, one worker on the joint batch and the plain strategy of
+TensorFlow, one after the other, on a machine that should do nothing else. What was measured is kept
+in `--json` after every one of them, so that it can be ended and goes on where it was; `--anew`
+measures again what is kept. In the end, and with `--minutes 0` at once, the tables of the document
+and README's are made from it.
 """
 
 import json
@@ -30,9 +32,19 @@ flags.DEFINE_string("readme", "README.md", "Its table of gains.", flag_values=FL
 flags.DEFINE_float("minutes", None, "Begin nothing after them.", lower_bound=0, flag_values=FLAGS)
 flags.DEFINE_integer("rounds", 50, "Of step times.", lower_bound=1, flag_values=FLAGS)
 flags.DEFINE_string("only", "", "Cases whose name has this in it.", flag_values=FLAGS)
+flags.DEFINE_list("benchmarks", [], f"Only these, of {', '.join(outcome.KEPT)}.", flag_values=FLAGS)
 flags.DEFINE_bool("anew", False, "Measure what is kept again.", flag_values=FLAGS)
 
 _PAGE = Path(__file__).parent / "page.md"
+
+
+@flags.validator("benchmarks", flag_values=FLAGS)
+def _are_benchmarks(names: Sequence[str]) -> bool:
+    unknown = set(names) - set(outcome.KEPT)
+    if unknown:
+        known = ", ".join(outcome.KEPT)
+        raise flags.ValidationError(f"must be of {known}; got {', '.join(sorted(unknown))}")
+    return True
 
 
 def main(argv: Sequence[str]) -> int:
@@ -76,6 +88,8 @@ def _run(folder: Path) -> int:
 def _missing(commands: Mapping[str, Sequence[str]], of_case: Mapping[str, Any]) -> list[str]:
     """The benchmarks that are to be run, in their order."""
     missing = {name for name in commands if FLAGS.anew or name not in of_case}
+    if FLAGS.benchmarks:
+        missing &= set(FLAGS.benchmarks)
     if "wire" in missing:
         missing.add("step_time")
     return [name for name in commands if name in missing]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 STRATEGIES = ("none", "horovod", "syneasgd", "wfbp", "mg-wfbp", "asc-wfbp", "libra-m", "libra")
 # TensorFlow's own strategy, whose workers meet without Horovod.
-PLAIN = ("none", "mwms", "libra")
+PLAIN = ("none", "one-worker", "mwms", "libra")
+# What a user of one worker gains or loses.
+ONE_WORKER = ("none", "one-worker", "horovod", "libra")
 MODELS = ("cnn5m", "mlp", "transformer")
 # Measured against TensorFlow's own strategy alone: its many small gradients are packed there.
 OF_PLAIN = ("resnet20",)
@@ -50,9 +52,11 @@ class Case:
                 found["wire"] = [*placed, "--against={step_time}"]
             if self.pinned:
                 found["truth"] = placed
+            strategies = ",".join(ONE_WORKER)
+            found["one_worker"] = [*placed, f"--rounds={rounds}", f"--strategies={strategies}"]
         if self.pinned and self.rate != "1gbit":
             found["plain"] = [*placed, f"--rounds={rounds}", f"--strategies={','.join(PLAIN)}"]
-        modules = {"plain": "step_time"}
+        modules = {"plain": "step_time", "one_worker": "step_time"}
         return {name: _module(modules.get(name, name), flags) for name, flags in found.items()}
 
 

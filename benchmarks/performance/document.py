@@ -8,6 +8,8 @@ from benchmarks.paper.document import table
 from benchmarks.performance import outcome
 
 Kept = Mapping[str, Mapping[str, Any]]
+# Columns that a table has once one of its cases was measured against one worker.
+_OF_ONE_WORKER = ("one worker, ms", "to one worker", "faster than one worker")
 
 
 def blocks(document: Mapping[str, Any]) -> dict[str, str]:
@@ -20,7 +22,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     machines = _machines(cases)
     return {
         "goals": _goals(cases),
-        "steps": table(
+        "steps": _table(
             (
                 "case",
                 "on",
@@ -28,11 +30,16 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
                 "best other, ms",
                 "to it: median (p10 to p90)",
                 "to Horovod",
+                "one worker, ms",
+                "to one worker",
                 "tuning",
                 "plan",
                 "misses",
             ),
-            _rows("step_time", _step_row, cases, machines),
+            [
+                (name, machines[_machine(one["step_time"])], *_step_row(one))
+                for name, one in _having("step_time", cases)
+            ],
         ),
         "truth": table(
             (
@@ -50,8 +57,17 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
             ("case", "on", "limit, ms", "`libra`", "the best share", "misses"),
             _rows("wire", _wire_row, cases, machines),
         ),
-        "plain": table(
-            ("case", "on", "`libra`, ms", "plain, ms", "to it: median (p10 to p90)", "misses"),
+        "plain": _table(
+            (
+                "case",
+                "on",
+                "`libra`, ms",
+                "plain, ms",
+                "to it: median (p10 to p90)",
+                "one worker, ms",
+                "to one worker",
+                "misses",
+            ),
             _rows("plain", _plain_row, cases, machines),
         ),
         "machine": "".join(f"- {letter}: {one}\n" for one, letter in machines.items()),
@@ -79,6 +95,7 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
                 f"{medians['horovod'] * 1e3:.0f}",
                 f"{medians['libra'] * 1e3:.0f}",
                 f"{1 / one['step_time']['to_horovod']['median']:.2f} x",
+                *_gain_over_one_worker(one),
                 plain,
             )
         )
@@ -89,9 +106,32 @@ def gains(document: Mapping[str, Any]) -> dict[str, str]:
         "Horovod, ms",
         "TF-Libra, ms",
         "faster than Horovod",
+        "one worker, ms",
+        "faster than one worker",
         "than MultiWorkerMirroredStrategy: its step and TF-Libra's",
     )
-    return {"gains": table(head, rows)}
+    return {"gains": _table(head, rows)}
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table without the columns of one worker if none of its cases has them."""
+    shown = [
+        column
+        for column, name in enumerate(head)
+        if name not in _OF_ONE_WORKER or any(row[column] for row in rows)
+    ]
+    return table(
+        [head[column] for column in shown], [[row[column] for column in shown] for row in rows]
+    )
+
+
+def _gain_over_one_worker(case: Mapping[str, Any]) -> tuple[str, str]:
+    """Milliseconds of one worker, and how much faster two are; empty if not measured."""
+    if "one_worker" not in case:
+        return "", ""
+    kept = case["one_worker"]
+    ratio = kept["to_one_worker"]["libra"]["median"]
+    return f"{kept['median_seconds']['one-worker'] * 1e3:.0f}", f"{1 / ratio:.2f} x"
 
 
 def _times_faster(plain: Mapping[str, Any]) -> str:
@@ -172,6 +212,13 @@ def _goals(cases: Kept) -> str:
         " step",
         [one["to_plain"]["median"] <= outcome.MOST_TO_PLAIN for one in plains],
     )
+    add(
+        "`libra` on two workers is faster than one worker that trains the joint batch",
+        [
+            one["one_worker"]["to_one_worker"]["libra"]["median"] < 1
+            for _, one in _having("one_worker", cases)
+        ],
+    )
     told = table(("goal", "met in"), rows)
     if truths:
         noise = statistics.median(one["noise"] for one in truths)
@@ -188,14 +235,18 @@ def _within(errors: Mapping[str, float | None], which: str, most: float) -> bool
     return error is not None and abs(error) <= most
 
 
-def _step_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
+def _step_row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    kept = case["step_time"]
     medians, best = kept["median_seconds"], kept["best"]
     tuning = kept["tuning"]
+    one_worker = case.get("one_worker")
     return (
         f"{medians['libra'] * 1e3:.1f}",
         f"{best} {medians[best] * 1e3:.1f}",
         _ratio(kept["to_best"]),
         _ratio(kept["to_horovod"]),
+        "" if one_worker is None else _milliseconds(one_worker, "one-worker"),
+        "" if one_worker is None else _ratio(one_worker["to_one_worker"]["libra"]),
         f"{tuning['steps']} steps, {tuning['seconds']:.0f} s",
         kept["plan"],
         "; ".join(outcome.misses("step_time", kept)),
@@ -218,6 +269,8 @@ def _plain_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
         f"{medians['libra'] * 1e3:.1f}",
         f"{medians['mwms'] * 1e3:.1f}",
         _ratio(kept["to_plain"]),
+        _milliseconds(kept, "one-worker") if "one-worker" in medians else "",
+        _ratio(kept["to_one_worker"]) if "one-worker" in medians else "",
         "; ".join(outcome.misses("plain", kept)),
     )
 
@@ -231,6 +284,10 @@ def _wire_row(kept: Mapping[str, Any]) -> tuple[str, ...]:
         "" if best is None else f"{best} {shares[best]:.2f}",
         "; ".join(outcome.misses("wire", kept)),
     )
+
+
+def _milliseconds(kept: Mapping[str, Any], strategy: str) -> str:
+    return f"{kept['median_seconds'][strategy] * 1e3:.1f}"
 
 
 def _ratio(spread: Mapping[str, float]) -> str:

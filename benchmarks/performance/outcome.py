@@ -70,10 +70,32 @@ def of_plain(document: Mapping[str, Any]) -> dict[str, Any]:
             name: one["median_seconds"] for name, one in document["strategies"].items()
         },
         "to_plain": results.spread(np.divide(seconds["libra"], seconds["mwms"])),
+        "to_one_worker": results.spread(np.divide(seconds["libra"], seconds["one-worker"])),
     }
 
 
-KEPT = {"step_time": of_step_time, "truth": of_truth, "wire": of_wire, "plain": of_plain}
+def of_one_worker(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Results of `benchmarks.step_time` against one worker that trains the joint batch."""
+    seconds = document["seconds"]
+    return {
+        "median_seconds": {
+            name: one["median_seconds"] for name, one in document["strategies"].items()
+        },
+        "to_one_worker": {
+            name: results.spread(np.divide(seconds[name], seconds["one-worker"]))
+            for name in ("horovod", "libra")
+        },
+        "rounds": document["rounds"],
+    }
+
+
+KEPT = {
+    "step_time": of_step_time,
+    "truth": of_truth,
+    "one_worker": of_one_worker,
+    "wire": of_wire,
+    "plain": of_plain,
+}
 
 
 def has_ranks(truth: Mapping[str, Any]) -> bool:

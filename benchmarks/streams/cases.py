@@ -11,6 +11,7 @@ ONE_CONNECTION = "aiacc:streams=1:threads=1"
 STREAMS = "aiacc:streams=1/2/4:threads=1"
 STRATEGIES = (
     "none",
+    "one-worker",
     "horovod",
     "mg-wfbp",
     "asc-wfbp",

@@ -12,7 +12,7 @@ from benchmarks.streams import cases
 # `auto` to the best single strategy, in the median over rounds.
 MOST_TO_BEST = 1.02
 # Not of the comparison itself: what they are held against, or variants of what is.
-_BESIDE = ("none", "auto", cases.ONE_CONNECTION, cases.STREAMS)
+_BESIDE = ("none", "one-worker", "auto", cases.ONE_CONNECTION, cases.STREAMS)
 
 
 def kept(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,9 +26,10 @@ def kept(document: Mapping[str, Any]) -> dict[str, Any]:
         "to_horovod": {
             name: results.spread(np.divide(seconds[name], seconds["horovod"]))
             for name in medians
-            if name not in ("none", "horovod")
+            if name not in ("none", "one-worker", "horovod")
         },
         "best": best,
+        "auto_to_one_worker": results.spread(np.divide(seconds["auto"], seconds["one-worker"])),
         "auto_to_best": results.spread(np.divide(seconds["auto"], seconds[best])),
         "streams_to_one": results.spread(
             np.divide(seconds[cases.STREAMS], seconds[cases.ONE_CONNECTION])
@@ -58,14 +59,22 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     """
     measured = {name: one for name, one in document["cases"].items() if one}
     names = [name for name in cases.STRATEGIES if name not in _BESIDE] + ["auto"]
+    has_one_worker = any("auto_to_one_worker" in one for one in measured.values())
     compared = table(
-        ("case", "none, ms", "horovod, ms", *(f"{name} to horovod" for name in names[1:])),
+        (
+            "case",
+            "none, ms",
+            "horovod, ms",
+            *(f"{name} to horovod" for name in names[1:]),
+            *(("one worker, ms", "auto to one worker") if has_one_worker else ()),
+        ),
         [
             (
                 name,
                 f"{one['median_seconds']['none'] * 1e3:.1f}",
                 f"{one['median_seconds']['horovod'] * 1e3:.1f}",
                 *(_ratio(one["to_horovod"][each]) for each in names[1:]),
+                *(_one_worker(one) if has_one_worker else ()),
             )
             for name, one in measured.items()
         ],
@@ -127,6 +136,16 @@ def _machine(document: Mapping[str, Any], measured: Sequence[Mapping[str, Any]])
         f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; {versions};"
         f" {min(one['rounds'] for one in measured)} rounds a case; load average"
         f" {min(loads):.1f} to {max(loads):.1f} before them.\n"
+    )
+
+
+def _one_worker(case: Mapping[str, Any]) -> tuple[str, str]:
+    """Milliseconds of one worker, and the ratio of `auto`; empty if not measured."""
+    if "auto_to_one_worker" not in case:
+        return "", ""
+    return (
+        f"{case['median_seconds']['one-worker'] * 1e3:.1f}",
+        _ratio(case["auto_to_one_worker"]),
     )
 
 

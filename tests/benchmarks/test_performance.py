@@ -1,5 +1,6 @@
 """The goals of performance: what is kept of measurements, and which goals that misses."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from absl import flags
 
+from benchmarks.performance import __main__ as performance
 from benchmarks.performance import cases, document, outcome
 
 HERE = {
@@ -43,10 +46,19 @@ def truth(step: float, worst: float, bias: float, rank: float | None) -> dict[st
 
 
 def plain(libra: list[float], mwms: list[float]) -> dict[str, Any]:
-    seconds = {"none": [0.05] * 3, "mwms": mwms, "libra": libra}
+    seconds = {"none": [0.05] * 3, "one-worker": [0.1] * 3, "mwms": mwms, "libra": libra}
     return {
         "seconds": seconds,
         "strategies": {name: {"median_seconds": sorted(of)[1]} for name, of in seconds.items()},
+    }
+
+
+def one_worker(libra: float) -> dict[str, Any]:
+    seconds = {"none": 0.1, "one-worker": 0.18, "horovod": 0.3, "libra": libra}
+    return {
+        "seconds": {name: [value] * 3 for name, value in seconds.items()},
+        "strategies": {name: {"median_seconds": value} for name, value in seconds.items()},
+        "rounds": 3,
     }
 
 
@@ -123,13 +135,24 @@ def test_every_case_has_its_commands_and_rows() -> None:
         assert ("wire" in commands) == (case.pinned and case.rate == "5gbit")
         assert ("--unpinned" in commands["step_time"]) != case.pinned
         assert ("plain" in commands) == (case.pinned and case.rate != "1gbit")
+        assert "--strategies=none,one-worker,horovod,libra" in commands["one_worker"]
         kept[case.name]["step_time"] = outcome.of_step_time(step_time([0.2] * 3, [0.2] * 3)) | HERE
     kept[every[0].name]["plain"] = outcome.of_plain(plain([0.08] * 3, [0.1] * 3)) | THERE
     kept[every[0].name]["truth"] = outcome.of_truth(truth(0.02, 0.03, 0.0, None)) | HERE
+    kept[every[0].name]["one_worker"] = outcome.of_one_worker(one_worker(0.2)) | HERE
+    kept[every[1].name]["one_worker"] = outcome.of_one_worker(one_worker(0.12)) | HERE
     of_all = {"cases": kept}
     blocks = document.blocks(of_all)
     gains = document.gains(of_all)["gains"]
-    assert "| cnn5m, one host | A | 100 | 300 | 200 | 1.50 x | 1.25 x: 100 and 80 ms |" in gains
+    assert (
+        "| cnn5m, one host | A | 100 | 300 | 200 | 1.50 x | 180 | 0.90 x | 1.25 x: 100 and 80 ms |"
+        in gains
+    )
+    assert "| mlp, one host | A | 100 | 300 | 200 | 1.50 x | 180 | 1.50 x |  |" in gains
+    assert "| transformer, one host | A | 100 | 300 | 200 | 1.50 x |  |  |  |" in gains
+    assert "| 180.0 | 1.111 (1.111 to 1.111) | 60 steps" in blocks["steps"]
+    assert "| 100.0 | 0.800 (0.800 to 0.800) | to the plain" in blocks["plain"]
+    assert "trains the joint batch | 1 of 2 cases" in blocks["goals"]
     assert gains.count("| cnn5m") == 3  # pinned ones
     assert blocks["steps"].count("| cnn5m, one host, pinned | A |") == 1
     # Figures of several machines are told apart.
@@ -141,6 +164,27 @@ def test_every_case_has_its_commands_and_rows() -> None:
     assert "18 of 18 cases" in blocks["goals"]
     assert "1 of 1 cases" in blocks["goals"]
     assert "0 of 0 cases" in blocks["goals"]  # of the wire nothing was measured
+    for one in kept.values():
+        one.pop("one_worker", None)
+    assert "one worker" not in document.gains({"cases": kept})["gains"]
+    assert "one worker" not in document.blocks({"cases": kept})["steps"]
+
+
+def test_only_the_benchmarks_that_are_named_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = next(cases.all_cases()).commands(50) | {"wire": []}
+    for benchmarks, expected in (
+        ([], ["step_time", "truth", "one_worker", "plain", "wire"]),
+        (["one_worker"], ["one_worker"]),
+        (["wire"], ["step_time", "wire"]),
+    ):
+        given = copy.deepcopy(performance.FLAGS)
+        given([performance.__name__, f"--benchmarks={','.join(benchmarks)}"])
+        monkeypatch.setattr(performance, "FLAGS", given)
+        assert performance._missing(commands, {}) == expected
+        kept: dict[str, Any] = {name: {} for name in commands}
+        assert performance._missing(commands, kept) == []
+    with pytest.raises(flags.IllegalFlagValueError, match="must be of step_time, truth"):
+        copy.deepcopy(performance.FLAGS)([performance.__name__, "--benchmarks=two_workers"])
 
 
 def test_document_is_filled_in_from_what_is_kept(tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def test_stages_are_compared_with_each_strategy_and_with_what_was_predicted() ->
     assert rows[2] == "spp" and len(rows) == 5
 
 
+def test_one_worker_is_compared_and_is_no_data_parallel_strategy() -> None:
+    seconds = SECONDS | {"one-worker": [0.1, 0.1, 0.1]}
+    found = pipelines.judged(["one-worker", "libra"], seconds, PLAN)
+    assert found["ratios"]["spp/one-worker"]["median"] == pytest.approx(2.5)
+    assert found["best"] == "libra"
+    assert pipelines.judged(["one-worker"], seconds, PLAN)["best"] == "one-worker"
+
+
 @pytest.mark.parametrize(
     "argument", ["--strategies=spp", "--strategies=libra,libra", "--microbatches=0", "--rounds=0"]
 )

@@ -21,6 +21,13 @@ def test_ratios_are_paired_round_by_round() -> None:
     assert found["libra/horovod"]["p90"] == pytest.approx(1.75)
 
 
+def test_one_worker_is_a_baseline_of_every_strategy() -> None:
+    found = results.ratios(SECONDS | {"one-worker": [2.0, 2.0, 4.0]})
+    assert found["libra/one-worker"]["median"] == 1.5
+    assert found["horovod/one-worker"]["median"] == 1.0
+    assert "none/one-worker" not in found
+
+
 def test_without_a_baseline_there_are_no_ratios() -> None:
     assert results.ratios({"libra": [1.0], "wfbp": [2.0]}) == {}
 

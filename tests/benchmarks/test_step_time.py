@@ -17,6 +17,7 @@ from tf_libra import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
+STRATEGIES = ["wfbp", "none", "one-worker", "horovod", "libra"]
 VARIANTS = ["horovod:per_gradient", "horovod:grouped"]
 # The batch normalization sees other data on every rank, so moving averages differ.
 MODEL = """
@@ -59,7 +60,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
         "build",
         "--np=2",
         # One that needs fewer lanes comes first.
-        "--strategies=wfbp,none,horovod,libra",
+        "--strategies=wfbp,none,one-worker,horovod,libra",
         f"--rounds={ROUNDS}",
         f"--json={folder}/out.json",
         "--markdown",
@@ -71,7 +72,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
 @pytest.mark.workers
 def test_every_round_of_every_strategy_is_there(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
-    assert list(document["strategies"]) == ["wfbp", "none", "horovod", "libra"]
+    assert list(document["strategies"]) == STRATEGIES
     assert document["rounds"] == ROUNDS
     assert set(document["seconds"]) == {*document["strategies"], *VARIANTS}
     for name, seconds in document["seconds"].items():
@@ -85,8 +86,9 @@ def test_every_round_of_every_strategy_is_there(outcome: tuple[dict[str, Any], s
 @pytest.mark.workers
 def test_ratios_follow_from_the_seconds(outcome: tuple[dict[str, Any], str]) -> None:
     document, _ = outcome
-    expected = {f"{a}/{b}" for a in ("wfbp", "libra") for b in ("horovod", "none")}
-    assert set(document["ratios"]) == {*expected, "horovod/none"}
+    baselines = ("one-worker", "horovod", "none")
+    expected = {f"{a}/{b}" for a in STRATEGIES for b in baselines if a not in ("none", b)}
+    assert set(document["ratios"]) == expected
     for pair, found in document["ratios"].items():
         above, below = (np.array(document["seconds"][name]) for name in pair.split("/"))
         p10, median, p90 = np.percentile(above / below, (10, 50, 90))
@@ -129,7 +131,8 @@ def test_prints_the_table(outcome: tuple[dict[str, Any], str]) -> None:
     rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("|")]
     assert rows[0] == "strategy"
     # Behind the name may stand who planned instead: that depends on what was measured.
-    assert [row.split()[0] for row in rows[2:]] == ["wfbp", "none", "horovod", "libra"]
+    assert [row.split()[0] for row in rows[2:]] == STRATEGIES
+    assert "one-worker: rank 0 alone trains the batches of all 2 workers as one" in printed
 
 
 @pytest.mark.workers
@@ -138,14 +141,15 @@ def test_strategy_of_tensorflow_is_measured_in_a_job_of_its_own(tmp_path: Path) 
         tmp_path,
         "build",
         "--np=2",
-        "--strategies=none,mwms,wfbp",
+        "--strategies=none,one-worker,mwms,wfbp",
         "--rounds=2",
         f"--json={tmp_path}/out.json",
     )
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
-    assert list(document["strategies"]) == ["none", "mwms", "wfbp"]
-    assert set(document["ratios"]) == {"wfbp/mwms", "mwms/none", "wfbp/none"}
+    assert list(document["strategies"]) == ["none", "one-worker", "mwms", "wfbp"]
+    assert {"wfbp/mwms", "mwms/none", "wfbp/none", "wfbp/one-worker"} <= set(document["ratios"])
+    assert min(document["seconds"]["one-worker"]) > 0
     assert Plan.from_json(json.dumps(document["plan"]["wfbp"])).num_workers == 2
     assert "horovod:" not in done.stdout
 
@@ -171,7 +175,10 @@ def parse(*arguments: str) -> None:
             "--model=cnn6m",
             "must be one of mlp, cnn5m, vgg, vgg13, resnet20, transformer, embedding",
         ),
-        ("--strategies=none,fastest", "must name one or more of none, mwms, horovod, syneasgd"),
+        (
+            "--strategies=none,fastest",
+            "must name one or more of none, one-worker, mwms, horovod, syneasgd",
+        ),
         ("--strategies=none,none", "each once; got none,none"),
         ("--strategies=mwms,horovod", "of different jobs"),
         ("--strategies=", "must name one or more of"),

@@ -37,6 +37,7 @@ def test_the_best_is_a_single_strategy_of_its_own() -> None:
     assert kept["best"] == "libra"
     assert kept["auto_to_best"]["median"] == pytest.approx(1.0)
     assert kept["to_horovod"]["aiacc"]["median"] == pytest.approx(0.625)
+    assert kept["auto_to_one_worker"]["median"] == pytest.approx(0.8)
     assert kept["streams_to_one"]["median"] == pytest.approx(0.6)
     assert kept["plans"]["auto"] == {"strategy": "aiacc", "groups": 2, "threads": 2, "streams": 2}
 
@@ -54,10 +55,17 @@ def test_every_case_has_a_command_that_is_understood_and_rows() -> None:
     machine = {"cpu": "a CPU", "cores": 2, "kernel": "6"}
     blocks = outcome.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
     assert "| vgg, one host | 100.0 | 400.0 | 0.625" in blocks["streams_compared"]
+    assert "| one worker, ms | auto to one worker |" in blocks["streams_compared"]
+    assert "| 250.0 | 0.840 (0.840 to 0.840) |" in blocks["streams_compared"]
     assert "| vgg, one host | 500.0 | 300.0 | 0.600" in blocks["streams_gained"]
     assert "aiacc, 2 groups, 2 streams, 2 threads" in blocks["streams_chosen"]
     assert "in 1 of 2 cases" in blocks["streams_chosen"]
     assert "3 rounds a case" in blocks["streams_machine"]
+    # A case that was measured before there was such a column.
+    for one in kept.values():
+        one.pop("auto_to_one_worker", None)
+    blocks = outcome.blocks({"cases": kept, "machine": machine, "versions": {"numpy": "2"}})
+    assert "one worker" not in blocks["streams_compared"]
 
 
 def test_tables_are_filled_in_from_what_is_kept(tmp_path: Path) -> None:
