@@ -253,7 +253,7 @@ bool HasAvx2() {
 #endif
 
 template <typename In, typename Out>
-void Reduce(Processor processor, Reduction reduction, int divisor,
+void Reduce([[maybe_unused]] Processor processor, Reduction reduction, int divisor,
             const std::vector<const void*>& contributions, size_t count, void* out) {
   const Division<In> division = {reduction == Reduction::kAverage,
                                  static_cast<typename In::Sum>(divisor)};
