@@ -65,7 +65,7 @@ Status WatchPeers(const Grid& grid, const std::vector<Socket>* links, GridPeers*
 // rows. A mesh without rows adds all terms in rank order. So the last bits of float32 and float64
 // may differ between layouts of the same ranks, and are the same on every rank of one layout; an
 // average is divided in each level. Float16 and bfloat16 are summed in float32 over both levels,
-// then divided and rounded once. Their results differ between layouts only where a float32 sum is
+// then divided and rounded once. Their results differ between layouts only if a float32 sum is
 // inexact and close to the middle between two results. Their sums between rows have four bytes per
 // element; over the link between hosts go one and a half times the bytes of sums in 16 bits.
 ExchangeResult RunOnGrid(ExchangeOptions options, const Grid& grid, const GridPeers& peers,
