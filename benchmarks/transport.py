@@ -137,12 +137,14 @@ def main(_: list[str]) -> None:
         if label:
             print(f"at {label}:")
         print("\n".join(transport_report.blocks(document).values()))
-    if _DOCUMENT.value:
-        page = Path(_DOCUMENT.value)
-        page.write_text(fill(page.read_text(), transport_report.blocks(documents[""])))
     if _JSON.value:
         found = {**documents[""], "against": documents.get(_AGAINST.value)}
         Path(_JSON.value).write_text(json.dumps(found, indent=1))
+    if _DOCUMENT.value:
+        page = Path(_DOCUMENT.value)
+        page.write_text(
+            fill(page.read_text(), transport_report.blocks(documents[""]), "transport_")
+        )
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def sum_cases(rounds: Sequence[str]) -> list[dict[str, Any]]:
 def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     """Returns the tables by the names of their marks in `docs/benchmarks.md`."""
     return {
-        "overlap": overlap_table(document["overlap"]),
-        "latencies": latency_table(document["latencies"]),
-        "sums": sum_table(document["sums"]),
+        "transport_overlap": overlap_table(document["overlap"]),
+        "transport_latencies": latency_table(document["latencies"]),
+        "transport_sums": sum_table(document["sums"]),
     }
 
 

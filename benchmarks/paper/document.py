@@ -23,16 +23,24 @@ def skeleton(parameters: Parameters, blocks: dict[str, str]) -> str:
     return "".join(parts)
 
 
-def fill(document: str, blocks: dict[str, str]) -> str:
+def fill(document: str, blocks: dict[str, str], prefix: str = "") -> str:
     """Returns the document with the blocks between their marks.
+
+    Args:
+      prefix: of the marks that are replaced; marks without the prefix are another program's.
 
     Raises:
       ValueError: a block has no mark, or a mark no block.
     """
-    marks = {match.group(2) for match in _BLOCK.finditer(document)}
+    marks = {name for _, name, _ in _BLOCK.findall(document) if name.startswith(prefix)}
     if marks != set(blocks):
         raise ValueError(f"the document's marks must be {sorted(blocks)}; they are {sorted(marks)}")
-    return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[3]}", document)
+
+    def replaced(match: re.Match[str]) -> str:
+        text = blocks.get(match[2])
+        return match[0] if text is None else f"{match[1]}{text}{match[3]}"
+
+    return _BLOCK.sub(replaced, document)
 
 
 def sources(parameters: Parameters) -> str:

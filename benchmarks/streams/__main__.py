@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         path.write_text(json.dumps(kept, indent=1) + "\n")
     path.write_text(json.dumps(kept, indent=1) + "\n")
     page = Path(FLAGS.document)
-    page.write_text(fill(page.read_text(), outcome.blocks(kept)))
+    page.write_text(fill(page.read_text(), outcome.blocks(kept), "streams_"))
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import native, transport, transport_report
+from benchmarks.paper.document import fill
 
 TYPES = {"float32", "float64", "float16", "bfloat16"}
 
@@ -64,3 +65,14 @@ def test_every_type_and_transport_is_measured(
         [transport.run(built_programs["transport"], tmp_path, 1)]
     )
     assert {case["transport"] for case in overlap} == {"lanes-memory", "lanes-unix", "lanes-tcp"}
+
+
+def test_the_page_has_a_place_for_every_table() -> None:
+    page = (native.ROOT / "docs" / "benchmarks.md").read_text()
+    blocks = dict.fromkeys(
+        transport_report.blocks({"overlap": [], "latencies": [], "sums": []}), "| new |\n"
+    )
+    filled = fill(page, blocks, "transport_")
+    assert filled.count("| new |") == len(blocks) == 3
+    with pytest.raises(ValueError, match="transport_sums"):
+        fill(page, {"transport_sums": ""}, "transport_")
