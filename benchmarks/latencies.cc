@@ -1,7 +1,8 @@
-// All-reduces among 2 or more processes of one host: the latency of each, and CPU time. One round
-// over all transports, element types and sizes.
-// benchmarks/transport.py starts this program and defines the columns that it prints.
+// All-reduces and sends among 2 or more processes of one host: the latency of each, and CPU time.
+// One round over all transports, element types and sizes. benchmarks/transport.py starts this
+// program and defines the columns that it prints.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -27,20 +28,30 @@ constexpr size_t kLargest = 16 << 20;
 constexpr struct {
   size_t bytes;
   int times, divided;
-} kSizes[] = {{4 << 10, 10, 1}, {64 << 10, 5, 1}, {1 << 20, 1, 1}, {kLargest, 1, 5}};
+} kSizes[] = {
+    {4 << 10, 10, 1}, {64 << 10, 5, 1}, {1 << 20, 1, 1}, {4 << 20, 1, 2}, {kLargest, 1, 5}};
 constexpr ElementType kTypes[] = {ElementType::kFloat32, ElementType::kFloat64,
                                   ElementType::kFloat16, ElementType::kBFloat16};
 
-// Average-all-reduces `data` in place; blocks.
+enum class Operation {
+  kLane,        // a planned all-reduce
+  kCollective,  // by messages, as `tf_libra.collectives.all_reduce`
+  kSend,        // each rank to the next, as `tf_libra.collectives.send` and `receive`
+};
+
 struct Transport {
   const char* name;
   bool all_types;  // or float32 alone
   std::shared_ptr<tf_libra::LaneEngine> engine;
-  bool is_collective;  // by messages, as `tf_libra.collectives.all_reduce`
+  Operation operation;
 
-  void AllReduce(ElementType type, char* data, size_t num_bytes) const {
-    static const auto operation = MakeOperation(Reduction::kAverage, 1);
-    if (!is_collective) return ::AllReduce(engine.get(), operation, type, data, num_bytes);
+  // Averages `data` in place, or sends it; blocks.
+  void Run(ElementType type, char* data, size_t num_bytes) const {
+    static const auto info = MakeOperation(Reduction::kAverage, 1);
+    if (operation == Operation::kLane) {
+      return ::AllReduce(engine.get(), info, type, data, num_bytes);
+    }
+    if (operation == Operation::kSend) return SendToNext(data, num_bytes);
     Block([&](std::function<void(const tf_libra::Status&)> done) {
       tf_libra::CollectiveRequest request;
       for (int rank = 0; rank < engine->world_size(); ++rank) request.ranks.push_back(rank);
@@ -52,6 +63,27 @@ struct Transport {
       request.num_bytes = num_bytes;
       request.done = std::move(done);
       engine->Run(std::move(request));
+    });
+  }
+
+  void SendToNext(char* data, size_t num_bytes) const {
+    static std::vector<char> received(kLargest);
+    const int world_size = engine->world_size();
+    tf_libra::MessageRequest request;
+    request.name = "tensor";
+    request.data = data;
+    request.num_bytes = num_bytes;
+    std::atomic<int> left{2};
+    Block([&](std::function<void(const tf_libra::Status&)> done) {
+      request.done = [&left, done](const tf_libra::Status& status) {
+        Require(status);
+        if (--left == 0) done(status);
+      };
+      request.peer = (engine->rank() + 1) % world_size;
+      engine->Send(request);
+      request.peer = (engine->rank() + world_size - 1) % world_size;
+      request.data = received.data();
+      engine->Receive(request);
     });
   }
 };
@@ -75,12 +107,12 @@ void Fill(ElementType type, int rank, std::vector<char>* data) {
 void Measure(const Transport& transport, ElementType type, size_t bytes, int repetitions,
              ForkedRanks* ranks, std::vector<char>* data) {
   std::vector<double> seconds;
-  transport.AllReduce(type, data->data(), bytes);
+  transport.Run(type, data->data(), bytes);
   ranks->Synchronize();
   const double cpu = CpuSeconds();
   for (int i = 0; i < repetitions; ++i) {
     const auto start = Clock::now();
-    transport.AllReduce(type, data->data(), bytes);
+    transport.Run(type, data->data(), bytes);
     seconds.push_back(-tf_libra::SecondsUntil(start));
   }
   const double mean = ranks->Mean((CpuSeconds() - cpu) / repetitions);
@@ -104,10 +136,11 @@ int main(int argc, char** argv) {
   {
     const auto memory = ranks.Connect(tf_libra::kUnixHost, 1, true);
     const Transport transports[] = {
-        {"lanes-memory", true, memory, false},
-        {"collectives", false, memory, true},
-        {"lanes-unix", false, ranks.Connect(tf_libra::kUnixHost, 1, false), false},
-        {"lanes-tcp", false, ranks.Connect("127.0.0.1", 1, false), false}};
+        {"lanes-memory", true, memory, Operation::kLane},
+        {"collectives", false, memory, Operation::kCollective},
+        {"sends", false, memory, Operation::kSend},
+        {"lanes-unix", false, ranks.Connect(tf_libra::kUnixHost, 1, false), Operation::kLane},
+        {"lanes-tcp", false, ranks.Connect("127.0.0.1", 1, false), Operation::kLane}};
     std::vector<char> data(kLargest);
     for (const ElementType type : kTypes) {
       Fill(type, ranks.rank(), &data);

@@ -8,7 +8,9 @@ type; the best of all rounds.
 
 `latencies.cc`: all-reduces among 2, 4 and 8 processes of this host, pinned to its cores in turn,
 with one thread each. lanes-memory, lanes-unix and lanes-tcp are planned all-reduces through
-shared memory, Unix sockets and TCP on loopback; collectives is `tf_libra.collectives.all_reduce`.
+shared memory, Unix sockets and TCP on loopback; collectives is `tf_libra.collectives.all_reduce`;
+in sends each rank sends the bytes to the next one, as `tf_libra.collectives.send` does. A table
+relates both to a lane in shared memory.
 Reported are p50 and p99 of the latencies on rank 0 over all rounds, and CPU time per all-reduce:
 the mean over processes, the median over rounds.
 

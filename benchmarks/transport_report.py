@@ -16,6 +16,8 @@ RATIOS = (
     ("lanes-unix", "gloo"),
     ("lanes-tcp", "gloo"),
 )
+# Transports that the table of messages compares with lanes in shared memory.
+MESSAGES = ("collectives", "sends")
 Rounds = Mapping[str, Sequence[str]]
 
 
@@ -72,6 +74,7 @@ def blocks(document: Mapping[str, Any]) -> dict[str, str]:
     return {
         "transport_overlap": overlap_table(document["overlap"]),
         "transport_latencies": latency_table(document["latencies"]),
+        "transport_messages": message_table(document["latencies"]),
         "transport_sums": sum_table(document["sums"]),
     }
 
@@ -112,6 +115,23 @@ def latency_table(cases: Sequence[Mapping[str, Any]]) -> str:
     )
     rows = [(*key, *(row.get(number, "") for number in ranks)) for key, row in cells.items()]
     return table(head, rows)
+
+
+def message_table(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Collectives and sends relative to a lane in shared memory: p50 and CPU time."""
+    found = {
+        (case["ranks"], case["transport"], case["type"], case["bytes"]): case for case in cases
+    }
+    rows: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    for (ranks, name, kind, size), case in found.items():
+        if name in MESSAGES:
+            lane = found[ranks, "lanes-memory", kind, size]
+            ratios = (case[key] / lane[key] for key in ("p50_seconds", "cpu_seconds"))
+            rows[name, size][ranks] = " / ".join(f"{ratio:.2f}" for ratio in ratios)
+    numbers = sorted({case["ranks"] for case in cases})
+    head = ("", "bytes", *(f"{number} ranks: p50 / CPU" for number in numbers))
+    cells = [(*key, *(row.get(number, "") for number in numbers)) for key, row in rows.items()]
+    return table(head, cells)
 
 
 def sum_table(cases: Sequence[Mapping[str, Any]]) -> str:

@@ -24,6 +24,17 @@ def test_latencies_of_all_rounds_are_pooled() -> None:
     assert row == "| lanes-tcp | float32 | 4096 | 35 / 50 / 30 |"
 
 
+def test_messages_are_compared_with_a_lane_of_the_same_ranks_and_size() -> None:
+    rounds = [
+        f"{ranks} {name} float32 4096 {ranks * cpu} {ranks * latency}\n"
+        for ranks in (2, 4)
+        for name, cpu, latency in (("lanes-memory", 1e-5, 2e-5), ("sends", 2e-5, 3e-5 * ranks))
+    ]
+    lines = transport_report.message_table(transport_report.latency_cases(rounds)).splitlines()
+    assert lines[0] == "|  | bytes | 2 ranks: p50 / CPU | 4 ranks: p50 / CPU |"
+    assert lines[2:] == ["| sends | 4096 | 3.00 / 2.00 | 6.00 / 2.00 |"]
+
+
 def test_sums_are_the_best_of_all_rounds() -> None:
     cases = transport_report.sum_cases(["2 float16 1e9\n4 float16 5e8\n", "2 float16 3e9\n"])
     row = transport_report.sum_table(cases).splitlines()[-1]
@@ -55,7 +66,7 @@ def test_every_type_and_transport_is_measured(
     latencies = transport_report.latency_cases([transport.run(built_programs["latencies"], 3, 1)])
     assert {case["ranks"] for case in latencies} == {3}
     names = {case["transport"] for case in latencies}
-    assert names == {"lanes-memory", "collectives", "lanes-unix", "lanes-tcp"}
+    assert names == {"lanes-memory", "collectives", "sends", "lanes-unix", "lanes-tcp"}
     of_memory = {case["type"] for case in latencies if case["transport"] == "lanes-memory"}
     assert of_memory == TYPES
     for case in latencies:
