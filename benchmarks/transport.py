@@ -10,7 +10,7 @@ type; the best of all rounds.
 with one thread each. lanes-memory, lanes-unix and lanes-tcp are planned all-reduces through
 shared memory, Unix sockets and TCP on loopback; collectives is `tf_libra.collectives.all_reduce`;
 in sends each rank sends the bytes to the next one, as `tf_libra.collectives.send` does. A table
-relates both to a lane in shared memory.
+that stands after those of the page relates both to a lane in shared memory.
 Reported are p50 and p99 of the latencies on rank 0 over all rounds, and CPU time per all-reduce:
 the mean over processes, the median over rounds.
 

@@ -168,7 +168,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
 
   void Gather() {
     const size_t bytes = request_.num_bytes;
-    std::memcpy(request_.output + own_ * bytes, request_.input, bytes);
+    if (bytes > 0) std::memcpy(request_.output + own_ * bytes, request_.input, bytes);
     ForEachOther([this, bytes](size_t peer) {
       Add(Transfer::Way::kSend, peer, request_.input, bytes);
       Add(Transfer::Way::kReceive, peer, request_.output + peer * bytes, bytes);
@@ -179,7 +179,7 @@ class Collective : public std::enable_shared_from_this<Collective> {
   void Spread() {
     const ByteRange own = PartOf(own_);
     if (own_ == root_) {
-      if (request_.output != request_.input) {
+      if (request_.output != request_.input && request_.num_bytes > 0) {
         std::memcpy(request_.output, request_.input, request_.num_bytes);
       }
       SendParts();
@@ -238,7 +238,8 @@ class Collective : public std::enable_shared_from_this<Collective> {
 
   void End() {
     // Not before: the input may be the same memory, and on its way to others.
-    if (request_.kind == CollectiveKind::kReduce && own_ != root_ && status_.ok()) {
+    const bool has_output = request_.num_bytes > 0;
+    if (request_.kind == CollectiveKind::kReduce && own_ != root_ && status_.ok() && has_output) {
       std::memset(request_.output, 0, request_.num_bytes);
     }
     request_.done(status_);
