@@ -1,8 +1,10 @@
 #include "ops/lanes/calling.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -11,6 +13,7 @@
 #include <utility>
 
 #include "ops/lanes/connection_numbers.h"
+#include "ops/lanes/descriptors.h"
 #include "ops/lanes/handshake.h"
 #include "ops/lanes/meeting.h"
 #include "ops/lanes/shared_memory.h"
@@ -30,11 +33,30 @@ Status AwaitEvent(const MeshOptions& options, const Socket& socket, short event,
     pollfd entry{socket.fd(), event, 0};
     const int ready = poll(&entry, 1, PollMilliseconds(NextLook(options, deadline)));
     if (ready > 0) return Status();
+    if (ready < 0 && errno != EINTR) return OutOfDescriptors("poll", errno);
     if (Status status = Interrupted(options); !status.ok()) return status;
-    if (ready == 0 && SecondsUntil(deadline) <= 0) {
+    if (SecondsUntil(deadline) <= 0) {
       return Status(StatusCode::kDeadlineExceeded, "no answer before the deadline");
     }
   }
+}
+
+// As ReceiveAll: a peer that falls silent halfway is waited for no longer than others are.
+Status Receive(const MeshOptions& options, const Socket& socket, void* data, size_t size,
+               TimePoint deadline) {
+  char* next = static_cast<char*>(data);
+  while (size > 0) {
+    if (Status status = AwaitEvent(options, socket, POLLIN, deadline); !status.ok()) return status;
+    const ssize_t received = recv(socket.fd(), next, size, MSG_DONTWAIT);
+    if (received < 0 && WouldBlock(errno) && SecondsUntil(deadline) > 0) continue;
+    if (received <= 0) {
+      return Status(StatusCode::kUnavailable,
+                    received == 0 ? "connection closed by the peer" : ErrnoText(errno));
+    }
+    next += received;
+    size -= static_cast<size_t>(received);
+  }
+  return Status();
 }
 
 // Whoever listens there is not the rank, and more time will not mend it.
@@ -63,12 +85,11 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
   hello.world_size = static_cast<int32_t>(options.addresses.size());
   hello.num_lanes = options.num_lanes;
   status = SendAll(*socket, &hello, sizeof(hello), deadline);
-  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
   Answer answer;
-  if (status.ok()) status = ReceiveAll(*socket, answer.magic, sizeof(kMagic), deadline);
+  if (status.ok()) status = Receive(options, *socket, answer.magic, sizeof(kMagic), deadline);
   if (!status.ok()) return status;
   if (std::memcmp(answer.magic, kMagic, sizeof(kMagic)) != 0) return *refused = Impostor(rank, "");
-  status = ReceiveAll(*socket, &answer.nonce, sizeof(answer) - sizeof(kMagic), deadline);
+  status = Receive(options, *socket, &answer.nonce, sizeof(answer) - sizeof(kMagic), deadline);
   if (!status.ok()) return status;
   if (!SameDigest(answer.proof, Proof(options.secret, Role::kCallee, hello, rank, answer.nonce))) {
     return *refused = Impostor(rank, ", perhaps of another job");
@@ -82,9 +103,8 @@ Status Call(const MeshOptions& options, int rank, int lane, TimePoint deadline,
   if (!file.valid() || !SendFile(*socket, proof.data(), proof.size(), file)) {
     status = SendAll(*socket, proof.data(), proof.size(), deadline);
   }
-  if (status.ok()) status = AwaitEvent(options, *socket, POLLIN, deadline);
   uint8_t welcome;
-  if (status.ok()) status = ReceiveAll(*socket, &welcome, sizeof(welcome), deadline);
+  if (status.ok()) status = Receive(options, *socket, &welcome, sizeof(welcome), deadline);
   if (status.ok() && welcome == kWelcomeInMemory) connection->memory = std::move(memory);
   return status;
 }

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -186,6 +187,29 @@ TEST_CASE("WhoIsInterruptedSaysWhy") {
     return Status(StatusCode::kUnavailable, "another rank has given up");
   };
   CHECK_EQ(caller.Call(), testing::StatusIs(StatusCode::kUnavailable, "another rank has given up"));
+}
+
+// Also one that has begun to answer is not waited for: neither the caller nor its end.
+TEST_CASE("CalleeThatFallsSilentHalfway") {
+  testing::OverBoth();
+  for (const size_t answered : {size_t{3}, sizeof(kMagic), sizeof(Answer)}) {
+    Caller caller;
+    std::atomic<bool> is_over{false};
+    caller.options.interrupted = [&] {
+      return is_over ? Status(StatusCode::kUnavailable, "another rank has given up") : Status();
+    };
+    const auto callee = [&] {
+      const Socket socket = caller.Taken();
+      const Answer answer = caller.Right(caller.Heard(socket));
+      caller.Say(socket, &answer, answered);
+      is_over = true;
+      char byte;  // until it hangs up
+      while (ReceiveAll(socket, &byte, 1, Later()).ok()) {
+      }
+    };
+    CHECK_EQ(CallTo(&caller, callee, 1e4),
+             testing::StatusIs(StatusCode::kUnavailable, "another rank has given up"));
+  }
 }
 
 TEST_CASE("TheLowestRankCallsNobody") {

@@ -230,8 +230,12 @@ class Exchange {
     }
     if (options_.watch->has_trouble() && LookForTrouble() == Step::kFailed) return false;
     if (!AwaitPeersInMemory()) return moves_.result()->status.ok();
-    options_.watch->Wait(After(limit - silent), &news_);
+    const Status status = options_.watch->Wait(After(limit - silent), &news_);
     for (const size_t i : in_memory_) peers_[i].memory->AwaitNothing();
+    if (!status.ok()) {
+      moves_.result()->status = status;
+      return false;
+    }
     for (const int place : news_) {
       const size_t i = (place - options_.rank - 1 + peers_.size() + 1) % (peers_.size() + 1);
       if (!moves_.TakeWakes(peers_[i])) return false;

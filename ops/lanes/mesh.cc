@@ -246,7 +246,9 @@ Status AcceptHigherRanks(const MeshOptions& options, const Socket* const (&liste
       if (!one.socket.valid()) wake = std::min(wake, one.due);
     }
     if (!connecting->is_over()) wake = std::min(wake, After(kConnectingSeconds));
-    poll(entries.data(), entries.size(), PollMilliseconds(wake));
+    if (poll(entries.data(), entries.size(), PollMilliseconds(wake)) < 0 && errno != EINTR) {
+      return OutOfDescriptors("poll", errno);
+    }
     if (SecondsUntil(deadline) <= 0) {
       return Status(StatusCode::kDeadlineExceeded,
                     "rank " + std::to_string(options.rank) + " " +

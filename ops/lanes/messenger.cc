@@ -202,6 +202,7 @@ Status Messenger::Turn() {
   const int wait = active_.empty() ? -1 : PollMilliseconds(next_look_);
   const bool sleeps = turns_.empty() && !std::exchange(turns_again_, false);
   const int count = epoll_wait(poll_.fd(), events, std::size(events), sleeps ? wait : 0);
+  if (count < 0 && errno != EINTR) return OutOfDescriptors("epoll_wait", errno);
   for (int i = 0; i < count; ++i) {
     const uint64_t who = events[i].data.u64;
     Status status;

@@ -127,10 +127,11 @@ Status SharedMemory::Make(size_t capacity, std::unique_ptr<SharedMemory>* memory
     return Refused("ftruncate", errno);
   }
   // Pages that are not to be had are an error here, and a signal later.
-  int error;
-  do {
+  int error = EINTR;
+  // A signal ends it, and takes back what it has done.
+  for (int tries = 0; error == EINTR && tries < 100; ++tries) {
     error = posix_fallocate(file.fd(), 0, static_cast<off_t>(FileBytes(capacity)));
-  } while (error == EINTR);
+  }
   if (error != 0) return Refused("fallocate", error);
   if (fcntl(file.fd(), F_ADD_SEALS, kSeals) != 0) return Refused("fcntl", errno);
   if (Status status = Map(file, capacity, true, memory); !status.ok()) return status;

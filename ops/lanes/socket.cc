@@ -17,6 +17,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
+#include <limits>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -43,28 +46,56 @@ struct Endpoint {
 };
 
 // The descriptors that Sockets own, a bit for each: what a forked child closes. No locks, since
-// another thread may hold them when a process forks.
-constexpr int kMaxOwned = 1 << 16;
-std::atomic<uint64_t> owned[kMaxOwned / 64];
+// another thread may hold them when a process forks. Pages beyond the first are made when a number
+// is as high, and stay.
+constexpr int kPageDescriptors = 1 << 16;
+struct Page {
+  std::atomic<uint64_t> words[kPageDescriptors / 64];
+};
+Page first_page;
+std::atomic<Page*> more_pages[std::numeric_limits<int>::max() / kPageDescriptors];
 
-bool IsTracked(int fd) { return fd >= 0 && fd < kMaxOwned; }
+// Null: there is none, as without memory for it.
+Page* PageOf(int fd) {
+  const int number = fd / kPageDescriptors;
+  return number == 0 ? &first_page : more_pages[number - 1].load();
+}
+
+Page* MakePageOf(int fd) {
+  if (Page* const known = PageOf(fd)) return known;
+  Page* const made = new (std::nothrow) Page();
+  Page* known = nullptr;
+  if (more_pages[fd / kPageDescriptors - 1].compare_exchange_strong(known, made)) return made;
+  delete made;
+  return known;
+}
 
 void Own(int fd) {
-  if (IsTracked(fd)) owned[fd / 64] |= uint64_t{1} << (fd % 64);
+  if (fd < 0) return;
+  Page* const page = MakePageOf(fd);
+  if (page != nullptr) page->words[fd % kPageDescriptors / 64] |= uint64_t{1} << (fd % 64);
 }
 
 // Whether it was owned: in a forked child the number may belong to another file by now.
 bool Disown(int fd) {
-  if (!IsTracked(fd)) return fd >= 0;
+  Page* const page = fd < 0 ? nullptr : PageOf(fd);
+  if (page == nullptr) return fd >= 0;
   const uint64_t bit = uint64_t{1} << (fd % 64);
-  return (owned[fd / 64].fetch_and(~bit) & bit) != 0;
+  return (page->words[fd % kPageDescriptors / 64].fetch_and(~bit) & bit) != 0;
 }
 
 void CloseAllInForkedChild() {
-  for (int i = 0; i < kMaxOwned / 64; ++i) {
-    if (owned[i] == 0) continue;
-    for (int fd = i * 64; fd < (i + 1) * 64; ++fd) {
-      if (Disown(fd)) close(fd);
+  constexpr int kPages = static_cast<int>(std::size(more_pages)) + 1;
+  for (int number = 0; number < kPages; ++number) {
+    const int first = number * kPageDescriptors;
+    const Page* const page = PageOf(first);
+    if (page == nullptr) continue;
+    for (int at = 0; at < kPageDescriptors; ++at) {
+      if (at % 64 == 0 && page->words[at / 64] == 0) {
+        at += 63;
+      } else if (Disown(first + at)) {
+        close(first + at);
+      }
     }
   }
 }
@@ -150,7 +181,7 @@ Status WaitFor(int fd, short events, TimePoint deadline) {
     const int ready = poll(&entry, 1, PollMilliseconds(deadline));
     if (ready > 0) return Status();
     if (ready < 0 && errno != EINTR) return SystemError(StatusCode::kUnavailable, "poll");
-    if (ready == 0 && SecondsUntil(deadline) <= 0) {
+    if (SecondsUntil(deadline) <= 0) {
       return Status(StatusCode::kDeadlineExceeded, "no answer before the deadline");
     }
   }
@@ -295,8 +326,12 @@ Status Accept(const Socket& listener, Socket* socket) {
   peer.length = sizeof(peer);
   const int fd = accept4(listener.fd(), &peer.any, &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
-    // A connection that was reset while it waited is the stranger's trouble, not ours.
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED || errno == EINTR) {
+    // A connection that was reset while it waited, or whose network has failed since (Linux reports
+    // that here), is the stranger's trouble, not ours.
+    constexpr int kOfStranger[] = {ECONNABORTED, ENETDOWN,     EPROTO,      ENOPROTOOPT, EHOSTDOWN,
+                                   ENONET,       EHOSTUNREACH, ENETUNREACH, EOPNOTSUPP,  EPERM};
+    if (WouldBlock(errno) ||
+        std::find(std::begin(kOfStranger), std::end(kOfStranger), errno) != std::end(kOfStranger)) {
       *socket = Socket();
       return Status();
     }
@@ -314,9 +349,9 @@ Status SendAll(const Socket& socket, const void* data, size_t size, TimePoint de
     if (sent > 0) {
       next += sent;
       size -= static_cast<size_t>(sent);
-    } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    } else if (sent < 0 && WouldBlock(errno)) {
       if (Status status = WaitFor(socket.fd(), POLLOUT, deadline); !status.ok()) return status;
-    } else if (sent < 0 && errno != EINTR) {
+    } else if (sent < 0) {
       return Status(StatusCode::kUnavailable, ErrnoText(errno));
     }
   }
@@ -332,9 +367,9 @@ Status ReceiveAll(const Socket& socket, void* data, size_t size, TimePoint deadl
       size -= static_cast<size_t>(received);
     } else if (received == 0) {
       return Status(StatusCode::kUnavailable, "connection closed by the peer");
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (WouldBlock(errno)) {
       if (Status status = WaitFor(socket.fd(), POLLIN, deadline); !status.ok()) return status;
-    } else if (errno != EINTR) {
+    } else {
       return Status(StatusCode::kUnavailable, ErrnoText(errno));
     }
   }

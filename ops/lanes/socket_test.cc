@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops/lanes/testing.h"
 
@@ -57,6 +61,39 @@ TEST_CASE("FilesThatAreNotWantedAreClosed") {
     file = Socket();
     CHECK_EQ(testing::NumOpen(), before);
   }
+}
+
+// Numbers beyond those of most processes. Only root may have so many everywhere.
+TEST_CASE("HighDescriptorsAreClosedInAForkedChild") {
+  constexpr int kHigh = 200'000;
+  const pid_t parent = fork();
+  if (parent == 0) {
+    alarm(60);
+    const rlimit limit{kHigh + 100, kHigh + 100};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(0);
+    std::vector<Socket> sockets;
+    for (const int least : {0, 65'535, 65'536, 131'071, kHigh}) {
+      sockets.emplace_back(fcntl(0, F_DUPFD_CLOEXEC, least));
+      if (sockets.back().fd() < least) _exit(1);
+    }
+    const int closed = sockets[3].fd();
+    sockets[3] = Socket();
+    const int of_others = fcntl(0, F_DUPFD_CLOEXEC, closed);  // which is not closed
+    const pid_t child = fork();
+    if (child == 0) {
+      bool are_closed = fcntl(of_others, F_GETFD) >= 0;
+      for (const Socket& socket : sockets) {
+        are_closed = are_closed && (!socket.valid() || fcntl(socket.fd(), F_GETFD) < 0);
+      }
+      _exit(are_closed ? 0 : 1);
+    }
+    int outcome = -1;
+    waitpid(child, &outcome, 0);
+    _exit(outcome == 0 ? 0 : 1);
+  }
+  int outcome = -1;
+  CHECK_EQ(waitpid(parent, &outcome, 0), parent);
+  CHECK_EQ(outcome, 0);
 }
 
 TEST_CASE("AddressInUse") {

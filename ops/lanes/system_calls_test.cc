@@ -2,6 +2,8 @@
 // lanes, messages and control make them: what two ranks exchange comes whole, or both end with
 // words.
 #include <dlfcn.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +31,15 @@ std::atomic<bool> has_failed{false};
 // Made by lanes: those that send, and that receive.
 std::atomic<int> num_sends{0}, num_receives{0};
 std::atomic<size_t> num_shortened{0};
+
+// What every poll and epoll_wait ends with; 0: with what happens.
+std::atomic<int> wait_error{0};
+
+bool WaitFails() {
+  if (wait_error == 0) return false;
+  errno = wait_error;
+  return true;
+}
 
 bool Fails() {
   if (calls_left < 0 || calls_left.fetch_sub(1) != 0) return false;
@@ -96,6 +107,16 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
   message->msg_controllen = cut.message.msg_controllen;
   message->msg_flags = cut.message.msg_flags;
   return received;
+}
+
+int poll(pollfd* entries, nfds_t count, int milliseconds) {
+  static auto* const real = Real<decltype(poll)>("poll");
+  return WaitFails() ? -1 : real(entries, count, milliseconds);
+}
+
+int epoll_wait(int set, epoll_event* events, int count, int milliseconds) {
+  static auto* const real = Real<decltype(epoll_wait)>("epoll_wait");
+  return WaitFails() ? -1 : real(set, events, count, milliseconds);
 }
 
 namespace tf_libra {
@@ -258,6 +279,57 @@ TEST_CASE("SmallAllReduceTakesFewCalls") {
   CHECK_EQ(num_sends.load(), 2 * kWorld * kRounds);
   CHECK(num_receives >= 2 * kWorld * kRounds);
   CHECK(num_receives <= 6 * kWorld * kRounds);
+}
+
+// A wait that cannot be made is an error; one that signals end without end has its deadline: of
+// sockets, of ranks that meet, either of which is missing, of lanes and of messages.
+TEST_CASE("WaitsThatKeepFailing") {
+  testing::OverBoth();
+  for (const int error : {EINTR, ENOMEM, EINVAL}) {
+    const bool is_late = error == EINTR;
+    const double seconds = is_late ? testing::kShortSeconds : kGenerousSeconds;
+    const auto check = [&](const Status& status) {
+      const StatusCode code =
+          is_late ? StatusCode::kDeadlineExceeded : StatusCode::kResourceExhausted;
+      CHECK_EQ(status, testing::StatusIs(code, is_late ? "" : "poll"));
+    };
+    std::vector<Mesh> meshes = ConnectAll(kWorld, 1);
+    const Socket unused = std::move(meshes[0].control[1]);
+    for (int lost = 0; lost < kWorld; ++lost) {
+      testing::Meeting meeting(kWorld, 1, seconds);
+      Mesh mesh;
+      wait_error = error;
+      check(meeting.Connect(1 - lost, &mesh));
+      wait_error = 0;
+    }
+    char byte;
+    wait_error = error;
+    const Status received = ReceiveAll(unused, &byte, 1, After(seconds));
+    wait_error = 0;
+    CHECK(!received.ok());
+    if (is_late) check(received);
+
+    LaneEngineOptions options;
+    options.timeout_seconds = seconds;
+    for (const bool by_message : {false, true}) {
+      std::vector<Mesh> of_engine = ConnectAll(kWorld, 1);
+      of_engine[0].tree = Tree(0, 1, {});  // which has a wait of its own
+      std::shared_ptr<LaneEngine> engine;
+      CHECK_EQ(LaneEngine::Start(options, std::move(of_engine[0]), &engine), testing::IsOk());
+      UnderWay way;
+      way.engine = engine.get();
+      wait_error = error;
+      if (by_message) {
+        way.Message(false, way.Values(10, 0));
+      } else {
+        way.AllReduce(0, way.Values(10, 0));
+      }
+      const Status status = way.ends[0].get_future().get();
+      wait_error = 0;
+      check(status);
+      engine.reset();
+    }
+  }
 }
 
 // Exit codes of a process in which one call was to fail.

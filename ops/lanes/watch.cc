@@ -43,10 +43,11 @@ Status Watch::Make(const std::vector<Connection>& peers, const std::vector<int>*
   return status;
 }
 
-void Watch::Wait(TimePoint deadline, std::vector<int>* places) {
+Status Watch::Wait(TimePoint deadline, std::vector<int>* places) {
   places->clear();
   epoll_event events[kEventsAtOnce];
   const int count = epoll_wait(set_.fd(), events, std::size(events), PollMilliseconds(deadline));
+  if (count < 0 && errno != EINTR) return OutOfDescriptors("epoll_wait", errno);
   for (int i = 0; i < count; ++i) {
     const size_t number = events[i].data.u64;
     const size_t place = number % has_ended_.size();
@@ -56,6 +57,7 @@ void Watch::Wait(TimePoint deadline, std::vector<int>* places) {
     has_trouble_ = has_trouble_ || is_link_broken_[place] || has_ended_[place];
     places->push_back(static_cast<int>(place));
   }
+  return Status();
 }
 
 }  // namespace tf_libra

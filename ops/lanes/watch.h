@@ -24,7 +24,8 @@ class Watch {
   // Sleeps until there is news or the deadline passes, perhaps less; `places` are those of it. News
   // is what has changed: bytes that came, room after there was none, an end. Who leaves bytes
   // unread is not told of them again.
-  void Wait(TimePoint deadline, std::vector<int>* places);
+  // An error: the system cannot say.
+  Status Wait(TimePoint deadline, std::vector<int>* places);
 
   // What was seen so far, and stays. The other side writes no more; the link has broken.
   bool has_ended(int place) const { return has_ended_[place]; }
