@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 #include <thread>
@@ -336,8 +337,8 @@ Status LaneEngine::Explain(const Status& status, const std::string& what, int64_
     // A rank that was stopped finds itself late with all that it waits for: the others know why.
     const bool is_late = status.code() == StatusCode::kDeadlineExceeded;
     if (disagree || is_late || status.code() == StatusCode::kUnavailable) {
-      const std::string words =
-          control_->HearFarewells(disagree ? kDisagreementSeconds : kFarewellSeconds);
+      const std::string words = control_->HearFarewells(
+          std::min(disagree ? kDisagreementSeconds : kFarewellSeconds, options_.timeout_seconds));
       if (!words.empty()) message += " (" + words + ")";
     }
     if (step >= 0) message += "; step " + std::to_string(step) + " was not completed";

@@ -48,12 +48,13 @@ struct Endpoint {
 // The descriptors that Sockets own, a bit for each: what a forked child closes. No locks, since
 // another thread may hold them when a process forks. Pages beyond the first are made when a number
 // is as high, and stay.
-constexpr int kPageDescriptors = 1 << 16;
+constexpr int kPageDescriptors = 1 << 12;
 struct Page {
   std::atomic<uint64_t> words[kPageDescriptors / 64];
 };
 Page first_page;
 std::atomic<Page*> more_pages[std::numeric_limits<int>::max() / kPageDescriptors];
+std::atomic<int> num_pages{1};
 
 // Null: there is none, as without memory for it.
 Page* PageOf(int fd) {
@@ -63,11 +64,17 @@ Page* PageOf(int fd) {
 
 Page* MakePageOf(int fd) {
   if (Page* const known = PageOf(fd)) return known;
+  const int number = fd / kPageDescriptors;
   Page* const made = new (std::nothrow) Page();
   Page* known = nullptr;
-  if (more_pages[fd / kPageDescriptors - 1].compare_exchange_strong(known, made)) return made;
-  delete made;
-  return known;
+  if (!more_pages[number - 1].compare_exchange_strong(known, made)) {
+    delete made;
+    return known;
+  }
+  int most = num_pages;
+  while (most <= number && !num_pages.compare_exchange_weak(most, number + 1)) {
+  }
+  return made;
 }
 
 void Own(int fd) {
@@ -85,8 +92,7 @@ bool Disown(int fd) {
 }
 
 void CloseAllInForkedChild() {
-  constexpr int kPages = static_cast<int>(std::size(more_pages)) + 1;
-  for (int number = 0; number < kPages; ++number) {
+  for (int number = 0; number < num_pages; ++number) {
     const int first = number * kPageDescriptors;
     const Page* const page = PageOf(first);
     if (page == nullptr) continue;
