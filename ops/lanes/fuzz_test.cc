@@ -18,11 +18,14 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/lanes/control.h"
 #include "ops/lanes/frame.h"
 #include "ops/lanes/messenger.h"
+#include "ops/lanes/ring_moves.h"
+#include "ops/lanes/shared_memory.h"
 #include "ops/lanes/testing.h"
 
 namespace tf_libra {
@@ -163,25 +166,67 @@ TEST_CASE("Messages") {
   });
 }
 
+// An exchange of 16 floats with rank 0.
+Status RunOfRankOne(std::vector<Connection>* peers) {
+  std::vector<float> values(16, 1.0f);
+  const Buffers buffers({{values.data(), values.data(), 64}});
+  ExchangeOptions options;
+  options.rank = 1;
+  options.peers = peers;
+  options.header.digest = 7;
+  options.header.num_bytes = 64;
+  options.header.group = 3;
+  options.header.num_threads = 1;
+  options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
+  options.buffers = &buffers;
+  options.slice = {0, 64};
+  options.timeout_seconds = testing::kGenerousSeconds;
+  std::vector<char> scratch;
+  return testing::RunWatched(options, &scratch).status;
+}
+
 TEST_CASE("Exchanges") {
   ForEachInput("exchange", 5 * Iterations(), [](const std::string& bytes) {
     std::vector<Connection> peers(2);
     peers[0].socket = After(bytes);
-    std::vector<float> values(16, 1.0f);
-    const Buffers buffers({{values.data(), values.data(), 64}});
-    ExchangeOptions options;
-    options.rank = 1;
-    options.peers = &peers;
-    options.header.digest = 7;
-    options.header.num_bytes = 64;
-    options.header.group = 3;
-    options.header.num_threads = 1;
-    options.header.element_type = static_cast<uint8_t>(ElementType::kFloat32);
-    options.buffers = &buffers;
-    options.slice = {0, 64};
-    options.timeout_seconds = testing::kGenerousSeconds;
-    std::vector<char> scratch;
-    CHECK(!testing::RunWatched(options, &scratch).status.ok());  // the other one has left
+    CHECK(!RunOfRankOne(&peers).ok());  // the other one has left
+  });
+}
+
+// What a peer does to the ends of its rings, and to the socket next to them: a byte says which,
+// eight by how much.
+TEST_CASE("Memories") {
+  constexpr size_t kCapacity = 64 << 10;
+  ForEachInput("memory", Iterations(), [](const std::string& bytes) {
+    std::unique_ptr<SharedMemory> theirs;
+    std::vector<Connection> peers(2);
+    Socket file;
+    CHECK_EQ(SharedMemory::Make(kCapacity, &theirs, &file), testing::IsOk());
+    CHECK_EQ(SharedMemory::Take(file, kCapacity, &peers[0].memory), testing::IsOk());
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    peers[0].socket = Socket(fds[0]);
+    std::thread peer([&bytes, &theirs, fd = fds[1]] {
+      const Socket socket(fd);
+      RingEnd* const ends[] = {theirs->outgoing_parts(), theirs->outgoing_sums(),
+                               theirs->incoming_parts(), theirs->incoming_sums()};
+      const std::vector<char> wakes(2 * kMaxWakes);
+      for (size_t at = 0; at + 9 <= bytes.size(); at += 9) {
+        const size_t which = static_cast<uint8_t>(bytes[at]) % 6;
+        uint64_t amount;
+        std::memcpy(&amount, &bytes[at + 1], sizeof(amount));
+        if (which < 4) {
+          if (which < 2) std::memcpy(ends[which]->here(), &bytes[at], bytes.size() - at);
+          static_cast<void>(ends[which]->Advance(amount));
+        } else if (which == 4) {
+          ends[amount % 4]->Await(amount);
+        }
+        send(socket.fd(), wakes.data(), which == 5 ? amount % wakes.size() : 1,
+             MSG_NOSIGNAL | MSG_DONTWAIT);
+      }
+    });
+    CHECK(!RunOfRankOne(&peers).ok());  // the other one has left
+    peer.join();
   });
 }
 
