@@ -584,8 +584,7 @@ Status Messenger::CheckWaits() {
     return text + (found.size() > kMaxNamed ? "; and for more" : "");
   };
   if (!waits.overdue.empty()) {
-    return Status(StatusCode::kDeadlineExceeded,
-                  WaitedTooLong(timeout, listed(waits.overdue)));
+    return Status(StatusCode::kDeadlineExceeded, WaitedTooLong(timeout, listed(waits.overdue)));
   }
   if (!waits.late.empty()) {
     options_.warn(Named(options_.rank) + " has waited " +

@@ -152,3 +152,12 @@ def test_settings_that_cut_groups_are_named(environment: dict[str, str], warns: 
 def test_a_single_tensor_is_never_cut() -> None:
     plan = plan_of_bytes(8 * MIB, MIB, MIB)
     assert not horovod_backend.warnings(plan, {"HOROVOD_FUSION_THRESHOLD": str(2 * MIB)})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_condition_of_one_rank_is_an_error_on_all(job: Job, rank: int) -> None:
+    value = job.value("condition_of_one_rank", rank)
+    vote = ["is true", "is false"][rank]
+    for words in ("step 4 of Conditional.step: the condition '", f"{vote} on rank {rank}"):
+        assert words in value["message"]
+    assert all(value["same"])

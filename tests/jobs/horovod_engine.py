@@ -245,6 +245,24 @@ def told_toy() -> Any:
     return {"begun": len(begun), "applied": [one.to_json() for one in applied], "refused": refused}
 
 
+def condition_of_one_rank() -> Any:
+    """Of its own loss, while plans are tried; then Horovod begins again."""
+    model = models.Conditional()
+    step = tf_libra.optimize("wfbp", engine="horovod", max_tuning_steps=4)(tf.function(model.step))
+    message, before = "", {}
+    try:
+        for number in range(4):
+            inputs, labels = models.part(models.batch(number, SIZE, "float32"), RANK, SIZE)
+            before = model.weights()
+            step(inputs * (np.nan if (RANK, number) == (1, 3) else 1.0), labels)
+    except tf.errors.FailedPreconditionError as error:
+        message = str(error)
+    same = [bool((v == before[name]).all()) for name, v in model.weights().items()]
+    hvd.shutdown()
+    hvd.init()
+    return {"message": message, "same": same}
+
+
 @cases
 def differ_in_engine() -> Any:
     model = hand("float32")
@@ -272,4 +290,5 @@ if __name__ == "__main__":
     tuned = {"max_tuning_steps": TUNING_STEPS, "max_tuning_seconds": 1e6, "threads": (1, 3)}
     add("toy", (hand, hand), "float64", TUNING_STEPS + 4, engine="toy", strategy="libra", **tuned)
     cases.add("told_toy", told_toy)
+    cases.add("condition_of_one_rank", condition_of_one_rank)
     cases.run()

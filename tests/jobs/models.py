@@ -89,6 +89,20 @@ class HandWritten:
         return {v.name.split(":")[0]: v.numpy() for v in self.variables}
 
 
+class Conditional(HandWritten):
+    """Takes gradients if the loss of this rank is finite."""
+
+    def __init__(self) -> None:
+        super().__init__("float32", "sgd")
+
+    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, labels)
+        if tf.math.is_finite(loss):
+            self.update(tape.gradient(loss, self.variables))
+        return loss
+
+
 class Keras:
     """Two convolutions and a dense layer of Keras 3, with a Keras optimizer."""
 

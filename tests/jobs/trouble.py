@@ -591,20 +591,6 @@ def named_otherwise_on_one_rank() -> Any:
 # Conditions that differ between the ranks.
 
 
-class Conditional(models.HandWritten):
-    """Takes gradients if the loss of this rank is finite."""
-
-    def __init__(self) -> None:
-        super().__init__("float32", "sgd")
-
-    def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = self.loss(inputs, labels)
-        if tf.math.is_finite(loss):
-            self.update(tape.gradient(loss, self.variables))
-        return loss
-
-
 class Repeated(models.HandWritten):
     """Takes two steps on finite inputs, else one."""
 
@@ -632,7 +618,7 @@ class OverData(Repeated):
         return loss
 
 
-class InOneGraph(Conditional):
+class InOneGraph(models.Conditional):
     """Three steps in one graph, the second of which may be skipped."""
 
     def step(self, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -662,10 +648,10 @@ def drifts(
 
 
 for name, make, options in (
-    ("drifts_in_the_first_step", Conditional, {"at": 0}),
-    ("drifts_while_plans_are_tried", Conditional, {"at": 4}),
-    ("drifts_under_a_plan", Conditional, {"at": 3, "plan": PLAN_FILE}),
-    ("drifts_on_rank_0", Conditional, {"at": 3, "rank": 0, "plan": PLAN_FILE}),
+    ("drifts_in_the_first_step", models.Conditional, {"at": 0}),
+    ("drifts_while_plans_are_tried", models.Conditional, {"at": 4}),
+    ("drifts_under_a_plan", models.Conditional, {"at": 3, "plan": PLAN_FILE}),
+    ("drifts_on_rank_0", models.Conditional, {"at": 3, "rank": 0, "plan": PLAN_FILE}),
     ("drifts_in_a_loop", Repeated, {"at": 3, "plan": PLAN_FILE}),
     ("drifts_in_a_loop_on_rank_0", Repeated, {"at": 4, "rank": 0}),
     ("drifts_in_a_loop_over_data", OverData, {"at": 3, "plan": PLAN_FILE}),
