@@ -102,6 +102,7 @@ def test_other_name_is_said_at_the_deadline(job: Job) -> None:
         assert "'activation'" in error
         assert "'activations'" in error
         assert "waited 3 s for rank " in error
+        assert "TF_LIBRA_TIMEOUT_SECONDS" in error
 
 
 def test_step_that_fails_keeps_nobody_waiting(job: Job) -> None:

@@ -149,6 +149,7 @@ def test_rank_without_data_is_given_up(faults: Job, rank: int) -> None:
     for message in value["errors"]:
         assert "HorovodInternalError: " in message
         assert "waited 15 s for rank(s) 1" in message
+        assert "TF_LIBRA_TIMEOUT_SECONDS" in message
         assert "group 0 (b2, w2) of plan " in message
         assert "step 4 was not completed" in message
     assert "phase: run" in value["explained"]
