@@ -1,10 +1,10 @@
 """All that is replaced in TensorFlow, Keras and Horovod, and for how long: one table.
 
 Each attribute is replaced while a step is traced, and put back when the trace ends, however it
-ends; the profiler's session while a step is profiled; `hvd.join` while an engine runs; what elastic
-states keep from the first step in stages on; Horovod's shutdown from the first question for the
-ranks on. A user's model that is fitted has methods of its own (`keras/`), and the launcher, another
-process, changes Horovod's (`launch/`).
+ends; the profiler's session while a step is profiled; `hvd.join` while an engine runs; commits of
+elastic states from the first step on, and what they keep from the first step in stages on;
+Horovod's shutdown from the first question for the ranks on. A user's model that is fitted has
+methods of its own (`keras/`), and the launcher, another process, changes Horovod's (`launch/`).
 What somebody else has put in its place in the meantime stays: it may well call what it has found
 there, which from then on does what it did without us.
 """
@@ -229,7 +229,12 @@ SHUTDOWN = Patch(
 )
 
 _KEPT = "a state keeps what each rank has: what stages have trained elsewhere is brought first"
-COMMIT = Patch(module="horovod.common.elastic", path="State.commit", why=_KEPT, since=_HOROVOD)
+COMMIT = Patch(
+    module="horovod.common.elastic",
+    path="State.commit",
+    why="asks all ranks for new hosts, so ranks meet first; " + _KEPT,
+    since=_HOROVOD,
+)
 HOST_UPDATES = Patch(
     module="horovod.common.elastic",
     path="State.check_host_updates",

@@ -1,8 +1,4 @@
-"""Horovod's calls that need every rank: `hvd.join()` and commits of elastic states.
-
-Planned all-reduces need every rank, too, so a rank in a step and one in such a call wait for each
-other.
-"""
+"""`hvd.join()` beside planned all-reduces, which need every rank in every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_libra.ranks import control as control_lib
-from tf_libra.ranks import places
 
 _JOIN = "hvd.join()"
 
@@ -45,15 +40,3 @@ def meeting_first(original: Callable[..., Any]) -> Callable[..., Any]:
                 control.resume()
 
     return join
-
-
-def committing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of an elastic state's `commit`: meets before Horovod asks all ranks for new hosts there."""
-
-    def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
-        control = places.current_control()
-        if control is not None:
-            places.at("an elastic commit", type(state).__name__, control, lambda control: None)
-        return original(state, *args, **kwargs)
-
-    return commit

@@ -27,7 +27,7 @@ from tf_libra.session.plan_checks import check_plan_can_run
 from tf_libra.story.story import Story
 from tf_libra.tracing.variables import variable_name
 from tf_libra.tuning import Phase
-from tf_libra.variables import trained_in_stages
+from tf_libra.variables import elastic_states, trained_in_stages
 
 
 class Meeting:
@@ -217,12 +217,9 @@ class Meeting:
         running = carrier.start(world, terms, offers)
         atexit.register(lambda: self._close(running, control_lib.why_program_ends()))
         if not job.by_strategy:
-            for patch, make in (
-                (patches.JOIN, joins.meeting_first),
-                (patches.COMMIT, joins.committing),
-            ):
-                if patch.exists():
-                    self._joins.enter_context(patches.replaced(patch, make))
+            elastic_states.watch_commits()
+            if patches.JOIN.exists():
+                self._joins.enter_context(patches.replaced(patches.JOIN, joins.meeting_first))
         return running
 
     def _with_engine(self, job: Job, world: World) -> tuple[options_lib.Options, str]:

@@ -18,7 +18,7 @@ from tf_libra.ranks.control import Control
 from tf_libra.tracing.variables import handles, plain
 from tf_libra.variables import trained_in_stages
 
-_CALLER = "the state"
+_PLACE, _CALLER = "an elastic commit", "the state"
 
 
 def stepped(control: Control) -> None:
@@ -40,11 +40,24 @@ class _Watch:
 
 
 @functools.cache
-def _watch() -> _Watch:
-    """Of all elastic states, Horovod's and the user's own, those that are there already, too."""
+def watch_commits() -> contextlib.ExitStack:
+    """Let ranks meet in commits of all elastic states, from the first step on.
+
+    Horovod asks all ranks for new hosts there, so a rank in a step would wait for one in a commit,
+    and that one for the rank in the step.
+    """
     stack = contextlib.ExitStack()
     if patches.COMMIT.exists():
         stack.enter_context(patches.replaced(patches.COMMIT, _committing))
+    return stack
+
+
+@functools.cache
+def _watch() -> _Watch:
+    """Of all elastic states, Horovod's and the user's own, those that are there already, too."""
+    watch_commits()
+    stack = contextlib.ExitStack()
+    if patches.HOST_UPDATES.exists():
         stack.enter_context(patches.replaced(patches.HOST_UPDATES, _updating_hosts))
     for patch in patches.KEEPING:
         if patch.exists():
@@ -61,6 +74,9 @@ def _watch() -> _Watch:
 def _committing(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(state: Any, *args: Any, **kwargs: Any) -> Any:
         control = trained_in_stages.of_this_process().reach()
+        current = places.current_control() if control is None else None
+        if current is not None:
+            places.at(_PLACE, _CALLER, current, lambda control: None)
         bring_up_to_date()
         if control is not None:
             _warn_of_what_is_not_kept(state, control.rank)
@@ -126,7 +142,7 @@ def bring_up_to_date() -> None:
     if places.is_over(control, jobs.of_this_process()):
         in_stages.forget()
         return
-    places.at("an elastic commit", _CALLER, control, in_stages.bring_everything_back)
+    places.at(_PLACE, _CALLER, control, in_stages.bring_everything_back)
 
 
 def get_ready(variables: Iterable[Any]) -> None:
