@@ -6,7 +6,7 @@ import textwrap
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from tf_libra import options as options_lib
@@ -141,6 +141,7 @@ class Optimized:
         options: options_lib.Options,
         tuner: Any = None,
         make_planner: "Callable[[], Planner] | None" = None,
+        weights: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         """Wraps `function`; nothing runs before the first call.
 
@@ -150,6 +151,8 @@ class Optimized:
             tuner: called like `tf_libra.tuning.tune`, decides instead of it what is tried; None for
                 that itself.
             make_planner: makes what plans a pipeline, or bursts; None for data parallelism.
+            weights: returns those of a Keras model that the steps train. The graph may hold their
+                values as constants, so it does not name all of them.
 
         Raises:
             ValueError: `function` cannot be called, or is compiled by XLA.
@@ -166,7 +169,7 @@ class Optimized:
         self._of_objects: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._training: Training
         if make_planner is None:
-            self._training = TrainingFunction(function, options, tuner)
+            self._training = TrainingFunction(function, options, tuner, weights)
         else:
             self._training = StagedTraining(function, make_planner, options, waiting)
 

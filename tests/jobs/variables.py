@@ -400,6 +400,46 @@ def data_of_each_rank_and_no_broadcast() -> Any:
     return data_of_each_rank(broadcast_variables=False)
 
 
+def statistics_of_frozen_layers(*callbacks: Any, **options: Any) -> Any:
+    """Rank 0 alone has loaded a frozen layer's statistics; each adapts another to its share."""
+    import tf_libra.keras
+
+    keras.utils.set_random_seed(1)
+    adapted = keras.layers.Normalization(name="adapted")
+    frozen = keras.layers.BatchNormalization(name="frozen")
+    top = keras.layers.Dense(models.CLASSES, name="top")
+    model = keras.Sequential([keras.Input((models.FEATURES,)), adapted, frozen, top], name="net")
+    inputs, labels = shard()
+    adapted.adapt(inputs)
+    frozen.trainable = False
+    if RANK == 0:
+        frozen.moving_mean.assign(frozen.moving_mean + 2.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=False)
+    same = models.batch(9, 1, "float32")[0]
+    model.predict(same, verbose=0)  # traced with the statistics of before
+    tf_libra.keras.optimize(model, **BRIEFLY, **options)
+    model.fit(inputs, labels, epochs=4, batch_size=4, verbose=0, callbacks=callbacks)
+    return model.predict(same, verbose=0).tolist()
+
+
+@cases
+def statistics_that_differ() -> Any:
+    return statistics_of_frozen_layers()
+
+
+@cases
+def statistics_that_are_named() -> Any:
+    return statistics_of_frozen_layers(local_variables=["net/frozen/moving_mean", "net/adapted/*"])
+
+
+@cases
+def statistics_that_are_broadcast() -> Any:
+    import tf_libra.keras
+
+    return statistics_of_frozen_layers(tf_libra.keras.BroadcastVariables())
+
+
 @cases
 def own_variables_by_name() -> Any:
     """They are trainable by oversight, or counters of a rank's own."""

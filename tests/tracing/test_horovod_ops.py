@@ -184,3 +184,13 @@ def test_evaluation_that_takes_no_gradient_is_neither_local_nor_averaged() -> No
         call.get_concrete_function(INPUTS, training)
     assert traces.traces[-1].asks_for_nothing
     assert traces.traces[-1].local == ()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+def test_variables_that_are_arguments_are_known_in_all_traces(way: Callable[..., Any]) -> None:
+    layers, traces = chain(), Traces()
+    call = marked_function(tf.function(way), traces.add)
+    for averages, count in ((True, 4), (False, 0)):
+        concrete = call.get_concrete_function(layers, INPUTS, averages)
+        assert len(all_reduces(concrete)) == count
+    assert len(traces.traces[-1].local) == 4

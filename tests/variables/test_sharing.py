@@ -135,6 +135,41 @@ def test_data_of_each_rank_are_left_alone(job: Job, case: str) -> None:
     assert first["kept"] and second["kept"]
 
 
+# Case: the buffers that one line names; None for no line.
+DIFFERING = {
+    "statistics_that_differ": ", ".join(
+        repr(f"net/{one}") for one in ("adapted/mean", "adapted/variance", "frozen/moving_mean")
+    ),
+    "statistics_that_are_named": None,
+    "statistics_that_are_broadcast": None,
+    "data_of_each_rank_by_default": "'data'",
+    "own_variables_by_name": None,
+    "equal_starts": None,
+    "moving_averages_and_metrics": None,
+    "keras_compiled_twice": None,
+}
+
+
+@pytest.mark.parametrize("case", DIFFERING)
+def test_buffers_that_differ_are_named_once(job: Job, case: str) -> None:
+    line = "the step does not write"
+    assert job.log(case).count(line) == (DIFFERING[case] is not None)
+    assert line not in job.log(case, rank=1)
+    if DIFFERING[case] is not None:
+        assert f"differ between the ranks ({DIFFERING[case]})" in job.log(case)
+        assert "local_variables" in job.log(case)
+
+
+def test_pattern_that_matches_a_buffer_matches_something(job: Job) -> None:
+    assert "matches no variable" not in job.log("statistics_that_are_named")
+
+
+def test_statistics_of_layers_are_used_once_they_are_broadcast(job: Job) -> None:
+    for case, are_equal in (("differ", False), ("are_broadcast", True)):
+        first, second = (job.value(f"statistics_that_{case}", rank) for rank in RANKS)
+        assert (first == second) is are_equal
+
+
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(
     ("case", "differs", "first"),

@@ -51,6 +51,16 @@ class BroadcastVariables(keras.callbacks.Callback):
         if difference is not None:
             raise ValueError(f"the ranks do not agree, nothing was broadcast: {difference}")
         horovod.broadcast_variables([plain(variable) for variable in variables])
+        _use_statistics(model)
+
+
+def _use_statistics(model: keras.Model) -> None:
+    """Let `Normalization` layers compute with the statistics that their variables have now."""
+    layers = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Normalization)]
+    for layer in layers:
+        layer.finalize_state()
+    if layers:  # traced before, they hold the statistics as constants
+        model.predict_function = model.test_function = None
 
 
 class AverageMetrics(keras.callbacks.Callback):

@@ -141,7 +141,7 @@ class OptimizedFit:
                 self._up_to_date.catch_up()
             self.close()
             if self._up_to_date is None:
-                self._steps = self._decorate(_steps_function(model))
+                self._steps = self._decorate(_steps_function(model), weights=lambda: model.weights)
                 model.train_function = _train_function(model, self._steps)
             else:
                 self._steps = self._decorate(_single_step(model))

@@ -3,7 +3,7 @@
 Every set of gradients that its traces all-reduce has a session of its own, with a plan of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from tf_libra.tracing.variables import handles, variable_name
 from tf_libra.tuning import Phase, TensorSpec, Tuner, tune
 from tf_libra.units import listed
 from tf_libra.variables import trained_in_stages
+from tf_libra.variables.buffers import Buffers, untouched
 from tf_libra.variables.held import is_named
 from tf_libra.variables.sharing import Sharing
 
@@ -47,6 +48,7 @@ class TrainingFunction:
         function: Callable[..., Any],
         options: options_lib.Options,
         tuner: Callable[..., Tuner] | None = None,
+        weights: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         """Runs nothing before the first step.
 
@@ -54,6 +56,7 @@ class TrainingFunction:
             function: a `tf.function` or a plain function.
             options: what the user asked for.
             tuner: as for `Optimized`.
+            weights: as for `Optimized`.
 
         Raises:
             ValueError: the function is compiled by XLA.
@@ -66,6 +69,7 @@ class TrainingFunction:
         self._alone = marked_function.as_tf_function(function)
         self._meeting = Meeting(self._name, self._identity, options)
         self.is_method = False
+        self._weights = weights
         self._is_closed = False
         self._forget()
 
@@ -78,6 +82,7 @@ class TrainingFunction:
         self._watch: numerics.Watch | None = None
         self._traces = Traces(self._name)
         self._sharing = Sharing(self._options.local_variables, self._options.broadcast_variables)
+        self._buffers = Buffers(self._options.local_variables)
         self._sessions: dict[tuple[MarkedGradient, ...], Session] = {}
         self._current: Session | None = None
         self._step = 0
@@ -361,6 +366,11 @@ class TrainingFunction:
             copied = self._sharing.compare(self._meeting.control, touched, judged)
             if copied.names:
                 self._story.copied(copied.names, copied.num_compared)
+            differing = self._buffers.find_differing(
+                self._meeting.control, touched, judged, self._weights()
+            )
+            if differing:
+                self._story.differ(differing)
         call.trace.met.add(call.given)
 
     def _new_session(self, call: Call) -> Session:
@@ -396,7 +406,9 @@ class TrainingFunction:
             story.left(self._job.name, left, anything_else=bool(marked))
         given = self._given_for(tensors, story, is_first) if marked else None
         if is_first:
-            for pattern in self._sharing.unmatched(call.touched()):
+            touched = call.touched()
+            known = [*touched, *untouched(touched, self._weights())]
+            for pattern in self._sharing.unmatched(known):
                 story.log.warning(
                     "local_variables: %r matches no variable of %s so far", pattern, self._name
                 )

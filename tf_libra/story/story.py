@@ -134,6 +134,18 @@ class Story:
             " and others" if others else "",
         )
 
+    def differ(self, names: Sequence[str]) -> None:
+        """Log on one rank which buffers differ between the ranks."""
+        if self._rank == 0:
+            self._remark(
+                f"{len(names)} variables that no gradient trains and the step does not write, such"
+                " as statistics of a frozen layer, differ between the ranks"
+                f" ({units.listed(names)}), and so does what the ranks compute of the same input."
+                " If rank 0 has loaded them, broadcast them before the first step, by"
+                " tf_libra.keras.BroadcastVariables() in fit, or hvd.broadcast_variables; name"
+                " variables that are meant to be each rank's own in local_variables"
+            )
+
     def reduced_nothing(self) -> None:
         """A step has all-reduced nothing, though the graph has all that the plan asks for."""
         self._remark(

@@ -45,8 +45,8 @@ def variable_key(variable: Any) -> int | str:
         variable: TensorFlow's or Keras'.
 
     Returns:
-        A number that no other variable of this process gets. For an argument of the function,
-        which is another object in every trace, the name of that argument.
+        A number that no other variable of this process gets; of a variable whose handle is a
+        tensor of the trace, that tensor's name.
     """
     handle = handles(plain(variable))[0]
     return int(handle._id) if isinstance(handle, tf_ops.EagerTensor) else str(handle.name)

@@ -1,0 +1,96 @@
+"""Buffers: variables that no gradient trains and no step writes, such as statistics of layers.
+
+The moving statistics of a frozen `BatchNormalization`, and those that `Normalization` has adapted,
+are what a rank has loaded or computed. Another rank may have others, and then predicts differently.
+A rank may mean it so, as for its share of the data in a variable: hence differences are logged, and
+nothing is copied.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_libra.ranks.control import Control
+from tf_libra.tracing.variables import handles, is_random_state, plain, variable_name
+from tf_libra.variables.held import Held, matches
+from tf_libra.variables.kept_equal import Judged, Standing
+
+# Elements of a larger buffer are sampled at equal distances: a buffer may be a replay memory.
+_MAX_ELEMENTS = 1 << 18
+
+
+@dataclass
+class Buffers:
+    """The buffers that one training function has met.
+
+    Attributes:
+        local: names, patterns or variables that the user says are each rank's own.
+    """
+
+    local: Sequence[Any] = ()
+    _known: set[int] = field(default_factory=set, init=False)
+
+    def find_differing(
+        self,
+        control: Control,
+        call: Sequence[Held],
+        judged: Mapping[str, Judged],
+        weights: Sequence[Any] = (),
+    ) -> list[str]:
+        """Compare the buffers that are new with those of all ranks, which call this as well.
+
+        Args:
+            control: reaches the other ranks.
+            call: what the call of a step can touch.
+            judged: what each variable of the call is, by name.
+            weights: of the model, also those that the step does not touch.
+
+        Returns:
+            The names of buffers that all ranks have, with other values on some of them.
+
+        Raises:
+            EngineError: a rank is gone.
+        """
+        mine = {}
+        for one in [*_read_only(call, judged), *untouched(call, weights)]:
+            if one.key not in self._known and one.is_number and not matches(one, self.local):
+                self._known.add(one.key)
+                mine[one.name] = digest_sample(one)
+        first, *others = control.all_gather(mine)
+        return [
+            name
+            for name, digest in first.items()
+            if all(name in other for other in others)
+            and any(other[name] != digest for other in others)
+        ]
+
+
+def _read_only(call: Sequence[Held], judged: Mapping[str, Judged]) -> Iterator[Held]:
+    return (one for one in call if one.is_variable and judged[one.name].standing is Standing.DATA)
+
+
+def untouched(call: Sequence[Held], weights: Sequence[Any]) -> Iterator[Held]:
+    """The weights that a call cannot touch, such as those that its graph holds as constants.
+
+    Args:
+        call: what it can touch.
+        weights: of the model.
+    """
+    touched = {one.key for one in call}
+    for weight in map(plain, weights):
+        one = Held(-1, variable_name(weight), handles(weight)[0], weight.dtype, weight.shape)
+        if one.key not in touched and not is_random_state(weight):
+            yield one
+
+
+def digest_sample(buffer: Held) -> str:
+    """Digest dtype, shape and bits of a buffer; of a large one, those of some elements."""
+    flat = tf.reshape(buffer.read_value(), [-1])
+    sample = np.ascontiguousarray(flat[:: 1 + flat.shape[0] // _MAX_ELEMENTS].numpy())
+    digest = hashlib.blake2b(buffer.kind.encode(), digest_size=16)
+    digest.update(sample.view(np.uint8).data if sample.size else b"")
+    return digest.hexdigest()
