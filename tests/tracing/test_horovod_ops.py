@@ -173,6 +173,17 @@ def test_other_variables_of_the_function_are_averaged_in_all_traces() -> None:
         assert len(all_reduces(call.get_concrete_function(INPUTS, averages))) == count
 
 
+@pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
+def test_gradients_that_were_returned_averaged_are_rejected_when_horovod_averages(
+    way: Callable[..., Any],
+) -> None:
+    layers, traces = chain(), Traces()
+    call = marked_function(tf.function(lambda *args: way(layers, *args)), traces.add)
+    call.get_concrete_function(INPUTS, False)
+    with pytest.raises(ValueError, match="or returned one, that Horovod does not average"):
+        call.get_concrete_function(INPUTS, True)
+
+
 def test_evaluation_that_takes_no_gradient_is_neither_local_nor_averaged() -> None:
     layers, traces = chain(), Traces()
 
@@ -194,3 +205,7 @@ def test_variables_that_are_arguments_are_known_in_all_traces(way: Callable[...,
         concrete = call.get_concrete_function(layers, INPUTS, averages)
         assert len(all_reduces(concrete)) == count
     assert len(traces.traces[-1].local) == 4
+    call = marked_function(tf.function(way), Traces().add)
+    call.get_concrete_function(layers, INPUTS, False)
+    with pytest.raises(ValueError, match="with Horovod in one trace, and an earlier"):
+        call.get_concrete_function(layers, INPUTS, True)

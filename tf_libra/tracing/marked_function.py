@@ -20,7 +20,7 @@ from tf_libra.tracing import horovod_ops, jacobians, loops, strategy_ops, unaver
 from tf_libra.tracing.label_flow import flow, nodes_of
 from tf_libra.tracing.marking import marking
 from tf_libra.tracing.marks import MarkedGradient, Marks, Rules
-from tf_libra.tracing.variables import variable_key, variable_name, variables_of
+from tf_libra.tracing.variables import variable_key, variables_of
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class MarkedFunction:
             )
         # Variables whose gradients the script averages with Horovod, in whichever trace.
         self._by_horovod: set[int | str] = set()
-        # By trace, the variables whose gradients it all-reduces for a plain tape.
-        self._by_us: WeakKeyDictionary[tf.Graph, set[int | str]] = WeakKeyDictionary()
+        # By trace, the variables whose gradients it all-reduces for a plain tape, with names.
+        self._by_us: WeakKeyDictionary[tf.Graph, dict[int | str, str]] = WeakKeyDictionary()
         self._may_discard = self._is_stale = False
         self._function: Any = None
         # A `tf.function` makes variables in its first trace alone: each object has one, as in
@@ -239,7 +239,7 @@ class MarkedFunction:
         graph = tf_ops.get_default_graph()
         by_horovod = reductions.averaged(graph)
         twice = [call for call in marks.calls if call.is_marked and call.is_about(by_horovod)]
-        earlier = [one for one, keys in self._by_us.items() if not keys.isdisjoint(by_horovod)]
+        earlier = [one for one, names in self._by_us.items() if names.keys() & by_horovod]
         for one in earlier:
             self._check_earlier(one, by_horovod)
         only_elsewhere = self._by_horovod - by_horovod
@@ -254,7 +254,12 @@ class MarkedFunction:
                 " hvd.DistributedGradientTape, or take hvd.allreduce out of the step"
             )
         reductions.check(graph)
-        self._by_us[graph] = {key for call in marks.calls if call.is_marked for key in call.keys}
+        marked_calls = [call for call in marks.calls if call.is_marked]
+        self._by_us[graph] = {
+            variable_key(variable): name
+            for call in marked_calls
+            for name, variable in zip(call.names, call.variables, strict=True)
+        }
         left_here = [call for call in marks.calls if call.is_about(only_elsewhere)]
         local = dict.fromkeys(name for call in left_here for name in call.names)
         of_examples = dict.fromkeys(
@@ -287,19 +292,27 @@ class MarkedFunction:
             by_horovod: variables whose gradients Horovod averages now.
 
         Raises:
-            ValueError: the earlier trace updates such a variable with a gradient.
+            ValueError: the earlier trace updates such a variable with a gradient, or returns one.
         """
-        weights = [one for one in variables_of(graph) if variable_key(one) in self._by_us[graph]]
-        written = flow(graph, lambda node: node.name if is_all_reduce(node) else None).written
-        for one in weights:
-            if written.get(id(one)) and variable_key(one) in by_horovod:
+        common = [key for key in self._by_us[graph] if key in by_horovod]
+        variables = {variable_key(one): one for one in variables_of(graph)}
+        shapes = [one.shape for one in variables.values() if one.shape.rank]
+        returned = [one for one in graph.outputs if one.shape.rank and one.shape in shapes]
+        found = flow(
+            graph, lambda node: node.name if is_all_reduce(node) else None, results=returned
+        )
+        for key in common:
+            # A finished graph does not tell what becomes of a variable that is an argument.
+            is_written = key not in variables or found.written.get(id(variables[key]))
+            if is_written or found.returned:
                 raise ValueError(
-                    f"{self._name} averages the gradient of {variable_name(one)!r} with Horovod in"
-                    " one trace, and an earlier trace, by another argument, shape or flag, has"
-                    " updated that variable with a gradient that Horovod does not average;"
-                    " TF-Libra has averaged it, as it does for a plain tape: average the gradient"
-                    " in both; or, for steps of each rank's own, call the function first in the"
-                    " way in which Horovod averages, and TF-Libra averages none of that variable"
+                    f"{self._name} averages the gradient of {self._by_us[graph][key]!r} with"
+                    " Horovod in one trace, and an earlier trace, by another argument, shape or"
+                    " flag, has updated that variable with a gradient, or returned one, that"
+                    " Horovod does not average; TF-Libra has averaged it, as it does for a plain"
+                    " tape: average the gradient in both; or, for steps of each rank's own, call"
+                    " the function first in the way in which Horovod averages, and TF-Libra"
+                    " averages none of that variable"
                 )
 
 

@@ -102,14 +102,9 @@ class GradientCall:
     by_horovod: bool = False
     is_jacobian: bool = False
 
-    @property
-    def keys(self) -> set[int | str]:
-        """Those of the variables, see `variable_key`."""
-        return {variable_key(one) for one in self.variables}
-
     def is_about(self, keys: Set[int | str]) -> bool:
-        """Whether one of the variables is among these, and gradients were asked for."""
-        return not self.is_jacobian and not keys.isdisjoint(self.keys)
+        """Whether it is about gradients of one of these variables, by `variable_key`."""
+        return not self.is_jacobian and any(variable_key(one) in keys for one in self.variables)
 
 
 @dataclass(frozen=True, eq=False)
