@@ -163,7 +163,7 @@ void ContextPaths::VisitFanouts(int node, const Conditions& given, EndSearch* se
   }
 }
 
-// Whether the all-reduce at `later` waits for `node`, which is in `context`, whatever else runs.
+// True if the all-reduce at `later` waits for `node`, which is in `context`, whatever else runs.
 bool ContextPaths::WaitsFor(size_t later, int node, int context) {
   if (graph_.input_contexts[node] != context || first_[node] > static_cast<int>(later)) {
     return false;
@@ -215,7 +215,7 @@ int ContextPaths::FirstThatCanWait(size_t earlier, size_t later, int end, int co
   return kNone;
 }
 
-// Whether a data input of a Merge is there under the conditions `given`.
+// True if a data input of a Merge is there under the conditions `given`.
 bool ContextPaths::IsTaken(int fanin, const Conditions& given) const {
   if (is_switch_[fanin]) return false;  // one of its ports
   return Includes(given, graph_.conditions[graph_.contexts[fanin]]);

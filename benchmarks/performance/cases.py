@@ -8,7 +8,7 @@ from dataclasses import dataclass
 STRATEGIES = ("none", "horovod", "syneasgd", "wfbp", "mg-wfbp", "asc-wfbp", "libra-m", "libra")
 # TensorFlow's own strategy, whose workers meet without Horovod.
 PLAIN = ("none", "one-worker", "mwms", "libra")
-# What a user of one worker gains or loses.
+# Strategies that are compared with one worker in a job of its own.
 ONE_WORKER = ("none", "one-worker", "horovod", "libra")
 MODELS = ("cnn5m", "mlp", "transformer")
 # Measured against TensorFlow's own strategy alone: its many small gradients are packed there.
