@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,10 +50,12 @@ class Connections {
   // Before an engine takes the sockets, which keep their numbers.
   explicit Connections(const tf_libra::Mesh& mesh) : world_size_(mesh.world_size) {
     for (const tf_libra::GridPeers& lane : mesh.lanes) {
-      AddLane(mesh.grid.row(), lane.row);
-      AddLane(mesh.grid.column(), lane.column);
+      Add(mesh.grid.row(), lane.row, &num_lanes_);
+      Add(mesh.grid.column(), lane.column, &num_lanes_);
     }
-    Add(mesh.messages, &num_messages_);
+    std::vector<int> all_ranks(world_size_);
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+    Add(all_ranks, mesh.messages, &num_messages_);
     Add(mesh.links, &num_watched_);
     Add(mesh.control, &num_control_);
   }
@@ -78,10 +81,10 @@ class Connections {
   }
 
  private:
-  void AddLane(const std::vector<int>& ranks,
-               const std::vector<tf_libra::Connection>& connections) {
+  void Add(const std::vector<int>& ranks, const std::vector<tf_libra::Connection>& connections,
+           int* count) {
     for (size_t place = 0; place < connections.size(); ++place) {
-      Add(ranks[place], connections[place].socket, &num_lanes_);
+      Add(ranks[place], connections[place].socket, count);
     }
   }
   void Add(const std::vector<tf_libra::Socket>& sockets, int* count) {
