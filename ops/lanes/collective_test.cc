@@ -194,14 +194,14 @@ TEST_CASE("LargerThanWhatRanksHoldAtATime") {
   testing::OverAll();
   constexpr int kWorld = 4;
   Engines engines = MakeEngines(kWorld);
-  const std::vector<Ranks> sets = {{1, 0}, {3, 0, 2}, {0, 1, 2, 3}};
+  const std::vector<Ranks> sets = {{1, 0}, {3, 0, 2, 1}};
   for (const Ranks& ranks : sets) {
     OnEveryRank(kWorld, [&](int rank) {
       if (std::count(ranks.begin(), ranks.end(), rank) == 0) return;
       std::vector<std::unique_ptr<Call>> calls;
       for (const CollectiveKind kind : kKinds) {
         for (const bool in_place : {false, true}) {
-          What what{kind, ranks, size_t{720'000}};
+          What what{kind, ranks, size_t{300'000}};
           what.in_place = in_place;
           if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast) {
             what.count += 5;  // parts of different sizes
