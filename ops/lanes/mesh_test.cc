@@ -463,7 +463,8 @@ void Forget(const Socket& socket) {
 
 // Every kind of connection that two ranks have.
 std::vector<Socket*> AllTo(Mesh* mesh, int peer) {
-  std::vector<Socket*> sockets = {&mesh->control[peer], &mesh->messages[peer], &mesh->links[peer]};
+  std::vector<Socket*> sockets = {&mesh->control[peer], &mesh->messages[peer].socket,
+                                  &mesh->links[peer]};
   for (GridPeers& lane : mesh->lanes) sockets.push_back(&lane.column[peer].socket);
   return sockets;
 }
